@@ -17,6 +17,7 @@ extern crate alloc;
 
 mod error;
 mod limits;
+pub mod msgpack;
 
 pub use error::BufferTooSmall;
 pub use limits::Limits;
