@@ -16,7 +16,9 @@
 extern crate alloc;
 
 mod error;
+pub mod frame;
 mod limits;
+pub mod message;
 pub mod msgpack;
 
 pub use error::BufferTooSmall;

@@ -1,0 +1,593 @@
+//! Frames: what is in front of them on a byte stream, and how they come in.
+//!
+//! A message is a list of frames. On a stream it begins with the *prelude*:
+//! the number of frames and the length of each, as little-endian `u64`
+//! (PROTOCOL FRAME-1). Since release 2021.3.0 another `u64` stands in front,
+//! see [`Prefix`].
+//!
+//! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
+//!   them up. It is the only part of this crate that can wait for more bytes:
+//!   everything above works on whole frames. It does no I/O: it says where the
+//!   next bytes go, and the caller reads them there, so a large frame travels
+//!   from the socket straight into its final buffer.
+//! * [`Envelope`] takes one message from a slice that holds it whole, without
+//!   copying.
+//! * [`encode_prelude`] writes the prelude; the frames follow it as they are.
+//!
+//! ```
+//! use daskwire::frame::{Arena, FrameDecoder, Prefix};
+//! use daskwire::Limits;
+//!
+//! // What a socket delivers, in pieces of any size.
+//! let stream = b"\x1b\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0\x81\xa6status\xa2OK";
+//! let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::MICROCONTROLLER);
+//! let mut storage = [0; 256];
+//! let mut frames = Arena::new(&mut storage);
+//!
+//! let mut input = stream.chunks(5);
+//! while !decoder.is_complete() {
+//!     let chunk = input.next().expect("the stream goes on");
+//!     decoder.push(chunk, &mut frames)?;
+//! }
+//! let prelude = decoder.prelude().expect("a complete message has one");
+//! assert_eq!(prelude.frame_count(), 1);
+//! assert_eq!(frames.filled(), b"\x81\xa6status\xa2OK");
+//! # Ok::<(), daskwire::frame::FrameError>(())
+//! ```
+
+mod decoder;
+mod storage;
+
+use core::fmt;
+
+use crate::{BufferTooSmall, Limits};
+
+pub use decoder::{FrameDecoder, Wanted};
+pub use storage::{Arena, FrameBuffers, PreludeStorage};
+
+/// Whether a `u64` stands in front of the prelude.
+///
+/// Which one a stream uses is not negotiated; it follows from the release at
+/// the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Prefix {
+    /// Nothing: the documented protocol, distributed up to 2021.2.0
+    /// (PROTOCOL FRAME-2).
+    None,
+    /// A `u64`, with one of two meanings that one reader covers.
+    ///
+    /// From 2021.3.0 to 2023.10.1 it is the length of everything behind it
+    /// (PROTOCOL FRAME-3); since 2023.11.0 it is how much of that the reader
+    /// should take in one go, which ends with some frame but not always with
+    /// the last (PROTOCOL FRAME-4). The lengths in the prelude are the truth
+    /// in both cases. We write the first meaning, which every release since
+    /// 2021.3.0 reads.
+    U64,
+}
+
+impl Prefix {
+    /// Bytes of the prefix and the frame count together.
+    const fn head_len(self) -> usize {
+        match self {
+            Self::None => 8,
+            Self::U64 => 16,
+        }
+    }
+
+    /// Offset of the frame count.
+    const fn count_at(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::U64 => 8,
+        }
+    }
+}
+
+/// The lengths of the frames of one message, as a view of the bytes received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Prelude<'a> {
+    lengths: &'a [[u8; 8]],
+}
+
+impl<'a> Prelude<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let (lengths, _) = bytes.as_chunks();
+        Self { lengths }
+    }
+
+    /// How many frames the message has.
+    pub const fn frame_count(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// The length of each frame, in bytes.
+    pub fn lengths(&self) -> impl ExactSizeIterator<Item = u64> + Clone + use<'a> {
+        self.lengths.iter().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The length of frame `index`, in bytes.
+    pub fn length(&self, index: usize) -> Option<u64> {
+        self.lengths
+            .get(index)
+            .map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Cuts `bytes`, in which the frames lie side by side, into `slots`.
+    ///
+    /// # Errors
+    ///
+    /// [`BufferTooSmall`] if there are fewer slots than frames (counted in
+    /// frames), or fewer bytes than the frames take (counted in bytes).
+    pub fn split<'f, 's>(
+        &self,
+        bytes: &'f [u8],
+        slots: &'s mut [&'f [u8]],
+    ) -> Result<&'s [&'f [u8]], BufferTooSmall> {
+        let too_few = BufferTooSmall {
+            needed: self.frame_count(),
+            available: slots.len(),
+        };
+        let slots = slots.get_mut(..self.frame_count()).ok_or(too_few)?;
+        let mut rest = bytes;
+        for (slot, length) in slots.iter_mut().zip(self.lengths()) {
+            let cut = usize::try_from(length)
+                .ok()
+                .and_then(|length| rest.split_at_checked(length));
+            let Some((frame, behind)) = cut else {
+                let total = self
+                    .lengths()
+                    .fold(0_u64, |sum, length| sum.saturating_add(length));
+                return Err(BufferTooSmall {
+                    needed: usize::try_from(total).unwrap_or(usize::MAX),
+                    available: bytes.len(),
+                });
+            };
+            *slot = frame;
+            rest = behind;
+        }
+        Ok(slots)
+    }
+}
+
+impl fmt::Debug for Prelude<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.lengths()).finish()
+    }
+}
+
+/// Bytes that a prelude for `frame_count` frames takes, prefix included.
+///
+/// `None` if it does not fit the address space.
+pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
+    frame_count.checked_mul(8)?.checked_add(prefix.head_len())
+}
+
+/// Writes the prelude for frames of these lengths to the front of `out`, and
+/// returns how many bytes it took.
+///
+/// With [`Prefix::U64`] the leading number is the length of everything behind
+/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-5).
+///
+/// ```
+/// use daskwire::frame::{encode_prelude, Prefix};
+/// let mut out = [0; 32];
+/// let frames: [&[u8]; 2] = [b"\x81", b"frame"];
+/// let len = encode_prelude(Prefix::U64, frames.iter().map(|frame| frame.len() as u64), &mut out)?;
+/// assert_eq!(len, 32);
+/// assert_eq!(out[0], 8 + 2 * 8 + 1 + 5);
+/// # Ok::<(), daskwire::frame::EncodeError>(())
+/// ```
+///
+/// # Errors
+///
+/// * [`EncodeError::BufferTooSmall`]: `out` does not hold it;
+/// * [`EncodeError::TooLong`]: the lengths add up to more than a `u64`.
+pub fn encode_prelude<I>(prefix: Prefix, lengths: I, out: &mut [u8]) -> Result<usize, EncodeError>
+where
+    I: IntoIterator<Item = u64>,
+    I::IntoIter: ExactSizeIterator + Clone,
+{
+    let lengths = lengths.into_iter();
+    let len = prelude_len(prefix, lengths.len()).ok_or(EncodeError::TooLong)?;
+    let available = out.len();
+    let place = out.get_mut(..len).ok_or(BufferTooSmall {
+        needed: len,
+        available,
+    })?;
+    let (words, _) = place.as_chunks_mut::<8>();
+    let mut words = words.iter_mut();
+    let mut put = |value: u64| {
+        if let Some(word) = words.next() {
+            *word = value.to_le_bytes();
+        }
+    };
+    if prefix == Prefix::U64 {
+        let prelude = (len as u64).wrapping_sub(8);
+        let total = lengths
+            .clone()
+            .try_fold(prelude, u64::checked_add)
+            .ok_or(EncodeError::TooLong)?;
+        put(total);
+    }
+    put(lengths.len() as u64);
+    lengths.for_each(put);
+    Ok(len)
+}
+
+/// Why a prelude could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The buffer does not hold it.
+    BufferTooSmall(BufferTooSmall),
+    /// The message is longer than a `u64` or the address space can say.
+    TooLong,
+}
+
+impl From<BufferTooSmall> for EncodeError {
+    fn from(error: BufferTooSmall) -> Self {
+        Self::BufferTooSmall(error)
+    }
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::TooLong => f.write_str("the message is too long for its prelude"),
+        }
+    }
+}
+
+impl core::error::Error for EncodeError {}
+
+/// One message in a slice that holds all of it, and what is behind it.
+///
+/// For recorded streams and for transports that deliver whole messages; a
+/// stream wants a [`FrameDecoder`].
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope<'a> {
+    /// The leading number, if the stream has one.
+    pub prefix_value: Option<u64>,
+    /// The lengths of the frames.
+    pub prelude: Prelude<'a>,
+    /// The frames, side by side; [`Prelude::split`] cuts them.
+    pub frames: &'a [u8],
+    /// The bytes behind the message.
+    pub rest: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Takes the first message from `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// What [`FrameDecoder`] would say of the same bytes, and
+    /// [`FrameErrorKind::Truncated`] if the message is not whole.
+    pub fn parse(bytes: &'a [u8], prefix: Prefix, limits: &Limits) -> Result<Self, FrameError> {
+        let truncated = |needed: u64| FrameError {
+            at: bytes.len() as u64,
+            kind: FrameErrorKind::Truncated { needed },
+        };
+        let head_len = prefix.head_len();
+        let (head, behind) = bytes
+            .split_at_checked(head_len)
+            .ok_or_else(|| truncated(head_len as u64))?;
+        let mut checker = Checker::new(prefix, head, limits)?;
+        let lengths_len = checker.lengths_len()?;
+        let Some((lengths, behind)) = behind.split_at_checked(lengths_len) else {
+            let (arrived, _) = behind.as_chunks();
+            checker.lengths(arrived, limits)?;
+            return Err(truncated(
+                (head_len as u64).saturating_add(lengths_len as u64),
+            ));
+        };
+        let prelude = Prelude::new(lengths);
+        checker.lengths(prelude.lengths, limits)?;
+        checker.finish()?;
+        let (frames, rest) = usize::try_from(checker.frames_len)
+            .ok()
+            .and_then(|len| behind.split_at_checked(len))
+            .ok_or_else(|| truncated(checker.message_len()))?;
+        Ok(Self {
+            prefix_value: checker.hint,
+            prelude,
+            frames,
+            rest,
+        })
+    }
+
+    /// Bytes that the message takes on the stream, its prelude included.
+    pub fn message_len(&self) -> u64 {
+        let head = if self.prefix_value.is_some() {
+            16
+        } else {
+            8_u64
+        };
+        head.saturating_add((self.prelude.frame_count() as u64).saturating_mul(8))
+            .saturating_add(self.frames.len() as u64)
+    }
+}
+
+/// A stream that breaks the framing, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameError {
+    /// Offset, in bytes from the start of the message, of what is at fault.
+    pub at: u64,
+    /// What is wrong.
+    pub kind: FrameErrorKind,
+}
+
+/// What is wrong with a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameErrorKind {
+    /// The message has no frames at all, and every message has one.
+    NoFrames,
+    /// More frames than [`frame_count`](Limits::frame_count).
+    TooManyFrames {
+        /// Frames announced.
+        count: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A frame longer than [`frame_len`](Limits::frame_len).
+    FrameTooLong {
+        /// Which frame.
+        index: u64,
+        /// Its length, in bytes.
+        len: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A frame, or the table of lengths, that this machine cannot address.
+    /// Only machines with 32-bit addresses ever say this.
+    BeyondAddressSpace {
+        /// The length, in bytes.
+        len: u64,
+    },
+    /// Frames that together are longer than
+    /// [`message_len`](Limits::message_len).
+    MessageTooLong {
+        /// The frame that crosses the limit.
+        index: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The leading number is too small for the table of lengths behind it.
+    PrefixTooShort {
+        /// The leading number.
+        value: u64,
+        /// What it must be at least.
+        least: u64,
+    },
+    /// The leading number ends inside a frame, and may only end between two.
+    PrefixInsideFrame {
+        /// The leading number.
+        value: u64,
+        /// The frame that it ends in.
+        index: u64,
+    },
+    /// The leading number is larger than the whole message.
+    PrefixPastEnd {
+        /// The leading number.
+        value: u64,
+        /// What it may be at most.
+        most: u64,
+    },
+    /// The storage for the table of lengths is too small: the caller's turn.
+    PreludeStorage(BufferTooSmall),
+    /// The caller's [`FrameBuffers`] gave no room for a frame.
+    NoBuffer {
+        /// Which frame.
+        index: usize,
+        /// Its length, in bytes.
+        len: usize,
+    },
+    /// The caller reported more bytes than there was room for.
+    Overrun {
+        /// Bytes reported.
+        advanced: usize,
+        /// Bytes that there was room for.
+        space: usize,
+    },
+    /// The stream ended within a message.
+    Truncated {
+        /// Bytes that the message has at least.
+        needed: u64,
+    },
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {} of the message: ", self.at)?;
+        match self.kind {
+            FrameErrorKind::NoFrames => {
+                f.write_str("a message of no frames; every message has at least one")
+            }
+            FrameErrorKind::TooManyFrames { count, limit } => {
+                write!(f, "{count} frames announced, the limit is {limit}")
+            }
+            FrameErrorKind::FrameTooLong { index, len, limit } => {
+                write!(
+                    f,
+                    "frame {index} is announced with {len} bytes, the limit is {limit}"
+                )
+            }
+            FrameErrorKind::BeyondAddressSpace { len } => {
+                write!(f, "{len} bytes are more than this machine can address")
+            }
+            FrameErrorKind::MessageTooLong { index, limit } => write!(
+                f,
+                "with frame {index} the message is longer than the limit of {limit} bytes"
+            ),
+            FrameErrorKind::PrefixTooShort { value, least } => write!(
+                f,
+                "the leading length is {value}, but the prelude alone takes {least}"
+            ),
+            FrameErrorKind::PrefixInsideFrame { value, index } => write!(
+                f,
+                "the leading length of {value} ends inside frame {index}, not between two frames"
+            ),
+            FrameErrorKind::PrefixPastEnd { value, most } => write!(
+                f,
+                "the leading length is {value}, but the message ends after {most}"
+            ),
+            FrameErrorKind::PreludeStorage(error) => {
+                write!(f, "no room for the table of lengths: {error}")
+            }
+            FrameErrorKind::NoBuffer { index, len } => {
+                write!(f, "no buffer was supplied for frame {index} of {len} bytes")
+            }
+            FrameErrorKind::Overrun { advanced, space } => write!(
+                f,
+                "{advanced} bytes were reported as read into a space of {space}"
+            ),
+            FrameErrorKind::Truncated { needed } => write!(
+                f,
+                "the stream ends here, but the message goes on to byte {needed} at least"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
+
+/// Checks the head and the lengths, as they come in. Both ways of taking a
+/// message from bytes use it, so that they cannot differ.
+#[derive(Clone, Copy, Debug)]
+struct Checker {
+    prefix: Prefix,
+    hint: Option<u64>,
+    frame_count: u64,
+    /// Lengths seen so far, and their sum.
+    seen: u64,
+    frames_len: u64,
+    /// Whether the leading number has been found to end between two frames.
+    hint_met: bool,
+}
+
+impl Checker {
+    /// `head` holds [`Prefix::head_len`] bytes.
+    fn new(prefix: Prefix, head: &[u8], limits: &Limits) -> Result<Self, FrameError> {
+        let (words, _) = head.as_chunks();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let hint = match prefix {
+            Prefix::None => None,
+            Prefix::U64 => words.next(),
+        };
+        let frame_count = words.next().unwrap_or_default();
+        let fault = |at, kind| Err(FrameError { at, kind });
+        if frame_count == 0 {
+            return fault(prefix.count_at(), FrameErrorKind::NoFrames);
+        }
+        if frame_count > limits.frame_count {
+            let kind = FrameErrorKind::TooManyFrames {
+                count: frame_count,
+                limit: limits.frame_count,
+            };
+            return fault(prefix.count_at(), kind);
+        }
+        let mut checker = Self {
+            prefix,
+            hint,
+            frame_count,
+            seen: 0,
+            frames_len: 0,
+            hint_met: hint.is_none(),
+        };
+        if let Some(value) = hint {
+            // The frame count may be up to 2^64 - 1 where the limit is.
+            let least = frame_count.saturating_add(1).saturating_mul(8);
+            if value < least {
+                return fault(0, FrameErrorKind::PrefixTooShort { value, least });
+            }
+            checker.hint_met = value == least;
+        }
+        Ok(checker)
+    }
+
+    /// Bytes of the table of lengths.
+    fn lengths_len(&self) -> Result<usize, FrameError> {
+        self.frame_count
+            .checked_mul(8)
+            .and_then(|len| usize::try_from(len).ok())
+            .filter(|len| isize::try_from(*len).is_ok())
+            .ok_or(FrameError {
+                at: self.prefix.count_at(),
+                kind: FrameErrorKind::BeyondAddressSpace {
+                    len: self.frame_count.saturating_mul(8),
+                },
+            })
+    }
+
+    /// What the leading number counts up to now: the prelude and the frames
+    /// whose lengths were seen.
+    fn counted(&self) -> u64 {
+        self.frame_count
+            .saturating_add(1)
+            .saturating_mul(8)
+            .saturating_add(self.frames_len)
+    }
+
+    /// Bytes of the message as far as its lengths were seen.
+    fn message_len(&self) -> u64 {
+        self.counted().saturating_add(self.prefix.count_at())
+    }
+
+    fn lengths(&mut self, lengths: &[[u8; 8]], limits: &Limits) -> Result<(), FrameError> {
+        for length in lengths {
+            let len = u64::from_le_bytes(*length);
+            let index = self.seen;
+            let at = (self.prefix.head_len() as u64).saturating_add(index.saturating_mul(8));
+            let fault = |kind| Err(FrameError { at, kind });
+            if len > limits.frame_len {
+                return fault(FrameErrorKind::FrameTooLong {
+                    index,
+                    len,
+                    limit: limits.frame_len,
+                });
+            }
+            if isize::try_from(len).is_err() {
+                return fault(FrameErrorKind::BeyondAddressSpace { len });
+            }
+            match self.frames_len.checked_add(len) {
+                Some(sum) if sum <= limits.message_len => self.frames_len = sum,
+                _ => {
+                    return fault(FrameErrorKind::MessageTooLong {
+                        index,
+                        limit: limits.message_len,
+                    });
+                }
+            }
+            self.seen = self.seen.saturating_add(1);
+            if let Some(value) = self.hint
+                && !self.hint_met
+            {
+                let counted = self.counted();
+                if value < counted {
+                    return Err(FrameError {
+                        at: 0,
+                        kind: FrameErrorKind::PrefixInsideFrame { value, index },
+                    });
+                }
+                self.hint_met = value == counted;
+            }
+        }
+        Ok(())
+    }
+
+    /// To be called when all lengths have been seen.
+    fn finish(&self) -> Result<(), FrameError> {
+        match self.hint {
+            Some(value) if !self.hint_met => Err(FrameError {
+                at: 0,
+                kind: FrameErrorKind::PrefixPastEnd {
+                    value,
+                    most: self.counted(),
+                },
+            }),
+            _ => Ok(()),
+        }
+    }
+}
