@@ -9,12 +9,16 @@
     clippy::cast_sign_loss,
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::panic
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc
 )]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+pub mod compression;
+pub mod display;
 mod error;
 pub mod frame;
 mod limits;

@@ -79,6 +79,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
+    /// Moves to `rest`, which is the end part of the same document.
+    pub(crate) const fn seek(&mut self, rest: &'a [u8]) {
+        self.rest = rest;
+    }
+
     /// Ends reading.
     ///
     /// # Errors

@@ -1,0 +1,153 @@
+//! lz4 as python-lz4 writes it: a `u32` with the length, then one block.
+//!
+//! Compressing is the work of the lz4_flex crate. Decompressing is our own: it
+//! has to be free of panics down to the linker, and arrays of zeros or ones,
+//! which Dask sends a lot of, are the case in which lz4_flex is slow.
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
+
+use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
+
+/// Room that compressing with lz4 takes: some 16 KiB, which may be reused.
+pub struct Lz4Table(CompressTable);
+
+impl Lz4Table {
+    /// A table for data of any length.
+    pub fn new() -> Self {
+        Self(CompressTable::large())
+    }
+}
+
+impl Default for Lz4Table {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl core::fmt::Debug for Lz4Table {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Lz4Table")
+    }
+}
+
+/// Compresses with lz4 (PROTOCOL COMPRESS-1).
+#[derive(Debug)]
+pub struct Lz4<'t> {
+    table: &'t mut Lz4Table,
+}
+
+impl<'t> Lz4<'t> {
+    /// Compresses with this table.
+    pub const fn new(table: &'t mut Lz4Table) -> Self {
+        Self { table }
+    }
+}
+
+impl Compression for Lz4<'_> {
+    fn codec(&self) -> Codec {
+        Codec::Lz4
+    }
+
+    fn max_compressed_len(&self, len: usize) -> Option<usize> {
+        // lz4 itself takes no more (LZ4_MAX_INPUT_SIZE).
+        (len <= 0x7e00_0000).then(|| get_maximum_output_size(len).checked_add(4))?
+    }
+
+    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
+        let out = room(out, self.max_compressed_len(data.len()))?;
+        let Some((len, block)) = out.split_first_chunk_mut() else {
+            return Ok(0);
+        };
+        *len = u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes();
+        match compress_into_with_table(data, block, &mut self.table.0) {
+            Ok(block_len) => Ok(block_len.saturating_add(4)),
+            // Not with the room that it asked for itself.
+            Err(_) => Err(CompressionError::Malformed {
+                codec: Codec::Lz4,
+                at: 0,
+                reason: "the data could not be compressed",
+            }),
+        }
+    }
+}
+
+/// The declared length, and the block behind it.
+pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
+    let mut input = Input::new(Codec::Lz4, frame);
+    match input.bytes() {
+        Some(len) => Ok((u64::from(u32::from_le_bytes(len)), input)),
+        None => Err(input.fault("it is shorter than the length in front of the block")),
+    }
+}
+
+/// Fills `out`, which is as long as the frame declares.
+pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+    let (_, mut input) = split_len(frame)?;
+    let mut at = 0_usize;
+    loop {
+        let token = input.byte().ok_or_else(|| input.ends())?;
+
+        let literal_len = usize::from(token >> 4);
+        if literal_len < 15 {
+            // 16 bytes at once where there are so many; what is too much is
+            // written again by what follows.
+            if let (Some(source), Some(place)) = (
+                input.rest.first_chunk::<16>(),
+                out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>),
+            ) {
+                *place = *source;
+                input.take(literal_len).ok_or_else(|| input.ends())?;
+            } else {
+                let literal = input.take(literal_len).ok_or_else(|| input.ends())?;
+                copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
+            }
+            at = at.wrapping_add(literal_len);
+        } else {
+            let literal_len = long_len(&mut input, literal_len)?;
+            let literal = input.take(literal_len).ok_or_else(|| input.ends())?;
+            copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
+            at = at.wrapping_add(literal_len);
+        }
+        if input.rest.is_empty() {
+            // The last sequence of a block has literals only.
+            return if at == out.len() {
+                Ok(())
+            } else {
+                Err(input.fault("the block holds less than the length in front of it says"))
+            };
+        }
+
+        let offset = input.bytes().ok_or_else(|| input.ends())?;
+        let offset = usize::from(u16::from_le_bytes(offset));
+        let mut match_len = usize::from(token & 15);
+        if match_len == 15 {
+            match_len = long_len(&mut input, match_len)?;
+        }
+        let match_len = match_len.saturating_add(4);
+        if offset == 0 || offset > at {
+            return Err(input.fault("a match begins before the data"));
+        }
+        copy_back(out, at, offset, match_len).ok_or_else(|| too_long(&input))?;
+        at = at.wrapping_add(match_len);
+    }
+}
+
+#[cold]
+fn too_long(input: &Input<'_>) -> CompressionError {
+    input.fault("the block holds more than the length in front of it says")
+}
+
+/// A length that goes on in bytes of 255.
+fn long_len(input: &mut Input<'_>, start: usize) -> Result<usize, CompressionError> {
+    let mut len = start;
+    loop {
+        let byte = input.byte().ok_or_else(|| input.ends())?;
+        // A frame of less than 2^32 bytes can still say more than that.
+        len = len
+            .checked_add(usize::from(byte))
+            .ok_or_else(|| too_long(input))?;
+        if byte != 255 {
+            return Ok(len);
+        }
+    }
+}

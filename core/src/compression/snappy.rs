@@ -1,0 +1,352 @@
+//! Raw snappy, without the stream framing, in safe code and without a heap.
+//!
+//! Follows the description of the [format]: the length as a variable-length
+//! integer, then literals and copies.
+//!
+//! [format]: https://github.com/google/snappy/blob/main/format_description.txt
+
+use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
+
+/// Compression works on blocks of this size, so that copies reach back 16 bits
+/// at most.
+const BLOCK_LEN: usize = 1 << 16;
+
+/// Positions that a table remembers.
+const TABLE_BITS: u32 = 14;
+
+/// Bytes at the end of a block in which no match is looked for.
+const MARGIN: usize = 15;
+
+/// Room that compressing with snappy takes: 32 KiB, which may be reused.
+#[derive(Clone)]
+pub struct SnappyTable([u16; 1 << TABLE_BITS]);
+
+impl SnappyTable {
+    /// A table for data of any length.
+    pub const fn new() -> Self {
+        Self([0; 1 << TABLE_BITS])
+    }
+}
+
+impl Default for SnappyTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl core::fmt::Debug for SnappyTable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SnappyTable")
+    }
+}
+
+/// Compresses with snappy (PROTOCOL COMPRESS-1).
+#[derive(Debug)]
+pub struct Snappy<'t> {
+    table: &'t mut SnappyTable,
+}
+
+impl<'t> Snappy<'t> {
+    /// Compresses with this table.
+    pub const fn new(table: &'t mut SnappyTable) -> Self {
+        Self { table }
+    }
+}
+
+impl Compression for Snappy<'_> {
+    fn codec(&self) -> Codec {
+        Codec::Snappy
+    }
+
+    fn max_compressed_len(&self, len: usize) -> Option<usize> {
+        u32::try_from(len).ok()?;
+        // Google's bound: a byte more for every 6, and the length.
+        len.checked_add(len / 6)?.checked_add(32)
+    }
+
+    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
+        let out = room(out, self.max_compressed_len(data.len()))?;
+        let mut output = Output { out, at: 0 };
+        let mut len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        while len >= 0x80 {
+            output.put([low_byte(len) | 0x80]);
+            len >>= 7;
+        }
+        output.put([low_byte(len)]);
+        for block in data.chunks(BLOCK_LEN) {
+            compress_block(block, &mut self.table.0, &mut output);
+        }
+        Ok(output.at)
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // which is what it is for
+const fn low_byte(value: u32) -> u8 {
+    value as u8
+}
+
+/// Writes to a buffer that is long enough for whatever the input.
+struct Output<'o> {
+    out: &'o mut [u8],
+    at: usize,
+}
+
+impl Output<'_> {
+    #[inline]
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some(place) = self
+            .out
+            .get_mut(self.at..)
+            .and_then(<[u8]>::first_chunk_mut::<N>)
+        {
+            *place = bytes;
+        }
+        self.at = self.at.wrapping_add(N);
+    }
+
+    #[inline]
+    fn literal(&mut self, data: &[u8]) {
+        let Some(last) = data.len().checked_sub(1) else {
+            return;
+        };
+        // Less than a block, so 16 bits.
+        let last = u32::try_from(last).unwrap_or(u32::MAX);
+        if last < 60 {
+            self.put([low_byte(last) << 2]);
+        } else if last < 1 << 8 {
+            self.put([60 << 2, low_byte(last)]);
+        } else {
+            self.put([61 << 2, low_byte(last), low_byte(last >> 8)]);
+        }
+        copy_literal(self.out, self.at, data);
+        self.at = self.at.wrapping_add(data.len());
+    }
+
+    #[inline]
+    fn copy(&mut self, offset: usize, len: usize) {
+        let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+        let mut len = u32::try_from(len).unwrap_or(u32::MAX);
+        let long = |output: &mut Self, len: u32| {
+            let tag = low_byte(len.wrapping_sub(1)) << 2 | 2;
+            output.put([tag, low_byte(offset), low_byte(offset >> 8)]);
+        };
+        while len >= 68 {
+            long(self, 64);
+            len = len.wrapping_sub(64);
+        }
+        if len > 64 {
+            // So that what is left is not too short for a copy.
+            long(self, 60);
+            len = len.wrapping_sub(60);
+        }
+        if len < 12 && offset < 1 << 11 {
+            let tag = low_byte(offset >> 8) << 5 | low_byte(len.wrapping_sub(4)) << 2 | 1;
+            self.put([tag, low_byte(offset)]);
+        } else {
+            long(self, len);
+        }
+    }
+}
+
+#[inline]
+fn word(block: &[u8], at: usize) -> Option<u32> {
+    let bytes = block.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+#[inline]
+fn slot(word: u32, shift: u32) -> usize {
+    (word.wrapping_mul(0x1e35_a7bd) >> shift) as usize
+}
+
+/// How many bytes are the same at both places, the second of which is behind
+/// the first.
+#[inline]
+fn common_len(block: &[u8], first: usize, second: usize) -> usize {
+    let behind = block.get(second..).unwrap_or_default();
+    let before = block
+        .get(first..)
+        .and_then(|part| part.get(..behind.len()))
+        .unwrap_or_default();
+    let (behind_words, behind_rest) = behind.as_chunks::<8>();
+    let (before_words, before_rest) = before.as_chunks::<8>();
+    let mut len = 0_usize;
+    for (a, b) in behind_words.iter().zip(before_words) {
+        let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differ != 0 {
+            return len.wrapping_add((differ.trailing_zeros() / 8) as usize);
+        }
+        len = len.wrapping_add(8);
+    }
+    let rest = behind_rest.iter().zip(before_rest);
+    len.wrapping_add(rest.take_while(|(a, b)| a == b).count())
+}
+
+fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut Output<'_>) {
+    let Some(limit) = block.len().checked_sub(MARGIN) else {
+        output.literal(block);
+        return;
+    };
+    // A short block needs only part of the table, which has to be empty.
+    let mut bits = 8;
+    while bits < TABLE_BITS && 1 << bits < block.len() {
+        bits = bits.wrapping_add(1);
+    }
+    let shift = 32_u32.wrapping_sub(bits);
+    let table = table.get_mut(..1 << bits).unwrap_or_default();
+    table.fill(0);
+
+    let mut emitted = 0_usize;
+    let mut at = 1_usize;
+    loop {
+        // Looks for a match, in longer and longer steps where there is none.
+        let mut misses = 32_usize;
+        let found = loop {
+            if at >= limit {
+                break None;
+            }
+            let Some(now) = word(block, at) else {
+                break None;
+            };
+            let Some(entry) = table.get_mut(slot(now, shift)) else {
+                break None;
+            };
+            let candidate = usize::from(*entry);
+            // A position in a block fits 16 bits.
+            *entry = u16::try_from(at).unwrap_or(u16::MAX);
+            if candidate < at && word(block, candidate) == Some(now) {
+                break Some(candidate);
+            }
+            at = at.wrapping_add(misses >> 5);
+            misses = misses.wrapping_add(1);
+        };
+        let Some(candidate) = found else {
+            output.literal(block.get(emitted..).unwrap_or_default());
+            return;
+        };
+        output.literal(block.get(emitted..at).unwrap_or_default());
+        // As long as one match follows the other there is no literal between.
+        let mut candidate = candidate;
+        loop {
+            let len = common_len(block, candidate.wrapping_add(4), at.wrapping_add(4));
+            let len = len.wrapping_add(4);
+            output.copy(at.wrapping_sub(candidate), len);
+            at = at.wrapping_add(len);
+            emitted = at;
+            if at >= limit {
+                break;
+            }
+            // Remember the position before, and try the one here.
+            let before = at.wrapping_sub(1);
+            if let Some(word) = word(block, before)
+                && let Some(entry) = table.get_mut(slot(word, shift))
+            {
+                *entry = u16::try_from(before).unwrap_or(u16::MAX);
+            }
+            let Some(now) = word(block, at) else { break };
+            let Some(entry) = table.get_mut(slot(now, shift)) else {
+                break;
+            };
+            candidate = usize::from(*entry);
+            *entry = u16::try_from(at).unwrap_or(u16::MAX);
+            if candidate >= at || word(block, candidate) != Some(now) {
+                break;
+            }
+        }
+        if at >= limit {
+            output.literal(block.get(emitted..).unwrap_or_default());
+            return;
+        }
+        at = at.wrapping_add(1);
+    }
+}
+
+/// The declared length, and the elements behind it.
+pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
+    let mut input = Input::new(Codec::Snappy, frame);
+    let mut len = 0_u64;
+    for shift in [0, 7, 14, 21, 28] {
+        let byte = input
+            .byte()
+            .ok_or_else(|| input.fault("it ends within its length"))?;
+        len |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return if len <= u64::from(u32::MAX) {
+                Ok((len, input))
+            } else {
+                Err(input.fault("its length takes more than 32 bits"))
+            };
+        }
+    }
+    Err(input.fault("its length takes more than 5 bytes"))
+}
+
+/// Fills `out`, which is as long as the frame declares.
+pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+    let (_, mut input) = split_len(frame)?;
+    let mut at = 0_usize;
+    while let Some(tag) = input.byte() {
+        let (offset, len) = match tag & 3 {
+            0 => {
+                let code = usize::from(tag >> 2);
+                if code < 16
+                    && let (Some(source), Some(place)) = (
+                        input.rest.first_chunk::<16>(),
+                        out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>),
+                    )
+                {
+                    *place = *source;
+                    let len = code.wrapping_add(1);
+                    input.take(len).ok_or_else(|| input.ends())?;
+                    at = at.wrapping_add(len);
+                    continue;
+                }
+                let last = if code < 60 {
+                    code
+                } else {
+                    // 1 to 4 bytes with the length less one.
+                    let width = code.wrapping_sub(59);
+                    let mut bytes = [0; 4];
+                    let given = input.take(width).ok_or_else(|| input.ends())?;
+                    copy_literal(&mut bytes, 0, given);
+                    usize::try_from(u32::from_le_bytes(bytes)).map_err(|_| input.ends())?
+                };
+                let len = last.checked_add(1).ok_or_else(|| input.ends())?;
+                let literal = input.take(len).ok_or_else(|| input.ends())?;
+                copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
+                at = at.wrapping_add(len);
+                continue;
+            }
+            1 => {
+                let low = input.byte().ok_or_else(|| input.ends())?;
+                let offset = usize::from(tag >> 5) << 8 | usize::from(low);
+                (offset, usize::from(tag >> 2 & 7).wrapping_add(4))
+            }
+            2 => {
+                let offset = input.bytes().ok_or_else(|| input.ends())?;
+                let offset = usize::from(u16::from_le_bytes(offset));
+                (offset, usize::from(tag >> 2).wrapping_add(1))
+            }
+            _ => {
+                let offset = input.bytes().ok_or_else(|| input.ends())?;
+                let offset = usize::try_from(u32::from_le_bytes(offset)).unwrap_or(usize::MAX);
+                (offset, usize::from(tag >> 2).wrapping_add(1))
+            }
+        };
+        if offset == 0 || offset > at {
+            return Err(input.fault("a copy begins before the data"));
+        }
+        copy_back(out, at, offset, len).ok_or_else(|| too_long(&input))?;
+        at = at.wrapping_add(len);
+    }
+    if at == out.len() {
+        Ok(())
+    } else {
+        Err(input.fault("it holds less than the length in front of it says"))
+    }
+}
+
+#[cold]
+fn too_long(input: &Input<'_>) -> CompressionError {
+    input.fault("it holds more than the length in front of it says")
+}

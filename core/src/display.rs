@@ -1,0 +1,219 @@
+//! Any bytes as readable text, never failing.
+//!
+//! For logs, debuggers and people: what can be read is shown, and where it
+//! cannot be read any further the error stands in the text, with its offset.
+//!
+//! ```
+//! use daskwire::display::Document;
+//! let shown = |bytes: &'static [u8]| Document::new(bytes).to_string();
+//! assert_eq!(shown(b"\x82\xa2op\xa4ping\x92x\x00\xc4\x03\x00a\xff"),
+//!     r#"{"op": "ping", [120, 0]: b"\x00a\xff"}"#);
+//! assert_eq!(shown(b"\x82\xa2op\xa4ping\xa5reply\xd9"),
+//!     r#"{"op": "ping", "reply": <at byte 14: the document ends inside a value that takes 2 bytes; 1 are left>"#);
+//! ```
+
+use core::fmt;
+
+use crate::Limits;
+use crate::frame::{Envelope, Prefix};
+use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
+
+/// Levels of nesting that are shown; what is deeper is shown by its size.
+const LEVELS: usize = 64;
+
+/// Bytes of a byte string that are shown.
+const MOST_BYTES: usize = 32;
+
+/// A MessagePack document as text, much like Python would print it.
+///
+/// Long byte strings are cut short. Containers nested deeper than 64 levels
+/// are shown as their size. Never fails, and takes time and memory in
+/// proportion to the document.
+#[derive(Clone, Copy)]
+pub struct Document<'a>(&'a [u8]);
+
+impl<'a> Document<'a> {
+    /// Shows these bytes, whatever they are.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for Document<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Document<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = Limits {
+            items: u32::MAX,
+            ..Limits::HOST
+        };
+        let mut reader = Reader::with_limits(self.0, &limits);
+        if let Err(fault) = value(&mut reader, f)? {
+            return write!(f, "<{fault}>");
+        }
+        match reader.finish() {
+            Ok(()) => Ok(()),
+            Err(Malformed {
+                at,
+                kind: MalformedKind::Trailing { len },
+            }) => write!(f, " <at byte {at}: {len} bytes behind the document>"),
+            Err(fault) => write!(f, " <{fault}>"),
+        }
+    }
+}
+
+/// Shows one value. The outer result is the formatter's, the inner one the
+/// document's.
+fn value(
+    reader: &mut Reader<'_>,
+    f: &mut fmt::Formatter<'_>,
+) -> Result<Result<(), Malformed>, fmt::Error> {
+    // What each open container still owes, and whether it is a map.
+    let mut levels = [(0_u64, false); LEVELS];
+    let mut depth = 0_usize;
+    loop {
+        let before = *reader;
+        let token = match reader.token() {
+            Ok(token) => token,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let child_count = token.child_count();
+        let is_map = matches!(token, Token::Map(_));
+        match token {
+            Token::Array(_) | Token::Map(_) if child_count != 0 => {
+                if let Some(level) = levels.get_mut(depth) {
+                    f.write_str(if is_map { "{" } else { "[" })?;
+                    *level = (child_count, is_map);
+                    depth = depth.saturating_add(1);
+                    continue;
+                }
+                *reader = before;
+                match reader.skip() {
+                    Ok(bytes) => write!(f, "<{} bytes nested deeper>", bytes.len())?,
+                    Err(fault) => return Ok(Err(fault)),
+                }
+            }
+            token => scalar(token, f)?,
+        }
+        // Behind a value: what comes next, or what it completes.
+        loop {
+            let Some(level) = depth.checked_sub(1).and_then(|top| levels.get_mut(top)) else {
+                return Ok(Ok(()));
+            };
+            level.0 = level.0.wrapping_sub(1);
+            let (owed, is_map) = *level;
+            if owed != 0 {
+                f.write_str(if is_map && owed & 1 == 1 { ": " } else { ", " })?;
+                break;
+            }
+            f.write_str(if is_map { "}" } else { "]" })?;
+            depth = depth.wrapping_sub(1);
+        }
+    }
+}
+
+fn scalar(token: Token<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match token {
+        Token::Nil => f.write_str("nil"),
+        Token::Bool(value) => write!(f, "{value}"),
+        Token::UInt(value) => write!(f, "{value}"),
+        Token::Int(value) => write!(f, "{value}"),
+        Token::F32(value) => write!(f, "{value:?}"),
+        Token::F64(value) => write!(f, "{value:?}"),
+        Token::Str(text) => match text.to_str() {
+            Ok(text) => write!(f, "{text:?}"),
+            Err(_) => write!(f, "<not UTF-8: {text:?}>"),
+        },
+        Token::Bin(data) => {
+            f.write_str("b")?;
+            bytes(data, f)
+        }
+        Token::Array(_) => f.write_str("[]"),
+        Token::Map(_) => f.write_str("{}"),
+        Token::Ext(code, data) => {
+            write!(f, "ext({code}, ")?;
+            bytes(data, f)?;
+            f.write_str(")")
+        }
+    }
+}
+
+fn bytes(data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match data.get(..MOST_BYTES) {
+        Some(start) if data.len() > MOST_BYTES => {
+            write!(f, "\"{}\"… {} bytes", start.escape_ascii(), data.len())
+        }
+        _ => write!(f, "\"{}\"", data.escape_ascii()),
+    }
+}
+
+/// A stream of messages as text, one line for each frame.
+///
+/// Frames that are documents are shown as such where they are short enough to
+/// be read; what is behind a fault cannot be found and is counted.
+#[derive(Clone, Copy)]
+pub struct Stream<'a> {
+    bytes: &'a [u8],
+    prefix: Prefix,
+}
+
+impl<'a> Stream<'a> {
+    /// Shows these bytes, whatever they are, as messages with this prefix.
+    pub const fn new(bytes: &'a [u8], prefix: Prefix) -> Self {
+        Self { bytes, prefix }
+    }
+}
+
+impl fmt::Debug for Stream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Stream<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.bytes;
+        while !rest.is_empty() {
+            let offset = self.bytes.len().wrapping_sub(rest.len());
+            let envelope = match Envelope::parse(rest, self.prefix, &Limits::HOST) {
+                Ok(envelope) => envelope,
+                Err(fault) => {
+                    return writeln!(
+                        f,
+                        "message at byte {offset}: <{fault}> {} bytes",
+                        rest.len()
+                    );
+                }
+            };
+            writeln!(
+                f,
+                "message at byte {offset}: {} frames, {} bytes",
+                envelope.prelude.frame_count(),
+                envelope.message_len()
+            )?;
+            let mut frames = envelope.frames;
+            for (index, len) in envelope.prelude.lengths().enumerate() {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let Some((frame, behind)) = frames.split_at_checked(len) else {
+                    break;
+                };
+                frames = behind;
+                write!(f, "  frame {index}, {len} bytes: ")?;
+                let mut reader = Reader::new(frame);
+                let is_document = reader.skip().is_ok() && reader.is_empty();
+                if is_document {
+                    writeln!(f, "{}", Document::new(frame))?;
+                } else {
+                    bytes(frame, f)?;
+                    writeln!(f)?;
+                }
+            }
+            rest = envelope.rest;
+        }
+        Ok(())
+    }
+}

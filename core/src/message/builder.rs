@@ -1,0 +1,1075 @@
+//! Writing a message: a body, payloads in it, and a list of slices to send.
+
+use core::fmt;
+
+use super::header::ItemList;
+use super::open::offset;
+use super::walk::Nesting;
+use super::{
+    EnumMember, Item, Layout, Level, Message, MessageError, MessageErrorKind, Payload,
+    PayloadHeader, PayloadKind, Serializer,
+};
+use crate::BufferTooSmall;
+use crate::compression::Codec;
+use crate::msgpack::{Reader, Token, WriteError, Writer};
+
+/// The size that Dask splits payload frames at, in bytes: 64 MiB
+/// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
+pub const SHARD_LEN: usize = 64 << 20;
+
+/// The room that a [`MessageBuilder`] works in, supplied by the caller.
+#[derive(Debug)]
+pub struct Buffers<'s, 'a> {
+    /// For the body.
+    pub body: &'a mut [u8],
+    /// For headers of payloads that are not forwarded as they are, and in the
+    /// classic layout for the payload header.
+    pub headers: &'a mut [u8],
+    /// For the list of frames: one for the body, one for each payload's header
+    /// and one for each frame (classic: three, and one for each frame).
+    pub slots: &'s mut [&'a [u8]],
+    /// One for each payload in the classic layout; none in the modern one.
+    pub pending: &'s mut [Pending<'a>],
+}
+
+/// Room to keep a payload in mind until the body is complete; only the classic
+/// layout needs that.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending<'a> {
+    /// Where the body has nil for it.
+    at: u32,
+    header: &'a [u8],
+    bytestring: bool,
+}
+
+impl Pending<'_> {
+    /// Room that is free.
+    pub const EMPTY: Self = Self {
+        at: 0,
+        header: &[],
+        bytestring: false,
+    };
+}
+
+/// A piece of a payload as it goes on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard<'a> {
+    /// The bytes to send.
+    pub bytes: &'a [u8],
+    /// How they are compressed.
+    pub codec: Option<Codec>,
+    /// Bytes before compression.
+    pub plain_len: u64,
+}
+
+impl<'a> Shard<'a> {
+    /// Bytes that are sent as they are.
+    pub const fn plain(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            codec: None,
+            plain_len: bytes.len() as u64,
+        }
+    }
+}
+
+/// A frame in pieces of `shard_len` bytes at most, each a whole number of items
+/// of `item_len` bytes, as Dask splits it: a frame that is not longer stays in
+/// one piece, even if it is empty (PROTOCOL SPLIT-1).
+///
+/// ```
+/// use daskwire::message::shards;
+/// let lens = |shard_len, item_len| shards(&[0; 10], shard_len, item_len).map(<[u8]>::len);
+/// assert!(lens(10, 1).eq([10]));
+/// assert!(lens(4, 1).eq([4, 4, 2]));
+/// assert!(lens(5, 2).eq([4, 4, 2]));
+/// ```
+pub fn shards(
+    frame: &[u8],
+    shard_len: usize,
+    item_len: usize,
+) -> impl Iterator<Item = &[u8]> + Clone {
+    let item_len = item_len.max(1);
+    let items = shard_len.checked_div(item_len).unwrap_or_default().max(1);
+    let step = if frame.len() <= shard_len {
+        frame.len().max(1)
+    } else {
+        items.saturating_mul(item_len)
+    };
+    let empty = frame.is_empty().then_some(frame);
+    frame.chunks(step).chain(empty)
+}
+
+/// Why a message could not be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The body: it does not fit its buffer, or is no document.
+    Body(WriteError),
+    /// The headers do not fit their buffer.
+    Headers(BufferTooSmall),
+    /// There are too few slots; counted in slots.
+    Slots(BufferTooSmall),
+    /// There are too few [`Pending`]s; counted in them.
+    Pending(BufferTooSmall),
+    /// The body is nested deeper than the levels supplied.
+    TooFewLevels {
+        /// How many were supplied.
+        available: usize,
+    },
+    /// An entry of a header is not a MessagePack value.
+    Entry,
+    /// The header of a payload to be forwarded is wrong.
+    Payload(MessageError),
+    /// A payload cannot go into the other layout.
+    NotConvertible {
+        /// What stands in the way.
+        reason: &'static str,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Body(error) => write!(f, "body: {error}"),
+            Self::Headers(error) => write!(f, "headers: {error}"),
+            Self::Slots(error) => write!(f, "slots for frames: {error}"),
+            Self::Pending(error) => write!(f, "places for payloads: {error}"),
+            Self::TooFewLevels { available } => write!(
+                f,
+                "the body is nested deeper than the {available} levels supplied"
+            ),
+            Self::Entry => f.write_str("an entry of a header is not one MessagePack value"),
+            Self::Payload(error) => write!(f, "the payload to be forwarded: {error}"),
+            Self::NotConvertible { reason } => write!(
+                f,
+                "the payload cannot be forwarded to a peer of the other layout: {reason}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for BuildError {}
+
+impl From<MessageError> for BuildError {
+    fn from(error: MessageError) -> Self {
+        Self::Payload(error)
+    }
+}
+
+/// Builds one message as a list of frames, in either layout.
+///
+/// Write the body through [`body`](Self::body), and where a payload stands call
+/// [`payload`](Self::payload) or [`forward`](Self::forward) instead of writing
+/// a value. The frames of payloads are never copied: they are in the list as
+/// the slices that they were given as.
+///
+/// ```
+/// use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind};
+///
+/// let (mut body, mut headers, mut slots) = ([0; 64], [0; 128], [&[][..]; 4]);
+/// let mut builder = MessageBuilder::new(Layout::Modern, Buffers {
+///     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
+/// });
+/// builder.body().map(2).str("status").str("OK").str("data");
+/// // A pickle; {serializer: "pickle", writeable: []}
+/// let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa6pickle"), ("writeable", b"\x90")];
+/// builder.payload(PayloadKind::Serialized, &entries, &[b"\x80\x04K\x07."], 64 << 20)?;
+/// let frames = builder.finish(&mut [])?;
+/// assert_eq!(frames.len(), 3);
+/// assert_eq!(frames[2], b"\x80\x04K\x07.");
+/// # Ok::<(), daskwire::message::BuildError>(())
+/// ```
+#[derive(Debug)]
+pub struct MessageBuilder<'s, 'a> {
+    layout: Layout,
+    body: Writer<'a>,
+    headers: &'a mut [u8],
+    /// Bytes of headers written so far, to say how many are needed in all.
+    headers_len: usize,
+    slots: &'s mut [&'a [u8]],
+    slot_count: usize,
+    pending: &'s mut [Pending<'a>],
+    pending_count: usize,
+}
+
+impl<'s, 'a> MessageBuilder<'s, 'a> {
+    /// Starts a message in `layout`.
+    pub fn new(layout: Layout, buffers: Buffers<'s, 'a>) -> Self {
+        Self {
+            layout,
+            body: Writer::new(buffers.body),
+            headers: buffers.headers,
+            headers_len: 0,
+            slots: buffers.slots,
+            slot_count: match layout {
+                Layout::Modern => 1,
+                Layout::Classic => 3,
+            },
+            pending: buffers.pending,
+            pending_count: 0,
+        }
+    }
+
+    /// The writer of the body.
+    pub const fn body(&mut self) -> &mut Writer<'a> {
+        &mut self.body
+    }
+
+    /// Puts a payload of uncompressed frames where the next value of the body
+    /// would be.
+    ///
+    /// `entries` are the header's own entries, with encoded values: what
+    /// [`PayloadHeader`] reads, without the entries about frames, which are
+    /// added here (PROTOCOL HEADER-1). Frames longer than `shard_len` bytes are
+    /// split; see [`SHARD_LEN`].
+    ///
+    /// # Errors
+    ///
+    /// * [`BuildError::Headers`], [`BuildError::Slots`] or
+    ///   [`BuildError::Pending`] if there is too little room; nothing was
+    ///   written then;
+    /// * [`BuildError::Entry`] if a value is not one MessagePack value.
+    pub fn payload(
+        &mut self,
+        kind: PayloadKind,
+        entries: &[(&str, &[u8])],
+        frames: &[&'a [u8]],
+        shard_len: usize,
+    ) -> Result<&mut Self, BuildError> {
+        let pieces = frames.iter().enumerate().flat_map(|(index, frame)| {
+            shards(frame, shard_len, 1).map(move |shard| (index, Shard::plain(shard)))
+        });
+        self.pieces(kind, entries, frames.len(), pieces)
+    }
+
+    /// Puts a payload where the next value of the body would be, whose frames
+    /// have been split and compressed: a list of shards for each.
+    ///
+    /// # Errors
+    ///
+    /// As [`payload`](Self::payload).
+    pub fn compressed_payload(
+        &mut self,
+        kind: PayloadKind,
+        entries: &[(&str, &[u8])],
+        frames: &[&[Shard<'a>]],
+    ) -> Result<&mut Self, BuildError> {
+        let pieces = frames
+            .iter()
+            .enumerate()
+            .flat_map(|(index, shards)| shards.iter().map(move |shard| (index, *shard)));
+        self.pieces(kind, entries, frames.len(), pieces)
+    }
+
+    fn pieces(
+        &mut self,
+        kind: PayloadKind,
+        entries: &[(&str, &[u8])],
+        logical_count: usize,
+        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
+    ) -> Result<&mut Self, BuildError> {
+        if kind == PayloadKind::Pickled && self.layout == Layout::Classic {
+            return Err(BuildError::NotConvertible {
+                reason: "the classic layout has no __Pickled__",
+            });
+        }
+        for (_, value) in entries {
+            let mut reader = Reader::new(value);
+            let whole = reader.skip().is_ok() && reader.is_empty();
+            if !whole {
+                return Err(BuildError::Entry);
+            }
+        }
+        let count = pieces.clone().count();
+        let has = |name| entries.iter().any(|(key, _)| *key == name);
+        let frames = FrameEntries {
+            layout: self.layout,
+            kind,
+            logical_count,
+            count,
+            with_writeable: !has("writeable"),
+        };
+        self.room(count, logical_count)?;
+        let write = |writer: &mut Writer<'_>| {
+            writer.map(narrow(entries.len().saturating_add(frames.entry_count())));
+            for (key, value) in entries {
+                writer.str(key).encoded(value);
+            }
+            frames.write(writer, pieces.clone());
+        };
+        let header = self.encode(write)?;
+        self.place(kind, header, false)?;
+        for (_, shard) in pieces {
+            self.slot(shard.bytes)?;
+        }
+        Ok(self)
+    }
+
+    /// Puts a payload that was received where the next value of the body would
+    /// be. Its frames are not decoded, decompressed or copied.
+    ///
+    /// To a peer of the same layout the header goes as it is, so that the
+    /// payload arrives byte for byte. Into the other layout the header is
+    /// rewritten (PROTOCOL FORWARD-3): what it says about frames is put in the
+    /// other words, and a type's own entries move into or out of `sub-header`.
+    ///
+    /// # Errors
+    ///
+    /// * [`BuildError::NotConvertible`] where the other layout cannot say it:
+    ///   collections and masked arrays, `lengths` that cut through a frame,
+    ///   zlib frames whose length must be known; the message says which;
+    /// * [`BuildError::Payload`] if the header is wrong;
+    /// * room, as [`payload`](Self::payload).
+    pub fn forward<T: AsRef<[u8]>>(
+        &mut self,
+        payload: &Payload<'a, T>,
+    ) -> Result<&mut Self, BuildError> {
+        let frames = payload.frames();
+        let mut kind = payload.kind();
+        let mut object: Option<&'a [u8]> = None;
+        self.room(frames.len().saturating_add(1), 1)?;
+        let header = match (payload.layout(), self.layout) {
+            (Layout::Modern, Layout::Modern) | (Layout::Classic, Layout::Classic) => {
+                payload.header_bytes()
+            }
+            (Layout::Classic, Layout::Modern) => {
+                let rewrite = ToModern::new(payload)?;
+                self.encode(|writer| rewrite.write(writer))?
+            }
+            (Layout::Modern, Layout::Classic) => {
+                if kind == PayloadKind::Pickled {
+                    // The pickle was in the header and becomes the first frame.
+                    object = payload.header()?.pickled_object()?;
+                    kind = PayloadKind::Serialized;
+                }
+                let rewrite = ToClassic::new(payload, object)?;
+                self.encode(|writer| rewrite.write(writer))?
+            }
+        };
+        self.place(kind, header, payload.bytestring().unwrap_or(false))?;
+        if let Some(object) = object {
+            self.slot(object)?;
+        }
+        for frame in frames {
+            self.slot(frame.as_ref())?;
+        }
+        Ok(self)
+    }
+
+    /// Writes one item of a message that was received: a token, a set or an
+    /// enum member into the body, a payload by [`forward`](Self::forward).
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn item<T: AsRef<[u8]>>(
+        &mut self,
+        item: Item<'_>,
+        message: &Message<'a, T>,
+    ) -> Result<&mut Self, BuildError> {
+        match item {
+            Item::Token(token) => {
+                self.body.token(token);
+            }
+            Item::Set(count) => {
+                // PROTOCOL BODY-4
+                self.body.map(2).str("__Set__").bool(true);
+                self.body.str("as-list").array(count);
+            }
+            Item::Enum(member) => enum_member(&mut self.body, member),
+            Item::Payload(number) => {
+                self.forward(&message.payload(number)?)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// The frames of the message, to be sent behind a prelude.
+    ///
+    /// `levels` are used in the classic layout, to find out the path of each
+    /// payload; as many as the body is nested deep.
+    ///
+    /// # Errors
+    ///
+    /// * [`BuildError::Body`] if the body is not complete or did not fit;
+    /// * room, as [`payload`](Self::payload), and [`BuildError::TooFewLevels`].
+    pub fn finish(mut self, levels: &mut [Level]) -> Result<&'s [&'a [u8]], BuildError> {
+        let body = core::mem::replace(&mut self.body, Writer::new(&mut []));
+        let body = body.finish().map_err(BuildError::Body)?;
+        match self.layout {
+            Layout::Modern => self.set_slot(0, body)?,
+            Layout::Classic => {
+                self.set_slot(0, &[])?;
+                self.set_slot(1, body)?;
+                if self.pending_count == 0 {
+                    self.slot_count = 2;
+                } else {
+                    let header = self.payload_header(body, levels)?;
+                    self.set_slot(2, header)?;
+                }
+            }
+        }
+        let count = self.slot_count;
+        let slots: &'s [&'a [u8]] = self.slots;
+        Ok(slots.get(..count).unwrap_or_default())
+    }
+
+    /// The payload header of the classic layout (PROTOCOL CLASSIC-4).
+    fn payload_header(
+        &mut self,
+        body: &[u8],
+        levels: &mut [Level],
+    ) -> Result<&'a [u8], BuildError> {
+        let pending_count = self.pending_count;
+        let measure = {
+            let pending = self.pending.get(..pending_count).unwrap_or_default();
+            let mut writer = Writer::new(&mut []);
+            write_payload_header(&mut writer, body, pending, levels)?;
+            writer.len()
+        };
+        let space = self.carve(measure)?;
+        let pending = self.pending.get(..pending_count).unwrap_or_default();
+        let mut writer = Writer::new(space);
+        write_payload_header(&mut writer, body, pending, levels)?;
+        writer.finish().map_err(BuildError::Body)
+    }
+
+    /// Encodes a header into the room for headers.
+    fn encode(&mut self, write: impl Fn(&mut Writer<'_>)) -> Result<&'a [u8], BuildError> {
+        let mut measure = Writer::new(&mut []);
+        write(&mut measure);
+        let space = self.carve(measure.len())?;
+        let mut writer = Writer::new(space);
+        write(&mut writer);
+        writer.finish().map_err(BuildError::Body)
+    }
+
+    /// Takes `len` bytes of the room for headers.
+    fn carve(&mut self, len: usize) -> Result<&'a mut [u8], BuildError> {
+        let needed = self.headers_len.saturating_add(len);
+        let available = self.headers_len.saturating_add(self.headers.len());
+        if len > self.headers.len() {
+            return Err(BuildError::Headers(BufferTooSmall { needed, available }));
+        }
+        let (space, rest) = core::mem::take(&mut self.headers)
+            .split_at_mut_checked(len)
+            .unwrap_or_default();
+        self.headers = rest;
+        self.headers_len = needed;
+        Ok(space)
+    }
+
+    /// Checks that there is room for a payload, so that none is put in halfway.
+    fn room(&self, frame_count: usize, _logical_count: usize) -> Result<(), BuildError> {
+        let header_count = match self.layout {
+            Layout::Modern => 1,
+            Layout::Classic => 0,
+        };
+        let needed = self
+            .slot_count
+            .saturating_add(frame_count)
+            .saturating_add(header_count);
+        let available = self.slots.len();
+        // A forwarded payload may take one less than asked for here.
+        if needed > available.saturating_add(1) {
+            return Err(BuildError::Slots(BufferTooSmall { needed, available }));
+        }
+        let available = self.pending.len();
+        if self.layout == Layout::Classic && self.pending_count >= available {
+            let needed = self.pending_count.saturating_add(1);
+            return Err(BuildError::Pending(BufferTooSmall { needed, available }));
+        }
+        Ok(())
+    }
+
+    /// Notes the payload in the body and in the frames, up to its frames.
+    fn place(
+        &mut self,
+        kind: PayloadKind,
+        header: &'a [u8],
+        bytestring: bool,
+    ) -> Result<(), BuildError> {
+        match self.layout {
+            Layout::Modern => {
+                // PROTOCOL MODERN-2
+                let key: &[u8] = match kind {
+                    PayloadKind::Serialized => b"\xae__Serialized__",
+                    PayloadKind::Pickled => b"\xab__Pickled__",
+                };
+                let frame = self.slot_count as u64;
+                self.slot(header)?;
+                self.body.map(1).encoded(key).u64(frame);
+            }
+            Layout::Classic => {
+                let at = offset(self.body.len());
+                if let Some(place) = self.pending.get_mut(self.pending_count) {
+                    *place = Pending {
+                        at,
+                        header,
+                        bytestring,
+                    };
+                }
+                self.pending_count = self.pending_count.saturating_add(1);
+                // PROTOCOL CLASSIC-7: the reader replaces what is there.
+                self.body.nil();
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&mut self, frame: &'a [u8]) -> Result<(), BuildError> {
+        let index = self.slot_count;
+        self.slot_count = index.saturating_add(1);
+        self.set_slot(index, frame)
+    }
+
+    fn set_slot(&mut self, index: usize, frame: &'a [u8]) -> Result<(), BuildError> {
+        let available = self.slots.len();
+        match self.slots.get_mut(index) {
+            Some(slot) => {
+                *slot = frame;
+                Ok(())
+            }
+            None => Err(BuildError::Slots(BufferTooSmall {
+                needed: index.saturating_add(1),
+                available,
+            })),
+        }
+    }
+}
+
+/// Counts in headers are of things that were supplied as slices; those of more
+/// than 2^32 things do not fit a MessagePack document and are refused there.
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn enum_member(writer: &mut Writer<'_>, member: EnumMember<'_>) {
+    writer.map(4).str("__Enum__").bool(true);
+    writer.str("name").str_bytes(member.name.as_bytes());
+    writer.str("__module__").str_bytes(member.module.as_bytes());
+    writer.str("__name__").str_bytes(member.class.as_bytes());
+}
+
+fn codec(writer: &mut Writer<'_>, codec: Option<Codec>) {
+    match codec {
+        Some(codec) => writer.str(codec.name()),
+        None => writer.nil(),
+    };
+}
+
+/// The entries of a header that are about frames.
+struct FrameEntries {
+    layout: Layout,
+    kind: PayloadKind,
+    logical_count: usize,
+    count: usize,
+    with_writeable: bool,
+}
+
+impl FrameEntries {
+    const fn entry_count(&self) -> usize {
+        match (self.layout, self.kind) {
+            (Layout::Modern, PayloadKind::Serialized) => 4,
+            (Layout::Modern, PayloadKind::Pickled) => 2,
+            (Layout::Classic, _) if self.with_writeable => 4,
+            (Layout::Classic, _) => 3,
+        }
+    }
+
+    fn write<'a>(
+        &self,
+        writer: &mut Writer<'_>,
+        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
+    ) {
+        let count = narrow(self.count);
+        let logical_count = narrow(self.logical_count);
+        // How many pieces each frame has, and their bytes; in one pass.
+        let frames = || {
+            let mut pieces = pieces.clone().peekable();
+            (0..self.logical_count).map(move |index| {
+                let (mut count, mut len) = (0_u64, 0_u64);
+                while let Some((_, shard)) = pieces.next_if(|(of, _)| *of == index) {
+                    count = count.saturating_add(1);
+                    len = len.saturating_add(shard.plain_len);
+                }
+                (count, len)
+            })
+        };
+        match self.layout {
+            Layout::Modern => {
+                if self.kind == PayloadKind::Serialized {
+                    writer.str("split-num-sub-frames").array(logical_count);
+                    for (count, _) in frames() {
+                        writer.u64(count);
+                    }
+                    writer.str("split-offsets").array(logical_count);
+                    let mut offset = 0_u64;
+                    for (count, _) in frames() {
+                        writer.u64(offset);
+                        offset = offset.saturating_add(count);
+                    }
+                }
+            }
+            Layout::Classic => {
+                if self.with_writeable {
+                    writer.str("writeable").array(logical_count);
+                    for _ in 0..self.logical_count {
+                        writer.nil();
+                    }
+                }
+                writer.str("lengths").array(logical_count);
+                for (_, len) in frames() {
+                    writer.u64(len);
+                }
+            }
+        }
+        writer.str("compression").array(count);
+        for (_, shard) in pieces {
+            codec(writer, shard.codec);
+        }
+        let key = match self.layout {
+            Layout::Modern => "num-sub-frames",
+            Layout::Classic => "count",
+        };
+        writer.str(key).u64(u64::from(count));
+    }
+}
+
+/// Entries that every family has; all others are a type's own.
+const COMMON: [&str; 16] = [
+    "serializer",
+    "type",
+    "type-serialized",
+    "compression",
+    "count",
+    "lengths",
+    "writeable",
+    "is-collection",
+    "sub-headers",
+    "frame-lengths",
+    "key",
+    "num-sub-frames",
+    "split-num-sub-frames",
+    "split-offsets",
+    "sub-header",
+    "pickled-obj",
+];
+
+fn is_common(key: &[u8]) -> bool {
+    matches!(Reader::new(key).token(), Ok(Token::Str(text))
+        if COMMON.iter().any(|common| text == *common))
+}
+
+fn own_entries<'a>(
+    header: &PayloadHeader<'a>,
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    header.entries().filter(|(key, _)| !is_common(key))
+}
+
+/// Kept whatever the layout.
+const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
+
+const fn not_convertible<R>(reason: &'static str) -> Result<R, BuildError> {
+    Err(BuildError::NotConvertible { reason })
+}
+
+/// The frames of a payload whose `lengths` cut through one of them.
+fn regrouped(error: MessageError) -> BuildError {
+    match error.kind {
+        MessageErrorKind::SplitLists => BuildError::NotConvertible {
+            reason: "its lengths do not line up with its frames",
+        },
+        _ => BuildError::Payload(error),
+    }
+}
+
+/// A classic header in modern words (PROTOCOL FORWARD-3).
+struct ToModern<'p, 'a, T> {
+    payload: &'p Payload<'a, T>,
+    header: PayloadHeader<'a>,
+    serializer: Serializer<'a>,
+    logical_count: usize,
+    /// The module and name of the type, where its pickle has to be made up.
+    class: Option<(&'a str, &'a str)>,
+}
+
+impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
+    fn new(payload: &'p Payload<'a, T>) -> Result<Self, BuildError> {
+        let header = payload.header()?;
+        refuse_nested(&header)?;
+        payload.check()?;
+        let mut logical_count = 0_usize;
+        for count in payload.group_counts()? {
+            count.map_err(regrouped)?;
+            logical_count = logical_count.saturating_add(1);
+        }
+        let serializer = header.serializer()?;
+        let mut class = None;
+        if serializer == Serializer::Dask && header.get("type-serialized").is_none() {
+            // Written since 1.23.0; before, the name of the type was enough.
+            class = header.type_name()?.and_then(|name| name.rsplit_once('.'));
+            if class.is_none_or(|(module, name)| module.len() > 255 || name.len() > 255) {
+                return not_convertible("its type is not said");
+            }
+        }
+        Ok(Self {
+            payload,
+            header,
+            serializer,
+            logical_count,
+            class,
+        })
+    }
+
+    fn write(&self, writer: &mut Writer<'_>) {
+        let header = &self.header;
+        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
+        let with_compression = header.get("compression").is_some();
+        let own_count = own_entries(header).count();
+        let is_dask = self.serializer == Serializer::Dask;
+        let is_pickle = self.serializer == Serializer::Pickle;
+        // serializer, split lists, num-sub-frames; then what there is.
+        let mut count = kept.saturating_add(4);
+        count = count.saturating_add(usize::from(with_compression));
+        count = count.saturating_add(usize::from(self.class.is_some()));
+        count = count.saturating_add(if is_dask { 1 } else { own_count });
+        count = count.saturating_add(usize::from(is_pickle));
+        writer.map(narrow(count));
+        writer.str("serializer").str(match self.serializer {
+            Serializer::Dask => "dask",
+            Serializer::Pickle => "pickle",
+            Serializer::Msgpack => "msgpack",
+            Serializer::Error => "error",
+            Serializer::Other(name) => name,
+        });
+        for key in KEPT {
+            if let Some(value) = header.get(key) {
+                writer.str(key).encoded(value);
+            }
+        }
+        if let Some((module, name)) = self.class {
+            writer.str("type-serialized");
+            write_class_pickle(writer, module, name);
+        }
+        let writeable = header.writeable().ok().flatten();
+        if is_dask {
+            // Since 2021.11.0 a type's own entries are a map of their own.
+            let own_count = own_count.saturating_add(1);
+            writer.str("sub-header").map(narrow(own_count));
+            for (key, value) in own_entries(header) {
+                // Before 1.17.0 the element type stood by itself.
+                let bare = key == b"\xa5dtype"
+                    && match Reader::new(value).token() {
+                        Ok(Token::Str(_)) => true,
+                        Ok(Token::Array(_)) => !is_tagged_dtype(value),
+                        _ => false,
+                    };
+                if bare {
+                    writer.encoded(key).array(2).u64(0).encoded(value);
+                } else {
+                    writer.encoded(key).encoded(value);
+                }
+            }
+            writer.str("writeable");
+            write_flags(writer, writeable.clone(), self.logical_count);
+        } else {
+            for (key, value) in own_entries(header) {
+                writer.encoded(key).encoded(value);
+            }
+        }
+        if is_pickle {
+            // One for each buffer; it was one for each frame, the pickle too.
+            let mut buffers = writeable;
+            if let Some(list) = &mut buffers
+                && list.count_left() as usize == self.logical_count
+            {
+                list.next();
+            }
+            writer.str("writeable");
+            write_flags(writer, buffers, self.logical_count.saturating_sub(1));
+        }
+        let groups = || {
+            let groups = self.payload.group_counts().ok();
+            groups.into_iter().flatten().map(Result::unwrap_or_default)
+        };
+        let logical_count = narrow(self.logical_count);
+        writer.str("split-num-sub-frames").array(logical_count);
+        for count in groups() {
+            writer.u64(count as u64);
+        }
+        writer.str("split-offsets").array(logical_count);
+        let mut offset = 0_usize;
+        for count in groups() {
+            writer.u64(offset as u64);
+            offset = offset.saturating_add(count);
+        }
+        if let Some(list) = header.get("compression") {
+            writer.str("compression").encoded(list);
+        }
+        writer
+            .str("num-sub-frames")
+            .u64(self.payload.frames().len() as u64);
+    }
+}
+
+/// `[0, type]` or `[1, pickle]`, not a list of fields.
+fn is_tagged_dtype(value: &[u8]) -> bool {
+    let mut reader = Reader::new(value);
+    reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
+}
+
+/// The pickle of a class by its names: PROTO 4, two SHORT_BINUNICODE,
+/// STACK_GLOBAL, STOP.
+fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
+    let mut pickle = [0_u8; 2 + 2 * 257 + 2];
+    let mut len = 0_usize;
+    let mut put = |bytes: &[u8]| {
+        let end = len.saturating_add(bytes.len());
+        if let Some(place) = pickle.get_mut(len..end) {
+            place.copy_from_slice(bytes);
+        }
+        len = end;
+    };
+    put(b"\x80\x04");
+    for text in [module, name] {
+        // Both have been checked to be shorter than 256 bytes.
+        put(&[0x8c, u8::try_from(text.len()).unwrap_or_default()]);
+        put(text.as_bytes());
+    }
+    put(b"\x93.");
+    writer.bin(pickle.get(..len).unwrap_or_default());
+}
+
+/// Booleans, as many as there are to be; what is not said is true.
+fn write_flags(writer: &mut Writer<'_>, flags: Option<ItemList<'_>>, count: usize) {
+    writer.array(narrow(count));
+    let mut flags = flags.into_iter().flat_map(ItemList::flags);
+    for _ in 0..count {
+        match flags.next() {
+            Some(Some(flag)) => writer.bool(flag),
+            Some(None) => writer.nil(),
+            None => writer.bool(true),
+        };
+    }
+}
+
+/// Headers within headers would have to be rewritten too.
+fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
+    if header.is_collection()? {
+        return not_convertible("it is a collection with a header for each element");
+    }
+    if header.own()?.get("data-header").is_some() {
+        return not_convertible("it is a masked array with headers of its own");
+    }
+    Ok(())
+}
+
+/// A modern header in classic words (PROTOCOL FORWARD-3).
+struct ToClassic<'p, 'a, T> {
+    payload: &'p Payload<'a, T>,
+    header: PayloadHeader<'a>,
+    /// The pickle that becomes the first frame.
+    object: Option<&'a [u8]>,
+    is_pickle: bool,
+    logical_count: usize,
+}
+
+impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
+    fn new(payload: &'p Payload<'a, T>, object: Option<&'a [u8]>) -> Result<Self, BuildError> {
+        let header = payload.header()?;
+        refuse_nested(&header)?;
+        payload.check()?;
+        let mut next = 0_usize;
+        let logical_count = payload.logical_count()?;
+        if let Some(offsets) = header.split_offsets()? {
+            for (offset, count) in offsets.numbers().zip(payload.group_counts()?) {
+                if offset? != next as u64 {
+                    return not_convertible("its frames are not in order");
+                }
+                next = next.saturating_add(count?);
+            }
+            if next != payload.frames().len() {
+                return not_convertible("some of its frames belong to nothing");
+            }
+        }
+        for len in payload.plain_lens()? {
+            if len?.is_none() {
+                return not_convertible("a compressed frame does not say its length");
+            }
+        }
+        Ok(Self {
+            payload,
+            header,
+            object,
+            is_pickle: object.is_some() || header.serializer()? == Serializer::Pickle,
+            logical_count,
+        })
+    }
+
+    fn write(&self, writer: &mut Writer<'_>) {
+        let header = &self.header;
+        let object_count = usize::from(self.object.is_some());
+        let logical_count = self.logical_count.saturating_add(object_count);
+        let frame_count = self.payload.frames().len().saturating_add(object_count);
+        let sub_header = header.get("sub-header").and(header.own().ok());
+        let own = || {
+            let inner = sub_header.iter().flat_map(PayloadHeader::entries);
+            own_entries(header).chain(inner.filter(|(key, _)| !is_common(key)))
+        };
+        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
+        // serializer, writeable, lengths, compression, count.
+        let count = kept.saturating_add(own().count()).saturating_add(5);
+        writer.map(narrow(count));
+        match header.get("serializer") {
+            Some(value) if self.object.is_none() => writer.str("serializer").encoded(value),
+            _ => writer.str("serializer").str("pickle"),
+        };
+        for key in KEPT {
+            if let Some(value) = header.get(key) {
+                writer.str(key).encoded(value);
+            }
+        }
+        for (key, value) in own() {
+            writer.encoded(key).encoded(value);
+        }
+        writer.str("writeable").array(narrow(logical_count));
+        let mut flags = header
+            .writeable()
+            .ok()
+            .flatten()
+            .into_iter()
+            .flat_map(ItemList::flags);
+        for index in 0..logical_count {
+            // The pickle itself, and what is not said.
+            let flag = if self.is_pickle && index == 0 {
+                None
+            } else {
+                flags.next().flatten()
+            };
+            match flag {
+                Some(flag) => writer.bool(flag),
+                None => writer.nil(),
+            };
+        }
+        writer.str("lengths").array(narrow(logical_count));
+        if let Some(object) = self.object {
+            writer.u64(object.len() as u64);
+        }
+        let mut lens = self
+            .payload
+            .plain_lens()
+            .ok()
+            .into_iter()
+            .flatten()
+            .map(|len| len.ok().flatten().unwrap_or_default());
+        let groups = self.payload.group_counts().ok().into_iter().flatten();
+        for count in groups.map(Result::unwrap_or_default) {
+            let len = lens
+                .by_ref()
+                .take(count)
+                .fold(0_u64, |sum, len| sum.saturating_add(len));
+            writer.u64(len);
+        }
+        writer.str("compression").array(narrow(frame_count));
+        if self.object.is_some() {
+            writer.nil();
+        }
+        match header.compression().ok().flatten() {
+            Some(list) => list.for_each(|value| {
+                writer.encoded(value);
+            }),
+            None => (0..self.payload.frames().len()).for_each(|_| {
+                writer.nil();
+            }),
+        }
+        writer.str("count").u64(frame_count as u64);
+    }
+}
+
+/// Writes `headers`, `keys` and `bytestrings` of a classic message.
+fn write_payload_header(
+    writer: &mut Writer<'_>,
+    body: &[u8],
+    pending: &[Pending<'_>],
+    levels: &mut [Level],
+) -> Result<(), BuildError> {
+    let count = narrow(pending.len());
+    writer.map(3).str("headers").map(count);
+    for_each_path(body, pending, levels, |path, pending| {
+        write_path(writer, body, path);
+        writer.encoded(pending.header);
+    })?;
+    writer.str("keys").array(count);
+    for_each_path(body, pending, levels, |path, _| {
+        write_path(writer, body, path);
+    })?;
+    let bytestring_count = pending.iter().filter(|pending| pending.bytestring).count();
+    writer.str("bytestrings").array(narrow(bytestring_count));
+    for_each_path(body, pending, levels, |path, pending| {
+        if pending.bytestring {
+            write_path(writer, body, path);
+        }
+    })
+}
+
+fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
+    writer.array(narrow(path.len()));
+    for level in path {
+        match level.nesting {
+            Nesting::Map => {
+                let key = body.get(level.key as usize..).unwrap_or_default();
+                writer.encoded(Reader::new(key).skip().unwrap_or_default());
+            }
+            _ => {
+                writer.u64(u64::from(level.index().wrapping_sub(1)));
+            }
+        }
+    }
+}
+
+/// Goes through a body that was written here, and calls `found` for each
+/// payload with the levels that lead to it.
+fn for_each_path<'p, 'a>(
+    body: &[u8],
+    pending: &'p [Pending<'a>],
+    levels: &mut [Level],
+    mut found: impl FnMut(&[Level], &'p Pending<'a>),
+) -> Result<(), BuildError> {
+    let mut reader = Reader::new(body);
+    let mut pending = pending.iter().peekable();
+    let mut depth = 0_usize;
+    while pending.peek().is_some() {
+        let at = offset(reader.position());
+        let token = reader.token().map_err(|_| BuildError::Entry)?;
+        if let Some(level) = depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
+            if level.next_is_key() {
+                level.key = at;
+            }
+            level.owed = level.owed.wrapping_sub(1);
+        }
+        while let Some(payload) = pending.next_if(|payload| payload.at == at) {
+            found(levels.get(..depth).unwrap_or_default(), payload);
+        }
+        let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
+        if child_count != 0 {
+            let nesting = match token {
+                Token::Map(_) => Nesting::Map,
+                _ => Nesting::Array,
+            };
+            let available = levels.len();
+            let level = levels
+                .get_mut(depth)
+                .ok_or(BuildError::TooFewLevels { available })?;
+            *level = Level::new(nesting, at, child_count, (0, 0));
+            depth = depth.saturating_add(1);
+        }
+        while let Some(top) = depth.checked_sub(1)
+            && levels.get(top).is_some_and(|level| level.owed == 0)
+        {
+            depth = top;
+        }
+    }
+    Ok(())
+}

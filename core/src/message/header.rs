@@ -1,0 +1,487 @@
+//! The header of a payload: what Dask says about the frames behind it.
+
+use super::error::words;
+use super::{MessageError, MessageErrorKind};
+use crate::Limits;
+use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
+
+/// The header of a payload, read when someone asks for it.
+///
+/// Dask's own entries have methods; every other entry is kept and found by
+/// [`get`](Self::get). Entries that are missing are `None`, since which ones a
+/// release writes has changed (PROTOCOL HEADER-1). The same type reads the
+/// header of an element of a collection, see
+/// [`sub_headers`](Self::sub_headers).
+#[derive(Clone, Copy, Debug)]
+pub struct PayloadHeader<'a> {
+    map: Reader<'a>,
+    pair_count: u32,
+    /// Where the header is in the message, for errors.
+    frame: usize,
+    at: usize,
+}
+
+/// Which family of functions wrote a payload and reads it again (PROTOCOL
+/// HEADER-2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Serializer<'a> {
+    /// A function registered for the type: bytes, numpy arrays and others.
+    Dask,
+    /// Pickle, or cloudpickle; with out-of-band buffers since 2.17.0.
+    Pickle,
+    /// MessagePack.
+    Msgpack,
+    /// None could: the frames are an error message and a traceback as text.
+    Error,
+    /// Another family, such as `cuda`.
+    Other(&'a str),
+}
+
+impl<'a> PayloadHeader<'a> {
+    pub(super) fn parse(
+        document: &'a [u8],
+        limits: &Limits,
+        frame: usize,
+        at: usize,
+    ) -> Result<Self, MessageError> {
+        let mut map = Reader::with_limits(document, limits);
+        let fault = |error: Malformed| {
+            let kind = match error.kind {
+                MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind {
+                    key: "the header of a payload",
+                    expected: "a map",
+                },
+                kind => MessageErrorKind::Malformed(kind),
+            };
+            MessageError::new(frame, at.saturating_add(error.at), kind)
+        };
+        let mut whole = map;
+        whole.skip().map_err(fault)?;
+        whole.finish().map_err(fault)?;
+        let pair_count = map.map().map_err(fault)?;
+        Ok(Self {
+            map,
+            pair_count,
+            frame,
+            at,
+        })
+    }
+
+    /// All entries, as encoded key and encoded value.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let mut map = self.map;
+        // The header has been read once, so that nothing here fails.
+        (0..self.pair_count).map_while(move |_| Some((map.skip().ok()?, map.skip().ok()?)))
+    }
+
+    /// The value of `key`, encoded. Of a key that occurs twice, the last.
+    pub fn get(&self, key: &str) -> Option<&'a [u8]> {
+        self.find(key).map(|(value, _)| value)
+    }
+
+    /// A value, and its offset in the frame.
+    fn find(&self, key: &str) -> Option<(&'a [u8], usize)> {
+        let mut map = self.map;
+        let mut found = None;
+        for _ in 0..self.pair_count {
+            let matches = matches!(map.peek(), Ok(Token::Str(text)) if text == key);
+            map.skip().ok()?;
+            let at = map.position();
+            let value = map.skip().ok()?;
+            if matches {
+                found = Some((value, self.at.saturating_add(at)));
+            }
+        }
+        found
+    }
+
+    fn typed<R>(
+        &self,
+        key: &'static str,
+        expected: Kind,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
+    ) -> Result<Option<R>, MessageError> {
+        let Some((value, at)) = self.find(key) else {
+            return Ok(None);
+        };
+        let mut reader = Reader::new(value);
+        match read(&mut reader) {
+            Ok(value) => Ok(Some(value)),
+            Err(Malformed {
+                kind: MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange,
+                ..
+            }) => Err(self.entry_kind(at, key, words(expected))),
+            Err(error) => Err(MessageError::new(
+                self.frame,
+                at.saturating_add(error.at),
+                MessageErrorKind::Malformed(error.kind),
+            )),
+        }
+    }
+
+    fn entry_kind(&self, at: usize, key: &'static str, expected: &'static str) -> MessageError {
+        MessageError::new(
+            self.frame,
+            at,
+            MessageErrorKind::EntryKind { key, expected },
+        )
+    }
+
+    pub(super) fn missing(&self, key: &'static str) -> MessageError {
+        MessageError::new(self.frame, self.at, MessageErrorKind::EntryMissing { key })
+    }
+
+    pub(super) const fn fault(&self, kind: MessageErrorKind) -> MessageError {
+        MessageError::new(self.frame, self.at, kind)
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
+        self.typed(key, Kind::Str, |reader| {
+            reader.str().map(|text| text.to_str())
+        })
+    }
+
+    fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
+        self.typed(key, Kind::Integer, Reader::u64)
+    }
+
+    fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
+        let list = self.typed(key, Kind::Array, |reader| {
+            let left = reader.array()?;
+            Ok((*reader, left))
+        })?;
+        Ok(list.map(|(reader, left)| ItemList {
+            reader,
+            left,
+            key,
+            frame: self.frame,
+            at: self.find(key).map_or(self.at, |(_, at)| at),
+        }))
+    }
+
+    fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
+        let Some((value, at)) = self.find(key) else {
+            return Ok(None);
+        };
+        match Reader::new(value).map() {
+            Ok(_) => Self::parse(value, &Limits::HOST, self.frame, at).map(Some),
+            Err(_) => Err(self.entry_kind(at, key, "a map")),
+        }
+    }
+
+    /// Who wrote the payload. Before 1.22.0 nothing says so: a payload with a
+    /// `type` then was of the dask family, and pickled otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not text.
+    pub fn serializer(&self) -> Result<Serializer<'a>, MessageError> {
+        Ok(match self.text("serializer")? {
+            Some("dask") => Serializer::Dask,
+            Some("pickle") => Serializer::Pickle,
+            Some("msgpack") => Serializer::Msgpack,
+            Some("error") => Serializer::Error,
+            Some(other) => Serializer::Other(other),
+            None if self.get("type").is_some() => Serializer::Dask,
+            None => Serializer::Pickle,
+        })
+    }
+
+    /// The name of the type, such as `numpy.ndarray`; for people.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not text.
+    pub fn type_name(&self) -> Result<Option<&'a str>, MessageError> {
+        self.text("type")
+    }
+
+    /// What selects the decoder: a pickled class; for a collection (see
+    /// [`is_collection`](Self::is_collection)) one of the words `list`,
+    /// `tuple`, `set` and `dict`, as bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor text.
+    pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
+        self.typed("type-serialized", Kind::Bin, |reader| {
+            match reader.peek()? {
+                Token::Str(text) => Ok(text.as_bytes()),
+                _ => reader.bin(),
+            }
+        })
+    }
+
+    /// How many frames the payload has, in the modern layout.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not a number of 0 or more.
+    pub fn sub_frame_count(&self) -> Result<Option<u64>, MessageError> {
+        self.number("num-sub-frames")
+    }
+
+    /// How many frames the payload has, in the classic layout.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not a number of 0 or more.
+    pub fn count(&self) -> Result<Option<u64>, MessageError> {
+        self.number("count")
+    }
+
+    /// Bytes of each logical frame before splitting and compressing, in the
+    /// classic layout up to 2021.2.0: numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list("lengths")
+    }
+
+    /// The codec of each frame: nil or text.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn compression(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        // Releases before 1.16.1 and pass-through headers may hold nil.
+        match self.get("compression") {
+            Some(&[0xc0]) => Ok(None),
+            _ => self.list("compression"),
+        }
+    }
+
+    /// How many sub-frames each logical frame was split into: numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn split_counts(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list("split-num-sub-frames")
+    }
+
+    /// The first sub-frame of each logical frame: numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn split_offsets(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list("split-offsets")
+    }
+
+    /// Whether each buffer was writeable: booleans or nil. One for each
+    /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0).
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn writeable(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        match self.map_entry("sub-header")? {
+            Some(own) if own.get("writeable").is_some() => own.list("writeable"),
+            _ => self.list("writeable"),
+        }
+    }
+
+    /// The pickle itself, of a `__Pickled__` payload; the frames are its
+    /// out-of-band buffers.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
+    pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
+        self.typed("pickled-obj", Kind::Bin, Reader::bin)
+    }
+
+    /// Whether the payload is a collection whose elements were serialized one
+    /// by one (PROTOCOL HEADER-7).
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
+    pub fn is_collection(&self) -> Result<bool, MessageError> {
+        let found = self.typed("is-collection", Kind::Bool, Reader::bool)?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// The header of each element of a collection.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array of maps.
+    pub fn sub_headers(
+        &self,
+    ) -> Result<Option<impl Iterator<Item = Result<Self, MessageError>> + use<'a>>, MessageError>
+    {
+        let frame = self.frame;
+        Ok(self.list("sub-headers")?.map(move |list| {
+            let at = list.at;
+            list.map(move |header| Self::parse(header, &Limits::HOST, frame, at))
+        }))
+    }
+
+    /// How many logical frames each element of a collection takes: numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn frame_lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list("frame-lengths")
+    }
+
+    /// The key of this element in its dict, encoded.
+    pub fn key(&self) -> Option<&'a [u8]> {
+        self.get("key")
+    }
+
+    /// The entries that are the type's own: the map `sub-header` since
+    /// 2021.11.0, among all others before.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if `sub-header` is not a map.
+    pub fn own(&self) -> Result<Self, MessageError> {
+        Ok(self.map_entry("sub-header")?.unwrap_or(*self))
+    }
+
+    /// numpy's name of the element type, such as `<f8`.
+    ///
+    /// Structured types are pickled or a list of fields: then this is `None`
+    /// and [`get`](Self::get) on [`own`](Self::own) has what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if `sub-header` is not a map.
+    pub fn dtype(&self) -> Result<Option<&'a str>, MessageError> {
+        let Some(value) = self.own()?.get("dtype") else {
+            return Ok(None);
+        };
+        let mut reader = Reader::new(value);
+        // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-8).
+        if matches!(reader.peek(), Ok(Token::Array(2))) {
+            let _ = (reader.token(), reader.token());
+        }
+        Ok(reader.str().ok().map(|text| text.to_str()))
+    }
+
+    /// The shape of an array as it is stored, in elements: numbers. Where
+    /// `broadcast_to` is present in [`own`](Self::own), the array is larger.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn shape(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.own()?.list("shape")
+    }
+
+    /// The strides of an array, in bytes: numbers, or nil for C order.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is neither nil nor an array.
+    pub fn strides(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        let own = self.own()?;
+        match own.get("strides") {
+            Some(&[0xc0]) => Ok(None),
+            _ => own.list("strides"),
+        }
+    }
+}
+
+/// The entries of an array in a header, each as its encoded bytes.
+#[derive(Clone, Debug)]
+pub struct ItemList<'a> {
+    reader: Reader<'a>,
+    left: u32,
+    key: &'static str,
+    frame: usize,
+    at: usize,
+}
+
+impl<'a> ItemList<'a> {
+    pub(super) const fn frame(&self) -> usize {
+        self.frame
+    }
+
+    pub(super) const fn at(&self) -> usize {
+        self.at
+    }
+
+    /// How many entries are left.
+    pub const fn count_left(&self) -> u32 {
+        self.left
+    }
+
+    /// The entries as numbers of 0 or more: counts, lengths, offsets.
+    ///
+    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    pub fn numbers(self) -> impl Iterator<Item = Result<u64, MessageError>> + use<'a> {
+        let (key, frame, at) = (self.key, self.frame, self.at);
+        self.map(move |value| {
+            Reader::new(value).u64().map_err(|_| {
+                let kind = MessageErrorKind::EntryKind {
+                    key,
+                    expected: "an array of numbers of 0 or more",
+                };
+                MessageError::new(frame, at, kind)
+            })
+        })
+    }
+
+    /// The entries as numbers that may be negative: strides.
+    ///
+    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    pub fn signed_numbers(self) -> impl Iterator<Item = Result<i64, MessageError>> + use<'a> {
+        let (key, frame, at) = (self.key, self.frame, self.at);
+        self.map(move |value| {
+            Reader::new(value).i64().map_err(|_| {
+                let kind = MessageErrorKind::EntryKind {
+                    key,
+                    expected: "an array of numbers",
+                };
+                MessageError::new(frame, at, kind)
+            })
+        })
+    }
+
+    /// The entries as names of codecs: `None` for nil and false.
+    ///
+    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    pub fn codec_names(
+        self,
+    ) -> impl Iterator<Item = Result<Option<RawStr<'a>>, MessageError>> + use<'a> {
+        let (key, frame, at) = (self.key, self.frame, self.at);
+        self.map(move |value| match Reader::new(value).token() {
+            Ok(Token::Nil | Token::Bool(false)) => Ok(None),
+            Ok(Token::Str(name)) => Ok(Some(name)),
+            _ => {
+                let kind = MessageErrorKind::EntryKind {
+                    key,
+                    expected: "an array of names of codecs",
+                };
+                Err(MessageError::new(frame, at, kind))
+            }
+        })
+    }
+
+    /// The entries as booleans: `None` for nil.
+    pub fn flags(self) -> impl Iterator<Item = Option<bool>> + use<'a> {
+        self.map(|value| Reader::new(value).bool().ok())
+    }
+}
+
+impl<'a> Iterator for ItemList<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        // The header has been read once, so that this does not fail.
+        self.reader.skip().ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left as usize, Some(self.left as usize))
+    }
+}

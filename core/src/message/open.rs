@@ -1,0 +1,847 @@
+//! Opening a message: one pass over its body, in which everything that the
+//! body refers to is checked and noted down.
+
+use super::path::{IndexKey, begins_with, compare_paths, compare_values};
+use super::walk::{Level, Nesting, matching};
+use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, Reading, path};
+use crate::BufferTooSmall;
+use crate::compression::{self, Codec, CompressionError};
+use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
+
+/// Room to note down one payload, set or enum member of a body.
+///
+/// Its content is the business of [`Message`]; supply as many as the message
+/// may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(pub(super) Spot);
+
+impl Place {
+    /// A place that is free.
+    pub const EMPTY: Self = Self(Spot::Free);
+}
+
+/// What a [`Place`] notes down. Offsets are those of a document, of which
+/// [`Limits::document_len`](crate::Limits::document_len) is below 2^32 here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spot {
+    Free,
+    /// A placeholder, from `start` to `end` in the body, for the payload whose
+    /// header is frame `frame`.
+    Placeholder {
+        start: u32,
+        end: u32,
+        frame: u32,
+        pickled: bool,
+    },
+    /// A set, whose members are the array at `list`.
+    Set {
+        start: u32,
+        end: u32,
+        list: u32,
+    },
+    /// An enum member.
+    Enum {
+        start: u32,
+        end: u32,
+    },
+    /// A payload with a path; offsets in the payload header.
+    Path(PathSpot),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PathSpot {
+    pub(super) path: (u32, u32),
+    pub(super) head: (u32, u32),
+    pub(super) first_frame: u32,
+    pub(super) frame_count: u32,
+    /// Position in `keys`, which is the number of the payload.
+    pub(super) number: u32,
+    /// Where in the table the payload stands whose number is this entry's
+    /// position.
+    pub(super) by_number: u32,
+    pub(super) claimed: bool,
+    pub(super) bytestring: Option<bool>,
+    /// The body has a value at this path, which the payload replaces.
+    pub(super) present: bool,
+    /// The path leads somewhere.
+    pub(super) resolved: bool,
+}
+
+impl Spot {
+    pub(super) const fn start(&self) -> u32 {
+        match self {
+            Self::Placeholder { start, .. }
+            | Self::Set { start, .. }
+            | Self::Enum { start, .. } => *start,
+            Self::Free | Self::Path(_) => u32::MAX,
+        }
+    }
+
+    const fn is_special(&self) -> bool {
+        matches!(self, Self::Set { .. } | Self::Enum { .. })
+    }
+
+    pub(super) const fn path(&self) -> Option<&PathSpot> {
+        match self {
+            Self::Path(spot) => Some(spot),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a span of a document.
+pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
+    document
+        .get(start as usize..end as usize)
+        .unwrap_or_default()
+}
+
+/// A table that is filled from the front.
+struct Table<'p> {
+    places: &'p mut [Place],
+    count: usize,
+}
+
+impl Table<'_> {
+    fn push(&mut self, spot: Spot) -> Result<(), MessageErrorKind> {
+        let available = self.places.len();
+        match self.places.get_mut(self.count) {
+            Some(place) => {
+                *place = Place(spot);
+                self.count = self.count.saturating_add(1);
+                Ok(())
+            }
+            None => Err(MessageErrorKind::TooFewPlaces(BufferTooSmall {
+                // At least; how many more will follow is not known yet.
+                needed: self.count.saturating_mul(2).max(8),
+                available,
+            })),
+        }
+    }
+}
+
+impl<'a, T: AsRef<[u8]>> Message<'a, T> {
+    /// Opens the message that these frames are.
+    ///
+    /// Reads the body once, and in the classic layout the payload header;
+    /// payloads are not looked at. What the caller supplies:
+    ///
+    /// * `levels`: as many as the body may be nested deep
+    ///   (6 cover every message of a real scheduler);
+    /// * `places`: one for each payload, set and enum member;
+    /// * `scratch`: room for the decompressed body, which only the classic
+    ///   layout compresses. May be empty otherwise.
+    ///
+    /// # Errors
+    ///
+    /// * what is wrong with the body, with a placeholder or with a path;
+    /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewPlaces`]
+    ///   or [`MessageErrorKind::BodyBuffer`] if the caller supplied too little.
+    pub fn open(
+        frames: &'a [T],
+        layout: Layout,
+        reading: &Reading,
+        levels: &mut [Level],
+        places: &'a mut [Place],
+        scratch: &'a mut [u8],
+    ) -> Result<Self, MessageError> {
+        let (body_frame, body, path_count) = match layout {
+            // PROTOCOL MODERN-1
+            Layout::Modern => {
+                let body = frames.first().ok_or(no_body(0))?.as_ref();
+                (0, body, 0)
+            }
+            Layout::Classic => {
+                let body = classic_body(frames, reading, scratch)?;
+                let count = classic_places(frames, reading, places)?;
+                (1, body, count)
+            }
+        };
+        check_len(body_frame, body, reading)?;
+        let mut table = Table {
+            places,
+            count: path_count,
+        };
+        Scan {
+            layout,
+            reading,
+            frame: body_frame,
+            frame_count: frames.len(),
+            body,
+            paths: frames.get(2).map(AsRef::as_ref).unwrap_or_default(),
+            path_count,
+        }
+        .run(levels, &mut table)?;
+
+        let count = table.count;
+        let places = places.get_mut(..count).unwrap_or_default();
+        // The entries with paths are in order already and stay in front.
+        if let Some(found) = places.get_mut(path_count..) {
+            found.sort_unstable_by_key(|place| (place.0.is_special(), place.0.start()));
+        }
+        let payload_count = places
+            .iter()
+            .position(|place| place.0.is_special())
+            .unwrap_or(count);
+        let places: &'a [Place] = places;
+        let (payloads, specials) = places.split_at_checked(payload_count).unwrap_or_default();
+        Ok(Self {
+            layout,
+            frames,
+            body,
+            payloads,
+            specials,
+            reading: *reading,
+        })
+    }
+}
+
+const fn no_body(frame: usize) -> MessageError {
+    MessageError::new(frame, 0, MessageErrorKind::NoBody)
+}
+
+/// Documents are addressed by `u32`, whatever the limit.
+pub(super) fn check_len(
+    frame: usize,
+    document: &[u8],
+    reading: &Reading,
+) -> Result<(), MessageError> {
+    let limit = reading.limits.document_len.min(u64::from(u32::MAX));
+    let len = document.len() as u64;
+    if len > limit {
+        let kind = MessageErrorKind::DocumentTooLong { len, limit };
+        return Err(MessageError::new(frame, 0, kind));
+    }
+    Ok(())
+}
+
+/// The body of a classic message, decompressed into `scratch` if need be
+/// (PROTOCOL CLASSIC-2, CLASSIC-3).
+fn classic_body<'a, T: AsRef<[u8]>>(
+    frames: &'a [T],
+    reading: &Reading,
+    scratch: &'a mut [u8],
+) -> Result<&'a [u8], MessageError> {
+    let [header, body, ..] = frames else {
+        return Err(no_body(frames.len()));
+    };
+    let (header, body) = (header.as_ref(), body.as_ref());
+    check_len(0, header, reading)?;
+    if header.is_empty() {
+        return Ok(body);
+    }
+    let malformed = MessageError::malformed(0);
+    let mut reader = Reader::with_limits(header, &reading.limits);
+    let mut codec = None;
+    for _ in 0..reader.map().map_err(&malformed)? {
+        let key = reader.skip().map_err(&malformed)?;
+        let at = reader.position();
+        let value = reader.skip().map_err(&malformed)?;
+        if key == b"\xabcompression" {
+            codec = codec_entry(value).map_err(|kind| MessageError::new(0, at, kind))?;
+        }
+    }
+    reader.finish().map_err(&malformed)?;
+    let Some(codec) = codec else {
+        return Ok(body);
+    };
+    let fault = |error| {
+        let kind = match error {
+            CompressionError::BufferTooSmall(error) => MessageErrorKind::BodyBuffer(error),
+            error => MessageErrorKind::Compression(error),
+        };
+        MessageError::new(1, 0, kind)
+    };
+    let mut limits = reading.limits;
+    limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
+    let len = compression::decompress(codec, body, scratch, &limits).map_err(fault)?;
+    Ok(scratch.get(..len).unwrap_or_default())
+}
+
+/// A value of a `compression` entry: nil and false are none (PROTOCOL
+/// COMPRESS-3).
+pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKind> {
+    let mut reader = Reader::new(value);
+    match reader.token() {
+        Ok(Token::Nil | Token::Bool(false)) => Ok(None),
+        Ok(Token::Str(name)) => match Codec::from_name(name.as_bytes()) {
+            Some(codec) => Ok(Some(codec)),
+            None => Err(MessageErrorKind::UnknownCodec {
+                name: CodecName::new(name.as_bytes()),
+            }),
+        },
+        _ => Err(MessageErrorKind::EntryKind {
+            key: "compression",
+            expected: "nil or the name of a codec",
+        }),
+    }
+}
+
+/// The entries of a classic payload header that matter for the whole message.
+struct PayloadsHeader<'a> {
+    headers: Reader<'a>,
+    keys: Reader<'a>,
+    bytestrings: Option<Reader<'a>>,
+}
+
+impl<'a> PayloadsHeader<'a> {
+    fn parse(document: &'a [u8], reading: &Reading) -> Result<Self, MessageError> {
+        let malformed = MessageError::malformed(2);
+        check_len(2, document, reading)?;
+        let mut reader = Reader::with_limits(document, &reading.limits);
+        let (mut headers, mut keys, mut bytestrings) = (None, None, None);
+        for _ in 0..reader.map().map_err(&malformed)? {
+            let key = reader.skip().map_err(&malformed)?;
+            let value = reader;
+            reader.skip().map_err(&malformed)?;
+            match key {
+                b"\xa7headers" => headers = Some(value),
+                b"\xa4keys" => keys = Some(value),
+                b"\xabbytestrings" => bytestrings = Some(value),
+                _ => {}
+            }
+        }
+        reader.finish().map_err(&malformed)?;
+        let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
+        Ok(Self {
+            headers: headers.ok_or(missing("headers"))?,
+            keys: keys.ok_or(missing("keys"))?,
+            bytestrings,
+        })
+    }
+}
+
+/// Notes down the payloads of a classic message, ordered by path, and returns
+/// how many there are (PROTOCOL CLASSIC-4).
+fn classic_places<T: AsRef<[u8]>>(
+    frames: &[T],
+    reading: &Reading,
+    places: &mut [Place],
+) -> Result<usize, MessageError> {
+    let Some(document) = frames.get(2) else {
+        return Ok(0);
+    };
+    let document = document.as_ref();
+    let malformed = MessageError::malformed(2);
+    let fault = |at, kind| MessageError::new(2, at, kind);
+    let header = PayloadsHeader::parse(document, reading)?;
+
+    // First all heads, found by their paths.
+    let mut table = Table { places, count: 0 };
+    let mut headers = header.headers;
+    let at = headers.position();
+    for _ in 0..headers
+        .map()
+        .map_err(|error| fault(at, entry_kind("headers", "a map", error)))?
+    {
+        let path = next_span(&mut headers).map_err(&malformed)?;
+        let head = next_span(&mut headers).map_err(&malformed)?;
+        let spot = Spot::Path(PathSpot {
+            path,
+            head,
+            first_frame: 0,
+            frame_count: 0,
+            number: 0,
+            by_number: 0,
+            claimed: false,
+            bytestring: None,
+            present: false,
+            resolved: false,
+        });
+        table.push(spot).map_err(|kind| fault(at, kind))?;
+    }
+    let count = table.count;
+    let places = places.get_mut(..count).unwrap_or_default();
+    // Stable in effect: of two heads for one path the later one counts, as in
+    // a Python dict.
+    places.sort_unstable_by(|a, b| {
+        compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
+            let head = |place: &Place| place.0.path().map(|spot| spot.head.0);
+            head(b).cmp(&head(a))
+        })
+    });
+
+    // Then the frames, in the order of keys.
+    let mut keys = header.keys;
+    let at = keys.position();
+    let key_count = keys
+        .array()
+        .map_err(|error| fault(at, entry_kind("keys", "an array", error)))?;
+    let mut next_frame = 3_usize;
+    for number in 0..key_count {
+        let at = keys.position();
+        let path = next_span(&mut keys).map_err(&malformed)?;
+        check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
+        let place = places.partition_point(|place| {
+            compare_paths(path_of(document, place), span(document, path)).is_lt()
+        });
+        let spot = match places.get_mut(place) {
+            Some(Place(Spot::Path(spot)))
+                if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
+            {
+                spot
+            }
+            _ => return Err(fault(at, MessageErrorKind::EntryMissing { key: "headers" })),
+        };
+        if spot.claimed {
+            return Err(fault(at, MessageErrorKind::PathTwice));
+        }
+        let available = frames.len().saturating_sub(next_frame);
+        let frame_count = head_count(document, spot.head)
+            .map_err(|(at, kind)| fault(at, kind))
+            .and_then(|needed| match u32::try_from(needed) {
+                Ok(count) if count as usize <= available => Ok(count),
+                _ => Err(fault(
+                    spot.head.0 as usize,
+                    MessageErrorKind::FramesMissing { needed, available },
+                )),
+            })?;
+        spot.claimed = true;
+        spot.number = number;
+        spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
+        spot.frame_count = frame_count;
+        next_frame = next_frame.saturating_add(frame_count as usize);
+    }
+    let left_over = frames.len().saturating_sub(next_frame);
+    if left_over != 0 {
+        let kind = MessageErrorKind::FramesLeftOver { count: left_over };
+        return Err(MessageError::new(next_frame, 0, kind));
+    }
+
+    // Heads that no key asks for are nobody's.
+    let count = keep(places, |spot| spot.claimed);
+    let places = places.get_mut(..count).unwrap_or_default();
+    for pair in places.windows(2) {
+        if let [shorter, longer] = pair
+            && begins_with(path_of(document, longer), path_of(document, shorter))
+        {
+            let at = longer.0.path().map_or(0, |spot| spot.path.0 as usize);
+            return Err(fault(at, MessageErrorKind::PathIntoPayload));
+        }
+    }
+    if let Some(mut bytestrings) = header.bytestrings {
+        mark_bytestrings(document, &mut bytestrings, places)?;
+    }
+    // Each number is there once, so this fills every entry.
+    for index in 0..count {
+        let number = places
+            .get(index)
+            .and_then(|place| place.0.path())
+            .map(|s| s.number);
+        if let Some(number) = number
+            && let Some(Place(Spot::Path(spot))) = places.get_mut(number as usize)
+        {
+            spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
+        }
+    }
+    Ok(count)
+}
+
+fn mark_bytestrings(
+    document: &[u8],
+    bytestrings: &mut Reader<'_>,
+    places: &mut [Place],
+) -> Result<(), MessageError> {
+    let at = bytestrings.position();
+    let fault = |kind| MessageError::new(2, at, kind);
+    for place in places.iter_mut() {
+        if let Spot::Path(spot) = &mut place.0 {
+            spot.bytestring = Some(false);
+        }
+    }
+    let count = bytestrings
+        .array()
+        .map_err(|error| fault(entry_kind("bytestrings", "an array", error)))?;
+    for _ in 0..count {
+        let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
+        let place =
+            places.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
+        if let Some(Place(Spot::Path(spot))) = places.get_mut(place)
+            && compare_paths(span(document, spot.path), path).is_eq()
+        {
+            spot.bytestring = Some(true);
+        }
+    }
+    Ok(())
+}
+
+fn path_of<'a>(document: &'a [u8], place: &Place) -> &'a [u8] {
+    place.0.path().map_or(&[], |spot| span(document, spot.path))
+}
+
+/// A path is an array of keys and indices, or a single key.
+fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
+    match Reader::new(path).token() {
+        Ok(Token::Array(_) | Token::Str(_)) => Ok(()),
+        _ => Err(MessageErrorKind::EntryKind {
+            key: "a path in keys",
+            expected: "an array or a str",
+        }),
+    }
+}
+
+/// Moves the entries that `wanted` says yes to to the front, in order.
+fn keep(places: &mut [Place], wanted: impl Fn(&PathSpot) -> bool) -> usize {
+    let mut kept = 0_usize;
+    for index in 0..places.len() {
+        if places
+            .get(index)
+            .and_then(|place| place.0.path())
+            .is_some_and(&wanted)
+        {
+            places.swap(kept, index);
+            kept = kept.saturating_add(1);
+        }
+    }
+    kept
+}
+
+/// The error for an entry that should have been a container.
+fn entry_kind(key: &'static str, expected: &'static str, error: Malformed) -> MessageErrorKind {
+    match error.kind {
+        MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind { key, expected },
+        kind => MessageErrorKind::Malformed(kind),
+    }
+}
+
+fn next_span(reader: &mut Reader<'_>) -> Result<(u32, u32), Malformed> {
+    let start = reader.position();
+    reader.skip()?;
+    Ok((offset(start), offset(reader.position())))
+}
+
+/// An offset in a document, whose length has been checked to fit.
+pub(super) fn offset(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
+
+/// The `count` of a payload's head.
+fn head_count(document: &[u8], head: (u32, u32)) -> Result<u64, (usize, MessageErrorKind)> {
+    let start = head.0 as usize;
+    let mut reader = Reader::new(span(document, head));
+    let pairs = reader.map().map_err(|error| {
+        let kind = entry_kind("the header of a payload", "a map", error);
+        (start.saturating_add(error.at), kind)
+    })?;
+    let mut count = None;
+    for _ in 0..pairs {
+        let (Ok(key), at) = (reader.skip(), reader.position()) else {
+            break;
+        };
+        let Ok(value) = reader.skip() else { break };
+        if key == b"\xa5count" {
+            count = Some((value, start.saturating_add(at)));
+        }
+    }
+    let (value, at) = count.ok_or((start, MessageErrorKind::EntryMissing { key: "count" }))?;
+    Reader::new(value).u64().map_err(|_| {
+        let kind = MessageErrorKind::EntryKind {
+            key: "count",
+            expected: "a number of frames",
+        };
+        (at, kind)
+    })
+}
+
+/// One pass over a body.
+struct Scan<'s> {
+    layout: Layout,
+    reading: &'s Reading,
+    frame: usize,
+    frame_count: usize,
+    body: &'s [u8],
+    /// The payload header, for the paths in it.
+    paths: &'s [u8],
+    path_count: usize,
+}
+
+/// The keys that make a map something else (PROTOCOL BODY-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reserved {
+    Serialized,
+    Pickled,
+    Set,
+    List,
+    Enum,
+}
+
+impl Reserved {
+    fn of(key: Token<'_>) -> Option<Self> {
+        let Token::Str(key) = key else { return None };
+        match key.as_bytes() {
+            b"__Serialized__" => Some(Self::Serialized),
+            b"__Pickled__" => Some(Self::Pickled),
+            b"__Set__" => Some(Self::Set),
+            b"as-list" => Some(Self::List),
+            b"__Enum__" => Some(Self::Enum),
+            _ => None,
+        }
+    }
+}
+
+impl Scan<'_> {
+    fn fault(&self, at: usize, kind: MessageErrorKind) -> MessageError {
+        MessageError::new(self.frame, at, kind)
+    }
+
+    fn run(&self, levels: &mut [Level], table: &mut Table<'_>) -> Result<(), MessageError> {
+        let malformed = MessageError::malformed(self.frame);
+        let mut reader = Reader::with_limits(self.body, &self.reading.limits);
+        let mut depth = 0_usize;
+        loop {
+            let at = reader.position();
+            let token = reader.token().map_err(&malformed)?;
+            if let Token::Str(text) = token
+                && let Err(error) = text.check()
+            {
+                let kind = MalformedKind::NotUtf8 {
+                    valid_len: error.valid_up_to(),
+                };
+                return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
+            }
+            // The payloads whose paths go through this value.
+            let below = match depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
+                None => (0, self.path_count),
+                Some(level) => {
+                    let is_key = level.next_is_key();
+                    if is_key {
+                        level.key = offset(at);
+                        level.reserved = Reserved::of(token);
+                    } else {
+                        level.note_value(at, token);
+                    }
+                    let range = level.range();
+                    let below = if range.0 == range.1 || is_key {
+                        (0, 0)
+                    } else {
+                        self.below(level, range, depth, table.places)
+                    };
+                    level.owed = level.owed.wrapping_sub(1);
+                    below
+                }
+            };
+            let below = self.resolve(token, below, depth, table.places);
+            let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
+            // An empty map that payloads go into is a level for who walks it.
+            let opens = child_count != 0 || below.0 != below.1;
+            if opens {
+                if depth as u64 >= u64::from(self.reading.limits.depth) {
+                    let kind = MalformedKind::TooDeep {
+                        limit: self.reading.limits.depth,
+                    };
+                    return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
+                }
+                let available = levels.len();
+                let Some(level) = levels.get_mut(depth) else {
+                    return Err(self.fault(at, MessageErrorKind::TooFewLevels { available }));
+                };
+                *level = Level::new(
+                    match token {
+                        Token::Map(_) => Nesting::Map,
+                        _ => Nesting::Array,
+                    },
+                    offset(at),
+                    child_count,
+                    below,
+                );
+                level.first_place = offset(table.count);
+                depth = depth.saturating_add(1);
+            }
+            // Close what is complete.
+            while let Some(top) = depth.checked_sub(1)
+                && let Some(level) = levels.get(top)
+                && level.owed == 0
+            {
+                self.close(level, reader.position(), table)?;
+                depth = top;
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        reader.finish().map_err(&malformed)?;
+        for place in table.places.iter().take(self.path_count) {
+            if let Some(spot) = place.0.path()
+                && !spot.resolved
+            {
+                let at = spot.path.0 as usize;
+                return Err(MessageError::new(2, at, MessageErrorKind::PathMissing));
+            }
+        }
+        Ok(())
+    }
+
+    /// The payloads at and below the value that comes next in `level`, which
+    /// stands `depth` elements down the paths. A payload at the value itself is
+    /// marked as being there.
+    fn below(
+        &self,
+        level: &Level,
+        range: (usize, usize),
+        depth: usize,
+        places: &mut [Place],
+    ) -> (usize, usize) {
+        let index;
+        let element = match level.nesting {
+            Nesting::Map => {
+                let mut key = Reader::new(self.body.get(level.key as usize..).unwrap_or_default());
+                key.skip().unwrap_or_default()
+            }
+            _ => {
+                index = IndexKey::new(level.index());
+                index.as_bytes()
+            }
+        };
+        let element_index = depth.saturating_sub(1);
+        let found = matching(self.paths, places, range, element_index, element);
+        if let Some(Place(Spot::Path(spot))) = places.get_mut(found.0)
+            && found.0 < found.1
+            && path::Elements::new(span(self.paths, spot.path)).len() == depth
+        {
+            spot.present = true;
+            spot.resolved = true;
+            return (0, 0);
+        }
+        found
+    }
+
+    /// Marks the payloads that go right into the container that `token` opens,
+    /// and returns the range that concerns it.
+    fn resolve(
+        &self,
+        token: Token<'_>,
+        below: (usize, usize),
+        depth: usize,
+        places: &mut [Place],
+    ) -> (usize, usize) {
+        let (low, high) = below;
+        for place in places.get_mut(low..high).unwrap_or_default() {
+            let Spot::Path(spot) = &mut place.0 else {
+                continue;
+            };
+            let elements = path::Elements::new(span(self.paths, spot.path));
+            match (elements.len()).checked_sub(depth) {
+                // The payload is the whole message.
+                Some(0) => {
+                    spot.resolved = true;
+                    spot.present = true;
+                }
+                Some(1) => {
+                    spot.resolved = match token {
+                        Token::Map(_) => true,
+                        Token::Array(count) => elements.last().is_some_and(|index| {
+                            // An index of a list, and in it.
+                            Reader::new(index)
+                                .u64()
+                                .is_ok_and(|index| index < u64::from(count))
+                        }),
+                        _ => false,
+                    };
+                }
+                _ => {}
+            }
+        }
+        match token {
+            Token::Map(_) | Token::Array(_) => below,
+            _ => (0, 0),
+        }
+    }
+
+    /// Notes down what a container turned out to be.
+    fn close(&self, level: &Level, end: usize, table: &mut Table<'_>) -> Result<(), MessageError> {
+        if level.nesting != Nesting::Map || level.marks.is_none() {
+            return Ok(());
+        }
+        let marks = level.marks;
+        let (start, end) = (level.start, offset(end));
+        let at = start as usize;
+        // PROTOCOL MODERN-2, in the order of precedence of Dask's reader.
+        if self.layout == Layout::Modern && (marks.serialized || marks.pickled) {
+            let pickled = !marks.serialized;
+            let reference = if pickled {
+                level.pickled
+            } else {
+                level.serialized
+            };
+            let frame = reference
+                .filter(|index| *index != 0)
+                .ok_or_else(|| self.fault(at, MessageErrorKind::PlaceholderNotFrame))?;
+            match u32::try_from(frame) {
+                Ok(frame) if (frame as usize) < self.frame_count => {
+                    table.count = level.first_place as usize;
+                    return table
+                        .push(Spot::Placeholder {
+                            start,
+                            end,
+                            frame,
+                            pickled,
+                        })
+                        .map_err(|kind| self.fault(at, kind));
+                }
+                _ => {
+                    let kind = MessageErrorKind::PlaceholderPastEnd {
+                        index: frame,
+                        frame_count: self.frame_count,
+                    };
+                    return Err(self.fault(at, kind));
+                }
+            }
+        }
+        if !self.reading.sets_and_enums {
+            return Ok(());
+        }
+        if marks.enumeration {
+            super::walk::EnumMember::parse(span(self.body, (start, end)))
+                .ok_or_else(|| self.fault(at, MessageErrorKind::EnumWithoutName))?;
+            table.count = level.first_place as usize;
+            return table
+                .push(Spot::Enum { start, end })
+                .map_err(|kind| self.fault(at, kind));
+        }
+        if marks.set {
+            let list = marks
+                .list
+                .then_some(level.list)
+                .ok_or_else(|| self.fault(at, MessageErrorKind::SetWithoutList))?;
+            self.drop_outside(list, level.first_place as usize, table);
+            return table
+                .push(Spot::Set { start, end, list })
+                .map_err(|kind| self.fault(at, kind));
+        }
+        Ok(())
+    }
+
+    /// Forgets what was noted from `first` on and does not stand in the list
+    /// of a set: the set has no other content.
+    fn drop_outside(&self, list: u32, first: usize, table: &mut Table<'_>) {
+        let mut reader = Reader::new(self.body.get(list as usize..).unwrap_or_default());
+        let len = reader.skip().map_or(0, <[u8]>::len);
+        let members = list as usize..(list as usize).saturating_add(len);
+        let mut kept = first;
+        for index in first..table.count {
+            let inside = table
+                .places
+                .get(index)
+                .is_some_and(|place| members.contains(&(place.0.start() as usize)));
+            if inside {
+                table.places.swap(kept, index);
+                kept = kept.saturating_add(1);
+            }
+        }
+        table.count = kept;
+    }
+}
+
+/// Whether the value of an element equals `element`, for searching a range.
+pub(super) fn element_order(
+    paths: &[u8],
+    place: &Place,
+    index: usize,
+    element: &[u8],
+) -> core::cmp::Ordering {
+    let mut elements = path::Elements::new(path_of(paths, place));
+    match elements.nth(index) {
+        None => core::cmp::Ordering::Less,
+        Some(other) => compare_values(other, element),
+    }
+}

@@ -1,0 +1,143 @@
+//! Paths of payloads in the classic layout, and an order for them.
+//!
+//! A payload's path is an array of map keys and list indices, or a single key.
+//! Sorting payloads by path puts all that stand below one place of the body
+//! side by side, so that walking the body needs a range and no search.
+
+use core::cmp::Ordering;
+
+use crate::msgpack::{Reader, Token, Writer};
+
+/// An element of a path, encoded: what a key in the body is compared with.
+pub(super) struct IndexKey {
+    bytes: [u8; 5],
+    len: usize,
+}
+
+impl IndexKey {
+    pub(super) fn new(index: u32) -> Self {
+        let mut bytes = [0; 5];
+        let mut writer = Writer::new(&mut bytes);
+        writer.u64(u64::from(index));
+        let len = writer.len();
+        Self { bytes, len }
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// The elements of a path, each as its encoded bytes.
+///
+/// The path has been read once, so that errors cannot occur here; if they
+/// did, the path would end.
+#[derive(Clone)]
+pub(super) struct Elements<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> Elements<'a> {
+    pub(super) fn new(path: &'a [u8]) -> Self {
+        let mut reader = Reader::new(path);
+        match reader.peek() {
+            Ok(Token::Array(count)) => {
+                let _ = reader.token();
+                Self {
+                    reader,
+                    left: count,
+                }
+            }
+            // A single key (PROTOCOL CLASSIC-6).
+            _ => Self { reader, left: 1 },
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.left as usize
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        self.reader.skip().ok()
+    }
+}
+
+/// Orders paths so that a path comes right before all that it is the start of.
+pub(super) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
+    let (mut a, mut b) = (Elements::new(a), Elements::new(b));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return Ordering::Equal,
+            (None, Some(_)) => return Ordering::Less,
+            (Some(_), None) => return Ordering::Greater,
+            (Some(a), Some(b)) => match compare_values(a, b) {
+                Ordering::Equal => {}
+                other => return other,
+            },
+        }
+    }
+}
+
+/// Whether `start` is a path that `path` begins with.
+pub(super) fn begins_with(path: &[u8], start: &[u8]) -> bool {
+    let mut path = Elements::new(path);
+    Elements::new(start).all(|element| {
+        path.next()
+            .is_some_and(|other| compare_values(element, other) == Ordering::Equal)
+    })
+}
+
+/// A total order of encoded values: integers by value whatever their width,
+/// everything else by what it is made of.
+pub(super) fn compare_values(a: &[u8], b: &[u8]) -> Ordering {
+    let (mut a, mut b) = (Reader::new(a), Reader::new(b));
+    loop {
+        match (a.token(), b.token()) {
+            (Ok(a), Ok(b)) => match compare_tokens(a, b) {
+                Ordering::Equal => {}
+                other => return other,
+            },
+            // Both ended, or neither was a value.
+            (Err(_), Err(_)) => return Ordering::Equal,
+            (Err(_), Ok(_)) => return Ordering::Less,
+            (Ok(_), Err(_)) => return Ordering::Greater,
+        }
+    }
+}
+
+fn compare_tokens(a: Token<'_>, b: Token<'_>) -> Ordering {
+    match (a, b) {
+        (Token::Bool(a), Token::Bool(b)) => a.cmp(&b),
+        (Token::UInt(a), Token::UInt(b)) => a.cmp(&b),
+        (Token::Int(a), Token::Int(b)) => a.cmp(&b),
+        (Token::F32(a), Token::F32(b)) => a.total_cmp(&b),
+        (Token::F64(a), Token::F64(b)) => a.total_cmp(&b),
+        (Token::Str(a), Token::Str(b)) => a.cmp(&b),
+        (Token::Bin(a), Token::Bin(b)) => a.cmp(b),
+        (Token::Array(a), Token::Array(b)) | (Token::Map(a), Token::Map(b)) => a.cmp(&b),
+        (Token::Ext(a, x), Token::Ext(b, y)) => (a, x).cmp(&(b, y)),
+        (a, b) => rank(a).cmp(&rank(b)),
+    }
+}
+
+const fn rank(token: Token<'_>) -> u8 {
+    match token {
+        Token::Nil => 0,
+        Token::Bool(_) => 1,
+        Token::Int(_) => 2,
+        Token::UInt(_) => 3,
+        Token::F32(_) => 4,
+        Token::F64(_) => 5,
+        Token::Str(_) => 6,
+        Token::Bin(_) => 7,
+        Token::Array(_) => 8,
+        Token::Map(_) => 9,
+        Token::Ext(..) => 10,
+    }
+}

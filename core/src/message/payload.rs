@@ -1,0 +1,932 @@
+//! A payload: its header and its frames, untouched until someone asks.
+
+use super::header::ItemList;
+use super::open::{Spot, codec_entry, span};
+use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, Reading};
+use crate::BufferTooSmall;
+use crate::compression::{self, Codec, CompressionError};
+use crate::msgpack::Reader;
+
+/// What stands at a payload's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PayloadKind {
+    /// A value serialized by one of the families, see
+    /// [`Serializer`](super::Serializer). All of the classic layout, and
+    /// `__Serialized__` in the modern one.
+    Serialized,
+    /// A pickle in the header, with its out-of-band buffers as frames:
+    /// `__Pickled__`, since 2022.4.0. Python unpickles it on arrival wherever
+    /// it arrives, the scheduler included.
+    Pickled,
+}
+
+/// One payload of a message.
+///
+/// Nothing about it has been looked at but how many frames it has. To pass it
+/// on as it is, hand it to
+/// [`MessageBuilder::forward`](super::MessageBuilder::forward).
+#[derive(Debug)]
+pub struct Payload<'a, T> {
+    layout: Layout,
+    kind: PayloadKind,
+    header: &'a [u8],
+    /// Where the header is: its frame, and its offset there.
+    header_frame: usize,
+    header_at: usize,
+    frames: &'a [T],
+    first_frame: usize,
+    bytestring: Option<bool>,
+    path: Option<&'a [u8]>,
+    reading: Reading,
+}
+
+impl<T> Clone for Payload<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Payload<'_, T> {}
+
+impl<'a, T: AsRef<[u8]>> Message<'a, T> {
+    /// Payload `number` of the message, counted from 0 in the order of the
+    /// body (modern) or of `keys` (classic).
+    ///
+    /// # Errors
+    ///
+    /// * [`MessageErrorKind::NoSuchPayload`] from
+    ///   [`payload_count`](Self::payload_count) on;
+    /// * what is wrong with its header, or
+    ///   [`MessageErrorKind::FramesMissing`] if the message does not have the
+    ///   frames that the header speaks of.
+    pub fn payload(&self, number: usize) -> Result<Payload<'a, T>, MessageError> {
+        let count = self.payloads.len();
+        let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
+        match &self.payloads.get(number).ok_or(none)?.0 {
+            Spot::Placeholder { frame, pickled, .. } => self.modern_payload(*frame, *pickled),
+            Spot::Path(entry) => {
+                let place = self.payloads.get(entry.by_number as usize);
+                let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
+                let document = self.frames.get(2).map(AsRef::as_ref).unwrap_or_default();
+                let first_frame = spot.first_frame as usize;
+                let end = first_frame.saturating_add(spot.frame_count as usize);
+                Ok(Payload {
+                    layout: self.layout,
+                    kind: PayloadKind::Serialized,
+                    header: span(document, spot.head),
+                    header_frame: 2,
+                    header_at: spot.head.0 as usize,
+                    frames: self.frames.get(first_frame..end).unwrap_or_default(),
+                    first_frame,
+                    bytestring: spot.bytestring,
+                    path: Some(span(document, spot.path)),
+                    reading: self.reading,
+                })
+            }
+            _ => Err(none),
+        }
+    }
+
+    /// All payloads, in the order of their numbers.
+    pub fn payloads(
+        &self,
+    ) -> impl ExactSizeIterator<Item = Result<Payload<'a, T>, MessageError>> + use<'a, T> {
+        let message = *self;
+        (0..self.payloads.len()).map(move |number| message.payload(number))
+    }
+
+    /// Checks what opening left for later: the header of every payload, the
+    /// lists in it, and that no two payloads claim the same frame. Nothing is
+    /// decompressed.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the first payload that has a fault.
+    pub fn check(&self) -> Result<(), MessageError> {
+        let mut in_order = true;
+        let mut end = 0;
+        for payload in self.payloads() {
+            let payload = payload?;
+            payload.check()?;
+            let (low, high) = payload.extent();
+            in_order &= low >= end;
+            end = high;
+        }
+        // Dask writes payloads in order; compare all with all only for others,
+        // and only as many as can be compared in no time.
+        if self.layout == Layout::Modern && !in_order {
+            const MOST: usize = 1 << 10;
+            for (number, one) in self.payloads().enumerate() {
+                let (low, high) = one?.extent();
+                for other in self.payloads().take(number) {
+                    let (other_low, other_high) = other?.extent();
+                    // Two placeholders may name one payload.
+                    let same = (low, high) == (other_low, other_high);
+                    if number > MOST || (!same && low < other_high && other_low < high) {
+                        let kind = MessageErrorKind::FramesShared;
+                        return Err(MessageError::new(low, 0, kind));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn modern_payload(&self, frame: u32, pickled: bool) -> Result<Payload<'a, T>, MessageError> {
+        let index = frame as usize;
+        let header = self
+            .frames
+            .get(index)
+            .map(AsRef::as_ref)
+            .unwrap_or_default();
+        super::open::check_len(index, header, &self.reading)?;
+        let parsed = PayloadHeader::parse(header, &self.reading.limits, index, 0)?;
+        if pickled {
+            // PROTOCOL HEADER-6
+            parsed
+                .pickled_object()?
+                .ok_or_else(|| parsed.missing("pickled-obj"))?;
+        }
+        let needed = parsed
+            .sub_frame_count()?
+            .ok_or_else(|| parsed.missing("num-sub-frames"))?;
+        let first_frame = index.saturating_add(1);
+        let behind = self.frames.get(first_frame..).unwrap_or_default();
+        let frames = usize::try_from(needed)
+            .ok()
+            .and_then(|count| behind.get(..count))
+            .ok_or_else(|| {
+                let available = behind.len();
+                parsed.fault(MessageErrorKind::FramesMissing { needed, available })
+            })?;
+        Ok(Payload {
+            layout: self.layout,
+            kind: if pickled {
+                PayloadKind::Pickled
+            } else {
+                PayloadKind::Serialized
+            },
+            header,
+            header_frame: index,
+            header_at: 0,
+            frames,
+            first_frame,
+            bytestring: None,
+            path: None,
+            reading: self.reading,
+        })
+    }
+}
+
+impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
+    /// The layout that the payload came in, which its header is written for.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// What stands at the payload's place.
+    pub const fn kind(&self) -> PayloadKind {
+        self.kind
+    }
+
+    /// The header as it came, a MessagePack map.
+    pub const fn header_bytes(&self) -> &'a [u8] {
+        self.header
+    }
+
+    /// The frames as they came: compressed, and split.
+    pub const fn frames(&self) -> &'a [T] {
+        self.frames
+    }
+
+    /// Which frame of the message the first of [`frames`](Self::frames) is.
+    pub const fn first_frame(&self) -> usize {
+        self.first_frame
+    }
+
+    /// Whether the value is plain bytes that only travel as a payload because
+    /// they are long; `None` where the message does not say (modern layout,
+    /// and 1.14.0 and 1.14.1).
+    pub const fn bytestring(&self) -> Option<bool> {
+        self.bytestring
+    }
+
+    /// The path of the payload as the message gives it, encoded: an array of
+    /// keys and indices, or a single key. `None` in the modern layout, where
+    /// the body says it.
+    pub const fn path(&self) -> Option<&'a [u8]> {
+        self.path
+    }
+
+    /// The header, to be asked for single entries.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header as a document.
+    pub fn header(&self) -> Result<PayloadHeader<'a>, MessageError> {
+        PayloadHeader::parse(
+            self.header,
+            &self.reading.limits,
+            self.header_frame,
+            self.header_at,
+        )
+    }
+
+    /// The frames of the message that the payload takes, its header included
+    /// in the modern layout.
+    const fn extent(&self) -> (usize, usize) {
+        let high = self.first_frame.saturating_add(self.frames.len());
+        match self.layout {
+            Layout::Modern => (self.header_frame, high),
+            Layout::Classic => (self.first_frame, high),
+        }
+    }
+
+    /// Checks the lists in the header against the frames, and the lengths as
+    /// far as they can be known without decompressing.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the first list that has a fault.
+    pub fn check(&self) -> Result<(), MessageError> {
+        let mut known = Some(0_u64);
+        for frame in self.sub_frames()? {
+            let frame = frame?;
+            let len = match frame.codec {
+                Ok(codec) => frame.plain_len(codec, &self.reading).ok().flatten(),
+                Err(_) => None,
+            };
+            known = known.zip(len).and_then(|(sum, len)| sum.checked_add(len));
+        }
+        match self.grouping()? {
+            Grouping::Single => {}
+            Grouping::Split(split) => split.check()?,
+            Grouping::Lengths(lengths) => {
+                let declared = sum(lengths.numbers())?;
+                if let Some(actual) = known
+                    && declared != Some(actual)
+                {
+                    return Err(self.lengths_differ(declared, actual));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lengths_differ(&self, declared: Option<u64>, actual: u64) -> MessageError {
+        let kind = MessageErrorKind::LengthsDiffer {
+            declared: declared.unwrap_or(u64::MAX),
+            actual,
+        };
+        MessageError::new(self.header_frame, self.header_at, kind)
+    }
+
+    /// The frames with what the header says about compression.
+    fn sub_frames(&self) -> Result<SubFrames<'a, T>, MessageError> {
+        let compression = self.header()?.compression()?;
+        if let Some(list) = &compression
+            && list.count_left() as usize != self.frames.len()
+        {
+            // PROTOCOL COMPRESS-4
+            let kind = MessageErrorKind::ListLength {
+                key: "compression",
+                found: u64::from(list.count_left()),
+                expected: self.frames.len() as u64,
+            };
+            return Err(MessageError::new(self.header_frame, self.header_at, kind));
+        }
+        Ok(SubFrames {
+            frames: self.frames,
+            compression,
+            index: self.first_frame,
+        })
+    }
+
+    /// How the frames make up logical frames (PROTOCOL SPLIT-2, CLASSIC-10).
+    fn grouping(&self) -> Result<Grouping<'a>, MessageError> {
+        let header = self.header()?;
+        if self.kind == PayloadKind::Pickled {
+            return Ok(Grouping::Single);
+        }
+        if let Some(counts) = header.split_counts()? {
+            let offsets = header
+                .split_offsets()?
+                .ok_or_else(|| header.missing("split-offsets"))?;
+            return Ok(Grouping::Split(Split {
+                counts,
+                offsets,
+                frame_count: self.frames.len() as u64,
+                fault: header.fault(MessageErrorKind::SplitLists),
+            }));
+        }
+        match (self.layout, header.lengths()?) {
+            (Layout::Modern, _) => Ok(Grouping::Single),
+            (Layout::Classic, Some(lengths)) => Ok(Grouping::Lengths(lengths)),
+            (Layout::Classic, None) => Err(header.missing("lengths")),
+        }
+    }
+
+    /// How many logical frames the payload has: the frames as they were before
+    /// they were split and compressed.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header.
+    pub fn logical_count(&self) -> Result<usize, MessageError> {
+        Ok(match self.grouping()? {
+            Grouping::Single => self.frames.len(),
+            Grouping::Split(split) => split.counts.count_left() as usize,
+            Grouping::Lengths(lengths) => lengths.count_left() as usize,
+        })
+    }
+
+    /// Bytes of all logical frames together, or `None` if that is not known
+    /// without decompressing (zlib does not say).
+    ///
+    /// # Errors
+    ///
+    /// * what is wrong with the header;
+    /// * [`MessageErrorKind::Compression`] where a frame claims more than it
+    ///   can hold or than the limits allow, [`MessageErrorKind::UnknownCodec`].
+    pub fn merged_len(&self) -> Result<Option<u64>, MessageError> {
+        let mut total = Some(0_u64);
+        let mut add = |frame: SubFrame<'a>| {
+            let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
+            let len = frame.plain_len(codec, &self.reading)?;
+            total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
+            Ok(())
+        };
+        match self.grouping()? {
+            Grouping::Split(split) => {
+                split.check()?;
+                for part in split.parts(self.sub_frames()?) {
+                    if let Part::Frame(frame) = part? {
+                        add(frame)?;
+                    }
+                }
+            }
+            _ => {
+                for frame in self.sub_frames()? {
+                    add(frame?)?;
+                }
+            }
+        }
+        Ok(total)
+    }
+
+    /// Decompresses and merges: writes the logical frames one behind the other
+    /// to the front of `out`, and where each of them ends to `ends`.
+    ///
+    /// `out` needs [`merged_len`](Self::merged_len) bytes and `ends`
+    /// [`logical_count`](Self::logical_count) entries. A frame that is not
+    /// compressed is copied; [`logical_frames`](Self::logical_frames) does
+    /// without.
+    ///
+    /// # Errors
+    ///
+    /// * what is wrong with the header;
+    /// * [`MessageErrorKind::Compression`], [`MessageErrorKind::UnknownCodec`],
+    ///   [`MessageErrorKind::LengthsDiffer`] if the frames are not what the
+    ///   header says; what `out` contains then means nothing;
+    /// * [`MessageErrorKind::Compression`] with
+    ///   [`CompressionError::BufferTooSmall`] if `out` is too small, and
+    ///   [`MessageErrorKind::TooFewPlaces`] if `ends` is.
+    pub fn merge_into<'o>(
+        &self,
+        out: &'o mut [u8],
+        ends: &'o mut [usize],
+    ) -> Result<LogicalFrames<'o>, MessageError> {
+        let count = self.logical_count()?;
+        let available = ends.len();
+        let Some(ends) = ends.get_mut(..count) else {
+            let kind = MessageErrorKind::TooFewPlaces(BufferTooSmall {
+                needed: count,
+                available,
+            });
+            return Err(MessageError::new(self.header_frame, self.header_at, kind));
+        };
+        let mut filled = 0_usize;
+        let mut write = |frame: SubFrame<'a>, filled: &mut usize| {
+            let space = out.get_mut(*filled..).unwrap_or_default();
+            let len = frame
+                .write_to(space, &self.reading)
+                .map_err(|error| needs(error, *filled))?;
+            *filled = filled.saturating_add(len);
+            Ok(())
+        };
+        match self.grouping()? {
+            Grouping::Single => {
+                for (frame, end) in self.sub_frames()?.zip(ends.iter_mut()) {
+                    write(frame?, &mut filled)?;
+                    *end = filled;
+                }
+            }
+            Grouping::Split(split) => {
+                split.check()?;
+                let mut ends = ends.iter_mut();
+                for part in split.parts(self.sub_frames()?) {
+                    match part? {
+                        Part::Frame(frame) => write(frame, &mut filled)?,
+                        Part::End => {
+                            if let Some(end) = ends.next() {
+                                *end = filled;
+                            }
+                        }
+                    }
+                }
+            }
+            Grouping::Lengths(lengths) => {
+                for frame in self.sub_frames()? {
+                    write(frame?, &mut filled)?;
+                }
+                let mut sum = Some(0_u64);
+                for (length, end) in lengths.numbers().zip(ends.iter_mut()) {
+                    let length = length?;
+                    sum = sum.and_then(|sum| sum.checked_add(length));
+                    *end = sum
+                        .and_then(|sum| usize::try_from(sum).ok())
+                        .unwrap_or(usize::MAX);
+                }
+                if sum != Some(filled as u64) {
+                    return Err(self.lengths_differ(sum, filled as u64));
+                }
+            }
+        }
+        Ok(LogicalFrames {
+            bytes: out.get(..filled).unwrap_or_default(),
+            ends,
+        })
+    }
+
+    /// The logical frames without a copy: each as the frames that it is made
+    /// of.
+    ///
+    /// # Errors
+    ///
+    /// * what is wrong with the header;
+    /// * [`MessageErrorKind::SplitLists`] if `lengths` cut through a frame,
+    ///   which only [`merge_into`](Self::merge_into) can serve.
+    ///
+    /// Items are errors where a frame is compressed with an unknown codec.
+    /// A compressed frame is one of its own parts; see
+    /// [`LogicalFrame::is_compressed`].
+    pub fn logical_frames(
+        &self,
+    ) -> Result<
+        impl Iterator<Item = Result<LogicalFrame<'a, T>, MessageError>> + use<'a, T>,
+        MessageError,
+    > {
+        self.check()?;
+        let grouping = self.grouping()?;
+        let payload = *self;
+        let count = self.logical_count()?;
+        let mut cursor = Groups {
+            grouping,
+            next: 0,
+            sub_frames: self.sub_frames()?,
+        };
+        Ok((0..count).map(move |_| {
+            let (first, part_count) = cursor.next_group(&payload)?;
+            let parts = payload
+                .frames
+                .get(first..first.saturating_add(part_count))
+                .unwrap_or_default();
+            let mut compressed = false;
+            for frame in payload.sub_frames()?.skip(first).take(part_count) {
+                let frame = frame?;
+                match frame.codec {
+                    Ok(codec) => compressed |= codec.is_some(),
+                    Err(_) => compressed = true,
+                }
+            }
+            Ok(LogicalFrame { parts, compressed })
+        }))
+    }
+
+    /// What was wrong, for a frame of this payload.
+    pub(super) fn fault(&self, kind: MessageErrorKind) -> MessageError {
+        MessageError::new(self.header_frame, self.header_at, kind)
+    }
+
+    /// For each group of sub-frames that make up a logical frame its count,
+    /// where `lengths` line up with the frames.
+    pub(super) fn group_counts(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<usize, MessageError>> + use<'a, T>, MessageError> {
+        let payload = *self;
+        let count = self.logical_count()?;
+        let cursor = Groups {
+            grouping: self.grouping()?,
+            next: 0,
+            sub_frames: self.sub_frames()?,
+        };
+        Ok((0..count).scan(cursor, move |cursor, _| {
+            Some(cursor.next_group(&payload).map(|(_, count)| count))
+        }))
+    }
+
+    /// The length of each frame when decompressed, `None` if it does not say.
+    pub(super) fn plain_lens(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
+    {
+        let reading = self.reading;
+        Ok(self.sub_frames()?.map(move |frame| {
+            let frame = frame?;
+            let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
+            frame.plain_len(codec, &reading)
+        }))
+    }
+}
+
+/// How frames make up logical frames.
+#[derive(Clone)]
+enum Grouping<'a> {
+    /// Each frame is one.
+    Single,
+    Split(Split<'a>),
+    /// All frames are one run of bytes, cut at these lengths.
+    Lengths(ItemList<'a>),
+}
+
+/// Hands out the frames of logical frame after logical frame.
+struct Groups<'a, T> {
+    grouping: Grouping<'a>,
+    next: usize,
+    sub_frames: SubFrames<'a, T>,
+}
+
+impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
+    /// The first frame of the next logical frame, and how many it takes.
+    fn next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
+        let first = self.next;
+        match &mut self.grouping {
+            Grouping::Single => {
+                self.next = first.saturating_add(1);
+                Ok((first, 1))
+            }
+            Grouping::Split(split) => {
+                let (count, offset) = split.next_pair()?;
+                Ok((
+                    usize::try_from(offset).unwrap_or(usize::MAX),
+                    usize::try_from(count).unwrap_or(usize::MAX),
+                ))
+            }
+            Grouping::Lengths(lengths) => {
+                let fault = payload.fault(MessageErrorKind::SplitLists);
+                let wanted = match lengths.next() {
+                    Some(value) => Reader::new(value).u64().map_err(|_| fault)?,
+                    None => return Err(fault),
+                };
+                let last = lengths.count_left() == 0;
+                let mut have = 0_u64;
+                let mut count = 0_usize;
+                // An empty logical frame is an empty frame, as Dask writes it.
+                while have < wanted || (count == 0 && next_is_empty(&self.sub_frames, payload)) {
+                    let Some(frame) = self.sub_frames.next() else {
+                        return Err(fault);
+                    };
+                    let frame = frame?;
+                    count = count.saturating_add(1);
+                    let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
+                    match frame.plain_len(codec, &payload.reading)? {
+                        Some(len) => have = have.saturating_add(len),
+                        // The format does not say: only the last logical frame
+                        // can be told by what is left.
+                        None if last => {
+                            count = count.saturating_add(self.sub_frames.frames.len());
+                            self.sub_frames.frames = &[];
+                            have = wanted;
+                        }
+                        None if self.sub_frames.frames.len() == lengths.count_left() as usize => {
+                            have = wanted;
+                        }
+                        None => return Err(fault),
+                    }
+                }
+                if have != wanted {
+                    return Err(fault);
+                }
+                self.next = first.saturating_add(count);
+                Ok((first, count))
+            }
+        }
+    }
+}
+
+/// Whether the frame that comes next is known to hold nothing.
+fn next_is_empty<T: AsRef<[u8]>>(sub_frames: &SubFrames<'_, T>, payload: &Payload<'_, T>) -> bool {
+    match sub_frames.clone().next() {
+        Some(Ok(frame)) => frame
+            .codec
+            .ok()
+            .and_then(|codec| frame.plain_len(codec, &payload.reading).ok())
+            .is_some_and(|len| len == Some(0)),
+        _ => false,
+    }
+}
+
+#[derive(Clone)]
+struct Split<'a> {
+    counts: ItemList<'a>,
+    offsets: ItemList<'a>,
+    frame_count: u64,
+    fault: MessageError,
+}
+
+/// Logical frames that can be compared each with each in no time.
+const MOST_OUT_OF_ORDER: usize = 1 << 10;
+
+impl<'a> Split<'a> {
+    fn next_pair(&mut self) -> Result<(u64, u64), MessageError> {
+        let number =
+            |value: Option<&'a [u8]>| value.and_then(|value| Reader::new(value).u64().ok());
+        match (number(self.counts.next()), number(self.offsets.next())) {
+            (Some(count), Some(offset)) => Ok((count, offset)),
+            _ => Err(self.fault),
+        }
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = Result<(u64, u64), MessageError>> + use<'a> {
+        let (mut split, frame_count) = (self.clone(), self.frame_count);
+        (0..self.counts.count_left()).map(move |_| {
+            let (count, offset) = split.next_pair()?;
+            match offset.checked_add(count) {
+                Some(end) if end <= frame_count => Ok((offset, end)),
+                _ => Err(split.fault),
+            }
+        })
+    }
+
+    /// Each frame at most once, and none that is not there.
+    fn check(&self) -> Result<(), MessageError> {
+        if self.counts.count_left() != self.offsets.count_left() {
+            return Err(MessageError {
+                kind: MessageErrorKind::ListLength {
+                    key: "split-offsets",
+                    found: u64::from(self.offsets.count_left()),
+                    expected: u64::from(self.counts.count_left()),
+                },
+                ..self.fault
+            });
+        }
+        let mut end = 0;
+        let mut in_order = true;
+        for range in self.ranges() {
+            let range = range?;
+            in_order &= range.0 >= end || range.0 == range.1;
+            end = end.max(range.1);
+        }
+        if in_order {
+            return Ok(());
+        }
+        if self.counts.count_left() as usize > MOST_OUT_OF_ORDER {
+            return Err(self.fault);
+        }
+        for (index, one) in self.ranges().enumerate() {
+            let one = one?;
+            for other in self.ranges().take(index) {
+                let other = other?;
+                if one.0 < other.1 && other.0 < one.1 {
+                    return Err(self.fault);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The frames in logical order, with a mark behind each logical frame.
+    fn parts<T: AsRef<[u8]>>(
+        self,
+        sub_frames: SubFrames<'a, T>,
+    ) -> impl Iterator<Item = Result<Part<'a>, MessageError>> + use<'a, T> {
+        let mut ranges = self.ranges();
+        let mut now: Option<(u64, u64)> = None;
+        // Where `ahead` is, so that frames in order are found at once.
+        let mut ahead = sub_frames.clone();
+        let mut at = 0_u64;
+        core::iter::from_fn(move || {
+            let (next, end) = match now {
+                Some(range) => range,
+                None => match ranges.next()? {
+                    Ok(range) => range,
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            if next >= end {
+                now = None;
+                return Some(Ok(Part::End));
+            }
+            if next < at {
+                ahead = sub_frames.clone();
+                at = 0;
+            }
+            let skip = usize::try_from(next.saturating_sub(at)).unwrap_or(usize::MAX);
+            at = next.saturating_add(1);
+            now = Some((at, end));
+            ahead.nth(skip).map(|frame| frame.map(Part::Frame))
+        })
+    }
+}
+
+enum Part<'a> {
+    Frame(SubFrame<'a>),
+    End,
+}
+
+/// The frames of a payload, each with its codec.
+struct SubFrames<'a, T> {
+    frames: &'a [T],
+    compression: Option<ItemList<'a>>,
+    index: usize,
+}
+
+impl<T> Clone for SubFrames<'_, T> {
+    fn clone(&self) -> Self {
+        Self {
+            compression: self.compression.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<'a, T: AsRef<[u8]>> Iterator for SubFrames<'a, T> {
+    type Item = Result<SubFrame<'a>, MessageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (frame, rest) = self.frames.split_first()?;
+        self.frames = rest;
+        let index = self.index;
+        self.index = index.saturating_add(1);
+        let codec = match &mut self.compression {
+            None => Ok(None),
+            Some(list) => match list.next().map(codec_entry) {
+                Some(Err(kind @ MessageErrorKind::UnknownCodec { .. })) => Err(kind),
+                Some(Err(kind)) => {
+                    return Some(Err(MessageError::new(list.frame(), list.at(), kind)));
+                }
+                Some(Ok(codec)) => Ok(codec),
+                None => Ok(None),
+            },
+        };
+        Some(Ok(SubFrame {
+            bytes: frame.as_ref(),
+            codec,
+            index,
+        }))
+    }
+}
+
+/// One frame and how it is compressed.
+#[derive(Clone, Copy)]
+struct SubFrame<'a> {
+    bytes: &'a [u8],
+    codec: Result<Option<Codec>, MessageErrorKind>,
+    index: usize,
+}
+
+impl SubFrame<'_> {
+    fn fault(&self, kind: MessageErrorKind) -> MessageError {
+        MessageError::new(self.index, 0, kind)
+    }
+
+    fn compression_fault(&self, error: CompressionError) -> MessageError {
+        self.fault(MessageErrorKind::Compression(error))
+    }
+
+    fn plain_len(
+        &self,
+        codec: Option<Codec>,
+        reading: &Reading,
+    ) -> Result<Option<u64>, MessageError> {
+        match codec {
+            None => Ok(Some(self.bytes.len() as u64)),
+            Some(codec) => compression::decompressed_len(codec, self.bytes, &reading.limits)
+                .map_err(|error| self.compression_fault(error)),
+        }
+    }
+
+    fn write_to(&self, space: &mut [u8], reading: &Reading) -> Result<usize, MessageError> {
+        match self.codec.map_err(|kind| self.fault(kind))? {
+            Some(codec) => compression::decompress(codec, self.bytes, space, &reading.limits)
+                .map_err(|error| self.compression_fault(error)),
+            None => {
+                let available = space.len();
+                let place = space.get_mut(..self.bytes.len()).ok_or_else(|| {
+                    self.compression_fault(CompressionError::BufferTooSmall(BufferTooSmall {
+                        needed: self.bytes.len(),
+                        available,
+                    }))
+                })?;
+                place.copy_from_slice(self.bytes);
+                Ok(self.bytes.len())
+            }
+        }
+    }
+}
+
+/// An error about room behind `filled` bytes, as one about the whole buffer.
+fn needs(error: MessageError, filled: usize) -> MessageError {
+    match error.kind {
+        MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) => MessageError {
+            kind: MessageErrorKind::Compression(CompressionError::BufferTooSmall(BufferTooSmall {
+                needed: short.needed.saturating_add(filled),
+                available: short.available.saturating_add(filled),
+            })),
+            ..error
+        },
+        _ => error,
+    }
+}
+
+fn sum(
+    mut numbers: impl Iterator<Item = Result<u64, MessageError>>,
+) -> Result<Option<u64>, MessageError> {
+    numbers.try_fold(Some(0_u64), |sum, number| {
+        number.map(|number| sum.and_then(|sum| sum.checked_add(number)))
+    })
+}
+
+/// Logical frames that were merged into a buffer, see [`Payload::merge_into`].
+#[derive(Clone, Copy, Debug)]
+pub struct LogicalFrames<'o> {
+    bytes: &'o [u8],
+    ends: &'o [usize],
+}
+
+impl<'o> LogicalFrames<'o> {
+    /// All of them, one behind the other.
+    pub const fn bytes(&self) -> &'o [u8] {
+        self.bytes
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'o [u8]> + use<'o> {
+        let bytes = self.bytes;
+        let mut start = 0;
+        self.ends.iter().map(move |&end| {
+            let frame = bytes.get(start..end).unwrap_or_default();
+            start = end;
+            frame
+        })
+    }
+}
+
+/// A logical frame as the frames that it was split into.
+#[derive(Debug)]
+pub struct LogicalFrame<'a, T> {
+    parts: &'a [T],
+    compressed: bool,
+}
+
+impl<'a, T: AsRef<[u8]>> LogicalFrame<'a, T> {
+    /// The frames that it is made of.
+    pub const fn parts(&self) -> &'a [T] {
+        self.parts
+    }
+
+    /// Whether one of them is compressed.
+    pub const fn is_compressed(&self) -> bool {
+        self.compressed
+    }
+
+    /// Its bytes, if no frame is compressed and at most one is not empty.
+    pub fn as_slice(&self) -> Option<&'a [u8]> {
+        if self.compressed {
+            return None;
+        }
+        let mut filled = self
+            .parts
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|part| !part.is_empty());
+        let first = filled.next().unwrap_or_default();
+        filled.next().is_none().then_some(first)
+    }
+
+    /// Its bytes, if no frame is compressed and all lie side by side in
+    /// `whole`, such as what an [`Arena`](crate::frame::Arena) was filled with.
+    /// Nothing is copied.
+    pub fn join_in<'w>(&self, whole: &'w [u8]) -> Option<&'w [u8]> {
+        if self.compressed {
+            return None;
+        }
+        let base = whole.as_ptr().addr();
+        let mut run: Option<(usize, usize)> = None;
+        for part in self.parts {
+            let part = part.as_ref();
+            if part.is_empty() {
+                continue;
+            }
+            let start = part.as_ptr().addr().checked_sub(base)?;
+            let end = start.checked_add(part.len())?;
+            run = match run {
+                None => Some((start, end)),
+                Some((first, last)) if last == start => Some((first, end)),
+                Some(_) => return None,
+            };
+        }
+        let (start, end) = run.unwrap_or_default();
+        whole.get(start..end)
+    }
+}

@@ -1,0 +1,601 @@
+//! The body of a message, item by item.
+
+use super::open::{Place, Reserved, Spot, element_order, offset, span};
+use super::path::{Elements, IndexKey};
+use super::{Message, MessageError, MessageErrorKind};
+use crate::msgpack::{MalformedKind, Reader, Text, Token};
+
+/// Room for one level of nesting of a body.
+///
+/// Its content is the business of [`Message`]; supply as many as a body may be
+/// nested deep. Fewer are a tighter limit, and cost less memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    pub(super) nesting: Nesting,
+    /// Offset of the container's head.
+    pub(super) start: u32,
+    /// Values that have not begun yet.
+    pub(super) owed: u32,
+    count: u32,
+    /// Offset of the key of the pair at hand.
+    pub(super) key: u32,
+    /// The payloads whose paths go through here.
+    low: u32,
+    high: u32,
+    /// The next payload to be put in, for a map; and where this level ends,
+    /// for a set.
+    next: u32,
+
+    // For the scan of a body.
+    pub(super) reserved: Option<Reserved>,
+    pub(super) marks: Marks,
+    pub(super) serialized: Option<u64>,
+    pub(super) pickled: Option<u64>,
+    pub(super) list: u32,
+    pub(super) first_place: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nesting {
+    Array,
+    Map,
+    Set,
+}
+
+/// Which reserved keys a map has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) serialized: bool,
+    pub(super) pickled: bool,
+    pub(super) enumeration: bool,
+    pub(super) set: bool,
+    /// There is an `as-list`, and the last of them is an array.
+    pub(super) list: bool,
+}
+
+impl Marks {
+    pub(super) const fn is_none(self) -> bool {
+        !(self.serialized || self.pickled || self.enumeration || self.set)
+    }
+}
+
+impl Level {
+    /// A level that is free.
+    pub const EMPTY: Self = Self::new(Nesting::Array, 0, 0, (0, 0));
+
+    #[allow(clippy::cast_possible_truncation)] // positions in a table of u32 numbers
+    pub(super) const fn new(
+        nesting: Nesting,
+        start: u32,
+        owed: u32,
+        below: (usize, usize),
+    ) -> Self {
+        Self {
+            nesting,
+            start,
+            owed,
+            count: owed,
+            key: 0,
+            low: below.0 as u32,
+            high: below.1 as u32,
+            next: below.0 as u32,
+            reserved: None,
+            marks: Marks {
+                serialized: false,
+                pickled: false,
+                enumeration: false,
+                set: false,
+                list: false,
+            },
+            serialized: None,
+            pickled: None,
+            list: 0,
+            first_place: 0,
+        }
+    }
+
+    /// Whether the next value is a key: two values are owed for each pair.
+    pub(super) fn next_is_key(&self) -> bool {
+        self.nesting == Nesting::Map && self.owed & 1 == 0
+    }
+
+    /// Index of the element that comes next.
+    pub(super) const fn index(&self) -> u32 {
+        self.count.wrapping_sub(self.owed)
+    }
+
+    pub(super) const fn range(&self) -> (usize, usize) {
+        (self.low as usize, self.high as usize)
+    }
+
+    /// Takes note of a value in the scan. Where a key occurs twice, the last
+    /// one counts, as in a Python dict.
+    pub(super) fn note_value(&mut self, at: usize, token: Token<'_>) {
+        let number = match token {
+            Token::UInt(value) => Some(value),
+            _ => None,
+        };
+        match self.reserved.take() {
+            None => {}
+            Some(Reserved::Serialized) => {
+                self.marks.serialized = true;
+                self.serialized = number;
+            }
+            Some(Reserved::Pickled) => {
+                self.marks.pickled = true;
+                self.pickled = number;
+            }
+            Some(Reserved::Enum) => self.marks.enumeration = true,
+            Some(Reserved::Set) => self.marks.set = true,
+            Some(Reserved::List) => {
+                self.list = offset(at);
+                self.marks.list = matches!(token, Token::Array(_));
+            }
+        }
+    }
+}
+
+/// The part of `range` whose paths have `element` at position `index`.
+pub(super) fn matching(
+    paths: &[u8],
+    places: &[Place],
+    range: (usize, usize),
+    index: usize,
+    element: &[u8],
+) -> (usize, usize) {
+    let part = places.get(range.0..range.1).unwrap_or_default();
+    let low = part.partition_point(|place| element_order(paths, place, index, element).is_lt());
+    let rest = part.get(low..).unwrap_or_default();
+    let len = rest.partition_point(|place| element_order(paths, place, index, element).is_le());
+    let low = range.0.saturating_add(low);
+    (low, low.saturating_add(len))
+}
+
+/// One item of a body.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Item<'a> {
+    /// A token. After the head of an array its elements follow, after that of
+    /// a map its keys and values in turn.
+    Token(Token<'a>),
+    /// The head of a set; so many members follow.
+    Set(u32),
+    /// A member of an enumeration.
+    Enum(EnumMember<'a>),
+    /// A payload stands here; [`Message::payload`] has it by this number.
+    Payload(usize),
+}
+
+impl Item<'_> {
+    /// How many items follow that belong to this one.
+    pub const fn child_count(&self) -> u64 {
+        match self {
+            Self::Token(token) => token.child_count(),
+            Self::Set(count) => *count as u64,
+            Self::Enum(_) | Self::Payload(_) => 0,
+        }
+    }
+}
+
+/// A member of a Python enumeration, by its names (PROTOCOL BODY-5).
+///
+/// In practice one of `distributed.core.Status`. Nothing is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnumMember<'a> {
+    /// The module of the class, such as `distributed.core`.
+    pub module: Text<'a>,
+    /// The name of the class, such as `Status`.
+    pub class: Text<'a>,
+    /// The name of the member, such as `running`.
+    pub name: Text<'a>,
+}
+
+impl<'a> EnumMember<'a> {
+    /// Reads the map that stands for it.
+    pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(map);
+        let (mut module, mut class, mut name) = (None, None, None);
+        for _ in 0..reader.map().ok()? {
+            let place = match reader.peek().ok()? {
+                Token::Str(key) if key == "__module__" => &mut module,
+                Token::Str(key) if key == "__name__" => &mut class,
+                Token::Str(key) if key == "name" => &mut name,
+                _ => {
+                    reader.skip().ok()?;
+                    reader.skip().ok()?;
+                    continue;
+                }
+            };
+            reader.skip().ok()?;
+            *place = reader.str().ok();
+            if place.is_none() {
+                reader.skip().ok()?;
+            }
+        }
+        Some(Self {
+            module: module?,
+            class: class?,
+            name: name?,
+        })
+    }
+}
+
+/// One step from the root of a body to a value in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathElement<'a> {
+    /// Into a map: the key, encoded.
+    Key(&'a [u8]),
+    /// Into an array: the index.
+    Index(u32),
+}
+
+/// Goes through the body of a message.
+///
+/// Made by [`Message::walk`]. Costs a scan of the body whatever the payloads
+/// weigh; no payload is touched.
+#[derive(Debug)]
+pub struct Walk<'a, 'w, T> {
+    message: Message<'a, T>,
+    reader: Reader<'a>,
+    levels: &'w mut [Level],
+    depth: usize,
+    state: State<'a>,
+    /// The next payload and the next special in order of the body.
+    payload: usize,
+    special: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State<'a> {
+    Start,
+    Body,
+    /// Within the key of a payload that the body lacks.
+    Key {
+        reader: Reader<'a>,
+        owed: u64,
+        place: usize,
+    },
+    /// Behind that key.
+    Value {
+        place: usize,
+    },
+    Done,
+}
+
+impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
+    pub(super) fn new(message: Message<'a, T>, levels: &'w mut [Level]) -> Self {
+        Self {
+            reader: message.reader(),
+            message,
+            levels,
+            depth: 0,
+            state: State::Start,
+            payload: 0,
+            special: 0,
+        }
+    }
+
+    /// The next item, or `None` after the last.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::TooFewLevels`] if there are fewer levels than when
+    /// the message was opened. The body itself has been checked.
+    pub fn next_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
+        match self.state {
+            State::Done => Ok(None),
+            State::Start => {
+                self.state = State::Body;
+                // PROTOCOL CLASSIC-8: an empty path is the whole message.
+                if let [Place(Spot::Path(spot))] = self.message.payloads
+                    && Elements::new(span(self.paths(), spot.path)).len() == 0
+                {
+                    self.state = State::Done;
+                    return Ok(Some(Item::Payload(0)));
+                }
+                let all = (0, self.path_count());
+                self.value(all).map(Some)
+            }
+            State::Body => self.body_item(),
+            State::Key {
+                mut reader,
+                owed,
+                place,
+            } => {
+                let token = self.read(|_| reader.token())?;
+                let owed = owed.wrapping_sub(1).saturating_add(token.child_count());
+                self.state = match owed {
+                    0 => State::Value { place },
+                    _ => State::Key {
+                        reader,
+                        owed,
+                        place,
+                    },
+                };
+                Ok(Some(Item::Token(token)))
+            }
+            State::Value { place } => {
+                self.state = State::Body;
+                Ok(Some(Item::Payload(self.number(place))))
+            }
+        }
+    }
+
+    /// The path of the item returned last, from the root.
+    ///
+    /// For a key of a map it is the path of the value before it.
+    pub fn path(&self) -> impl Iterator<Item = PathElement<'a>> + '_ {
+        let inserted = match self.state {
+            // Just behind a key that came from a path: the last element of it.
+            State::Body => None,
+            State::Key { place, .. } | State::Value { place } => Some(place),
+            _ => None,
+        };
+        let last = inserted.or_else(|| self.just_inserted());
+        let body = self.message.body;
+        let open = self.depth.min(self.levels.len());
+        let levels = self.levels.get(..open).unwrap_or_default();
+        // The container that was opened by the last item has no child yet.
+        let fresh = levels
+            .last()
+            .is_some_and(|level| level.owed == level.count && last.is_none());
+        let shown = if fresh { open.saturating_sub(1) } else { open };
+        let inserted_key = last.and_then(|place| self.last_element(place));
+        levels
+            .iter()
+            .take(shown)
+            .enumerate()
+            .flat_map(move |(depth, level)| {
+                let is_last = depth.saturating_add(1) == open;
+                let index = PathElement::Index(level.index().wrapping_sub(1));
+                match (level.nesting, inserted_key) {
+                    (Nesting::Map, Some(key)) if is_last => [Some(PathElement::Key(key)), None],
+                    (Nesting::Map, _) => {
+                        let mut reader =
+                            Reader::new(body.get(level.key as usize..).unwrap_or_default());
+                        [
+                            Some(PathElement::Key(reader.skip().unwrap_or_default())),
+                            None,
+                        ]
+                    }
+                    (Nesting::Set, _) => [Some(PathElement::Key(b"\xa7as-list")), Some(index)],
+                    (Nesting::Array, _) => [Some(index), None],
+                }
+            })
+            .flatten()
+    }
+
+    /// The payload that was just put into a map whose own pairs are all done.
+    fn just_inserted(&self) -> Option<usize> {
+        let level = self.levels.get(self.depth.checked_sub(1)?)?;
+        let before = (level.next as usize).checked_sub(1)?;
+        (level.nesting == Nesting::Map && level.owed == 0 && level.next > level.low)
+            .then_some(before)
+    }
+
+    fn last_element(&self, place: usize) -> Option<&'a [u8]> {
+        let spot = self.message.payloads.get(place)?.0.path()?;
+        Elements::new(span(self.paths(), spot.path)).last()
+    }
+
+    fn body_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
+        loop {
+            let Some(top) = self.depth.checked_sub(1) else {
+                self.state = State::Done;
+                return Ok(None);
+            };
+            let paths = self.paths();
+            let payloads = self.message.payloads;
+            let Some(level) = self.levels.get_mut(top) else {
+                return Err(self.too_few_levels());
+            };
+            if level.owed == 0 {
+                if level.nesting == Nesting::Map
+                    && let Some(place) = next_absent(paths, payloads, level, self.depth)
+                {
+                    level.next = offset(place).saturating_add(1);
+                    return self.insert(place).map(Some);
+                }
+                if level.nesting == Nesting::Set {
+                    let end = level.next;
+                    self.reader
+                        .seek(self.message.body.get(end as usize..).unwrap_or_default());
+                }
+                self.depth = top;
+                continue;
+            }
+            let is_key = level.next_is_key();
+            let range = level.range();
+            let at = self.reader.position();
+            if is_key {
+                level.key = offset(at);
+            }
+            let mut below = (0, 0);
+            if range.0 != range.1 && level.nesting != Nesting::Set && !is_key {
+                let index;
+                let element = match level.nesting {
+                    Nesting::Map => {
+                        let key = self.message.body.get(level.key as usize..);
+                        Reader::new(key.unwrap_or_default())
+                            .skip()
+                            .unwrap_or_default()
+                    }
+                    _ => {
+                        index = IndexKey::new(level.index());
+                        index.as_bytes()
+                    }
+                };
+                below = matching(paths, payloads, range, top, element);
+            }
+            level.owed = level.owed.wrapping_sub(1);
+            if below.0 < below.1
+                && let Some(Place(Spot::Path(spot))) = payloads.get(below.0)
+                && Elements::new(span(paths, spot.path)).len() == self.depth
+            {
+                self.read(|walk| walk.reader.skip())?;
+                return Ok(Some(Item::Payload(self.number(below.0))));
+            }
+            return self.value(below).map(Some);
+        }
+    }
+
+    /// The value that comes next, with the payloads that stand in it.
+    fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
+        let at = self.reader.position();
+        let body = self.message.body;
+        if let Some(Place(spot)) = self.message.payloads.get(self.payload)
+            && let Spot::Placeholder { start, end, .. } = *spot
+            && start as usize == at
+        {
+            let number = self.payload;
+            self.payload = number.saturating_add(1);
+            self.reader
+                .seek(body.get(end as usize..).unwrap_or_default());
+            return Ok(Item::Payload(number));
+        }
+        if let Some(Place(spot)) = self.message.specials.get(self.special)
+            && spot.start() as usize == at
+        {
+            self.special = self.special.saturating_add(1);
+            match *spot {
+                Spot::Enum { start, end } => {
+                    self.reader
+                        .seek(body.get(end as usize..).unwrap_or_default());
+                    if let Some(member) = EnumMember::parse(span(body, (start, end))) {
+                        return Ok(Item::Enum(member));
+                    }
+                }
+                Spot::Set { end, list, .. } => {
+                    self.reader
+                        .seek(body.get(list as usize..).unwrap_or_default());
+                    let count = self.read(|walk| walk.reader.array())?;
+                    let mut level = Level::new(Nesting::Set, list, count, (0, 0));
+                    level.next = end;
+                    self.push(level)?;
+                    return Ok(Item::Set(count));
+                }
+                _ => {}
+            }
+        }
+        let token = self.read(|walk| walk.reader.token())?;
+        let owed = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
+        let (nesting, token) = match token {
+            Token::Array(_) => (Nesting::Array, token),
+            Token::Map(count) => {
+                let absent = self.absent_count(below);
+                (Nesting::Map, Token::Map(count.saturating_add(absent)))
+            }
+            _ => return Ok(Item::Token(token)),
+        };
+        if token.child_count() != 0 {
+            self.push(Level::new(nesting, offset(at), owed, below))?;
+        }
+        Ok(Item::Token(token))
+    }
+
+    /// How many payloads the map that opens lacks keys for.
+    fn absent_count(&self, below: (usize, usize)) -> u32 {
+        let here = self.depth.saturating_add(1);
+        let paths = self.paths();
+        let range = self.message.payloads.get(below.0..below.1);
+        offset(
+            range
+                .unwrap_or_default()
+                .iter()
+                .filter(|place| is_absent(paths, place, here))
+                .count(),
+        )
+    }
+
+    fn insert(&mut self, place: usize) -> Result<Item<'a>, MessageError> {
+        let key = self.last_element(place).unwrap_or_default();
+        let mut reader = Reader::new(key);
+        let token = self.read(|_| reader.token())?;
+        self.state = match token.child_count() {
+            0 => State::Value { place },
+            owed => State::Key {
+                reader,
+                owed,
+                place,
+            },
+        };
+        Ok(Item::Token(token))
+    }
+
+    fn push(&mut self, level: Level) -> Result<(), MessageError> {
+        match self.levels.get_mut(self.depth) {
+            Some(place) => {
+                *place = level;
+                self.depth = self.depth.saturating_add(1);
+                Ok(())
+            }
+            None => Err(self.too_few_levels()),
+        }
+    }
+
+    /// The body has been read once, so that this does not fail.
+    fn read<R>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<R, crate::msgpack::Malformed>,
+    ) -> Result<R, MessageError> {
+        let frame = self.body_frame();
+        read(self).map_err(MessageError::malformed(frame))
+    }
+
+    #[cold]
+    fn too_few_levels(&self) -> MessageError {
+        let available = self.levels.len();
+        let limit = self.message.reading.limits.depth;
+        let kind = if self.depth as u64 >= u64::from(limit) {
+            MessageErrorKind::Malformed(MalformedKind::TooDeep { limit })
+        } else {
+            MessageErrorKind::TooFewLevels { available }
+        };
+        MessageError::new(self.body_frame(), self.reader.position(), kind)
+    }
+
+    fn body_frame(&self) -> usize {
+        match self.message.layout {
+            super::Layout::Modern => 0,
+            super::Layout::Classic => 1,
+        }
+    }
+
+    fn path_count(&self) -> usize {
+        match self.message.layout {
+            super::Layout::Modern => 0,
+            super::Layout::Classic => self.message.payloads.len(),
+        }
+    }
+
+    fn paths(&self) -> &'a [u8] {
+        self.message
+            .frames
+            .get(2)
+            .map(AsRef::as_ref)
+            .unwrap_or_default()
+    }
+
+    fn number(&self, place: usize) -> usize {
+        match self.message.payloads.get(place).map(|place| &place.0) {
+            Some(Spot::Path(spot)) => spot.number as usize,
+            _ => place,
+        }
+    }
+}
+
+/// Whether this payload goes right into the map at depth `here`, where the body
+/// has no such key.
+fn is_absent(paths: &[u8], place: &Place, here: usize) -> bool {
+    place
+        .0
+        .path()
+        .is_some_and(|spot| !spot.present && Elements::new(span(paths, spot.path)).len() == here)
+}
+
+fn next_absent(paths: &[u8], payloads: &[Place], level: &Level, here: usize) -> Option<usize> {
+    let (first, high) = (level.next as usize, level.range().1);
+    let rest = payloads.get(first..high)?;
+    rest.iter()
+        .position(|place| is_absent(paths, place, here))
+        .and_then(|found| first.checked_add(found))
+}

@@ -1,0 +1,83 @@
+//! Room for opening messages that grows as it has to.
+
+use alloc::vec::Vec;
+
+use super::{Layout, Level, Message, MessageError, MessageErrorKind, Place, Reading};
+
+/// What [`Message::open`] needs, in vectors that grow to what messages take.
+///
+/// For programs that have a heap. Keep one and open all messages with it.
+///
+/// ```
+/// use daskwire::message::{Layout, Reading, Workspace};
+/// let mut workspace = Workspace::new();
+/// let op = workspace.with_message(
+///     &[&b"\x81\xa2op\xa4ping"[..]], Layout::Modern, &Reading::default(),
+///     |message, _levels| message.op().is_some_and(|op| op == "ping"),
+/// )?;
+/// assert!(op);
+/// # Ok::<(), daskwire::message::MessageError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Workspace {
+    levels: Vec<Level>,
+    places: Vec<Place>,
+    body: Vec<u8>,
+}
+
+impl Workspace {
+    /// An empty one; it takes memory when it is used.
+    pub const fn new() -> Self {
+        Self {
+            levels: Vec::new(),
+            places: Vec::new(),
+            body: Vec::new(),
+        }
+    }
+
+    /// Opens a message and hands it to `use_it`, with levels to walk it.
+    ///
+    /// What is opened stays below the limits of `reading`, and grows with the
+    /// size of the frames, not with what they announce.
+    ///
+    /// # Errors
+    ///
+    /// What [`Message::open`] says, but for a lack of room.
+    pub fn with_message<T: AsRef<[u8]>, R>(
+        &mut self,
+        frames: &[T],
+        layout: Layout,
+        reading: &Reading,
+        use_it: impl FnOnce(Message<'_, T>, &mut [Level]) -> R,
+    ) -> Result<R, MessageError> {
+        loop {
+            let opened = Message::open(
+                frames,
+                layout,
+                reading,
+                &mut self.levels,
+                &mut self.places,
+                &mut self.body,
+            );
+            let error = match opened {
+                Ok(message) => return Ok(use_it(message, &mut self.levels)),
+                Err(error) => error,
+            };
+            match error.kind {
+                MessageErrorKind::TooFewLevels { available } => {
+                    let len = available.saturating_mul(2).max(16);
+                    self.levels.resize(len, Level::EMPTY);
+                }
+                MessageErrorKind::TooFewPlaces(short) => {
+                    let len = short.needed.max(short.available.saturating_mul(2));
+                    self.places.resize(len, Place::EMPTY);
+                }
+                MessageErrorKind::BodyBuffer(short) => {
+                    let len = short.needed.max(short.available.saturating_mul(2));
+                    self.body.resize(len.max(4096), 0);
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+}

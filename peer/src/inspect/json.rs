@@ -1,0 +1,225 @@
+//! A message as one JSON document.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use daskwire::compression::CompressionError;
+use daskwire::message::{
+    Item, Layout, Level, Message, MessageErrorKind, PathElement, Payload, PayloadKind, Walk,
+    Workspace,
+};
+use daskwire::msgpack::{Reader, Token};
+use serde_json::{Map, Value, json};
+
+use super::tagged::{Builder, digest};
+use super::{Hooks, InspectErrorKind, Options, Recorded, TaggedError, tagged};
+
+type Result<T> = std::result::Result<T, InspectErrorKind>;
+
+impl From<daskwire::message::MessageError> for InspectErrorKind {
+    fn from(error: daskwire::message::MessageError) -> Self {
+        Self::Message(error)
+    }
+}
+
+impl From<TaggedError> for InspectErrorKind {
+    fn from(error: TaggedError) -> Self {
+        Self::Tagged(error)
+    }
+}
+
+/// The document of a message; its keys are in the order in which they are
+/// listed in the description of the format.
+pub(super) fn document(
+    recorded: &Recorded<'_>,
+    options: &Options,
+    workspace: &mut Workspace,
+) -> Result<Value> {
+    workspace.with_message(
+        &recorded.frames,
+        recorded.layout,
+        &options.reading,
+        |message, levels| whole(recorded, options, message, levels),
+    )?
+}
+
+fn whole(
+    recorded: &Recorded<'_>,
+    options: &Options,
+    message: Message<'_, &[u8]>,
+    levels: &mut [Level],
+) -> Result<Value> {
+    message.check()?;
+    let mut paths = vec![Value::Null; message.payload_count()];
+    let body = body(&message, levels, options, &mut paths)?;
+    let payloads = message
+        .payloads()
+        .zip(paths)
+        .map(|(payload, path)| self::payload(payload?, path, options))
+        .collect::<Result<Vec<_>>>()?;
+
+    let mut document = Map::new();
+    document.insert("offset".into(), recorded.offset.into());
+    document.insert("layout".into(), layout_name(recorded.layout).into());
+    match recorded.prefix_value {
+        Some(value) => {
+            document.insert("prefix".into(), "u64".into());
+            document.insert("prefix_value".into(), value.into());
+        }
+        None => {
+            document.insert("prefix".into(), "none".into());
+        }
+    }
+    let frames = recorded.frames.iter().map(|frame| shown(frame, options));
+    document.insert("frames".into(), frames.collect::<Vec<_>>().into());
+    document.insert("message".into(), body);
+    document.insert("payloads".into(), payloads.into());
+    Ok(Value::Object(document))
+}
+
+pub(super) const fn layout_name(layout: Layout) -> &'static str {
+    match layout {
+        Layout::Classic => "classic",
+        Layout::Modern => "modern",
+    }
+}
+
+fn shown(frame: &[u8], options: &Options) -> Value {
+    let mut value = digest(frame);
+    if options.data
+        && let Value::Object(map) = &mut value
+    {
+        map.insert("bytes".into(), BASE64.encode(frame).into());
+    }
+    value
+}
+
+/// The body as a tree, and the path of each payload in it.
+fn body(
+    message: &Message<'_, &[u8]>,
+    levels: &mut [Level],
+    options: &Options,
+    paths: &mut [Value],
+) -> Result<Value> {
+    // Sets and enum members are items of their own here.
+    let mut builder = Builder::new(Hooks::None, options.data);
+    let mut walk = message.walk(levels);
+    loop {
+        let Some(item) = walk.next_item()? else {
+            return Err(InspectErrorKind::Empty);
+        };
+        if let Item::Payload(number) = item
+            && let Some(place) = paths.get_mut(number)
+        {
+            *place = match message.payload(number)?.path() {
+                Some(path) => classic_path(path)?,
+                None => walked_path(&walk)?,
+            };
+        }
+        let frame = match message.layout() {
+            Layout::Modern => 0,
+            Layout::Classic => 1,
+        };
+        let whole = builder
+            .item(item)
+            .map_err(|fault| TaggedError { frame, fault })?;
+        if let Some(value) = whole {
+            return Ok(value);
+        }
+    }
+}
+
+fn walked_path<T: AsRef<[u8]>>(walk: &Walk<'_, '_, T>) -> Result<Value> {
+    let elements = walk.path().map(|element| match element {
+        PathElement::Key(key) => tagged(key, Hooks::SetsAndEnums, true, 0),
+        PathElement::Index(index) => Ok(index.into()),
+    });
+    Ok(elements.collect::<std::result::Result<Vec<_>, _>>()?.into())
+}
+
+fn classic_path(path: &[u8]) -> Result<Value> {
+    let value = tagged(path, Hooks::None, true, 2)?;
+    Ok(match Reader::new(path).token() {
+        Ok(Token::Array(_)) => value,
+        _ => json!([value]),
+    })
+}
+
+fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Result<Value> {
+    let hooks = match (payload.layout(), payload.kind()) {
+        (Layout::Modern, PayloadKind::Serialized) if options.reading.sets_and_enums => {
+            Hooks::SetsAndEnums
+        }
+        _ => Hooks::None,
+    };
+    let frame = match payload.layout() {
+        Layout::Modern => payload.first_frame().saturating_sub(1),
+        Layout::Classic => 2,
+    };
+    let header = tagged(payload.header_bytes(), hooks, options.data, frame)?;
+    let compression = match payload.header()?.compression()? {
+        Some(list) => list
+            .map(|value| tagged(value, Hooks::None, true, frame))
+            .collect::<std::result::Result<Vec<_>, _>>()?,
+        None => Vec::new(),
+    };
+    let frames: Vec<Value> = if options.payloads {
+        let (bytes, ends) = merged(&payload)?;
+        let mut start = 0;
+        ends.iter()
+            .map(|&end| {
+                let frame = bytes.get(start..end).unwrap_or_default();
+                start = end;
+                shown(frame, options)
+            })
+            .collect()
+    } else {
+        payload
+            .frames()
+            .iter()
+            .map(|frame| shown(frame, options))
+            .collect()
+    };
+    let kind = match payload.kind() {
+        PayloadKind::Serialized => "serialized",
+        PayloadKind::Pickled => "pickled",
+    };
+    let mut document = Map::new();
+    document.insert("path".into(), path);
+    document.insert("kind".into(), kind.into());
+    document.insert("header".into(), header);
+    document.insert("frames".into(), frames.into());
+    document.insert("compression".into(), compression.into());
+    if let Some(bytestring) = payload.bytestring() {
+        document.insert("bytestring".into(), bytestring.into());
+    }
+    Ok(Value::Object(document))
+}
+
+/// The logical frames of a payload, one behind the other, and where each ends.
+pub(super) fn merged(payload: &Payload<'_, &[u8]>) -> Result<(Vec<u8>, Vec<usize>)> {
+    let mut ends = vec![0; payload.logical_count()?];
+    // A codec that does not say its length is given more until it is content.
+    let known = payload.merged_len()?;
+    let wire: usize = payload.frames().iter().map(|frame| frame.len()).sum();
+    let mut len = known
+        .and_then(|len| usize::try_from(len).ok())
+        .unwrap_or(4 * wire + 4096);
+    loop {
+        let mut bytes = vec![0; len];
+        match payload.merge_into(&mut bytes, &mut ends) {
+            Ok(frames) => {
+                len = frames.bytes().len();
+                bytes.truncate(len);
+                return Ok((bytes, ends));
+            }
+            Err(error) => match error.kind {
+                MessageErrorKind::Compression(CompressionError::BufferTooSmall(short))
+                    if known.is_none() =>
+                {
+                    len = short.needed.max(2 * len);
+                }
+                _ => return Err(error.into()),
+            },
+        }
+    }
+}

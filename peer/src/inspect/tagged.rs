@@ -1,0 +1,370 @@
+//! MessagePack documents as tagged JSON: every value of the one as a value of
+//! the other, so that nothing is lost that has a meaning.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use daskwire::message::{EnumMember, Item};
+use daskwire::msgpack::{Malformed, Reader, Token};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// Byte strings longer than this are shown by length and hash.
+const LONGEST_BYTES: usize = 4096;
+
+/// The largest integer, either way, that JSON readers all read as it is.
+const LARGEST_PLAIN: u64 = 1 << 53;
+
+/// Whether `__Set__` and `__Enum__` maps are sets and enum members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hooks {
+    /// They are.
+    SetsAndEnums,
+    /// They are maps like others.
+    None,
+}
+
+/// What was wrong with a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaggedError {
+    /// The frame that the document is in.
+    pub frame: usize,
+    /// What is wrong, and the offset in the frame.
+    pub fault: TaggedFault,
+}
+
+/// What was wrong with a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TaggedFault {
+    /// It is no MessagePack document.
+    Malformed(Malformed),
+    /// A map that stands for a set has no members, or one for an enum member
+    /// lacks a name.
+    Special(&'static str),
+}
+
+impl fmt::Display for TaggedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            TaggedFault::Malformed(error) => write!(f, "in frame {}, {error}", self.frame),
+            TaggedFault::Special(what) => write!(f, "in frame {}: {what}", self.frame),
+        }
+    }
+}
+
+impl std::error::Error for TaggedError {}
+
+/// Length and hash of a run of bytes.
+pub(super) fn digest(bytes: &[u8]) -> Value {
+    let hash: String = Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    json!({ "len": bytes.len(), "sha256": hash })
+}
+
+/// Builds one value from items, without recursion.
+#[derive(Debug)]
+pub(super) struct Builder {
+    open: Vec<Open>,
+    hooks: Hooks,
+    /// Show byte strings in full, whatever their length.
+    in_full: bool,
+}
+
+#[derive(Debug)]
+enum Open {
+    Array {
+        left: u64,
+        items: Vec<Value>,
+    },
+    Map {
+        left: u64,
+        key: Option<Value>,
+        pairs: Vec<(Value, Value)>,
+    },
+    Set {
+        left: u64,
+        members: Vec<Value>,
+    },
+}
+
+impl Builder {
+    pub(super) const fn new(hooks: Hooks, in_full: bool) -> Self {
+        Self {
+            open: Vec::new(),
+            hooks,
+            in_full,
+        }
+    }
+
+    /// Adds an item; returns the whole value with the last of them.
+    pub(super) fn item(&mut self, item: Item<'_>) -> Result<Option<Value>, TaggedFault> {
+        let value = match item {
+            Item::Token(Token::Array(count)) if count != 0 => {
+                self.open.push(Open::Array {
+                    left: count.into(),
+                    items: Vec::new(),
+                });
+                return Ok(None);
+            }
+            Item::Token(Token::Map(count)) if count != 0 => {
+                self.open.push(Open::Map {
+                    left: count.into(),
+                    key: None,
+                    pairs: Vec::new(),
+                });
+                return Ok(None);
+            }
+            Item::Set(count) if count != 0 => {
+                self.open.push(Open::Set {
+                    left: count.into(),
+                    members: Vec::new(),
+                });
+                return Ok(None);
+            }
+            Item::Token(token) => self.scalar(token)?,
+            Item::Set(_) => json!({ "$set": [] }),
+            Item::Enum(member) => enumeration(member),
+            Item::Payload(number) => json!({ "$payload": number }),
+        };
+        self.add(value)
+    }
+
+    /// Adds a complete value, and closes what it completes.
+    fn add(&mut self, value: Value) -> Result<Option<Value>, TaggedFault> {
+        let mut value = value;
+        loop {
+            let Some(open) = self.open.last_mut() else {
+                return Ok(Some(value));
+            };
+            let complete = match open {
+                Open::Array { left, items } => {
+                    items.push(value);
+                    *left -= 1;
+                    *left == 0
+                }
+                Open::Set { left, members } => {
+                    members.push(value);
+                    *left -= 1;
+                    *left == 0
+                }
+                Open::Map { left, key, pairs } => match key.take() {
+                    None => {
+                        *key = Some(value);
+                        false
+                    }
+                    Some(key) => {
+                        pairs.push((key, value));
+                        *left -= 1;
+                        *left == 0
+                    }
+                },
+            };
+            if !complete {
+                return Ok(None);
+            }
+            value = match self.open.pop() {
+                Some(Open::Array { items, .. }) => Value::Array(items),
+                Some(Open::Set { members, .. }) => set(members),
+                Some(Open::Map { pairs, .. }) => self.map(pairs)?,
+                None => return Ok(None),
+            };
+        }
+    }
+
+    fn map(&self, pairs: Vec<(Value, Value)>) -> Result<Value, TaggedFault> {
+        // Of a key that occurs twice the last value counts, in the place of
+        // the first, as in a Python dict.
+        let mut places = HashMap::new();
+        let mut unique: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let is_nan = key.get("$float").is_some_and(|float| float == "nan");
+            let next = unique.len();
+            let place = if is_nan {
+                next
+            } else {
+                *places.entry(python_key(&key)).or_insert(next)
+            };
+            match unique.get_mut(place) {
+                Some(entry) => entry.1 = value,
+                None => unique.push((key, value)),
+            }
+        }
+        let find = |name: &str| {
+            unique
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value)
+        };
+        if self.hooks == Hooks::SetsAndEnums {
+            if find("__Enum__").is_some() {
+                let text = |name| match find(name) {
+                    Some(Value::String(text)) => Ok(text.clone()),
+                    _ => Err(TaggedFault::Special(
+                        "a map with __Enum__ needs texts under name, __module__ and __name__",
+                    )),
+                };
+                let (module, class, name) = (text("__module__")?, text("__name__")?, text("name")?);
+                return Ok(json!({ "$enum": { "module": module, "class": class, "name": name } }));
+            }
+            if find("__Set__").is_some() {
+                return match find("as-list") {
+                    Some(Value::Array(members)) => Ok(set(members.clone())),
+                    _ => Err(TaggedFault::Special(
+                        "a map with __Set__ needs its members as an array under as-list",
+                    )),
+                };
+            }
+            if find("__Serialized__").is_some() && find("data").is_none() {
+                return Err(TaggedFault::Special(
+                    "a header cannot refer to another frame",
+                ));
+            }
+        }
+        let is_plain = |key: &Value| key.as_str().is_some_and(|key| !key.starts_with('$'));
+        if unique.iter().all(|(key, _)| is_plain(key)) {
+            let plain = unique.into_iter().filter_map(|(key, value)| match key {
+                Value::String(key) => Some((key, value)),
+                _ => None,
+            });
+            return Ok(Value::Object(plain.collect::<Map<_, _>>()));
+        }
+        let pairs = unique.into_iter().map(|(key, value)| json!([key, value]));
+        Ok(json!({ "$map": pairs.collect::<Vec<_>>() }))
+    }
+
+    fn scalar(&self, token: Token<'_>) -> Result<Value, TaggedFault> {
+        Ok(match token {
+            Token::Nil => Value::Null,
+            Token::Bool(value) => Value::Bool(value),
+            Token::UInt(value) if value <= LARGEST_PLAIN => value.into(),
+            Token::UInt(value) => json!({ "$int": value.to_string() }),
+            Token::Int(value) if value.unsigned_abs() <= LARGEST_PLAIN => value.into(),
+            Token::Int(value) => json!({ "$int": value.to_string() }),
+            Token::F32(value) => float(value.into()),
+            Token::F64(value) => float(value),
+            // Opening the message has checked its text; that of headers is
+            // checked by who reads them.
+            Token::Str(text) => String::from_utf8_lossy(text.as_bytes()).into(),
+            Token::Bin(data) if data.len() > LONGEST_BYTES && !self.in_full => {
+                json!({ "$blob": digest(data) })
+            }
+            Token::Bin(data) => json!({ "$bytes": BASE64.encode(data) }),
+            Token::Ext(code, data) => json!({ "$ext": [code, BASE64.encode(data)] }),
+            Token::Array(_) => json!([]),
+            Token::Map(_) => json!({}),
+        })
+    }
+}
+
+fn float(value: f64) -> Value {
+    if value.is_nan() {
+        json!({ "$float": "nan" })
+    } else if value.is_infinite() {
+        json!({ "$float": if value > 0.0 { "inf" } else { "-inf" } })
+    } else if value == 0.0 && value.is_sign_negative() {
+        json!({ "$float": "-0.0" })
+    } else {
+        value.into()
+    }
+}
+
+fn enumeration(member: EnumMember<'_>) -> Value {
+    json!({ "$enum": {
+        "module": member.module.to_str(),
+        "class": member.class.to_str(),
+        "name": member.name.to_str(),
+    } })
+}
+
+/// Each member once, in the order of their texts.
+fn set(members: Vec<Value>) -> Value {
+    let mut texts: Vec<(String, Value)> = members
+        .into_iter()
+        .map(|member| (member.to_string(), member))
+        .collect();
+    texts.sort_by(|a, b| a.0.cmp(&b.0));
+    texts.dedup_by(|a, b| a.0 == b.0);
+    let members: Vec<Value> = texts.into_iter().map(|(_, member)| member).collect();
+    json!({ "$set": members })
+}
+
+/// What tells keys of a Python dict apart: numbers of the same value are the
+/// same key, whatever their type.
+#[derive(PartialEq, Eq, Hash)]
+enum PythonKey {
+    Number(u64),
+    Integer(i128),
+    Other(String),
+}
+
+fn python_key(key: &Value) -> PythonKey {
+    let number = |value: f64| PythonKey::Number(if value == 0.0 { 0 } else { value.to_bits() });
+    match key {
+        Value::Bool(value) => number(f64::from(u8::from(*value))),
+        Value::Number(value) => match value.as_i64() {
+            #[allow(clippy::cast_precision_loss)] // exact below 2^53
+            Some(small) if small.unsigned_abs() < LARGEST_PLAIN => number(small as f64),
+            Some(large) => PythonKey::Integer(large.into()),
+            None => {
+                let value = value.as_f64().unwrap_or_default();
+                #[allow(clippy::cast_possible_truncation)] // integral, and below 2^100
+                if value.fract() == 0.0
+                    && value.abs() >= 9_007_199_254_740_992.0
+                    && value.abs() < 1e30
+                {
+                    PythonKey::Integer(value as i128)
+                } else {
+                    number(value)
+                }
+            }
+        },
+        Value::Object(map) => match map.get("$int").or_else(|| map.get("$float")) {
+            Some(Value::String(text)) if text == "-0.0" => number(0.0),
+            Some(Value::String(text)) => match text.parse() {
+                Ok(integer) => PythonKey::Integer(integer),
+                Err(_) => PythonKey::Other(key.to_string()),
+            },
+            _ => PythonKey::Other(key.to_string()),
+        },
+        _ => PythonKey::Other(key.to_string()),
+    }
+}
+
+/// A MessagePack document as tagged JSON.
+///
+/// # Errors
+///
+/// What is wrong with the document, which is in frame `frame`.
+pub fn tagged(
+    document: &[u8],
+    hooks: Hooks,
+    in_full: bool,
+    frame: usize,
+) -> Result<Value, TaggedError> {
+    let fault = |fault| TaggedError { frame, fault };
+    let malformed = |error| fault(TaggedFault::Malformed(error));
+    // Depth, item count and the end are checked before anything is built.
+    let mut whole = Reader::new(document);
+    whole.skip().map_err(malformed)?;
+    whole.finish().map_err(malformed)?;
+    let mut reader = Reader::new(document);
+    let mut builder = Builder::new(hooks, in_full);
+    loop {
+        let token = match reader.peek().map_err(malformed)? {
+            // Checks that it is UTF-8.
+            token @ Token::Str(_) => {
+                reader.str().map_err(malformed)?;
+                token
+            }
+            _ => reader.token().map_err(malformed)?,
+        };
+        if let Some(value) = builder.item(Item::Token(token)).map_err(fault)? {
+            return Ok(value);
+        }
+    }
+}

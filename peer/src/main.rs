@@ -1,0 +1,161 @@
+//! The `daskwire` command.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use daskwire::frame::Prefix;
+use daskwire::message::Layout;
+use daskwire_peer::inspect::{Inspector, Options};
+
+/// The Dask distributed wire protocol, for people.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Take recorded stream bytes apart, message by message
+    Inspect(Inspect),
+}
+
+/// What stands in front of the frames of a message.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PrefixChoice {
+    /// Nothing: distributed up to 2021.2.0
+    None,
+    /// A length of 8 bytes: distributed 2021.3.0 and later
+    U64,
+    /// Find out from the bytes
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayoutChoice {
+    /// Header, body, payload header: distributed 1.14.0 to 2021.3.0
+    Classic,
+    /// Body with placeholders: distributed 2021.3.1 and later
+    Modern,
+    /// Find out from each message
+    Auto,
+}
+
+#[derive(Debug, Args)]
+struct Inspect {
+    /// The recording, or - for standard input
+    file: PathBuf,
+    /// Print one JSON document per message
+    #[arg(long)]
+    json: bool,
+    /// Decompress and merge payloads
+    #[arg(long)]
+    payloads: bool,
+    /// Show byte strings and frames in full (base64 in JSON, for `encode`)
+    #[arg(long)]
+    data: bool,
+    /// What stands in front of the frames
+    #[arg(long, value_enum, default_value = "auto")]
+    prefix: PrefixChoice,
+    /// How messages are laid out in frames
+    #[arg(long, value_enum, default_value = "auto")]
+    layout: LayoutChoice,
+    /// Leave __Set__ and __Enum__ maps as they are, as releases before
+    /// 2020.12.0 do
+    #[arg(long)]
+    plain_maps: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Deeply nested messages become deeply nested JSON, which is printed and
+    // dropped recursively: 1024 levels of it need more than a default stack.
+    let work = std::thread::Builder::new()
+        .stack_size(256 << 20)
+        .spawn(move || run(cli.command));
+    let outcome = match work.map(std::thread::JoinHandle::join) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => Err(format!("cannot start a thread: {error}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("daskwire: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Inspect(arguments) => inspect(&arguments),
+    }
+}
+
+fn read(file: &PathBuf) -> Result<Vec<u8>, String> {
+    if file.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .lock()
+            .read_to_end(&mut bytes)
+            .map_err(|error| format!("standard input: {error}"))?;
+        return Ok(bytes);
+    }
+    std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn inspect(arguments: &Inspect) -> Result<(), String> {
+    let stream = read(&arguments.file)?;
+    let mut options = Options {
+        prefix: match arguments.prefix {
+            PrefixChoice::None => Some(Prefix::None),
+            PrefixChoice::U64 => Some(Prefix::U64),
+            PrefixChoice::Auto => None,
+        },
+        layout: match arguments.layout {
+            LayoutChoice::Classic => Some(Layout::Classic),
+            LayoutChoice::Modern => Some(Layout::Modern),
+            LayoutChoice::Auto => None,
+        },
+        payloads: arguments.payloads,
+        data: arguments.data,
+        ..Options::default()
+    };
+    options.reading.sets_and_enums = !arguments.plain_maps;
+    let name = arguments.file.display();
+    let mut inspector = Inspector::new(&stream, options);
+    if inspector.guessed() {
+        let taken = match inspector.prefix() {
+            Prefix::None => "without a leading length (--prefix none)",
+            Prefix::U64 => "with a leading length (--prefix u64)",
+        };
+        eprintln!("daskwire: {name} can be read in more than one way; taken as a stream {taken}");
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut print = |text: String| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output: {error}")),
+    };
+    let fault = |error| format!("{name}: {error}");
+    let mut is_first = true;
+    while let Some(message) = inspector.next_message().map_err(fault)? {
+        let text = if arguments.json {
+            let document = inspector.json(&message).map_err(fault)?;
+            format!("{document}\n")
+        } else {
+            let text = inspector.text(&message).map_err(fault)?;
+            if is_first { text } else { format!("\n{text}") }
+        };
+        is_first = false;
+        if !print(text)? {
+            break;
+        }
+    }
+    Ok(())
+}
