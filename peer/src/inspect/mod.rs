@@ -165,7 +165,7 @@ impl<'a> Inspector<'a> {
             layout: self
                 .options
                 .layout
-                .unwrap_or_else(|| detect_layout(&frames)),
+                .unwrap_or_else(|| detect_layout(self.prefix, &frames)),
             frames,
         }))
     }
@@ -197,10 +197,14 @@ impl<'a> Inspector<'a> {
 
 /// The layout of a message that does not say it.
 ///
-/// A classic message begins with a header that is empty, or a map that says
-/// nothing but how the body is compressed. A modern body of more than one frame
-/// has to refer to the others, so it is neither.
-pub fn detect_layout(frames: &[&[u8]]) -> Layout {
+/// Streams without a leading number are all of the classic layout. With one, a
+/// classic message (of 2021.3.0) begins with a header that is empty, or a map
+/// that says nothing but how the body is compressed; a modern body of more than
+/// one frame has to refer to the others, so it is neither.
+pub fn detect_layout(prefix: Prefix, frames: &[&[u8]]) -> Layout {
+    if prefix == Prefix::None {
+        return Layout::Classic;
+    }
     let [header, _, ..] = frames else {
         return Layout::Modern;
     };

@@ -115,7 +115,9 @@ fn describe_payload(
             };
             let mut what = family.to_owned();
             if header.is_collection()? {
-                what.push_str(" collection");
+                let name = header.type_serialized()?.unwrap_or_default();
+                let elements = header.sub_headers()?.into_iter().flatten().count();
+                what = format!("{} of {}", name.escape_ascii(), count(elements, "element"));
             }
             for name in [header.type_name()?, header.dtype()?].into_iter().flatten() {
                 what.push(' ');
