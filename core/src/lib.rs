@@ -17,6 +17,7 @@ extern crate alloc;
 
 mod error;
 pub mod frame;
+pub mod handshake;
 mod limits;
 pub mod message;
 pub mod msgpack;
