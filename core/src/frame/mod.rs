@@ -180,6 +180,7 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 ///
 /// # Errors
 ///
+/// * [`EncodeError::NoFrames`]: there are none, and no peer takes that;
 /// * [`EncodeError::BufferTooSmall`]: `out` does not hold it;
 /// * [`EncodeError::TooLong`]: the lengths add up to more than a `u64`.
 pub fn encode_prelude<I>(prefix: Prefix, lengths: I, out: &mut [u8]) -> Result<usize, EncodeError>
@@ -188,6 +189,9 @@ where
     I::IntoIter: ExactSizeIterator + Clone,
 {
     let lengths = lengths.into_iter();
+    if lengths.len() == 0 {
+        return Err(EncodeError::NoFrames);
+    }
     let len = prelude_len(prefix, lengths.len()).ok_or(EncodeError::TooLong)?;
     let available = out.len();
     let place = out.get_mut(..len).ok_or(BufferTooSmall {
@@ -218,6 +222,8 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodeError {
+    /// A message has at least one frame.
+    NoFrames,
     /// The buffer does not hold it.
     BufferTooSmall(BufferTooSmall),
     /// The message is longer than a `u64` or the address space can say.
@@ -233,6 +239,7 @@ impl From<BufferTooSmall> for EncodeError {
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoFrames => f.write_str("a message of no frames; every message has at least one"),
             Self::BufferTooSmall(error) => error.fmt(f),
             Self::TooLong => f.write_str("the message is too long for its prelude"),
         }
@@ -278,9 +285,7 @@ impl<'a> Envelope<'a> {
         let Some((lengths, behind)) = behind.split_at_checked(lengths_len) else {
             let (arrived, _) = behind.as_chunks();
             checker.lengths(arrived, limits)?;
-            return Err(truncated(
-                (head_len as u64).saturating_add(lengths_len as u64),
-            ));
+            return Err(truncated(checker.message_len()));
         };
         let prelude = Prelude::new(lengths);
         checker.lengths(prelude.lengths, limits)?;
