@@ -102,7 +102,7 @@ impl<'a> Handshake<'a> {
 
     /// Takes the compression back if the two ends of the connection have the
     /// same network address, as Dask does since 2023.5.0: between processes of
-    /// one host it costs more than it saves (PROTOCOL HANDSHAKE-5).
+    /// one host it costs more than it saves (PROTOCOL HANDSHAKE-4).
     ///
     /// Compare the addresses of the two ends of the socket, without ports. A
     /// host that is not on the loopback has the same address at both ends too
@@ -155,7 +155,7 @@ impl<'a> Handshake<'a> {
             reader.skip()?;
             let value = reader;
             reader.skip()?;
-            // PROTOCOL HANDSHAKE-2
+            // PROTOCOL HANDSHAKE-2, HANDSHAKE-5
             if key.is_some_and(|key| key == COMPRESSION) {
                 compression = Some(value);
             } else if key.is_some_and(|key| key == PYTHON) {
@@ -176,7 +176,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// Reads a handshake from the frames of a message, and tells the layout
-    /// that the peer uses by them (PROTOCOL HANDSHAKE-6).
+    /// that the peer uses by them (PROTOCOL HANDSHAKE-1).
     ///
     /// One frame is the modern layout. Two frames are the classic one (2.23.0
     /// to 2021.3.0), where a header comes first; it is empty, or a map for a
@@ -244,7 +244,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// What this side and its peer agree on: the lower pickle protocol, and
-    /// compression if both name the same codec (PROTOCOL HANDSHAKE-4).
+    /// compression if both name the same codec (PROTOCOL HANDSHAKE-3).
     ///
     /// A name that is not ours is no error, it means no compression. It does
     /// not matter which of the two calls this, both get the same.
@@ -312,7 +312,7 @@ fn check_header(header: &[u8], limits: &Limits) -> Result<(), HandshakeError> {
 }
 
 /// Tells from the first 8 bytes of a stream whether a `u64` stands in front of
-/// its messages; to be asked for the handshake alone (PROTOCOL HANDSHAKE-6).
+/// its messages; to be asked for the handshake alone (PROTOCOL FRAME-13).
 ///
 /// A bare message begins with its frame count, which is 2 for a handshake.
 /// With a leading number the count comes later: the number covers the count

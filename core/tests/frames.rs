@@ -170,7 +170,7 @@ impl Random {
 
 // Cuts.
 
-/// PROTOCOL FRAME-1, FRAME-2, FRAME-3, FRAME-4
+// PROTOCOL FRAME-1, FRAME-2, FRAME-3, FRAME-4, FRAME-5, FRAME-6, FRAME-7
 #[test]
 fn every_split_in_two_gives_the_same_frames() {
     for (prefix, bytes) in messages() {
@@ -194,6 +194,7 @@ fn byte_by_byte_gives_the_same_frames() {
     }
 }
 
+// PROTOCOL FRAME-12
 #[test]
 fn messages_one_after_the_other_are_kept_apart() {
     for prefix in PREFIXES {
@@ -371,7 +372,7 @@ fn fault(at: u64, kind: FrameErrorKind) -> FrameError {
 
 // Counts and lengths.
 
-/// PROTOCOL FRAME-1
+// PROTOCOL FRAME-10
 #[test]
 fn a_message_has_frames() {
     let none = FrameErrorKind::NoFrames;
@@ -379,6 +380,7 @@ fn a_message_has_frames() {
     assert_eq!(error_of(&[8, 0], Prefix::U64, Limits::HOST), fault(8, none));
 }
 
+// PROTOCOL FRAME-11
 #[test]
 fn counts_of_any_size_are_refused_by_the_limit() {
     for count in [
@@ -451,6 +453,7 @@ fn lengths_beyond_the_address_space_are_refused_without_a_limit() {
     }
 }
 
+// PROTOCOL FRAME-11
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn sums_that_wrap_are_refused() {
@@ -519,7 +522,7 @@ fn limits_hold_to_the_byte() {
 
 // The leading number.
 
-/// PROTOCOL FRAME-4
+// PROTOCOL FRAME-7, FRAME-8
 #[test]
 fn the_leading_number_may_end_after_any_frame() {
     let frames: [&[u8]; 4] = [b"body", b"", b"header", b"payload"];
@@ -822,7 +825,7 @@ fn frames_of_many_gigabytes_can_be_announced() {
 
 // Writing.
 
-/// PROTOCOL FRAME-5
+// PROTOCOL FRAME-9
 #[test]
 fn preludes_are_written_as_the_newest_release_writes_them() {
     let mut out = [0xa5; 24];

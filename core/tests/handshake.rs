@@ -96,7 +96,7 @@ fn frames<'a>(bytes: &'a [u8], slots: &'a mut [&'a [u8]]) -> &'a [&'a [u8]] {
     envelope.prelude.split(envelope.frames, slots).unwrap()
 }
 
-/// PROTOCOL HANDSHAKE-1, HANDSHAKE-6
+// PROTOCOL HANDSHAKE-1, HANDSHAKE-2
 #[test]
 fn recorded_handshakes_are_read_and_written_to_the_byte() {
     for (name, bytes, prefix, layout, expected) in RECORDED {
@@ -237,7 +237,7 @@ fn every_bit_flip_of_a_message_is_a_handshake_or_a_typed_error() {
     }
 }
 
-/// PROTOCOL HANDSHAKE-2
+// PROTOCOL HANDSHAKE-5
 #[test]
 fn required_keys_must_be_there() {
     let missing = |key| Err(HandshakeError::Missing { key });
@@ -377,6 +377,7 @@ fn other_values_than_maps_are_refused() {
     }
 }
 
+// PROTOCOL HANDSHAKE-5
 #[test]
 fn unknown_keys_are_ignored_whatever_they_are() {
     let document = b"\x86\xc0\xa1x\x92\x01\x02\x81\xa1y\x90\xa5extra\x82\xa1a\x01\xa1b\x02\
@@ -397,6 +398,7 @@ fn the_last_of_two_equal_keys_counts() {
     assert_eq!((read.compression, read.pickle_protocol), (Some("lz4"), 4));
 }
 
+// PROTOCOL HANDSHAKE-6
 #[test]
 fn limits_hold() {
     let long = Limits {
@@ -432,7 +434,7 @@ fn limits_hold() {
     }
 }
 
-/// PROTOCOL HANDSHAKE-4
+// PROTOCOL HANDSHAKE-3
 #[test]
 fn the_lower_protocol_and_the_common_codec_are_agreed_on() {
     let with = |compression, pickle_protocol| Handshake {
@@ -458,7 +460,7 @@ fn the_lower_protocol_and_the_common_codec_are_agreed_on() {
     }
 }
 
-/// PROTOCOL HANDSHAKE-5
+// PROTOCOL HANDSHAKE-4
 #[test]
 fn there_is_no_compression_within_one_host() {
     let ours = Handshake::new(Some("lz4"));
@@ -505,7 +507,7 @@ fn the_number_of_frames_tells_the_layout() {
     assert!(matches!(from(&[b""]), Err(HandshakeError::Malformed(_))));
 }
 
-/// PROTOCOL HANDSHAKE-6
+// PROTOCOL FRAME-13
 #[test]
 fn the_first_number_tells_the_prefix() {
     for (first, prefix) in [

@@ -2,7 +2,7 @@
 //!
 //! A message is a list of frames. On a stream it begins with the *prelude*:
 //! the number of frames and the length of each, as little-endian `u64`
-//! (PROTOCOL FRAME-1). Since release 2021.3.0 another `u64` stands in front,
+//! (PROTOCOL FRAME-1, FRAME-2). Since release 2021.3.0 another `u64` stands in front,
 //! see [`Prefix`].
 //!
 //! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
@@ -52,14 +52,14 @@ pub use storage::{Arena, FrameBuffers, PreludeStorage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// Nothing: the documented protocol, distributed up to 2021.2.0
-    /// (PROTOCOL FRAME-2).
+    /// (PROTOCOL FRAME-5).
     None,
     /// A `u64`, with one of two meanings that one reader covers.
     ///
     /// From 2021.3.0 to 2023.10.1 it is the length of everything behind it
-    /// (PROTOCOL FRAME-3); since 2023.11.0 it is how much of that the reader
+    /// (PROTOCOL FRAME-6); since 2023.11.0 it is how much of that the reader
     /// should take in one go, which ends with some frame but not always with
-    /// the last (PROTOCOL FRAME-4). The lengths in the prelude are the truth
+    /// the last (PROTOCOL FRAME-7). The lengths in the prelude are the truth
     /// in both cases. We write the first meaning, which every release since
     /// 2021.3.0 reads.
     U64,
@@ -166,7 +166,7 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 /// returns how many bytes it took.
 ///
 /// With [`Prefix::U64`] the leading number is the length of everything behind
-/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-5).
+/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-9).
 ///
 /// ```
 /// use daskwire::frame::{encode_prelude, Prefix};
@@ -483,9 +483,11 @@ impl Checker {
         };
         let frame_count = words.next().unwrap_or_default();
         let fault = |at, kind| Err(FrameError { at, kind });
+        // PROTOCOL FRAME-10
         if frame_count == 0 {
             return fault(prefix.count_at(), FrameErrorKind::NoFrames);
         }
+        // PROTOCOL FRAME-11
         if frame_count > limits.frame_count {
             let kind = FrameErrorKind::TooManyFrames {
                 count: frame_count,
@@ -546,6 +548,7 @@ impl Checker {
             let index = self.seen;
             let at = (self.prefix.head_len() as u64).saturating_add(index.saturating_mul(8));
             let fault = |kind| Err(FrameError { at, kind });
+            // PROTOCOL FRAME-11
             if len > limits.frame_len {
                 return fault(FrameErrorKind::FrameTooLong {
                     index,
@@ -584,6 +587,7 @@ impl Checker {
 
     /// To be called when all lengths have been seen.
     fn finish(&self) -> Result<(), FrameError> {
+        // PROTOCOL FRAME-8
         match self.hint {
             Some(value) if !self.hint_met => Err(FrameError {
                 at: 0,
