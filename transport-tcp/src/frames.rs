@@ -137,10 +137,9 @@ impl Arriving {
                 self.own_index = Some(index);
                 self.own.push(Vec::new());
             }
-            let Some(last) = self.own.last_mut() else {
-                return Err(CommError::OutOfMemory { len });
-            };
-            (last, len)
+            // There is one: the lines above push the first.
+            let last = self.own.len() - 1;
+            (&mut self.own[last], len)
         };
         if room.capacity() - room.len() < wanted {
             let least = room.len().saturating_add(wanted);
