@@ -176,7 +176,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// Reads a handshake from the frames of a message, and tells the layout
-    /// that the peer uses by them (PROTOCOL HANDSHAKE-1).
+    /// that the peer uses by them (PROTOCOL FRAME-13).
     ///
     /// One frame is the modern layout. Two frames are the classic one (2.23.0
     /// to 2021.3.0), where a header comes first; it is empty, or a map for a
