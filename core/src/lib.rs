@@ -1,4 +1,58 @@
-//! The Dask `distributed` wire protocol as a codec.
+//! The wire protocol of Dask `distributed` as a codec: frames, headers and
+//! messages, into and out of buffers that the caller supplies.
+//!
+//! Schedulers, workers and clients of [Dask] exchange messages: a MessagePack
+//! map, and payloads that travel in frames of their own. This crate reads and
+//! writes them as every release from 1.14.0 (2016) to 2026.8.0 does. It does no
+//! I/O, needs no heap and no unsafe code, and does not panic, whatever the
+//! input. The rules of the wire, each with its number, are in `PROTOCOL.md`
+//! beside this crate; the code cites them.
+//!
+//! From the bytes up:
+//!
+//! | module | what it is about |
+//! | --- | --- |
+//! | [`frame`] | messages on a stream of bytes: the prelude, incremental decoding |
+//! | [`msgpack`] | documents: a pull reader and a measuring writer |
+//! | [`message`] | both layouts in one model: a body with payloads at places |
+//! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
+//! | [`handshake`] | the first message of a comm, and what follows from it |
+//! | [`display`] | any bytes as text, for people |
+//!
+//! What is accepted from a peer is bounded by [`Limits`], everywhere. Errors
+//! say whose turn it is: [`BufferTooSmall`] is the caller's; an error with an
+//! offset is the peer's.
+//!
+//! # From a stream to a value
+//!
+//! ```
+//! use daskwire::Limits;
+//! use daskwire::frame::{Envelope, Prefix};
+//! use daskwire::message::{Layout, Level, Message, Place, Reading};
+//!
+//! // What a scheduler sends: {"op": "ping", "reply": true}
+//! let stream = b"\x20\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\
+//!     \x82\xa2op\xa4ping\xa5reply\xc3";
+//!
+//! let envelope = Envelope::parse(stream, Prefix::U64, &Limits::HOST)?;
+//! let mut slots = [&[][..]; 4];
+//! let frames = envelope.prelude.split(envelope.frames, &mut slots)?;
+//!
+//! let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
+//! let message = Message::open(
+//!     frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//! )?;
+//! assert!(message.op().is_some_and(|op| op == "ping"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading,
+//! without a heap), `zstd` (reading, brings `alloc`), `alloc` (storage that
+//! grows). Features add items and never change what the others do.
+//!
+//! [Dask]: https://docs.dask.org
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(
@@ -21,6 +75,7 @@ pub mod compression;
 pub mod display;
 mod error;
 pub mod frame;
+pub mod handshake;
 mod limits;
 pub mod message;
 pub mod msgpack;

@@ -219,18 +219,27 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     }
 
     /// Copies from `input` what the message takes, and returns how much that
-    /// was. What is left belongs to the next message.
+    /// was. What is left belongs to the next message, unless the message is
+    /// not complete: then `frames` has no room, and the next call says so.
     ///
     /// # Errors
     ///
-    /// As [`space`](Self::space) and [`advance`](Self::advance).
+    /// As [`space`](Self::space) and [`advance`](Self::advance). After an error
+    /// for want of room nothing was taken: push the same input again once
+    /// there is some.
     pub fn push<B>(&mut self, input: &[u8], frames: &mut B) -> Result<usize, FrameError>
     where
         B: FrameBuffers + ?Sized,
     {
+        self.wanted()?;
         let mut rest = input;
-        loop {
-            let space = self.space(frames)?;
+        while !rest.is_empty() {
+            let space = match self.space(frames) {
+                Ok(space) => space,
+                // What was taken must be told; the error will come again.
+                Err(_) if rest.len() < input.len() => break,
+                Err(error) => return Err(error),
+            };
             let len = space.len().min(rest.len());
             let (Some(place), Some((now, later))) =
                 (space.get_mut(..len), rest.split_at_checked(len))

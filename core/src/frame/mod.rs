@@ -2,7 +2,7 @@
 //!
 //! A message is a list of frames. On a stream it begins with the *prelude*:
 //! the number of frames and the length of each, as little-endian `u64`
-//! (PROTOCOL FRAME-1). Since release 2021.3.0 another `u64` stands in front,
+//! (PROTOCOL FRAME-1, FRAME-2). Since release 2021.3.0 another `u64` stands in front,
 //! see [`Prefix`].
 //!
 //! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
@@ -52,14 +52,14 @@ pub use storage::{Arena, FrameBuffers, PreludeStorage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
     /// Nothing: the documented protocol, distributed up to 2021.2.0
-    /// (PROTOCOL FRAME-2).
+    /// (PROTOCOL FRAME-5).
     None,
     /// A `u64`, with one of two meanings that one reader covers.
     ///
     /// From 2021.3.0 to 2023.10.1 it is the length of everything behind it
-    /// (PROTOCOL FRAME-3); since 2023.11.0 it is how much of that the reader
+    /// (PROTOCOL FRAME-6); since 2023.11.0 it is how much of that the reader
     /// should take in one go, which ends with some frame but not always with
-    /// the last (PROTOCOL FRAME-4). The lengths in the prelude are the truth
+    /// the last (PROTOCOL FRAME-7). The lengths in the prelude are the truth
     /// in both cases. We write the first meaning, which every release since
     /// 2021.3.0 reads.
     U64,
@@ -166,7 +166,7 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 /// returns how many bytes it took.
 ///
 /// With [`Prefix::U64`] the leading number is the length of everything behind
-/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-5).
+/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-9).
 ///
 /// ```
 /// use daskwire::frame::{encode_prelude, Prefix};
@@ -180,6 +180,7 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 ///
 /// # Errors
 ///
+/// * [`EncodeError::NoFrames`]: there are none, and no peer takes that;
 /// * [`EncodeError::BufferTooSmall`]: `out` does not hold it;
 /// * [`EncodeError::TooLong`]: the lengths add up to more than a `u64`.
 pub fn encode_prelude<I>(prefix: Prefix, lengths: I, out: &mut [u8]) -> Result<usize, EncodeError>
@@ -188,6 +189,9 @@ where
     I::IntoIter: ExactSizeIterator + Clone,
 {
     let lengths = lengths.into_iter();
+    if lengths.len() == 0 {
+        return Err(EncodeError::NoFrames);
+    }
     let len = prelude_len(prefix, lengths.len()).ok_or(EncodeError::TooLong)?;
     let available = out.len();
     let place = out.get_mut(..len).ok_or(BufferTooSmall {
@@ -218,6 +222,8 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodeError {
+    /// A message has at least one frame.
+    NoFrames,
     /// The buffer does not hold it.
     BufferTooSmall(BufferTooSmall),
     /// The message is longer than a `u64` or the address space can say.
@@ -233,6 +239,7 @@ impl From<BufferTooSmall> for EncodeError {
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoFrames => f.write_str("a message of no frames; every message has at least one"),
             Self::BufferTooSmall(error) => error.fmt(f),
             Self::TooLong => f.write_str("the message is too long for its prelude"),
         }
@@ -278,9 +285,7 @@ impl<'a> Envelope<'a> {
         let Some((lengths, behind)) = behind.split_at_checked(lengths_len) else {
             let (arrived, _) = behind.as_chunks();
             checker.lengths(arrived, limits)?;
-            return Err(truncated(
-                (head_len as u64).saturating_add(lengths_len as u64),
-            ));
+            return Err(truncated(checker.message_len()));
         };
         let prelude = Prelude::new(lengths);
         checker.lengths(prelude.lengths, limits)?;
@@ -478,9 +483,11 @@ impl Checker {
         };
         let frame_count = words.next().unwrap_or_default();
         let fault = |at, kind| Err(FrameError { at, kind });
+        // PROTOCOL FRAME-10
         if frame_count == 0 {
             return fault(prefix.count_at(), FrameErrorKind::NoFrames);
         }
+        // PROTOCOL FRAME-11
         if frame_count > limits.frame_count {
             let kind = FrameErrorKind::TooManyFrames {
                 count: frame_count,
@@ -541,6 +548,7 @@ impl Checker {
             let index = self.seen;
             let at = (self.prefix.head_len() as u64).saturating_add(index.saturating_mul(8));
             let fault = |kind| Err(FrameError { at, kind });
+            // PROTOCOL FRAME-11
             if len > limits.frame_len {
                 return fault(FrameErrorKind::FrameTooLong {
                     index,
@@ -579,6 +587,7 @@ impl Checker {
 
     /// To be called when all lengths have been seen.
     fn finish(&self) -> Result<(), FrameError> {
+        // PROTOCOL FRAME-8
         match self.hint {
             Some(value) if !self.hint_met => Err(FrameError {
                 at: 0,

@@ -92,6 +92,9 @@ impl PreludeStorage for alloc::vec::Vec<u8> {
 }
 
 /// One vector a frame, grown with what arrives.
+///
+/// Clear it between messages: empty frames are never asked for, so a vector
+/// in their place stays as it was, and those at the end are not even added.
 #[cfg(feature = "alloc")]
 impl FrameBuffers for alloc::vec::Vec<alloc::vec::Vec<u8>> {
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {

@@ -1,0 +1,283 @@
+//! A comm and its handshake.
+
+use core::fmt;
+use core::time::Duration;
+use std::borrow::Cow;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use wire::Limits;
+use wire::frame::Prefix;
+use wire::handshake::{self, Handshake};
+use wire::message::Layout;
+use wire::msgpack::Writer;
+
+use crate::address::same_host;
+use crate::{Address, Closed, CommError, CommReader, CommWriter, Frames, Phase};
+
+/// How comms are made.
+///
+/// ```
+/// use core::time::Duration;
+/// use daskwire_tcp::Options;
+/// let options = Options {
+///     handshake_timeout: Duration::from_secs(5),
+///     ..Options::default()
+/// };
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long making a connection may take, names and all. The handshake
+    /// is not part of it.
+    pub connect_timeout: Duration,
+    /// How long the handshake may take. Peers in Python can be busy for
+    /// seconds before they look at a new connection; a short time here makes
+    /// them look dead when they are only slow.
+    pub handshake_timeout: Duration,
+    /// The codec to ask for, by its name on the wire. It is used if the peer
+    /// asks for the same and is on another host. Name only what you have.
+    pub compression: Option<Cow<'static, str>>,
+    /// What is accepted from a peer after the handshake.
+    pub limits: Limits,
+    /// Which form of the wire to use.
+    pub wire: Wire,
+}
+
+impl Default for Options {
+    /// 30 seconds for each of connection and handshake, no compression (as
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`].
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(30),
+            compression: None,
+            limits: Limits::HOST,
+            wire: Wire::Auto,
+        }
+    }
+}
+
+/// Which form of the wire to use: releases differ in how they frame and lay
+/// out messages, and nothing announces it (PROTOCOL FRAME-13).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wire {
+    /// Whoever connects speaks the newest form, which 2021.3.1 and later
+    /// understand; whoever listens answers in kind.
+    #[default]
+    Auto,
+    /// Speak this form, and refuse peers that frame their messages otherwise.
+    Speak {
+        /// How messages are framed.
+        prefix: Prefix,
+        /// How the handshake is laid out.
+        layout: Layout,
+    },
+    /// Wait for the handshake of the peer and answer in kind. Of two sides
+    /// only one can do so, and every Dask release from 2.23.0 on speaks
+    /// without being spoken to.
+    Answer,
+}
+
+/// Which side of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It asked for the connection.
+    Connector,
+    /// It was asked.
+    Listener,
+}
+
+/// What the two sides of a comm agreed on, and what was seen of the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Agreement {
+    /// The codec to compress with, by its name on the wire.
+    pub compression: Option<Cow<'static, str>>,
+    /// The pickle protocol to write.
+    pub pickle_protocol: u8,
+    /// The version of Python that the peer names, if it does.
+    pub peer_python: Option<[u64; 3]>,
+    /// How messages are framed, in both directions.
+    pub prefix: Prefix,
+    /// How the peer lays out its messages.
+    pub layout: Layout,
+}
+
+/// A connection with messages on it, after the handshake.
+pub struct Comm<R = OwnedReadHalf, W = OwnedWriteHalf> {
+    reader: CommReader<R>,
+    writer: CommWriter<W>,
+    agreement: Agreement,
+    local: Address,
+    peer: Address,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
+    /// Does the handshake over a connection that stands.
+    ///
+    /// [`connect`](crate::connect) and [`Incoming`](crate::Incoming) do this
+    /// for TCP; this is for other streams. `local` and `peer` are the two ends;
+    /// the same host at both means no compression.
+    ///
+    /// # Errors
+    ///
+    /// * [`CommError::Timeout`] after [`Options::handshake_timeout`];
+    /// * [`CommError::Handshake`], [`CommError::Frame`] or
+    ///   [`CommError::Prefix`] if the peer sends no handshake that we
+    ///   understand;
+    /// * [`CommError::Closed`], [`CommError::Io`] if the connection ends.
+    pub async fn establish(
+        reader: R,
+        writer: W,
+        (local, peer): (Address, Address),
+        role: Role,
+        options: &Options,
+    ) -> Result<Self, CommError> {
+        let after = options.handshake_timeout;
+        let same_host = same_host(&local, &peer);
+        let handshake = shake_hands(reader, writer, same_host, role, options);
+        match tokio::time::timeout(after, handshake).await {
+            Ok(outcome) => {
+                let (reader, writer, agreement) = outcome?;
+                Ok(Self {
+                    reader,
+                    writer,
+                    agreement,
+                    local,
+                    peer,
+                })
+            }
+            Err(_) => Err(CommError::Timeout {
+                phase: Phase::Handshake,
+                after,
+            }),
+        }
+    }
+
+    /// [`CommReader::read_message`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
+        self.reader.read_message().await
+    }
+
+    /// [`CommWriter::write_message`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn write_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
+        self.writer.write_message(frames).await
+    }
+
+    /// [`CommWriter::close`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn close(&mut self) -> Result<(), CommError> {
+        self.writer.close().await
+    }
+}
+
+impl<R, W> Comm<R, W> {
+    /// The two halves, to read and write at the same time.
+    pub fn split(self) -> (CommReader<R>, CommWriter<W>) {
+        (self.reader, self.writer)
+    }
+
+    /// What was agreed on.
+    pub const fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// The address of this end.
+    pub const fn local_address(&self) -> &Address {
+        &self.local
+    }
+
+    /// The address of the other end.
+    pub const fn peer_address(&self) -> &Address {
+        &self.peer
+    }
+}
+
+impl<R, W> fmt::Debug for Comm<R, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Comm")
+            .field("local", &format_args!("{}", self.local))
+            .field("peer", &format_args!("{}", self.peer))
+            .field("agreement", &self.agreement)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    reader: R,
+    writer: W,
+    same_host: bool,
+    role: Role,
+    options: &Options,
+) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
+    let ours = Handshake::new(options.compression.as_deref()).same_host(same_host);
+    let form = match (options.wire, role) {
+        (Wire::Speak { prefix, layout }, _) => Some((prefix, layout)),
+        (Wire::Auto, Role::Connector) => Some((Prefix::U64, Layout::Modern)),
+        (Wire::Auto, Role::Listener) | (Wire::Answer, _) => None,
+    };
+    let (prefix, _) = form.unwrap_or((Prefix::U64, Layout::Modern));
+    // PROTOCOL HANDSHAKE-6
+    let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
+    let mut writer = CommWriter::new(writer, prefix);
+    if let Some((_, layout)) = form {
+        send(&mut writer, &ours, layout).await?;
+    }
+
+    // What is neither, the decoder will refuse.
+    let first = reader.first_bytes().await?;
+    let found = handshake::detect_prefix(&first).unwrap_or(prefix);
+    if form.is_some() && found != prefix {
+        return Err(CommError::Prefix { peer: found });
+    }
+    reader.restart(found, Limits::HANDSHAKE);
+    writer.set_prefix(found);
+    let frames = match reader.read_message().await? {
+        Some(frames) => frames,
+        None => return Err(Closed::BeforeHandshake.into()),
+    };
+    let (theirs, layout) = Handshake::from_frames(&frames, &Limits::HANDSHAKE)?;
+    if form.is_none() {
+        send(&mut writer, &ours, layout).await?;
+    }
+
+    let agreed = ours.negotiate(&theirs);
+    let agreement = Agreement {
+        // Only our own name can have been agreed on.
+        compression: agreed.compression.and(options.compression.clone()),
+        pickle_protocol: agreed.pickle_protocol,
+        peer_python: theirs.python,
+        prefix: found,
+        layout,
+    };
+    reader.restart(found, options.limits);
+    Ok((reader, writer, agreement))
+}
+
+async fn send<W: AsyncWrite + Unpin>(
+    writer: &mut CommWriter<W>,
+    handshake: &Handshake<'_>,
+    layout: Layout,
+) -> Result<(), CommError> {
+    // Measured by the same code that writes.
+    let mut measure = Writer::new(&mut []);
+    handshake.encode(&mut measure);
+    let mut document = vec![0; measure.len()];
+    handshake.encode(&mut Writer::new(&mut document));
+    match layout {
+        Layout::Modern => writer.write_message(&[&document[..]]).await,
+        Layout::Classic => writer.write_message(&[b"", &document[..]]).await,
+    }
+}

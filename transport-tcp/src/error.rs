@@ -1,0 +1,189 @@
+//! What can go wrong with a comm.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+
+use wire::frame::{EncodeError, FrameError, Prefix};
+use wire::handshake::HandshakeError;
+
+use crate::Address;
+
+/// Why a comm cannot be had, or is over.
+///
+/// All but [`CommError::Encode`] end the comm.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CommError {
+    /// The connection ended where it should not have.
+    Closed(Closed),
+    /// Something took longer than [`Options`](crate::Options) allow.
+    Timeout {
+        /// What took so long.
+        phase: Phase,
+        /// How long it was given.
+        after: Duration,
+    },
+    /// The peer sent what is no message, or one beyond the limits.
+    Frame(FrameError),
+    /// The peer's first message is no handshake.
+    Handshake(HandshakeError),
+    /// The peer frames its messages in another way than this side was told to
+    /// ([`Wire`](crate::Wire)).
+    Prefix {
+        /// What the peer does.
+        peer: Prefix,
+    },
+    /// What was to be sent is no message. The comm is as good as before.
+    Encode(EncodeError),
+    /// There is no memory for what arrived.
+    OutOfMemory {
+        /// How many bytes were needed at once.
+        len: usize,
+    },
+    /// No connection could be made.
+    Connect {
+        /// Where to.
+        address: Address,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The address cannot be listened on.
+    Bind {
+        /// Which one.
+        address: Address,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The connection broke.
+    Io(io::Error),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closed {
+    /// The peer closed it before it had sent its handshake.
+    BeforeHandshake,
+    /// The peer closed it in the middle of a message.
+    WithinMessage(FrameError),
+    /// A write was dropped after part of a message had left, so nothing more
+    /// can be sent that the peer would understand.
+    WriteCancelled,
+    /// An earlier error, which was returned then, ended this half of the comm.
+    Earlier,
+    /// This side closed it.
+    Here,
+}
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Making the connection.
+    Connect,
+    /// The handshake.
+    Handshake,
+}
+
+impl CommError {
+    /// Whether the connection is simply gone, as it is when a peer stops or is
+    /// killed: nobody broke a rule.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Self::Closed(_) => true,
+            Self::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected
+                    | io::ErrorKind::TimedOut
+                    | io::ErrorKind::UnexpectedEof
+            ),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for CommError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed(closed) => closed.fmt(f),
+            Self::Timeout { phase, after } => {
+                let what = match phase {
+                    Phase::Connect => "no connection was made",
+                    Phase::Handshake => "the peer did not finish the handshake",
+                };
+                write!(f, "{what} within {after:?}")
+            }
+            Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
+            Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
+            Self::Prefix { peer: Prefix::None } => f.write_str(
+                "the peer sends no leading length, as distributed did up to 2021.2.0, \
+                 and this side was told to expect one",
+            ),
+            Self::Prefix { peer: Prefix::U64 } => f.write_str(
+                "the peer sends a leading length, as distributed does since 2021.3.0, \
+                 and this side was told to expect none",
+            ),
+            Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
+            Self::OutOfMemory { len } => {
+                write!(f, "no memory for {len} bytes of a message that is arriving")
+            }
+            Self::Connect { address, error } => {
+                write!(f, "cannot connect to {address}: {error}")
+            }
+            Self::Bind { address, error } => write!(f, "cannot listen on {address}: {error}"),
+            Self::Io(error) => write!(f, "the connection failed: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BeforeHandshake => {
+                f.write_str("the peer closed the connection before its handshake")
+            }
+            Self::WithinMessage(error) => {
+                write!(
+                    f,
+                    "the peer closed the connection within a message: {error}"
+                )
+            }
+            Self::WriteCancelled => f.write_str(
+                "an earlier write was cancelled after part of its message had been sent, \
+                 so this comm cannot send any more",
+            ),
+            Self::Earlier => f.write_str("the comm is closed after an earlier error"),
+            Self::Here => f.write_str("the comm was closed on this side"),
+        }
+    }
+}
+
+impl core::error::Error for CommError {}
+
+impl From<Closed> for CommError {
+    fn from(closed: Closed) -> Self {
+        Self::Closed(closed)
+    }
+}
+
+impl From<FrameError> for CommError {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl From<HandshakeError> for CommError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl From<EncodeError> for CommError {
+    fn from(error: EncodeError) -> Self {
+        Self::Encode(error)
+    }
+}

@@ -1,0 +1,328 @@
+//! Reading messages.
+
+use core::fmt;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::tcp::OwnedReadHalf;
+use wire::Limits;
+use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Wanted};
+
+use crate::frames::{Arriving, Frames};
+use crate::{Closed, CommError};
+
+/// Read ahead at first, in bytes: most messages are smaller, and thousands of
+/// comms may be idle with a buffer each.
+const INPUT_MIN: usize = 2 << 10;
+
+/// Read ahead at most, in bytes, where messages come in thick.
+const INPUT_MAX: usize = 64 << 10;
+
+/// Tables of lengths above this are not kept for the next message.
+const KEPT_FRAME_COUNT: usize = 512;
+
+/// The half of a comm that messages arrive on.
+///
+/// Small messages are taken from a small buffer, several with one read; large
+/// frames are read straight into memory that becomes the frame.
+pub struct CommReader<R = OwnedReadHalf> {
+    io: R,
+    input: Input,
+    prefix: Prefix,
+    limits: Limits,
+    decoder: FrameDecoder<Vec<u8>>,
+    arriving: Arriving,
+    failed: bool,
+}
+
+impl<R: AsyncRead + Unpin> CommReader<R> {
+    /// Reads messages from `io`, which stands at the beginning of one.
+    ///
+    /// There is no handshake; [`Comm::establish`](crate::Comm::establish) does
+    /// that.
+    pub const fn new(io: R, prefix: Prefix, limits: Limits) -> Self {
+        Self {
+            io,
+            input: Input::new(),
+            prefix,
+            limits,
+            decoder: FrameDecoder::new(prefix, Vec::new(), limits),
+            arriving: Arriving::new(),
+            failed: false,
+        }
+    }
+
+    /// Reads the next message. `None` when the peer has closed the connection
+    /// between two messages.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe. What has arrived of a message stays here,
+    /// not in the future; the next call goes on from there.
+    ///
+    /// # Errors
+    ///
+    /// * [`CommError::Closed`] if the connection ends within a message;
+    /// * [`CommError::Frame`] if the peer breaks the framing or the limits;
+    /// * [`CommError::OutOfMemory`], [`CommError::Io`].
+    ///
+    /// There are no messages after an error.
+    pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
+        if self.failed {
+            return Err(Closed::Earlier.into());
+        }
+        let outcome = self.read_next().await;
+        self.failed = outcome.is_err();
+        outcome
+    }
+
+    async fn read_next(&mut self) -> Result<Option<Frames>, CommError> {
+        loop {
+            match self.decoder.wanted()? {
+                Wanted::Prelude { .. } => {
+                    if self.input.is_empty() && !self.input.fill(&mut self.io).await? {
+                        return if self.decoder.is_idle() {
+                            Ok(None)
+                        } else {
+                            Err(self.truncated())
+                        };
+                    }
+                    let mut frames = NoFrames;
+                    let space = self.decoder.space(&mut frames)?;
+                    let count = self.input.take_into(space);
+                    self.decoder.advance(count)?;
+                }
+                Wanted::Frame { index, len, filled } => {
+                    let missing = len - filled;
+                    let prelude = || self.decoder.prelude();
+                    let count = if !self.input.is_empty() {
+                        let bytes = self.input.take(missing);
+                        let room = self.arriving.room(index, len, bytes.len(), prelude)?;
+                        room.extend_from_slice(bytes);
+                        bytes.len()
+                    } else if missing < self.input.capacity {
+                        if !self.input.fill(&mut self.io).await? {
+                            return Err(self.truncated());
+                        }
+                        continue;
+                    } else {
+                        let room = self.arriving.room(index, len, 1, prelude)?;
+                        // The limit keeps the next message out of this frame.
+                        let mut io = (&mut self.io).take(missing as u64);
+                        match io.read_buf(room).await.map_err(CommError::Io)? {
+                            0 => return Err(self.truncated()),
+                            count => count,
+                        }
+                    };
+                    // No await since the bytes were taken: a future that is
+                    // dropped has taken none, or has counted them.
+                    self.decoder.advance(count)?;
+                }
+                _ => return self.finish().map(Some),
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<Frames, CommError> {
+        let Some(prelude) = self.decoder.prelude() else {
+            return Err(Closed::Earlier.into());
+        };
+        let frame_count = prelude.frame_count();
+        let frames = core::mem::replace(&mut self.arriving, Arriving::new()).finish(prelude);
+        if frame_count > KEPT_FRAME_COUNT {
+            self.restart(self.prefix, self.limits);
+        } else {
+            self.decoder.reset();
+        }
+        Ok(frames)
+    }
+
+    /// Between two messages: reads those that follow in another way.
+    pub(crate) fn restart(&mut self, prefix: Prefix, limits: Limits) {
+        (self.prefix, self.limits) = (prefix, limits);
+        self.decoder = FrameDecoder::new(prefix, Vec::new(), limits);
+    }
+
+    /// The first 8 bytes of the stream, without taking them.
+    pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
+        loop {
+            if let Some(first) = self.input.bytes().first_chunk() {
+                return Ok(*first);
+            }
+            if !self.input.fill(&mut self.io).await? {
+                return Err(Closed::BeforeHandshake.into());
+            }
+        }
+    }
+
+    fn truncated(&self) -> CommError {
+        match self.decoder.end() {
+            Err(error) => Closed::WithinMessage(error).into(),
+            Ok(()) => Closed::Earlier.into(),
+        }
+    }
+
+    /// The stream. What was read ahead is not in it any more.
+    pub fn into_inner(self) -> R {
+        self.io
+    }
+
+    /// The stream.
+    pub const fn get_ref(&self) -> &R {
+        &self.io
+    }
+
+    /// Bytes allocated for what has arrived.
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.input.bytes.capacity() + self.arriving.capacity()
+    }
+}
+
+impl<R> fmt::Debug for CommReader<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommReader")
+            .field("prefix", &self.prefix)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Frames go where the decoder cannot look: into memory not initialised.
+struct NoFrames;
+
+impl FrameBuffers for NoFrames {
+    fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
+        None
+    }
+}
+
+/// What was read ahead.
+struct Input {
+    bytes: Vec<u8>,
+    /// How many of them have been taken.
+    taken: usize,
+    /// How much to read ahead.
+    capacity: usize,
+    /// How much the last read brought, if nobody has drawn conclusions yet.
+    last: Option<usize>,
+}
+
+impl Input {
+    const fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            taken: 0,
+            capacity: INPUT_MIN,
+            last: None,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.taken..).unwrap_or_default()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
+    fn take(&mut self, at_most: usize) -> &[u8] {
+        let start = self.taken;
+        let end = self.bytes.len().min(start.saturating_add(at_most));
+        self.taken = end;
+        self.bytes.get(start..end).unwrap_or_default()
+    }
+
+    fn take_into(&mut self, space: &mut [u8]) -> usize {
+        let bytes = self.take(space.len());
+        let (place, _) = space.split_at_mut(bytes.len());
+        place.copy_from_slice(bytes);
+        place.len()
+    }
+
+    /// Reads once, and tells whether there was anything to read. Cancel safe.
+    async fn fill<R: AsyncRead + Unpin>(&mut self, io: &mut R) -> Result<bool, CommError> {
+        if self.is_empty() {
+            self.bytes.clear();
+            self.taken = 0;
+            // More where a read came back full, less where it is idle.
+            match self.last.take() {
+                Some(last) if last >= self.capacity => {
+                    self.capacity = (self.capacity * 2).min(INPUT_MAX);
+                }
+                Some(last) if last < self.capacity / 16 => {
+                    self.capacity = (self.capacity / 2).max(INPUT_MIN);
+                }
+                _ => {}
+            }
+            if self.bytes.capacity() != self.capacity {
+                self.bytes = Vec::with_capacity(self.capacity);
+            }
+        }
+        let count = io.read_buf(&mut self.bytes).await.map_err(CommError::Io)?;
+        self.last = Some(count);
+        Ok(count != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(lengths: &[u64], frames: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; 8 + 8 * lengths.len()];
+        wire::frame::encode_prelude(Prefix::None, lengths.iter().copied(), &mut out).unwrap();
+        out.extend_from_slice(frames);
+        out
+    }
+
+    #[tokio::test]
+    async fn memory_grows_with_what_arrives() {
+        for lengths in [
+            &[1 << 30][..],
+            &[1 << 39, 1 << 39],
+            &[10, 1 << 30],
+            &[OWN_LESS_1; 1000],
+            &[1; 100_000],
+        ] {
+            let bytes = stream(lengths, &[7; 10]);
+            let mut reader = CommReader::new(&bytes[..], Prefix::None, Limits::HOST);
+            let error = reader.read_message().await.unwrap_err();
+            assert!(error.is_closed(), "{error}");
+            let allocated = reader.allocated();
+            assert!(allocated <= 600 << 10, "{allocated} of {lengths:?}");
+        }
+    }
+
+    const OWN_LESS_1: u64 = (64 << 10) - 1;
+
+    #[tokio::test]
+    async fn memory_stays_in_step_with_a_large_frame() {
+        let bytes = stream(&[1 << 30], &vec![7; 20 << 20]);
+        for arrived in (1..20).map(|mebibytes| mebibytes << 20) {
+            let arriving = &bytes[..arrived];
+            let mut reader = CommReader::new(arriving, Prefix::None, Limits::HOST);
+            reader.read_message().await.unwrap_err();
+            let allocated = reader.allocated();
+            assert!(allocated <= 2 * arrived + (1 << 20), "{allocated}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_idle_reader_is_small() {
+        let small = stream(&[100], &[7; 100]);
+        // Many at once, so that the buffer grows, and then few.
+        let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+        let mut reader = CommReader::new(ours, Prefix::None, Limits::HOST);
+        use tokio::io::AsyncWriteExt;
+        theirs.write_all(&small.repeat(4000)).await.unwrap();
+        for _ in 0..4000 {
+            reader.read_message().await.unwrap().unwrap();
+        }
+        assert!(reader.allocated() >= 16 << 10);
+        for _ in 0..10 {
+            theirs.write_all(&small).await.unwrap();
+            reader.read_message().await.unwrap().unwrap();
+        }
+        assert!(reader.allocated() <= INPUT_MIN, "{}", reader.allocated());
+    }
+}

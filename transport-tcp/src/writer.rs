@@ -1,0 +1,187 @@
+//! Writing messages.
+
+use core::fmt;
+use std::io::{self, IoSlice};
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::tcp::OwnedWriteHalf;
+use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
+
+use crate::{Closed, CommError};
+
+/// Frames below this many bytes are copied behind the prelude, so that they
+/// leave with it; larger ones are sent from where they are.
+const COPIED: usize = 16 << 10;
+
+/// How many bytes are gathered before they are sent.
+const GATHERED: usize = 64 << 10;
+
+/// A buffer larger than this is not kept for the next message.
+const KEPT: usize = 4 << 10;
+
+/// The half of a comm that messages leave on.
+///
+/// A small message leaves with one write. Large frames are not copied.
+pub struct CommWriter<W = OwnedWriteHalf> {
+    io: W,
+    prefix: Prefix,
+    buffer: Vec<u8>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Between messages.
+    Ready,
+    /// Part of a message has left. Seen from outside, the future that was
+    /// sending it has been dropped.
+    Within,
+    Failed,
+    Closed,
+}
+
+impl<W: AsyncWrite + Unpin> CommWriter<W> {
+    /// Writes messages to `io`, at the end of which no message is half done.
+    pub const fn new(io: W, prefix: Prefix) -> Self {
+        Self {
+            io,
+            prefix,
+            buffer: Vec::new(),
+            state: State::Ready,
+        }
+    }
+
+    /// Writes a message of these frames.
+    ///
+    /// When it returns the message is with the operating system; whether the
+    /// peer has it, nobody knows.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is not cancel safe, but it fails safe. If it is dropped
+    /// before the first byte has left, nothing has happened. If it is dropped
+    /// later, part of a message is on its way that no other may follow: every
+    /// later write gives [`Closed::WriteCancelled`], and the peer sees the
+    /// connection end within a message when this half is dropped or closed.
+    ///
+    /// # Errors
+    ///
+    /// * [`CommError::Encode`] if there are no frames; nothing was sent, and
+    ///   the comm is as good as before;
+    /// * [`CommError::Closed`] if an earlier write failed or was dropped, or
+    ///   the comm was closed on this side;
+    /// * [`CommError::Io`].
+    pub async fn write_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
+        self.check()?;
+        let prelude_len = prelude_len(self.prefix, frames.len()).ok_or(EncodeError::TooLong)?;
+        self.buffer.clear();
+        self.buffer.resize(prelude_len, 0);
+        let lengths = frames.iter().map(|frame| frame.as_ref().len() as u64);
+        encode_prelude(self.prefix, lengths, &mut self.buffer)?;
+
+        let outcome = self.send(frames).await;
+        self.state = match outcome {
+            Ok(()) => State::Ready,
+            Err(_) => State::Failed,
+        };
+        if self.buffer.capacity() > KEPT {
+            self.buffer = Vec::new();
+        }
+        outcome.map_err(CommError::Io)
+    }
+
+    /// Says that no more messages follow, so that the peer sees the end of
+    /// the stream. Closing twice is closing once.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: call it again. Writes fail from the first
+    /// call on.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`].
+    pub async fn close(&mut self) -> Result<(), CommError> {
+        if self.state == State::Ready {
+            self.state = State::Closed;
+        }
+        match self.io.shutdown().await {
+            // The peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            outcome => outcome.map_err(CommError::Io),
+        }
+    }
+
+    fn check(&self) -> Result<(), CommError> {
+        match self.state {
+            State::Ready => Ok(()),
+            State::Within => Err(Closed::WriteCancelled.into()),
+            State::Failed => Err(Closed::Earlier.into()),
+            State::Closed => Err(Closed::Here.into()),
+        }
+    }
+
+    /// Sends the buffer, which holds the prelude, and the frames.
+    async fn send<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> io::Result<()> {
+        for frame in frames {
+            let frame = frame.as_ref();
+            if frame.len() < COPIED {
+                self.buffer.extend_from_slice(frame);
+                if self.buffer.len() >= GATHERED {
+                    self.send_with(b"").await?;
+                }
+            } else {
+                self.send_with(frame).await?;
+            }
+        }
+        self.send_with(b"").await?;
+        self.io.flush().await
+    }
+
+    /// Sends the buffer and `frame` behind it.
+    async fn send_with(&mut self, frame: &[u8]) -> io::Result<()> {
+        let (mut first, mut second) = (&self.buffer[..], frame);
+        while !first.is_empty() || !second.is_empty() {
+            let count = if first.is_empty() {
+                self.io.write(second).await?
+            } else if second.is_empty() {
+                self.io.write(first).await?
+            } else {
+                let slices = [IoSlice::new(first), IoSlice::new(second)];
+                self.io.write_vectored(&slices).await?
+            };
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.state = State::Within;
+            let of_first = count.min(first.len());
+            first = first.get(of_first..).unwrap_or_default();
+            second = second.get(count - of_first..).unwrap_or_default();
+        }
+        self.buffer.clear();
+        Ok(())
+    }
+
+    pub(crate) const fn set_prefix(&mut self, prefix: Prefix) {
+        self.prefix = prefix;
+    }
+
+    /// The stream.
+    pub fn into_inner(self) -> W {
+        self.io
+    }
+
+    /// The stream.
+    pub const fn get_ref(&self) -> &W {
+        &self.io
+    }
+}
+
+impl<W> fmt::Debug for CommWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommWriter")
+            .field("prefix", &self.prefix)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

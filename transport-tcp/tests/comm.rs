@@ -1,0 +1,755 @@
+//! Comms over loopback, and over streams that do the worst.
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+
+use core::future::Future;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex};
+
+use daskwire_tcp::{
+    Address, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Listener, Options, Phase,
+    Role, Wire, connect,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use wire::Limits;
+use wire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_len};
+use wire::handshake::{HandshakeError, Key};
+use wire::message::Layout;
+
+/// What 2026.8.0 sends first, with lz4.
+const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\
+    \x83\xabcompression\xa3lz4\xa6python\x93\x03\x0b\x07\xafpickle-protocol\x05";
+
+/// What 2.30.1 sends first.
+const CLASSIC: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
+    \x83\xabcompression\xc0\xa6python\x93\x03\x08\x14\xafpickle-protocol\x04";
+
+async fn listen(host: &str, options: Options) -> (Listener, Address) {
+    let address = format!("tcp://{host}:0").parse().unwrap();
+    let listener = Listener::bind(&address, options).await.unwrap();
+    let address = listener.local_address().unwrap();
+    (listener, address)
+}
+
+/// Both ends of a comm over loopback.
+async fn pair() -> (Comm, Comm) {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let options = Options::default();
+    let (ours, theirs) = tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    (ours.unwrap(), theirs.unwrap())
+}
+
+/// A raw connection to a listener of ours, and what its handshake comes to.
+async fn against_listener(sent: &[u8], close: bool) -> (Result<Comm, CommError>, TcpStream) {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let mut raw = TcpStream::connect((address.host(), address.port()))
+        .await
+        .unwrap();
+    raw.write_all(sent).await.unwrap();
+    if close {
+        raw.shutdown().await.unwrap();
+    }
+    let outcome = listener.accept().await.unwrap().handshake().await;
+    (outcome, raw)
+}
+
+/// A raw listener that says `sent`, and what connecting to it comes to.
+async fn against_connector(sent: &'static [u8], wire: Wire) -> Result<Comm, CommError> {
+    let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = raw.local_addr().unwrap().into();
+    tokio::spawn(async move {
+        let (mut stream, _) = raw.accept().await.unwrap();
+        stream.write_all(sent).await.unwrap();
+        // Until the other side is done.
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+    });
+    let options = Options {
+        wire,
+        ..Options::default()
+    };
+    connect(&address, &options).await
+}
+
+fn message(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
+    let mut out = vec![0; prelude_len(prefix, frames.len()).unwrap()];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    encode_prelude(prefix, lengths, &mut out).unwrap();
+    frames.iter().for_each(|frame| out.extend_from_slice(frame));
+    out
+}
+
+/// Bytes that tell where they belong.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8)
+        .collect()
+}
+
+// Messages.
+
+#[tokio::test]
+async fn ping_pong() {
+    let (mut ours, mut theirs) = pair().await;
+    let echo = tokio::spawn(async move {
+        while let Some(frames) = theirs.read_message().await.unwrap() {
+            theirs.write_message(&frames).await.unwrap();
+        }
+    });
+    for number in 0..1000_u32 {
+        let body = number.to_be_bytes();
+        ours.write_message(&[&body[..], b"", b"x"]).await.unwrap();
+        let answer = ours.read_message().await.unwrap().unwrap();
+        assert_eq!(answer.as_slices(), [&body[..], b"", b"x"]);
+    }
+    ours.close().await.unwrap();
+    assert!(ours.read_message().await.unwrap().is_none());
+    assert!(ours.read_message().await.unwrap().is_none());
+    echo.await.unwrap();
+}
+
+#[tokio::test]
+async fn frames_of_all_sizes_in_both_directions_at_once() {
+    const EDGE: usize = 64 << 10;
+    let sizes: [&[usize]; 8] = [
+        &[0],
+        &[0, 0, 0],
+        &[EDGE - 1, EDGE, EDGE + 1],
+        &[100, 5 << 20, 0, 200, 3 << 20, 1],
+        &[16 << 10, (16 << 10) - 1, 1],
+        &[2047, 2048, 2049, 4096],
+        &[9000; 50],
+        &[17 << 20],
+    ];
+    let messages: Vec<Vec<Vec<u8>>> = sizes
+        .iter()
+        .map(|sizes| sizes.iter().map(|len| pattern(*len)).collect())
+        .collect();
+    let messages = Arc::new(messages);
+    let (ours, theirs) = pair().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for comm in [ours, theirs] {
+        let (mut reader, mut writer) = comm.split();
+        let sent = Arc::clone(&messages);
+        tasks.spawn(async move {
+            for frames in sent.iter() {
+                writer.write_message(frames).await.unwrap();
+            }
+            writer.close().await.unwrap();
+        });
+        let expected = Arc::clone(&messages);
+        tasks.spawn(async move {
+            for frames in expected.iter() {
+                let read = reader.read_message().await.unwrap().unwrap();
+                assert!(read.as_slices() == &frames[..], "{read:?}");
+            }
+            assert!(reader.read_message().await.unwrap().is_none());
+        });
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_comms_and_as_many_silent_peers() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    tokio::spawn(async move {
+        while let Ok(incoming) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut comm = incoming.handshake().await?;
+                while let Some(frames) = comm.read_message().await? {
+                    comm.write_message(&frames).await?;
+                }
+                Ok::<_, CommError>(())
+            });
+        }
+    });
+    let mut silent = Vec::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..100_u8 {
+        let to = (address.host(), address.port());
+        silent.push(TcpStream::connect(to).await.unwrap());
+        let address = address.clone();
+        tasks.spawn(async move {
+            let mut comm = connect(&address, &Options::default()).await.unwrap();
+            for _ in 0..20 {
+                comm.write_message(&[[number; 10]]).await.unwrap();
+                let answer = comm.read_message().await.unwrap().unwrap();
+                assert_eq!(answer.as_slices(), [&[number; 10][..]]);
+            }
+        });
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.unwrap();
+    }
+}
+
+// Handshakes.
+
+// PROTOCOL HANDSHAKE-1, HANDSHAKE-3, HANDSHAKE-4
+#[tokio::test]
+async fn both_sides_agree() {
+    let lz4 = Options {
+        compression: Some("lz4".into()),
+        ..Options::default()
+    };
+    // Whoever connects to 127.0.0.2 does so from 127.0.0.1, another address.
+    for (host, codec) in [("127.0.0.1", None), ("127.0.0.2", Some("lz4"))] {
+        let (listener, address) = listen(host, lz4.clone()).await;
+        let (ours, theirs) = tokio::join!(connect(&address, &lz4), async {
+            listener.accept().await?.handshake().await
+        });
+        let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+        assert_eq!(ours.agreement(), theirs.agreement());
+        let agreement = ours.agreement();
+        assert_eq!(agreement.compression.as_deref(), codec);
+        assert_eq!(agreement.pickle_protocol, 5);
+        assert_eq!(agreement.layout, Layout::Modern);
+        assert_eq!(agreement.prefix, Prefix::U64);
+        assert_eq!(ours.peer_address(), theirs.local_address());
+        assert_eq!(ours.local_address(), theirs.peer_address());
+        assert_eq!(*ours.peer_address(), address);
+    }
+}
+
+#[tokio::test]
+async fn ipv6_works() {
+    let (listener, address) = listen("[::1]", Options::default()).await;
+    assert!(address.to_string().starts_with("tcp://[::1]:"));
+    let options = Options::default();
+    let (ours, theirs) = tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    theirs.unwrap();
+    ours.unwrap();
+}
+
+#[tokio::test]
+async fn the_first_message_may_come_with_the_handshake() {
+    let request = message(Prefix::U64, &[b"\x81\xa2op\xa8identity"]);
+    let (outcome, _raw) = against_listener(&[MODERN, &request[..]].concat(), false).await;
+    let mut comm = outcome.unwrap();
+    assert_eq!(comm.agreement().peer_python, Some([3, 11, 7]));
+    let frames = comm.read_message().await.unwrap().unwrap();
+    assert_eq!(frames.as_slices(), [&b"\x81\xa2op\xa8identity"[..]]);
+}
+
+// PROTOCOL FRAME-13
+#[tokio::test]
+async fn a_listener_answers_in_kind() {
+    let total_of_2021_3_0 = message(Prefix::U64, &[b"", &CLASSIC[24..]]);
+    for (sent, prefix, layout) in [
+        (MODERN, Prefix::U64, Layout::Modern),
+        (CLASSIC, Prefix::None, Layout::Classic),
+        (&total_of_2021_3_0[..], Prefix::U64, Layout::Classic),
+    ] {
+        let (outcome, mut raw) = against_listener(sent, false).await;
+        let mut comm = outcome.unwrap();
+        let agreement = comm.agreement();
+        assert_eq!((agreement.prefix, agreement.layout), (prefix, layout));
+        comm.write_message(&[b"next"]).await.unwrap();
+        drop(comm);
+
+        let ours = b"\x83\xabcompression\xc0\xa6python\x93\x03\x08\x00\xafpickle-protocol\x05";
+        let frames: &[&[u8]] = match layout {
+            Layout::Modern => &[ours],
+            Layout::Classic => &[b"", ours],
+        };
+        let expected = [message(prefix, frames), message(prefix, &[b"next"])].concat();
+        let mut received = Vec::new();
+        raw.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_connector_can_be_told_how_the_peer_speaks() {
+    let error = against_connector(CLASSIC, Wire::Auto).await.unwrap_err();
+    let peer = Prefix::None;
+    assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
+    assert!(error.to_string().contains("2021.2.0"), "{error}");
+
+    let (prefix, layout) = (Prefix::None, Layout::Classic);
+    for wire in [Wire::Speak { prefix, layout }, Wire::Answer] {
+        let comm = against_connector(CLASSIC, wire).await.unwrap();
+        assert_eq!(comm.agreement().layout, layout);
+        assert_eq!(comm.agreement().pickle_protocol, 4);
+    }
+    let wire = Wire::Speak { prefix, layout };
+    let error = against_connector(MODERN, wire).await.unwrap_err();
+    let peer = Prefix::U64;
+    assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
+}
+
+#[tokio::test]
+async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
+    let not_a_map = message(Prefix::U64, &[b"\x90"]);
+    let empty_map = message(Prefix::U64, &[b"\x80"]);
+    let old_request = message(Prefix::None, &[b"", b"\x81\xa2op\xa8identity"]);
+    let large = message(Prefix::U64, &[&[0; 100_000]]);
+    let many = message(Prefix::U64, &[&b""[..]; 17]);
+    for (sent, text) in [
+        (
+            &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
+            "frames announced",
+        ),
+        (
+            b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03aaaaaaaaaa",
+            "frames announced",
+        ),
+        (&[0; 16], "no frames"),
+        (&not_a_map, "a handshake is a map, this is an array"),
+        (&empty_map, "no `compression`"),
+        (&old_request, "no `compression`"),
+        (&large, "the limit is 65536"),
+        (&many, "the limit is 16"),
+    ] {
+        let (outcome, mut raw) = against_listener(sent, false).await;
+        let error = outcome.unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(!error.is_closed());
+        // The peer learns of it, rather than waiting (with unread bytes in the
+        // socket, by a reset).
+        let mut rest = Vec::new();
+        match raw.read_to_end(&mut rest).await {
+            Ok(_) => assert_eq!(rest, b""),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+        }
+    }
+    let error = against_connector(b"\x02\0\0\0\0\0\0\0", Wire::Auto).await;
+    assert!(matches!(error, Err(CommError::Prefix { .. })));
+    let (outcome, _raw) = against_listener(&empty_map, false).await;
+    let key = Key::Compression;
+    let missing = HandshakeError::Missing { key };
+    assert!(matches!(outcome, Err(CommError::Handshake(error)) if error == missing));
+}
+
+#[tokio::test]
+async fn a_handshake_cut_short_is_closed() {
+    for len in 0..MODERN.len() {
+        let (outcome, _raw) = against_listener(&MODERN[..len], true).await;
+        let error = outcome.unwrap_err();
+        match error {
+            CommError::Closed(Closed::BeforeHandshake) => assert!(len < 8, "{len}"),
+            CommError::Closed(Closed::WithinMessage(error)) => {
+                assert_eq!(error.at, len as u64);
+                assert!(matches!(error.kind, FrameErrorKind::Truncated { .. }));
+            }
+            error => panic!("{len}: {error}"),
+        }
+    }
+}
+
+fn ends() -> (Address, Address) {
+    ("a:1".parse().unwrap(), "b:2".parse().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_has_until_the_deadline() {
+    for sent in [0, 5, 20, MODERN.len() - 1] {
+        for role in [Role::Connector, Role::Listener] {
+            let (ours, mut theirs) = tokio::io::duplex(1024);
+            theirs.write_all(&MODERN[..sent]).await.unwrap();
+            let (reader, writer) = tokio::io::split(ours);
+            let started = tokio::time::Instant::now();
+            let options = Options::default();
+            let error = Comm::establish(reader, writer, ends(), role, &options)
+                .await
+                .unwrap_err();
+            let after = Duration::from_secs(30);
+            assert!(started.elapsed() >= after && started.elapsed() < after * 2);
+            let CommError::Timeout { phase, after: said } = error else {
+                panic!("{error}");
+            };
+            assert_eq!((phase, said), (Phase::Handshake, after));
+        }
+    }
+}
+
+/// A peer that sends a byte now and then gets no more time than one that
+/// sends none.
+#[tokio::test(start_paused = true)]
+async fn a_slow_peer_has_until_the_deadline() {
+    let (ours, mut theirs) = tokio::io::duplex(1024);
+    tokio::spawn(async move {
+        for byte in MODERN {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if theirs.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (reader, writer) = tokio::io::split(ours);
+    let started = tokio::time::Instant::now();
+    let options = Options::default();
+    let error = Comm::establish(reader, writer, ends(), Role::Listener, &options)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CommError::Timeout { .. }));
+    assert!(started.elapsed() < Duration::from_secs(31));
+    assert!(error.to_string().contains("30s"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_listening_is_an_error_that_names_the_address() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    drop(listener);
+    let error = connect(&address, &Options::default()).await.unwrap_err();
+    assert!(matches!(error, CommError::Connect { .. }));
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+
+    let (_listener, taken) = listen("127.0.0.1", Options::default()).await;
+    let error = Listener::bind(&taken, Options::default())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains(&taken.to_string()), "{error}");
+}
+
+// Ends.
+
+#[tokio::test]
+async fn a_peer_that_closes_within_a_message_is_told_from_one_that_ends() {
+    let bytes = message(Prefix::U64, &[b"body", &[7; 70_000], b"end"]);
+    for len in [0, 1, 15, 39, 40, 44, 45, 70_043, 70_044, bytes.len() - 1] {
+        let (outcome, mut raw) = against_listener(MODERN, false).await;
+        let mut comm = outcome.unwrap();
+        raw.write_all(&bytes).await.unwrap();
+        raw.write_all(&bytes[..len]).await.unwrap();
+        raw.shutdown().await.unwrap();
+        assert_eq!(comm.read_message().await.unwrap().unwrap().len(), 3);
+        let outcome = comm.read_message().await;
+        if len == 0 {
+            assert!(outcome.unwrap().is_none());
+            continue;
+        }
+        let error = outcome.unwrap_err();
+        assert!(error.is_closed());
+        let CommError::Closed(Closed::WithinMessage(inner)) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(inner.at, len as u64);
+        // And it stays closed.
+        let error = comm.read_message().await.unwrap_err();
+        assert!(matches!(error, CommError::Closed(Closed::Earlier)));
+    }
+}
+
+#[tokio::test]
+async fn garbage_after_the_handshake_ends_the_comm() {
+    let (outcome, mut raw) = against_listener(MODERN, false).await;
+    let mut comm = outcome.unwrap();
+    raw.write_all(&[0xff; 64]).await.unwrap();
+    let error = comm.read_message().await.unwrap_err();
+    assert!(matches!(error, CommError::Frame(_)));
+    assert!(comm.read_message().await.unwrap_err().is_closed());
+}
+
+#[tokio::test]
+async fn limits_rise_after_the_handshake() {
+    let bytes = message(Prefix::U64, &[&[7; 100_000][..]; 20]);
+    let (outcome, mut raw) = against_listener(MODERN, false).await;
+    let mut comm = outcome.unwrap();
+    let sending = tokio::spawn(async move {
+        raw.write_all(&bytes).await.unwrap();
+        // Kept open: closing it with our handshake unread would be a reset.
+        raw
+    });
+    assert_eq!(comm.read_message().await.unwrap().unwrap().len(), 20);
+    sending.await.unwrap();
+}
+
+#[tokio::test]
+async fn writing_to_a_peer_that_is_gone_ends_in_an_error() {
+    let (mut ours, theirs) = pair().await;
+    drop(theirs);
+    let frame = vec![0; 1 << 20];
+    let error = loop {
+        match ours.write_message(&[&frame]).await {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_closed(), "{error}");
+    let again = ours.write_message(&[&frame]).await.unwrap_err();
+    assert!(matches!(again, CommError::Closed(Closed::Earlier)));
+}
+
+#[tokio::test]
+async fn a_closed_comm_sends_no_more() {
+    let (mut ours, mut theirs) = pair().await;
+    ours.close().await.unwrap();
+    ours.close().await.unwrap();
+    let error = ours.write_message(&[b"x"]).await.unwrap_err();
+    assert!(matches!(error, CommError::Closed(Closed::Here)));
+    assert!(theirs.read_message().await.unwrap().is_none());
+    // The other direction is open still.
+    theirs.write_message(&[b"bye"]).await.unwrap();
+    assert_eq!(ours.read_message().await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_message_of_no_frames_is_not_sent() {
+    let (mut ours, mut theirs) = pair().await;
+    let none: [&[u8]; 0] = [];
+    let error = ours.write_message(&none).await.unwrap_err();
+    assert!(matches!(error, CommError::Encode(EncodeError::NoFrames)));
+    ours.write_message(&[b"x"]).await.unwrap();
+    assert!(theirs.read_message().await.unwrap().is_some());
+}
+
+// Cancellation.
+
+/// Gives a byte every other time it is asked.
+struct Trickle<'a> {
+    bytes: &'a [u8],
+    ready: bool,
+}
+
+impl AsyncRead for Trickle<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.ready = !self.ready;
+        if !self.ready {
+            return Poll::Pending;
+        }
+        if let Some((first, rest)) = self.bytes.split_first() {
+            buf.put_slice(&[*first]);
+            self.bytes = rest;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    pin!(future).poll(&mut context)
+}
+
+#[test]
+fn a_read_that_is_dropped_at_every_poll_loses_nothing() {
+    let large = pattern(70_000);
+    let medium = pattern(3000);
+    let messages: [&[&[u8]]; 5] = [
+        &[b"\x80"],
+        &[b"", &medium, b"", b"x"],
+        &[b"before", &large, b"behind", b""],
+        &[b""],
+        &[&large, &large],
+    ];
+    for prefix in [Prefix::None, Prefix::U64] {
+        let stream: Vec<u8> = messages
+            .iter()
+            .flat_map(|frames| message(prefix, frames))
+            .collect();
+        let io = Trickle {
+            bytes: &stream,
+            ready: true,
+        };
+        let mut reader = CommReader::new(io, prefix, Limits::HOST);
+        let mut dropped = 0;
+        for frames in messages {
+            let read = loop {
+                match poll_once(reader.read_message()) {
+                    Poll::Ready(read) => break read.unwrap().unwrap(),
+                    Poll::Pending => dropped += 1,
+                }
+            };
+            assert!(read.as_slices() == frames, "{read:?}");
+        }
+        // One for every byte, and at the end.
+        assert_eq!(dropped, stream.len());
+        while poll_once(reader.read_message()).is_pending() {}
+    }
+}
+
+/// Takes so many bytes, then none until it is allowed more.
+#[derive(Clone, Default)]
+struct Sluice(Arc<Mutex<Flow>>);
+
+#[derive(Default)]
+struct Flow {
+    allowed: usize,
+    received: Vec<u8>,
+    write_count: usize,
+    /// Where the slices were that came in.
+    places: Vec<(usize, usize)>,
+    broken: bool,
+    closed: bool,
+}
+
+impl AsyncWrite for Sluice {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut flow = self.0.lock().unwrap();
+        if flow.allowed == 0 {
+            return if flow.broken {
+                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            } else {
+                Poll::Pending
+            };
+        }
+        flow.write_count += 1;
+        let mut count = 0;
+        for slice in slices {
+            let len = slice.len().min(flow.allowed);
+            flow.received.extend_from_slice(&slice[..len]);
+            flow.places.push((slice.as_ptr() as usize, slice.len()));
+            flow.allowed -= len;
+            count += len;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().unwrap().closed = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn sluice(allowed: usize) -> (Sluice, CommWriter<Sluice>) {
+    let sluice = Sluice::default();
+    sluice.0.lock().unwrap().allowed = allowed;
+    (sluice.clone(), CommWriter::new(sluice, Prefix::U64))
+}
+
+#[test]
+fn a_write_that_is_dropped_within_the_message_poisons_the_comm() {
+    let large = pattern(16 << 10);
+    let frames: [&[u8]; 4] = [b"body", &large, b"", b"behind"];
+    let whole = message(Prefix::U64, &frames);
+    let inside = (1..100).chain((100..whole.len()).step_by(509));
+    for allowed in inside.chain([whole.len() - 1]) {
+        let (sluice, mut writer) = sluice(allowed);
+        assert!(poll_once(writer.write_message(&frames)).is_pending());
+        sluice.0.lock().unwrap().allowed = usize::MAX;
+        let Poll::Ready(Err(error)) = poll_once(writer.write_message(&[b"x"])) else {
+            panic!("written after {allowed} bytes of another message");
+        };
+        assert!(matches!(error, CommError::Closed(Closed::WriteCancelled)));
+        assert!(error.is_closed());
+        assert_eq!(sluice.0.lock().unwrap().received, whole[..allowed]);
+        // Closing still works, so that the peer learns of it.
+        assert!(matches!(poll_once(writer.close()), Poll::Ready(Ok(()))));
+        assert!(sluice.0.lock().unwrap().closed);
+    }
+}
+
+#[test]
+fn a_write_that_is_dropped_before_its_first_byte_does_no_harm() {
+    let (sluice, mut writer) = sluice(0);
+    for _ in 0..3 {
+        let dropped = writer.write_message(&[b"never sent"]);
+        assert!(poll_once(dropped).is_pending());
+    }
+    sluice.0.lock().unwrap().allowed = usize::MAX;
+    let Poll::Ready(Ok(())) = poll_once(writer.write_message(&[b"sent"])) else {
+        panic!("not written");
+    };
+    let received = &sluice.0.lock().unwrap().received;
+    assert_eq!(*received, message(Prefix::U64, &[b"sent"]));
+}
+
+#[test]
+fn a_write_that_fails_anywhere_ends_the_comm() {
+    let frames: [&[u8]; 2] = [b"body", &[7; 20_000]];
+    let whole_len = message(Prefix::U64, &frames).len();
+    for allowed in (0..64).chain([whole_len - 1]) {
+        let (sluice, mut writer) = sluice(allowed);
+        sluice.0.lock().unwrap().broken = true;
+        let Poll::Ready(Err(error)) = poll_once(writer.write_message(&frames)) else {
+            panic!("written to a broken stream");
+        };
+        assert!(matches!(error, CommError::Io(_)) && error.is_closed());
+        sluice.0.lock().unwrap().allowed = usize::MAX;
+        let Poll::Ready(Err(error)) = poll_once(writer.write_message(&[b"x"])) else {
+            panic!("written after a failure");
+        };
+        assert!(matches!(error, CommError::Closed(Closed::Earlier)));
+    }
+}
+
+#[test]
+fn small_messages_leave_in_one_write_and_large_frames_from_where_they_lie() {
+    let (sluice, mut writer) = sluice(usize::MAX);
+    let small: [&[u8]; 5] = [b"body", b"", &[1; 5000], b"header", &[2; 9000]];
+    assert!(poll_once(writer.write_message(&small)).is_ready());
+    assert_eq!(sluice.0.lock().unwrap().write_count, 1);
+
+    let large = [Bytes::from(pattern(1 << 20)), Bytes::from(pattern(2 << 20))];
+    let frames = [
+        Bytes::from_static(b"body"),
+        large[0].clone(),
+        Bytes::from_static(b"header"),
+        large[1].clone(),
+        Bytes::from_static(b"end"),
+    ];
+    assert!(poll_once(writer.write_message(&frames)).is_ready());
+    let flow = sluice.0.lock().unwrap();
+    assert_eq!(flow.write_count, 1 + 3);
+    for frame in &large {
+        let place = (frame.as_ptr() as usize, frame.len());
+        assert!(flow.places.contains(&place), "it was copied");
+    }
+    let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
+    let expected = [message(Prefix::U64, &small), message(Prefix::U64, &frames)].concat();
+    assert!(flow.received == expected);
+}
+
+#[test]
+fn many_small_frames_are_not_gathered_without_end() {
+    let (sluice, mut writer) = sluice(usize::MAX);
+    let frames = vec![[7; 1000]; 1000];
+    assert!(poll_once(writer.write_message(&frames)).is_ready());
+    let flow = sluice.0.lock().unwrap();
+    assert!(flow.places.iter().all(|(_, len)| *len <= 80 << 10));
+    assert!(flow.write_count <= 20);
+    let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
+    assert!(flow.received == message(Prefix::U64, &frames));
+}
+
+// Memory.
+
+#[tokio::test]
+async fn large_frames_have_memory_of_their_own_and_small_ones_share() {
+    let large = pattern(64 << 10);
+    let bytes = message(Prefix::U64, &[b"body", &large, b"", b"header", &large]);
+    let mut reader = CommReader::new(&bytes[..], Prefix::U64, Limits::HOST);
+    let frames = reader.read_message().await.unwrap().unwrap();
+    assert_eq!(format!("{frames:?}"), "Frames of [4, 65536, 0, 6, 65536]");
+    let mut frames = frames.into_vec();
+    // The body and the header lie side by side.
+    assert_eq!(frames[0].as_ptr() as usize + 4, frames[3].as_ptr() as usize);
+    // A large one shares with nobody: it can be had back as a vector.
+    let kept = frames.swap_remove(1);
+    assert!(kept.is_unique());
+    drop(frames);
+    assert!(kept == large);
+}
