@@ -177,7 +177,8 @@ pub fn msgpack(input: &[u8]) {
         match tokens.token() {
             Ok(token) => {
                 writer.token(token);
-                assert_eq!(before.peek(), Ok(token));
+                // As text, since a NaN is not equal to itself.
+                assert_eq!(format!("{:?}", before.peek()), format!("Ok({token:?})"));
             }
             Err(error) => {
                 assert_eq!(before.position(), tokens.position(), "moved on failure");
@@ -643,8 +644,17 @@ pub fn rmp(input: &[u8]) {
     let mut buffer = vec![0; document.len() + 16];
     let mut writer = Writer::new(&mut buffer);
     let mut ours = Reader::with_limits(document, &LIMITS);
+    let mut is_text = true;
     while writer.owed() != 0 {
-        writer.token(ours.token().expect("read before"));
+        let token = ours.token().expect("read before");
+        if let Token::Str(text) = token {
+            is_text &= text.check().is_ok();
+        }
+        writer.token(token);
+    }
+    if !is_text {
+        // rmpv writes text that is not UTF-8 as a byte string.
+        return;
     }
     let mut written = Vec::new();
     rmpv::encode::write_value_ref(&mut written, &theirs).expect("writing to memory");
