@@ -15,11 +15,13 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use daskwire::msgpack::{Reader, Writer};
+use daskwire::msgpack::{RawStr, Reader, Text, Writer};
 use serde::{Deserialize, Serialize};
 
 #[path = "messages/model.rs"]
 mod model;
+#[path = "messages/ours.rs"]
+mod ours;
 #[path = "messages/read.rs"]
 mod read;
 #[path = "messages/write.rs"]
@@ -28,7 +30,7 @@ mod write;
 mod zero;
 
 use model::{Batch, ComputeTask, Heartbeat, OnlyOp, RegisterWorker, TaskFinished};
-use read::{Checked, Floor, Unchecked};
+use read::Floor;
 
 /// Counts what it hands on.
 struct Counting;
@@ -104,35 +106,35 @@ impl Cases {
 /// Reading all fields of one message: the pull readers by the same function,
 /// and serde's derive.
 macro_rules! read_all {
-    ($cases:ident, $message:literal, $bytes:ident, $read:path, $serde:ty) => {
+    ($cases:ident, $message:literal, $bytes:ident, $read:ident, $serde:ty) => {
         let bytes: &'static [u8] = $bytes;
         $cases.add("read", $message, "daskwire", move || {
-            let mut pull = Checked(Reader::new(black_box(bytes)));
-            let message = $read(&mut pull).expect("read");
-            pull.0.finish().expect("whole");
+            let mut reader = Reader::new(black_box(bytes));
+            let message = ours::$read::<Text<'_>>(&mut reader).expect("read");
+            reader.finish().expect("whole");
             black_box(&message);
         });
         $cases.add("read", $message, "floor", move || {
             let mut pull = Floor::<true>(black_box(bytes));
-            black_box(&$read(&mut pull).expect("read"));
+            black_box(&read::$read(&mut pull).expect("read"));
         });
         $cases.add("read", $message, "rmp", move || {
             let mut pull = read::Rmp(black_box(bytes));
-            black_box(&$read(&mut pull).expect("read"));
+            black_box(&read::$read(&mut pull).expect("read"));
         });
         $cases.add("read", $message, "rmp-serde", move || {
             let message: $serde = rmp_serde::from_slice(black_box(bytes)).expect("read");
             black_box(&message);
         });
         $cases.add("read-bytes", $message, "daskwire", move || {
-            let mut pull = Unchecked(Reader::new(black_box(bytes)));
-            let message = $read(&mut pull).expect("read");
-            pull.0.finish().expect("whole");
+            let mut reader = Reader::new(black_box(bytes));
+            let message = ours::$read::<RawStr<'_>>(&mut reader).expect("read");
+            reader.finish().expect("whole");
             black_box(&message);
         });
         $cases.add("read-bytes", $message, "floor", move || {
             let mut pull = Floor::<false>(black_box(bytes));
-            black_box(&$read(&mut pull).expect("read"));
+            black_box(&read::$read(&mut pull).expect("read"));
         });
     };
 }
@@ -198,60 +200,48 @@ fn cases() -> Cases {
         cases,
         "compute-task",
         COMPUTE_TASK,
-        read::compute_task,
+        compute_task,
         ComputeTask<&str>
     );
     read_all!(
         cases,
         "task-finished",
         TASK_FINISHED,
-        read::task_finished,
+        task_finished,
         TaskFinished<'_, &str>
     );
-    read_all!(
-        cases,
-        "heartbeat",
-        HEARTBEAT,
-        read::heartbeat,
-        Heartbeat<&str>
-    );
+    read_all!(cases, "heartbeat", HEARTBEAT, heartbeat, Heartbeat<&str>);
     read_all!(
         cases,
         "register-worker",
         REGISTER_WORKER,
-        read::register_worker,
+        register_worker,
         RegisterWorker<&str>
     );
-    read_all!(
-        cases,
-        "batch",
-        BATCH,
-        read::batch,
-        Batch<TaskFinished<'_, &str>>
-    );
+    read_all!(cases, "batch", BATCH, batch, Batch<TaskFinished<'_, &str>>);
 
     for (message, bytes) in MESSAGES {
         cases.add("walk", message, "daskwire", move || {
-            black_box(read::walk::<true>(black_box(bytes)).expect("walked"));
+            black_box(ours::walk::<true>(black_box(bytes)).expect("walked"));
         });
         cases.add("walk", message, "rmpv-borrowed", move || {
             let tree = rmpv::decode::read_value_ref(&mut black_box(bytes)).expect("walked");
             black_box(&tree);
         });
         cases.add("walk-bytes", message, "daskwire", move || {
-            black_box(read::walk::<false>(black_box(bytes)).expect("walked"));
+            black_box(ours::walk::<false>(black_box(bytes)).expect("walked"));
         });
 
         if message == "batch" {
             cases.add("find", message, "daskwire", move || {
-                read::ops(black_box(bytes)).expect("found");
+                ours::ops(black_box(bytes)).expect("found");
             });
             cases.add("find", message, "rmp-serde", move || {
                 black_box(serde::<Batch<OnlyOp<'_>>>(black_box(bytes)));
             });
         } else {
             cases.add("find", message, "daskwire", move || {
-                black_box(read::op(black_box(bytes)).expect("found"));
+                black_box(ours::op(black_box(bytes)).expect("found"));
             });
             cases.add("find", message, "rmp-serde", move || {
                 black_box(serde::<OnlyOp<'_>>(black_box(bytes)).op);

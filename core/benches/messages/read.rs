@@ -1,6 +1,4 @@
-//! Reading all fields, written by hand once, for every pull reader.
-
-use daskwire::msgpack::{Malformed, RawStr, Reader, Text, Token};
+//! Reading all fields by hand with rmp, and with the least that can be done.
 
 use super::model::{
     Bandwidth, Bin, ComputeTask, Extensions, Heartbeat, Host, Metrics, Pairs, Pickled, Rates,
@@ -24,93 +22,6 @@ pub(crate) trait Pull<'a> {
     /// Reads nil if it is next.
     fn is_nil(&mut self) -> Result<bool, Self::Error>;
 }
-
-/// Our reader, text checked.
-pub(crate) struct Checked<'a>(pub Reader<'a>);
-
-/// Our reader, text left as it is.
-pub(crate) struct Unchecked<'a>(pub Reader<'a>);
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum OurError {
-    Malformed(Malformed),
-    Unexpected,
-}
-
-impl From<Malformed> for OurError {
-    #[inline]
-    fn from(error: Malformed) -> Self {
-        Self::Malformed(error)
-    }
-}
-
-impl From<Unexpected> for OurError {
-    #[inline]
-    fn from(_: Unexpected) -> Self {
-        Self::Unexpected
-    }
-}
-
-macro_rules! ours {
-    ($reader:ident, $text:ident, $read_text:ident) => {
-        impl<'a> Pull<'a> for $reader<'a> {
-            type Text = $text<'a>;
-            type Error = OurError;
-
-            #[inline]
-            fn map(&mut self) -> Result<u32, OurError> {
-                Ok(self.0.map()?)
-            }
-
-            #[inline]
-            fn array(&mut self) -> Result<u32, OurError> {
-                Ok(self.0.array()?)
-            }
-
-            #[inline]
-            fn key(&mut self) -> Result<&'a [u8], OurError> {
-                Ok(self.0.raw_str()?.as_bytes())
-            }
-
-            #[inline]
-            fn text(&mut self) -> Result<$text<'a>, OurError> {
-                Ok(self.0.$read_text()?)
-            }
-
-            #[inline]
-            fn bin(&mut self) -> Result<&'a [u8], OurError> {
-                Ok(self.0.bin()?)
-            }
-
-            #[inline]
-            fn uint(&mut self) -> Result<u64, OurError> {
-                Ok(self.0.u64()?)
-            }
-
-            #[inline]
-            fn float(&mut self) -> Result<f64, OurError> {
-                Ok(self.0.f64()?)
-            }
-
-            #[inline]
-            fn boolean(&mut self) -> Result<bool, OurError> {
-                Ok(self.0.bool()?)
-            }
-
-            #[inline]
-            fn is_nil(&mut self) -> Result<bool, OurError> {
-                if self.0.remaining().first() == Some(&0xc0) {
-                    self.0.nil()?;
-                    return Ok(true);
-                }
-                Ok(false)
-            }
-        }
-    };
-}
-
-ours!(Checked, Text, str);
-ours!(Unchecked, RawStr, raw_str);
 
 /// rmp's functions over a slice. (Its `read_str_from_slice` costs half as much
 /// again as what is done here.)
@@ -635,58 +546,4 @@ pub(crate) fn register_worker<'a, P: Pull<'a>>(
         Ok(())
     })?;
     Ok(message)
-}
-
-/// Looks at every token of a document, and checks its text if asked to.
-pub(crate) fn walk<const CHECKED: bool>(document: &[u8]) -> Result<u64, Malformed> {
-    let mut reader = Reader::new(document);
-    let mut owed = 1_u64;
-    let mut sum = 0_u64;
-    while owed != 0 {
-        let at = reader.position();
-        let token = reader.token()?;
-        owed -= 1;
-        match token {
-            Token::Str(text) if CHECKED => match text.check() {
-                Ok(text) => sum ^= text.len() as u64,
-                Err(_) => return Err(Reader::new(&document[at..]).str().unwrap_err()),
-            },
-            Token::Str(text) => sum ^= text.as_bytes().len() as u64,
-            Token::Bin(data) | Token::Ext(_, data) => sum ^= data.len() as u64,
-            Token::UInt(value) => sum ^= value,
-            Token::Int(value) => sum ^= value.cast_unsigned(),
-            Token::F64(value) => sum ^= value.to_bits(),
-            Token::F32(value) => sum ^= u64::from(value.to_bits()),
-            Token::Bool(value) => sum ^= u64::from(value),
-            Token::Array(count) => owed += u64::from(count),
-            Token::Map(count) => owed += 2 * u64::from(count),
-            Token::Nil => {}
-        }
-    }
-    reader.finish()?;
-    Ok(sum)
-}
-
-/// Finds `op` in one message.
-pub(crate) fn op<'a>(document: &'a [u8]) -> Result<RawStr<'a>, OurError> {
-    let mut reader = Reader::new(document);
-    if !reader.find("op")? {
-        return Err(OurError::Unexpected);
-    }
-    Ok(reader.raw_str()?)
-}
-
-/// Finds `op` in each message of a batch, in one pass.
-pub(crate) fn ops(document: &[u8]) -> Result<(), OurError> {
-    let mut reader = Reader::new(document);
-    for _ in 0..reader.array()? {
-        for _ in 0..reader.map()? {
-            if reader.raw_str()? == "op" {
-                std::hint::black_box(reader.raw_str()?);
-            } else {
-                reader.skip()?;
-            }
-        }
-    }
-    Ok(())
 }

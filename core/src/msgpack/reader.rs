@@ -250,14 +250,34 @@ impl<'a> Reader<'a> {
     /// [`token`](Self::token).
     #[inline]
     pub fn nil(&mut self) -> Result<(), Malformed> {
-        if let Some((0xc0, rest)) = self.rest.split_first() {
-            self.rest = rest;
+        if self.take_nil() {
             return Ok(());
         }
         self.expect(Kind::Nil, |token| match token {
             Token::Nil => Some(()),
             _ => None,
         })
+    }
+
+    /// Moves past the next value if it is nil, and says whether it was: for
+    /// values that may be there or not.
+    ///
+    /// ```
+    /// use daskwire::msgpack::Reader;
+    /// let mut reader = Reader::new(b"\x93\xc0\xc2\xc0");
+    /// assert_eq!(reader.array()?, 3);
+    /// assert!(reader.take_nil());
+    /// assert!(!reader.take_nil());
+    /// assert!(!reader.bool()?);
+    /// # Ok::<(), daskwire::msgpack::Malformed>(())
+    /// ```
+    #[inline]
+    pub const fn take_nil(&mut self) -> bool {
+        if let Some((0xc0, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return true;
+        }
+        false
     }
 
     /// Reads a boolean.
@@ -480,39 +500,76 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// As [`map`](Self::map) and [`skip`](Self::skip).
+    #[inline]
     pub fn find(&mut self, key: &str) -> Result<bool, Malformed> {
-        let before = *self;
-        let found = self.find_or_fail(key);
-        if found.is_err() {
-            *self = before;
+        let mut ahead = *self;
+        let mut found = false;
+        for _ in 0..ahead.map()? {
+            if ahead.take_key(key) {
+                found = true;
+                break;
+            }
+            ahead.skip_values(2)?;
         }
-        found
+        *self = ahead;
+        Ok(found)
     }
 
+    /// Reads the head of a map whose keys are known, to take its values out by
+    /// key; see [`Fields`].
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map).
     #[inline]
-    fn find_or_fail(&mut self, key: &str) -> Result<bool, Malformed> {
-        let pair_count = self.map()?;
-        for _ in 0..pair_count {
-            if let Some((text, rest)) = short_text(self.rest) {
-                self.rest = rest;
-                if text == key.as_bytes() {
-                    return Ok(true);
-                }
-                self.skip_values(1)?;
-                continue;
-            }
-            match self.peek()? {
-                Token::Str(text) => {
-                    self.token()?;
-                    if text == key {
-                        return Ok(true);
+    pub fn fields(&mut self) -> Result<Fields<'_, 'a>, Malformed> {
+        let pairs_left = self.map()?;
+        Ok(Fields {
+            reader: self,
+            pairs_left,
+            taken: true,
+        })
+    }
+
+    /// Moves past the next value if it is the text `key`.
+    #[inline]
+    fn take_key(&mut self, key: &str) -> bool {
+        let Some((&marker, rest)) = self.rest.split_first() else {
+            return false;
+        };
+        // The shortest head is the one that everybody writes.
+        if let Ok(len @ 0..=31) = u8::try_from(key.len())
+            && marker & 0xe0 == 0xa0
+        {
+            return marker == 0xa0 | len
+                && match rest.split_at_checked(key.len()) {
+                    Some((text, rest)) if text == key.as_bytes() => {
+                        self.rest = rest;
+                        true
                     }
-                    self.skip_values(1)?;
-                }
-                _ => self.skip_values(2)?,
-            }
+                    _ => false,
+                };
         }
-        Ok(false)
+        if !matches!(marker, 0xa0..=0xbf | 0xd9..=0xdb) {
+            return false;
+        }
+        match self.after_key(key) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// [`take_key`](Self::take_key) for text under another head.
+    #[cold]
+    #[inline(never)]
+    fn after_key(mut self, key: &str) -> Option<&'a [u8]> {
+        match self.next_token()? {
+            Token::Str(text) if text == key => Some(self.rest),
+            _ => None,
+        }
     }
 
     /// Skips `count` values with all that is in them.
@@ -728,6 +785,79 @@ impl<'a> Reader<'a> {
                 }
             },
         )
+    }
+}
+
+/// A map with known keys that is being read; made by [`Reader::fields`].
+///
+/// [`take`](Self::take) the keys in the order in which they are usually
+/// written: then each costs one comparison. Keys in any other order are found
+/// as well, in further rounds of the loop, and a pair that nobody takes is
+/// skipped.
+///
+/// ```
+/// use daskwire::msgpack::Reader;
+///
+/// let mut reader = Reader::new(b"\x83\xa2op\xa4ping\xa3new\xc0\xa2to\x07");
+/// let (mut op, mut to) = (None, None);
+/// let mut fields = reader.fields()?;
+/// while fields.more()? {
+///     if let Some(value) = fields.take("op") {
+///         op = Some(value.str()?);
+///     }
+///     if let Some(value) = fields.take("to") {
+///         to = Some(value.u64()?);
+///     }
+/// }
+/// assert_eq!(op.unwrap(), "ping");
+/// assert_eq!(to, Some(7));
+/// # Ok::<(), daskwire::msgpack::Malformed>(())
+/// ```
+///
+/// # Common issues
+///
+/// * Exactly one value must be read for each key that was taken; what follows
+///   would be read as a key otherwise.
+/// * A key that occurs twice is taken twice. Python keeps the last value, and
+///   so does a loop that assigns.
+#[derive(Debug)]
+pub struct Fields<'r, 'a> {
+    reader: &'r mut Reader<'a>,
+    pairs_left: u32,
+    /// Whether a key has been taken in this round.
+    taken: bool,
+}
+
+impl<'a> Fields<'_, 'a> {
+    /// Whether there is something left to take. A pair of which nobody took the
+    /// key since the last call is skipped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::skip`].
+    #[inline]
+    pub fn more(&mut self) -> Result<bool, Malformed> {
+        if self.pairs_left == 0 {
+            return Ok(false);
+        }
+        if !self.taken {
+            self.reader.skip_values(2)?;
+            self.pairs_left = self.pairs_left.wrapping_sub(1);
+        }
+        self.taken = false;
+        Ok(self.pairs_left != 0)
+    }
+
+    /// If `key` is the next key, moves past it; its value is to be read from
+    /// the reader returned.
+    #[inline]
+    pub fn take(&mut self, key: &str) -> Option<&mut Reader<'a>> {
+        if self.pairs_left == 0 || !self.reader.take_key(key) {
+            return None;
+        }
+        self.pairs_left = self.pairs_left.wrapping_sub(1);
+        self.taken = true;
+        Some(self.reader)
     }
 }
 
