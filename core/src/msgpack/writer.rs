@@ -227,11 +227,7 @@ impl<'b> Writer<'b> {
     #[inline(always)]
     pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
         self.scalar();
-        if text.len() > u32::MAX as usize {
-            self.too_long = text.len() as u64;
-            return self;
-        }
-        self.len = str_data(self.out, self.len, text);
+        self.len = str_data(self.out, self.len, text, &mut self.too_long);
         self
     }
 
@@ -239,11 +235,16 @@ impl<'b> Writer<'b> {
     #[inline(always)]
     pub fn bin(&mut self, data: &[u8]) -> &mut Self {
         self.scalar();
-        if data.len() > u32::MAX as usize {
-            self.too_long = data.len() as u64;
-            return self;
-        }
-        self.len = bin_data(self.out, self.len, data);
+        self.len = match u8::try_from(data.len()) {
+            Ok(len) => short(self.out, self.len, [0xc4, len], data),
+            Err(_) => long_data(
+                self.out,
+                self.len,
+                [0xc4, 0xc5, 0xc6],
+                data,
+                &mut self.too_long,
+            ),
+        };
         self
     }
 
@@ -430,29 +431,28 @@ fn short<const N: usize>(out: &mut [u8], at: usize, head: [u8; N], data: &[u8]) 
     end
 }
 
-/// Text that is known when a program is compiled is little code; any other is
-/// left out of line.
+/// Text that is known when a program is compiled becomes constants here.
 #[inline]
-fn str_data(out: &mut [u8], at: usize, text: &[u8]) -> usize {
+fn str_data(out: &mut [u8], at: usize, text: &[u8], too_long: &mut u64) -> usize {
     match u8::try_from(text.len()) {
         Ok(len @ 0..=31) => short(out, at, [0xa0 | len], text),
         Ok(len) => short(out, at, [0xd9, len], text),
-        Err(_) => long_data(out, at, [0xd9, 0xda, 0xdb], text),
+        Err(_) => long_data(out, at, [0xd9, 0xda, 0xdb], text, too_long),
     }
 }
 
-#[inline]
-fn bin_data(out: &mut [u8], at: usize, data: &[u8]) -> usize {
-    match u8::try_from(data.len()) {
-        Ok(len) => short(out, at, [0xc4, len], data),
-        Err(_) => long_data(out, at, [0xc4, 0xc5, 0xc6], data),
-    }
-}
-
-/// The length of `data` is known to fit a u32.
 #[inline(never)]
-fn long_data(out: &mut [u8], at: usize, markers: [u8; 3], data: &[u8]) -> usize {
-    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+fn long_data(
+    out: &mut [u8],
+    at: usize,
+    markers: [u8; 3],
+    data: &[u8],
+    too_long: &mut u64,
+) -> usize {
+    let Ok(len) = u32::try_from(data.len()) else {
+        *too_long = data.len() as u64;
+        return at;
+    };
     let at = long_head(out, at, markers, len);
     append(out, at, data)
 }
@@ -499,41 +499,33 @@ fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {
 /// moves of a fixed size, the later ones overlapping, and no call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
-    if cfg!(target_pointer_width = "64") && to.len() == from.len() {
-        let ends = |to: &mut [u8]| {
-            ends::<32>(to, from)
-                || ends::<16>(to, from)
-                || ends::<8>(to, from)
-                || ends::<4>(to, from)
-                || ends::<2>(to, from)
-        };
-        if to.len() <= 64 {
-            if !ends(to)
-                && let (Some(to), Some(from)) = (to.first_mut(), from.first())
-            {
-                *to = *from;
-            }
-            return;
+    let len = to.len();
+    if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
+        if len == from.len() {
+            to.copy_from_slice(from);
         }
-    }
-    if to.len() == from.len() {
-        to.copy_from_slice(from);
+    } else if len >= 32 {
+        ends::<32>(to, from);
+    } else if len >= 16 {
+        ends::<16>(to, from);
+    } else if len >= 8 {
+        ends::<8>(to, from);
+    } else if len >= 4 {
+        ends::<4>(to, from);
+    } else if len >= 2 {
+        ends::<2>(to, from);
+    } else {
+        ends::<1>(to, from);
     }
 }
 
 /// Copies the first and the last `N` bytes, if there are as many.
 #[inline]
-fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
-    let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
-        return false;
-    };
-    let Some(place) = to.first_chunk_mut() else {
-        return false;
-    };
-    *place = *first;
-    let Some(place) = to.last_chunk_mut() else {
-        return false;
-    };
-    *place = *last;
-    true
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut()) {
+        *to = *from;
+    }
 }
