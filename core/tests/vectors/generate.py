@@ -19,7 +19,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-ENVIRONMENTS = HERE.parents[2] / "target" / "python"
+ENVIRONMENTS = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target")) / "python"
 
 PREFIX = "case-"
 CODECS = ["lz4==4.4.5", "python-snappy==0.7.3", "cramjam==2.14.0", "zstandard==0.25.0"]
