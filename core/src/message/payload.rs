@@ -484,6 +484,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             grouping,
             next: 0,
             sub_frames: self.sub_frames()?,
+            fault: None,
         };
         Ok((0..count).map(move |_| {
             let (first, part_count) = cursor.next_group(&payload)?;
@@ -519,6 +520,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             grouping: self.grouping()?,
             next: 0,
             sub_frames: self.sub_frames()?,
+            fault: None,
         };
         Ok((0..count).scan(cursor, move |cursor, _| {
             Some(cursor.next_group(&payload).map(|(_, count)| count))
@@ -554,11 +556,22 @@ struct Groups<'a, T> {
     grouping: Grouping<'a>,
     next: usize,
     sub_frames: SubFrames<'a, T>,
+    fault: Option<MessageError>,
 }
 
 impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
-    /// The first frame of the next logical frame, and how many it takes.
+    /// The first frame of the next logical frame, and how many it takes. Where
+    /// one could not be told, those behind it cannot either.
     fn next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let group = self.try_next_group(payload);
+        self.fault = group.err();
+        group
+    }
+
+    fn try_next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
         let first = self.next;
         match &mut self.grouping {
             Grouping::Single => {

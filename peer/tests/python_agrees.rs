@@ -1,0 +1,726 @@
+//! Real Dask, asked: it reads what we write, and we read what it writes.
+//!
+//! The peers are real releases in environments of their own, see `support`.
+
+mod support;
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use daskwire::Limits;
+use daskwire::compression::{
+    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
+};
+use daskwire::frame::{Prefix, encode_prelude, prelude_len};
+use daskwire::message::{
+    Buffers, BuildError, Item, Layout, Level, MessageBuilder, PayloadKind, Pending, Reading, Shard,
+    Workspace,
+};
+use daskwire::msgpack::{Reader, Writer};
+use daskwire_peer::identity::identity;
+use daskwire_peer::inspect::{Hooks, Inspector, Options, tagged};
+use daskwire_tcp::{Address, Options as CommOptions, Wire, connect};
+use serde_json::{Value, json};
+use support::{Environment, Peer};
+
+/// A xorshift generator: the same numbers every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
+    }
+}
+
+fn ask(peer: &mut Peer, question: &Value, data: &[u8]) -> (Value, Vec<u8>) {
+    let (answer, data) = peer.ask(&question.to_string(), data);
+    (parse(&answer), data)
+}
+
+/// Parses deep documents too, which `serde_json` refuses by default.
+fn parse(text: &str) -> Value {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    parser.disable_recursion_limit();
+    serde::Deserialize::deserialize(&mut parser).expect("the peer answers in JSON")
+}
+
+/// What a description says, without the order of map entries, the members of
+/// sets, and the numbers of payloads.
+fn meaning(description: &Value) -> Value {
+    let payloads: Vec<Value> = description["payloads"]
+        .as_array()
+        .expect("a list of payloads")
+        .iter()
+        .map(|payload| {
+            json!({
+                "kind": payload["kind"],
+                "header": normal(&payload["header"], &[]),
+                "frames": payload["frames"],
+                "compression": payload["compression"],
+            })
+        })
+        .collect();
+    normal(&description["message"], &payloads)
+}
+
+fn normal(value: &Value, payloads: &[Value]) -> Value {
+    let sorted = |items: &Value| {
+        let mut items: Vec<Value> = items
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|item| normal(item, payloads))
+            .collect();
+        items.sort_by_key(Value::to_string);
+        Value::Array(items)
+    };
+    match value {
+        Value::Object(map) if map.len() == 1 => match map.iter().next() {
+            Some((tag, number)) if tag == "$payload" => number
+                .as_u64()
+                .and_then(|number| payloads.get(usize::try_from(number).ok()?))
+                .cloned()
+                .expect("the number of a payload"),
+            Some((tag, items)) if tag == "$set" || tag == "$map" => json!({ tag: sorted(items) }),
+            _ => entries(value, payloads),
+        },
+        Value::Object(_) => entries(value, payloads),
+        Value::Array(items) => items.iter().map(|item| normal(item, payloads)).collect(),
+        _ => value.clone(),
+    }
+}
+
+fn entries(value: &Value, payloads: &[Value]) -> Value {
+    let map: BTreeMap<&String, Value> = value
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key, normal(value, payloads)))
+        .collect();
+    json!(map)
+}
+
+fn layout_of(environment: Environment) -> (Prefix, Layout) {
+    match environment {
+        Environment::Current => (Prefix::U64, Layout::Modern),
+        Environment::Documented => (Prefix::None, Layout::Classic),
+    }
+}
+
+fn reading(environment: Environment) -> Reading {
+    Reading {
+        // 2.30.1 leaves them maps.
+        sets_and_enums: matches!(environment, Environment::Current),
+        ..Reading::default()
+    }
+}
+
+/// Our description of a message, payloads merged.
+fn describe(message: &[u8], environment: Environment) -> Value {
+    let (prefix, layout) = layout_of(environment);
+    let options = Options {
+        prefix: Some(prefix),
+        layout: Some(layout),
+        payloads: true,
+        reading: reading(environment),
+        ..Options::default()
+    };
+    let mut inspector = Inspector::new(message, options);
+    let recorded = inspector
+        .next_message()
+        .expect("framed")
+        .expect("one message");
+    inspector.json(&recorded).expect("a message")
+}
+
+fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
+    let mut stream = vec![0; prelude_len(prefix, frames.len()).expect("it fits")];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    encode_prelude(prefix, lengths, &mut stream).expect("it fits");
+    for frame in frames {
+        stream.extend_from_slice(frame);
+    }
+    stream
+}
+
+/// Builds the message again from its items, in `to`.
+fn rebuild(
+    frames: &[&[u8]],
+    from: Layout,
+    to: Layout,
+    reading: &Reading,
+) -> Result<Vec<u8>, BuildError> {
+    let size: usize = frames.iter().map(|frame| 4 * frame.len()).sum::<usize>() + (1 << 18);
+    let mut workspace = Workspace::new();
+    workspace
+        .with_message(frames, from, reading, |message, levels| {
+            let (mut body, mut headers) = (vec![0; size], vec![0; size]);
+            let mut slots = vec![&[][..]; 4 + 2 * frames.len()];
+            let mut pending = vec![Pending::EMPTY; message.payload_count()];
+            let mut builder = MessageBuilder::new(
+                to,
+                Buffers {
+                    body: &mut body,
+                    headers: &mut headers,
+                    slots: &mut slots,
+                    pending: &mut pending,
+                },
+            );
+            let mut walk = message.walk(levels);
+            while let Some(item) = walk.next_item()? {
+                builder.item(item, &message)?;
+            }
+            let mut levels = vec![Level::EMPTY; 1024];
+            let prefix = match to {
+                Layout::Modern => Prefix::U64,
+                Layout::Classic => Prefix::None,
+            };
+            Ok(stream(prefix, builder.finish(&mut levels)?))
+        })
+        .map_err(BuildError::Payload)?
+}
+
+fn frames_of(message: &[u8], prefix: Prefix) -> Vec<&[u8]> {
+    let options = Options {
+        prefix: Some(prefix),
+        ..Options::default()
+    };
+    let mut inspector = Inspector::new(message, options);
+    inspector
+        .next_message()
+        .expect("framed")
+        .expect("one message")
+        .frames
+}
+
+fn vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors")
+}
+
+/// Every recorded message, built again by us, means the same to real Dask as the
+/// recorded bytes.
+///
+/// PROTOCOL FORWARD-1, MODERN-2 and CLASSIC-4
+#[test]
+fn real_dask_reads_every_vector_that_we_write_again() {
+    let mut same = BTreeMap::new();
+    for environment in [Environment::Current, Environment::Documented] {
+        let mut peer = support::loads(environment);
+        let (_, layout) = layout_of(environment);
+        let folders = std::fs::read_dir(vectors()).expect("the vectors are in the repository");
+        for folder in folders.map(|folder| folder.expect("an entry").path()) {
+            let name = folder
+                .file_name()
+                .and_then(|name| name.to_str())
+                .expect("a name")
+                .to_owned();
+            let is_ours = match layout {
+                Layout::Modern => name.starts_with("modern-"),
+                // 2021.3.0 has split lists, which 2.30.1 does not know.
+                Layout::Classic => name.starts_with("classic-") && !name.contains("total"),
+            };
+            // Neither environment has blosc.
+            if !is_ours || name.contains("blosc") {
+                continue;
+            }
+            for file in std::fs::read_dir(&folder).expect("a folder") {
+                let file = file.expect("an entry").path();
+                if file.extension().is_none_or(|extension| extension != "bin") {
+                    continue;
+                }
+                let recorded = std::fs::read(&file).expect("a readable vector");
+                let (prefix, _) = layout_of(environment);
+                let frames = frames_of(&recorded, prefix);
+                let written = rebuild(&frames, layout, layout, &reading(environment))
+                    .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+                let question = json!({ "op": "read" });
+                let (theirs, _) = ask(&mut peer, &question, &recorded);
+                let (ours, _) = ask(&mut peer, &question, &written);
+                // Releases before read some of what this one refuses, such as a
+                // header without `bytestrings`; we write what it takes.
+                if theirs["ok"] == json!(true) {
+                    assert_eq!(ours["ok"], json!(true), "{}: {ours}", file.display());
+                    assert_eq!(meaning(&ours), meaning(&theirs), "{}", file.display());
+                    *same.entry(environment.release()).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    println!("read alike: {same:?}");
+    assert!(same["2026.8.0"] >= 300, "{same:?}");
+    assert!(same["2.30.1"] >= 150, "{same:?}");
+}
+
+/// Random messages of real Dask mean the same to us as to Dask.
+#[test]
+fn random_messages_of_real_dask_mean_the_same_to_us() {
+    for environment in [Environment::Current, Environment::Documented] {
+        let mut peer = support::loads(environment);
+        for seed in 0..300 {
+            let (theirs, message) = ask(&mut peer, &json!({ "op": "write", "seed": seed }), &[]);
+            assert_eq!(theirs["ok"], json!(true), "{theirs}");
+            let ours = describe(&message, environment);
+            assert_eq!(meaning(&ours), meaning(&theirs), "seed {seed}");
+            let (prefix, layout) = layout_of(environment);
+            let frames = frames_of(&message, prefix);
+            let written = rebuild(&frames, layout, layout, &reading(environment))
+                .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let (again, _) = ask(&mut peer, &json!({ "op": "read" }), &written);
+            assert_eq!(
+                meaning(&again),
+                meaning(&theirs),
+                "seed {seed}, written by us"
+            );
+        }
+    }
+}
+
+/// A payload forwarded into the other layout unpickles to the same value there.
+///
+/// PROTOCOL FORWARD-5 and FORWARD-6
+#[test]
+fn payloads_forwarded_across_layouts_have_the_same_value() {
+    let environments = [Environment::Documented, Environment::Current];
+    let mut peers = environments.map(support::loads);
+    for (from, to) in [(0, 1), (1, 0)] {
+        let (source, target) = (environments[from], environments[to]);
+        let (names, _) = ask(&mut peers[from], &json!({ "op": "cases" }), &[]);
+        let mut converted = Vec::new();
+        let mut refused = Vec::new();
+        for name in names["cases"].as_array().expect("names") {
+            let name = name.as_str().expect("a name");
+            let (_, message) = ask(
+                &mut peers[from],
+                &json!({ "op": "write", "case": name }),
+                &[],
+            );
+            let (prefix, layout) = layout_of(source);
+            let frames = frames_of(&message, prefix);
+            let sent = match rebuild(&frames, layout, layout_of(target).1, &reading(source)) {
+                Ok(sent) => sent,
+                Err(BuildError::NotConvertible { reason }) => {
+                    refused.push((name.to_owned(), reason));
+                    continue;
+                }
+                Err(error) => panic!("{name}: {error}"),
+            };
+            let question = json!({ "op": "value" });
+            let (there, _) = ask(&mut peers[to], &question, &sent);
+            let (here, _) = ask(&mut peers[from], &question, &message);
+            if here["ok"] != json!(true) {
+                continue;
+            }
+            // The pickles of new numpy name modules that old numpy lacks.
+            if there["error"]
+                .as_str()
+                .is_some_and(|error| error.contains("No module named 'numpy."))
+            {
+                continue;
+            }
+            assert_eq!(there["ok"], json!(true), "{name}: {there}");
+            let flat = |value: &Value| {
+                let text = value["value"].as_str().expect("a text");
+                // numpy 2.2 and later say the shape of an array that they cut.
+                let mut parts = text.split(", shape=(");
+                let mut text: Vec<char> = parts.next().into_iter().flat_map(str::chars).collect();
+                for part in parts {
+                    text.extend(part.split_once(')').expect("a shape ends").1.chars());
+                }
+                // Entries of maps may have another order, and tuples are lists.
+                text.sort_unstable();
+                text.into_iter()
+                    .filter(|c| !"[](),' \n".contains(*c))
+                    .collect::<String>()
+            };
+            // What 2.30.1 leaves a map, and what numpy 2 prints differently.
+            if !["enum", "sets", "pickled-for-want-of-msgpack"].contains(&name) {
+                assert_eq!(flat(&there), flat(&here), "{name}");
+            }
+            converted.push(name.to_owned());
+        }
+        println!(
+            "{} to {}: {} converted, refused {refused:?}",
+            source.release(),
+            target.release(),
+            converted.len()
+        );
+        // In the current release a dict is a collection, which has no other form.
+        let pickled: &[&str] = match source {
+            Environment::Documented => &["pickled-value", "pickled-value-with-buffers"],
+            Environment::Current => &["to-pickle"],
+        };
+        let expected = [
+            "get-data-reply",
+            "several-payloads",
+            "split-bytes",
+            "compressed-lz4",
+        ];
+        for name in expected.iter().chain(pickled) {
+            assert!(
+                converted.iter().any(|done| done == name),
+                "{name} was not converted: {refused:?}"
+            );
+        }
+    }
+}
+
+/// Documents of msgpack-python: the same values for us, the same bytes by us.
+///
+/// PROTOCOL MSGPACK-2 and MSGPACK-3
+#[test]
+fn documents_of_msgpack_python_come_back_byte_for_byte() {
+    let mut peer = support::msgpack();
+    let mut compared = 0;
+    for seed in 0..20 {
+        let question = json!({ "op": "random", "seed": seed, "count": 500 });
+        let (answer, packed) = ask(&mut peer, &question, &[]);
+        let mut rest = packed.as_slice();
+        for document in answer["documents"].as_array().expect("documents") {
+            let len = usize::try_from(document["len"].as_u64().expect("a length")).expect("short");
+            let (bytes, behind) = rest.split_at(len);
+            rest = behind;
+            let ours = tagged(bytes, Hooks::None, false, 0).expect("a document");
+            assert_eq!(normal(&ours, &[]), normal(&document["value"], &[]));
+            let mut buffer = vec![0; len];
+            let mut writer = Writer::new(&mut buffer);
+            let mut reader = Reader::new(bytes);
+            while writer.owed() != 0 {
+                writer.token(reader.token().expect("a document"));
+            }
+            reader.finish().expect("all of it");
+            assert_eq!(writer.finish().expect("it fits"), bytes);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 10_000);
+}
+
+fn block(random: &mut Random, seed: usize) -> Vec<u8> {
+    let len = match seed % 5 {
+        0 => random.below(64),
+        1 | 2 => random.below(2000),
+        3 => random.below(20_000),
+        _ => random.below(200_000),
+    };
+    let kinds = 1 + random.below(256);
+    let period = 1 + random.below(300);
+    let mut block: Vec<u8> = Vec::with_capacity(len);
+    while block.len() < len {
+        let byte = match (seed / 5) % 3 {
+            0 => random.below(kinds),
+            1 => block
+                .len()
+                .checked_sub(period)
+                .map_or(random.below(256), |at| usize::from(block[at])),
+            _ => {
+                if random.below(50) == 0 {
+                    random.below(256)
+                } else {
+                    0
+                }
+            }
+        };
+        block.push(u8::try_from(byte).expect("a byte"));
+    }
+    block
+}
+
+/// lz4 and snappy of Python read our blocks, and we read theirs, zlib's and
+/// zstd's.
+///
+/// PROTOCOL COMPRESS-1
+#[test]
+fn blocks_are_read_in_both_directions() {
+    let mut peer = Peer::spawn(Environment::Current, "compression_peer.py", &[]);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for seed in 0..600 {
+        let data = block(&mut random, seed);
+        for codec in [Codec::Lz4, Codec::Snappy, Codec::Zlib, Codec::Zstd] {
+            let (answer, packed) = ask(
+                &mut peer,
+                &json!({ "op": "compress", "codec": codec.name() }),
+                &data,
+            );
+            assert_eq!(answer["ok"], json!(true), "{answer}");
+            let mut out = vec![0xa5; data.len()];
+            let len = decompress(codec, &packed, &mut out, &Limits::HOST);
+            assert_eq!(len, Ok(data.len()), "{codec}, block {seed}");
+            assert_eq!(out, data, "{codec}, block {seed}");
+        }
+        let (mut lz4_table, mut snappy_table) = (Lz4Table::new(), SnappyTable::new());
+        let ours: [&mut dyn Compression; 2] = [
+            &mut Lz4::new(&mut lz4_table),
+            &mut Snappy::new(&mut snappy_table),
+        ];
+        for compression in ours {
+            let codec = compression.codec();
+            let mut packed = vec![0; compression.max_compressed_len(data.len()).expect("short")];
+            let len = compression
+                .compress(&data, &mut packed)
+                .expect("there is room");
+            packed.truncate(len);
+            let (answer, theirs) = ask(
+                &mut peer,
+                &json!({ "op": "decompress", "codec": codec.name() }),
+                &packed,
+            );
+            assert_eq!(answer["ok"], json!(true), "{codec}, block {seed}: {answer}");
+            assert_eq!(theirs, data, "{codec}, block {seed}");
+        }
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// A payload that we split and compressed is what real Dask unpickles.
+///
+/// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-5
+#[test]
+fn real_dask_opens_what_we_split_and_compress() {
+    let data = vec![7_u8; 70_000];
+    // pickle of the class `bytes` by its names
+    let bytes_class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
+    for environment in [Environment::Current, Environment::Documented] {
+        let (prefix, layout) = layout_of(environment);
+        let mut table = SnappyTable::new();
+        let mut snappy = Snappy::new(&mut table);
+        let pieces: Vec<(Vec<u8>, u64)> = data
+            .chunks(30_000)
+            .map(|chunk| {
+                let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, chunk.len())];
+                let packed = Policy::DASK
+                    .maybe_compress(&mut snappy, chunk, &mut scratch, &mut |_| 0)
+                    .expect("there is room")
+                    .expect("sevens compress well");
+                (packed.to_vec(), chunk.len() as u64)
+            })
+            .collect();
+        let shards: Vec<Shard<'_>> = pieces
+            .iter()
+            .map(|(bytes, plain_len)| Shard {
+                bytes,
+                codec: Some(Codec::Snappy),
+                plain_len: *plain_len,
+            })
+            .collect();
+        let (mut body, mut headers) = ([0; 256], [0; 1024]);
+        let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 1]);
+        let mut builder = MessageBuilder::new(
+            layout,
+            Buffers {
+                body: &mut body,
+                headers: &mut headers,
+                slots: &mut slots,
+                pending: &mut pending,
+            },
+        );
+        builder.body().map(1).str("x");
+        let entries: [(&str, &[u8]); 4] = [
+            ("serializer", b"\xa4dask"),
+            ("type", b"\xa5bytes"),
+            ("type-serialized", bytes_class),
+            ("sub-header", b"\x80"),
+        ];
+        builder
+            .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
+            .expect("there is room");
+        let frames = builder.finish(&mut [Level::EMPTY; 4]).expect("a message");
+        let mut peer = support::loads(environment);
+        let (answer, _) = ask(
+            &mut peer,
+            &json!({ "op": "value" }),
+            &stream(prefix, frames),
+        );
+        assert_eq!(answer["ok"], json!(true), "{answer}");
+        let value = answer["value"].as_str().expect("a text");
+        assert_eq!(
+            value.matches("\\x07").count(),
+            data.len(),
+            "{}",
+            environment.release()
+        );
+    }
+}
+
+/// PROTOCOL HANDSHAKE-1
+#[test]
+fn a_real_scheduler_says_who_it_is() {
+    let scheduler = support::scheduler_with_workers(2);
+    let address: Address = scheduler.address().parse().expect("an address");
+    let (answer, agreement) = runtime()
+        .block_on(identity(&address, Duration::from_secs(30)))
+        .expect("an identity");
+    assert_eq!(answer.kind, "Scheduler");
+    assert_eq!(answer.address, scheduler.address());
+    assert_eq!(agreement.layout, Layout::Modern);
+    assert_eq!(agreement.pickle_protocol, 5);
+    let mut names: Vec<&str> = answer
+        .workers
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["worker-0", "worker-1"]);
+    assert!(answer.workers.iter().all(|worker| worker.thread_count == 1));
+
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        .args(["identity", scheduler.address()])
+        .output()
+        .expect("the command runs");
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        table.contains("worker-1") && table.contains("running"),
+        "{table}"
+    );
+
+    let log = scheduler.log();
+    for word in ["ERROR", "WARNING", "Traceback"] {
+        assert!(!log.contains(word), "the scheduler complains:\n{log}");
+    }
+}
+
+#[test]
+fn a_closed_port_is_one_clear_error() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        .args(["identity", "tcp://127.0.0.1:1"])
+        .output()
+        .expect("the command runs");
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
+}
+
+/// Messages to and from processes of both generations, over their own comms.
+///
+/// PROTOCOL HANDSHAKE-1, FRAME-13 and CLASSIC-1
+#[test]
+fn messages_are_exchanged_with_real_processes_of_both_generations() {
+    for environment in [Environment::Documented, Environment::Current] {
+        let peer = support::echo(environment);
+        let address: Address = peer.address().parse().expect("an address");
+        runtime().block_on(async {
+            let options = CommOptions {
+                wire: Wire::Answer,
+                ..CommOptions::default()
+            };
+            let mut comm = connect(&address, &options).await.expect("a comm");
+            let (prefix, layout) = layout_of(environment);
+            assert_eq!(
+                (comm.agreement().prefix, comm.agreement().layout),
+                (prefix, layout)
+            );
+
+            let body = b"\x81\xa2op\xa5known";
+            match layout {
+                Layout::Modern => comm.write_message(&[body]).await,
+                Layout::Classic => comm.write_message(&[&b""[..], body]).await,
+            }
+            .expect("written");
+            let known = comm.read_message().await.expect("read").expect("an answer");
+            check_known(&known, layout);
+
+            // Back to it as it came, and here again: payload for payload.
+            let frames: Vec<&[u8]> = known.iter().map(AsRef::as_ref).collect();
+            let reading = reading(environment);
+            let sent = rebuild(&frames, layout, layout, &reading).expect("a message");
+            let sent = frames_of(&sent, prefix);
+            comm.write_message(&sent).await.expect("written");
+            let echoed = comm.read_message().await.expect("read").expect("an answer");
+            check_known(&echoed, layout);
+
+            // Small ones in a row, without waiting.
+            for number in 0..50_u64 {
+                let mut buffer = [0; 64];
+                let mut writer = Writer::new(&mut buffer);
+                writer
+                    .map(2)
+                    .str("op")
+                    .str("echo")
+                    .str("number")
+                    .u64(number);
+                let body = writer.finish().expect("it fits");
+                match layout {
+                    Layout::Modern => comm.write_message(&[body]).await,
+                    Layout::Classic => comm.write_message(&[&[][..], body]).await,
+                }
+                .expect("written");
+            }
+            for number in 0..50_u64 {
+                let frames = comm.read_message().await.expect("read").expect("an answer");
+                let body = frames.last().expect("a body");
+                let mut reader = Reader::new(body);
+                assert!(reader.find("number").expect("a map"));
+                assert_eq!(reader.u64().expect("a number"), number);
+            }
+
+            comm.write_message(&match layout {
+                Layout::Modern => vec![&b"\x81\xa2op\xa5close"[..]],
+                Layout::Classic => vec![&b""[..], &b"\x81\xa2op\xa5close"[..]],
+            })
+            .await
+            .expect("written");
+            assert!(comm.read_message().await.expect("a clean end").is_none());
+        });
+    }
+}
+
+/// The array `arange(6.).reshape(2, 3)` and the bytes of the known answer.
+fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
+    let mut workspace = Workspace::new();
+    workspace
+        .with_message(frames, layout, &Reading::default(), |message, levels| {
+            message.check().expect("a right message");
+            assert_eq!(message.payload_count(), 2);
+            let mut items = 0;
+            let mut walk = message.walk(levels);
+            while let Some(item) = walk.next_item().expect("checked") {
+                items += usize::from(matches!(item, Item::Payload(_)));
+            }
+            assert_eq!(items, 2);
+            let mut array_bytes = Vec::new();
+            for number in 0_u32..6 {
+                array_bytes.extend_from_slice(&f64::from(number).to_le_bytes());
+            }
+            let mut found = 0;
+            for payload in message.payloads() {
+                let payload = payload.expect("a payload");
+                let header = payload.header().expect("a header");
+                let mut out = vec![0; 16_000];
+                let mut ends = [0; 4];
+                let merged = payload.merge_into(&mut out, &mut ends).expect("it fits");
+                if header.type_name() == Ok(Some("numpy.ndarray")) {
+                    assert_eq!(header.dtype(), Ok(Some("<f8")));
+                    let shape = header.shape().expect("a list").expect("a shape");
+                    assert!(shape.numbers().eq([Ok(2), Ok(3)]));
+                    let strides = header.strides().expect("a list").expect("strides");
+                    assert!(strides.signed_numbers().eq([Ok(24), Ok(8)]));
+                    assert_eq!(merged.bytes(), array_bytes);
+                    found += 1;
+                } else {
+                    assert_eq!(merged.bytes(), b"daskwire".repeat(2000));
+                    found += 1;
+                }
+            }
+            assert_eq!(found, 2);
+        })
+        .expect("a message");
+}
