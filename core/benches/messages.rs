@@ -8,12 +8,15 @@
 //! `benches/instructions.py` counts instructions under callgrind, which repeat
 //! exactly, by running `--one WORK MESSAGE PEER COUNT`; `--list` prints what
 //! there is to run.
+#![allow(clippy::std_instead_of_alloc, reason = "a program has std")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::hint::black_box;
+use core::alloc::{GlobalAlloc, Layout};
+use core::hint::black_box;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::alloc::System;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use daskwire::msgpack::{RawStr, Reader, Text, Writer};
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@ use crate::Limits;
 /// * Dask's maps have keys that are not text: arrays (Python's tuples) and
 ///   numbers. Use [`token`](Self::token) or [`skip`](Self::skip) for keys.
 /// * After the document, call [`finish`](Self::finish): bytes that follow it
-///   are an error for every Dask release (PROTOCOL MSGPACK-8).
+///   are an error for every Dask release (PROTOCOL MSGPACK-1).
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -85,6 +85,7 @@ impl<'a> Reader<'a> {
     ///
     /// [`MalformedKind::Trailing`] if there are bytes left.
     pub fn finish(self) -> Result<(), Malformed> {
+        // PROTOCOL MSGPACK-1
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -137,6 +138,7 @@ impl<'a> Reader<'a> {
                 (Token::Array(count), rest)
             }
             0xc0 => (Token::Nil, rest),
+            // PROTOCOL MSGPACK-10
             0xc1 => return None,
             0xc2 => (Token::Bool(false), rest),
             0xc3 => (Token::Bool(true), rest),
@@ -152,6 +154,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 bin(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
+            // PROTOCOL MSGPACK-9
             0xc7 => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 ext(rest, usize::from(u8::from_be_bytes(*bytes)))?
@@ -164,6 +167,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 ext(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
+            // PROTOCOL MSGPACK-4
             0xca => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::F32(f32::from_be_bytes(*bytes)), rest)
@@ -172,6 +176,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::F64(f64::from_be_bytes(*bytes)), rest)
             }
+            // PROTOCOL MSGPACK-3: any width, with or without sign.
             0xcc => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::UInt(u64::from(u8::from_be_bytes(*bytes))), rest)
@@ -206,6 +211,7 @@ impl<'a> Reader<'a> {
             }
             // 0xd4 is 1 byte, 0xd5 is 2, and so on to 16.
             0xd4..=0xd8 => ext(rest, 1 << (marker & 0x0f).wrapping_sub(4))?,
+            // PROTOCOL MSGPACK-5: any head, not just the smallest.
             0xda => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 text(rest, usize::from(u16::from_be_bytes(*bytes)))?
@@ -361,6 +367,7 @@ impl<'a> Reader<'a> {
         let text = self.raw_str()?;
         match text.check() {
             Ok(text) => Ok(text),
+            // PROTOCOL MSGPACK-6
             Err(error) => {
                 self.rest = before;
                 Err(malformed(
@@ -409,7 +416,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads the head of an array: how many elements follow.
+    /// Reads the head of an array: how many elements follow. In Python it may
+    /// have been a list or a tuple (PROTOCOL MSGPACK-7).
     ///
     /// # Errors
     ///
@@ -504,6 +512,7 @@ impl<'a> Reader<'a> {
     pub fn find(&mut self, key: &str) -> Result<bool, Malformed> {
         let mut ahead = *self;
         let mut found = false;
+        // PROTOCOL MSGPACK-8: keys of any kind, in any order.
         for _ in 0..ahead.map()? {
             if ahead.take_key(key) {
                 found = true;
@@ -673,6 +682,7 @@ impl<'a> Reader<'a> {
             // The item limit, which a head was checked against, is a u32.
             let child_count = u32::try_from(self.token()?.child_count()).unwrap_or(u32::MAX);
             owed = owed.wrapping_sub(1);
+            // PROTOCOL MSGPACK-11
             if child_count != 0 {
                 let too_deep = depth >= self.limits.depth as usize;
                 match outer.get_mut(depth) {
@@ -724,6 +734,7 @@ impl<'a> Reader<'a> {
     /// they cannot follow at all, since each takes a byte of `rest`.
     #[inline]
     fn claim(&self, rest: &[u8], count: u64) -> Option<u32> {
+        // PROTOCOL MSGPACK-12
         if count > rest.len() as u64 {
             return None;
         }
