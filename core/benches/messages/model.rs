@@ -2,8 +2,8 @@
 //!
 //! `T` is text: what each reader makes of it (bytes, checked bytes, `&str`).
 
-use std::fmt;
-use std::marker::PhantomData;
+use core::fmt;
+use core::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -20,7 +20,7 @@ impl<K: Default, V: Default, const N: usize> Default for Pairs<K, V, N> {
     fn default() -> Self {
         Self {
             len: 0,
-            pairs: std::array::from_fn(|_| Default::default()),
+            pairs: core::array::from_fn(|_| Default::default()),
         }
     }
 }
@@ -230,7 +230,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Batch<T> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Batch<T>, A::Error> {
                 while let Some(message) = seq.next_element::<T>()? {
-                    std::hint::black_box(&message);
+                    core::hint::black_box(&message);
                 }
                 Ok(Batch(PhantomData))
             }

@@ -177,7 +177,7 @@ fn start_stop<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<StartStop<T>,
 
 pub(crate) fn batch<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<(), Malformed> {
     for _ in 0..reader.array()? {
-        std::hint::black_box(&task_finished::<T>(reader)?);
+        core::hint::black_box(&task_finished::<T>(reader)?);
     }
     Ok(())
 }
@@ -500,7 +500,7 @@ pub(crate) fn ops(document: &[u8]) -> Result<(), Malformed> {
     for _ in 0..reader.array()? {
         for _ in 0..reader.map()? {
             if reader.raw_str()? == "op" {
-                std::hint::black_box(reader.raw_str()?);
+                core::hint::black_box(reader.raw_str()?);
             } else {
                 reader.skip()?;
             }

@@ -61,7 +61,7 @@ impl<'a> Pull<'a> for Rmp<'a> {
 
     #[inline]
     fn text(&mut self) -> Result<&'a str, RmpError> {
-        std::str::from_utf8(self.key()?).map_err(|_| RmpError)
+        core::str::from_utf8(self.key()?).map_err(|_| RmpError)
     }
 
     #[inline]
@@ -172,7 +172,7 @@ impl<'a, const CHECKED: bool> Pull<'a> for Floor<'a, CHECKED> {
     #[inline]
     fn text(&mut self) -> Result<&'a [u8], FloorError> {
         let text = self.key()?;
-        if CHECKED && !text.is_ascii() && std::str::from_utf8(text).is_err() {
+        if CHECKED && !text.is_ascii() && core::str::from_utf8(text).is_err() {
             return Err(FloorError);
         }
         Ok(text)
@@ -362,7 +362,7 @@ fn start_stop<'a, P: Pull<'a>>(pull: &mut P) -> Result<StartStop<P::Text>, P::Er
 
 pub(crate) fn batch<'a, P: Pull<'a>>(pull: &mut P) -> Result<(), P::Error> {
     for _ in 0..pull.array()? {
-        std::hint::black_box(&task_finished(pull)?);
+        core::hint::black_box(&task_finished(pull)?);
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::Limits;
 /// * Dask's maps have keys that are not text: arrays (Python's tuples) and
 ///   numbers. Use [`token`](Self::token) or [`skip`](Self::skip) for keys.
 /// * After the document, call [`finish`](Self::finish): bytes that follow it
-///   are an error for every Dask release (PROTOCOL MSGPACK-8).
+///   are an error for every Dask release (PROTOCOL MSGPACK-1).
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -90,6 +90,7 @@ impl<'a> Reader<'a> {
     ///
     /// [`MalformedKind::Trailing`] if there are bytes left.
     pub fn finish(self) -> Result<(), Malformed> {
+        // PROTOCOL MSGPACK-1
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -142,6 +143,7 @@ impl<'a> Reader<'a> {
                 (Token::Array(count), rest)
             }
             0xc0 => (Token::Nil, rest),
+            // PROTOCOL MSGPACK-10
             0xc1 => return None,
             0xc2 => (Token::Bool(false), rest),
             0xc3 => (Token::Bool(true), rest),
@@ -157,6 +159,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 bin(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
+            // PROTOCOL MSGPACK-9
             0xc7 => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 ext(rest, usize::from(u8::from_be_bytes(*bytes)))?
@@ -169,6 +172,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 ext(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
+            // PROTOCOL MSGPACK-4
             0xca => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::F32(f32::from_be_bytes(*bytes)), rest)
@@ -177,6 +181,7 @@ impl<'a> Reader<'a> {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::F64(f64::from_be_bytes(*bytes)), rest)
             }
+            // PROTOCOL MSGPACK-3: any width, with or without sign.
             0xcc => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 (Token::UInt(u64::from(u8::from_be_bytes(*bytes))), rest)
@@ -211,6 +216,7 @@ impl<'a> Reader<'a> {
             }
             // 0xd4 is 1 byte, 0xd5 is 2, and so on to 16.
             0xd4..=0xd8 => ext(rest, 1 << (marker & 0x0f).wrapping_sub(4))?,
+            // PROTOCOL MSGPACK-5: any head, not just the smallest.
             0xda => {
                 let (bytes, rest) = rest.split_first_chunk()?;
                 text(rest, usize::from(u16::from_be_bytes(*bytes)))?
@@ -366,6 +372,7 @@ impl<'a> Reader<'a> {
         let text = self.raw_str()?;
         match text.check() {
             Ok(text) => Ok(text),
+            // PROTOCOL MSGPACK-6
             Err(error) => {
                 self.rest = before;
                 Err(malformed(
@@ -414,7 +421,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads the head of an array: how many elements follow.
+    /// Reads the head of an array: how many elements follow. In Python it may
+    /// have been a list or a tuple (PROTOCOL MSGPACK-7).
     ///
     /// # Errors
     ///
@@ -509,12 +517,23 @@ impl<'a> Reader<'a> {
     pub fn find(&mut self, key: &str) -> Result<bool, Malformed> {
         let mut ahead = *self;
         let mut found = false;
+        // PROTOCOL MSGPACK-8: keys of any kind, in any order.
         for _ in 0..ahead.map()? {
-            if ahead.take_key(key) {
-                found = true;
+            if let Some((&marker @ 0xa0..=0xbf, rest)) = ahead.rest.split_first()
+                && let Some((text, rest)) = rest.split_at_checked(usize::from(marker & 0x1f))
+            {
+                ahead.rest = rest;
+                found = text == key.as_bytes();
+            } else {
+                found = ahead.take_key(key);
+                if !found {
+                    ahead.skip_values(1)?;
+                }
+            }
+            if found {
                 break;
             }
-            ahead.skip_values(2)?;
+            ahead.skip_values(1)?;
         }
         *self = ahead;
         Ok(found)
@@ -578,7 +597,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips `count` values with all that is in them.
-    #[inline]
+    #[inline(always)]
     fn skip_values(&mut self, count: u32) -> Result<(), Malformed> {
         if let Some((rest, items_left)) = self.skipped(count) {
             self.rest = rest;
@@ -592,46 +611,55 @@ impl<'a> Reader<'a> {
     /// What is left after `count` values, if nothing is wrong with them and
     /// they consist of so few arrays and maps that they cannot be nested too
     /// deep. That needs no stack: one number says how many values are owed.
-    #[inline]
+    #[inline(always)]
     fn skipped(&self, count: u32) -> Option<(&'a [u8], u32)> {
         let mut ahead = *self;
         let mut owed = u64::from(count);
         let mut levels_left = self.limits.depth;
         while owed != 0 {
-            let (&marker, rest) = ahead.rest.split_first()?;
-            let shape = SHAPES.get(usize::from(marker)).copied().unwrap_or_default();
-            let child_count = match shape {
-                FIXED..LENGTH => {
-                    ahead.rest = ahead.rest.get(usize::from(shape)..)?;
-                    0
-                }
-                LENGTH..CHILDREN => {
-                    let len = usize::from(*rest.first()?);
-                    let head_len = usize::from(shape & !LENGTH);
-                    ahead.rest = ahead.rest.get(head_len..)?.get(len..)?;
-                    0
-                }
-                CHILDREN.. => {
-                    let child_count = u64::from(shape & !CHILDREN);
-                    ahead.items_left = ahead.claim(rest, child_count)?;
-                    ahead.rest = rest;
-                    child_count
-                }
-                OTHER => ahead.next_rare_token()?.child_count(),
-            };
+            // No more than the item limit, a u32, and `count`.
+            owed = owed.wrapping_sub(1);
+            if let [marker, second, ..] = *ahead.rest
+                && let Some(&[len @ 1..=0xff, second_is_len]) = SHAPES.get(usize::from(marker))
+            {
+                // No branch tells scalars apart: it would often be mispredicted.
+                let len = usize::from(len).wrapping_add(usize::from(second & second_is_len));
+                ahead.rest = ahead.rest.get(len..)?;
+                continue;
+            }
+            let child_count = ahead.next_other()?;
             if child_count != 0 {
                 levels_left = levels_left.checked_sub(1)?;
+                owed = owed.wrapping_add(child_count);
             }
-            // No more than the item limit, a u32, and `count`.
-            owed = owed.wrapping_sub(1).wrapping_add(child_count);
         }
         Some((ahead.rest, ahead.items_left))
     }
 
+    /// Moves past a head that [`SHAPES`] leaves out, and returns how many
+    /// values belong to it.
+    #[inline]
+    fn next_other(&mut self) -> Option<u64> {
+        let (&marker, rest) = self.rest.split_first()?;
+        let child_count = match marker {
+            0x80..=0x8f => u64::from(marker & 0x0f).wrapping_mul(2),
+            0x90..=0x9f => u64::from(marker & 0x0f),
+            _ => {
+                let child_count;
+                (child_count, *self) = self.after_rare_token()?;
+                return Some(child_count);
+            }
+        };
+        self.items_left = self.claim(rest, child_count)?;
+        self.rest = rest;
+        Some(child_count)
+    }
+
     /// Out of line, so that the loop around it stays small.
     #[inline(never)]
-    fn next_rare_token(&mut self) -> Option<Token<'a>> {
-        self.next_token()
+    fn after_rare_token(mut self) -> Option<(u64, Self)> {
+        let child_count = self.next_token()?.child_count();
+        Some((child_count, self))
     }
 
     /// Skips `count` values in a document that is malformed, or that may be
@@ -678,6 +706,7 @@ impl<'a> Reader<'a> {
             // The item limit, which a head was checked against, is a u32.
             let child_count = u32::try_from(self.token()?.child_count()).unwrap_or(u32::MAX);
             owed = owed.wrapping_sub(1);
+            // PROTOCOL MSGPACK-11
             if child_count != 0 {
                 let too_deep = depth >= self.limits.depth as usize;
                 match outer.get_mut(depth) {
@@ -729,6 +758,7 @@ impl<'a> Reader<'a> {
     /// they cannot follow at all, since each takes a byte of `rest`.
     #[inline]
     fn claim(&self, rest: &[u8], count: u64) -> Option<u32> {
+        // PROTOCOL MSGPACK-12
         if count > rest.len() as u64 {
             return None;
         }
@@ -946,37 +976,27 @@ fn unsigned(rest: &[u8]) -> Option<(u64, &[u8])> {
     }
 }
 
-/// What [`SHAPES`] says of a head byte: nothing that fits a byte.
-const OTHER: u8 = 0;
-/// From here on: the length of the whole value.
-const FIXED: u8 = 1;
-/// From here on: the length of the head, whose second byte has the length of
-/// the data.
-const LENGTH: u8 = 0x40;
-/// From here on: how many values belong to an array or map.
-const CHILDREN: u8 = 0x80;
-
-/// How to step over a value, by its head byte.
-static SHAPES: [u8; 256] = {
-    let mut shapes = [OTHER; 256];
+/// How to step over a scalar, by its head byte: the bytes of the head and of
+/// data that is always as long, and all ones if the second byte is the length
+/// of the data behind. No bytes where that does not tell.
+static SHAPES: [[u8; 2]; 256] = {
+    let mut shapes = [[0; 2]; 256];
     let mut marker = 0_u8;
     loop {
         let shape = match marker {
-            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 1,
-            0x80..=0x8f => CHILDREN | (marker & 0x0f).wrapping_mul(2),
-            0x90..=0x9f => CHILDREN | marker & 0x0f,
-            0xa0..=0xbf => (marker & 0x1f).wrapping_add(1),
-            0xc4 | 0xd9 => LENGTH | 2,
-            0xc7 => LENGTH | 3,
-            0xcc | 0xd0 => 2,
-            0xcd | 0xd1 | 0xd4 => 3,
-            0xca | 0xce | 0xd2 => 5,
-            0xcb | 0xcf | 0xd3 => 9,
-            0xd5 => 4,
-            0xd6 => 6,
-            0xd7 => 10,
-            0xd8 => 18,
-            _ => OTHER,
+            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => [1, 0],
+            0xa0..=0xbf => [(marker & 0x1f).wrapping_add(1), 0],
+            0xc4 | 0xd9 => [2, 0xff],
+            0xc7 => [3, 0xff],
+            0xcc | 0xd0 => [2, 0],
+            0xcd | 0xd1 | 0xd4 => [3, 0],
+            0xca | 0xce | 0xd2 => [5, 0],
+            0xcb | 0xcf | 0xd3 => [9, 0],
+            0xd5 => [4, 0],
+            0xd6 => [6, 0],
+            0xd7 => [10, 0],
+            0xd8 => [18, 0],
+            _ => [0, 0],
         };
         #[allow(clippy::indexing_slicing, reason = "a byte, into as many places")]
         {

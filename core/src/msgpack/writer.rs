@@ -176,6 +176,7 @@ impl<'b> Writer<'b> {
     /// Writes an integer of zero or more.
     #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
+        // PROTOCOL MSGPACK-3: the smallest form, never one with a sign.
         self.scalar();
         if let Ok(small @ 0..=0x7f) = u8::try_from(value) {
             return self.put([small]);
@@ -208,6 +209,7 @@ impl<'b> Writer<'b> {
     /// Writes a float of double precision.
     #[inline]
     pub fn f64(&mut self, value: f64) -> &mut Self {
+        // PROTOCOL MSGPACK-4
         self.scalar();
         self.len = head(self.out, self.len, 0xcb, value.to_be_bytes());
         self
@@ -434,6 +436,7 @@ fn short<const N: usize>(out: &mut [u8], at: usize, head: [u8; N], data: &[u8]) 
 /// Text that is known when a program is compiled becomes constants here.
 #[inline]
 fn str_data(out: &mut [u8], at: usize, text: &[u8], too_long: &mut u64) -> usize {
+    // PROTOCOL MSGPACK-5: the smallest head.
     match u8::try_from(text.len()) {
         Ok(len @ 0..=31) => short(out, at, [0xa0 | len], text),
         Ok(len) => short(out, at, [0xd9, len], text),
