@@ -1,0 +1,163 @@
+//! Taking messages from a stream, against copying the same bytes.
+//!
+//! `cargo bench -p daskwire --bench frames`
+//!
+//! Every figure is a ratio to a peer that is measured in the same run, round by
+//! round in turn: machines differ, and differ from minute to minute. The last
+//! table shows that the cost grows with the number of frames and with nothing
+//! else.
+
+use std::alloc::{GlobalAlloc, Layout as MemoryLayout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use daskwire::Limits;
+use daskwire::frame::{Arena, Envelope, FrameDecoder, Prefix, encode_prelude, prelude_len};
+
+/// Counts allocations, so that the promise of none is measured too.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything to the system's allocator.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: MemoryLayout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: MemoryLayout) {
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROUNDS: usize = 31;
+
+/// A message of frames of these lengths, on the wire.
+fn message(lengths: &[usize]) -> Vec<u8> {
+    let mut stream = vec![0; prelude_len(Prefix::U64, lengths.len()).expect("it fits")];
+    let lens = lengths.iter().map(|len| *len as u64);
+    encode_prelude(Prefix::U64, lens, &mut stream).expect("it fits");
+    let total = stream.len() + lengths.iter().sum::<usize>();
+    stream.resize(total, 0x5a);
+    stream
+}
+
+fn time(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// Runs both in turn and returns the median ratio, with the least and the most.
+fn ratio(mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (f64, f64, f64) {
+    let mut ratios: Vec<f64> = (0..ROUNDS)
+        .map(|round| {
+            // Each goes first every other time.
+            let (a, b) = if round % 2 == 0 {
+                let a = time(&mut ours);
+                (a, time(&mut theirs))
+            } else {
+                let b = time(&mut theirs);
+                (time(&mut ours), b)
+            };
+            a.as_secs_f64() / b.as_secs_f64()
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    (ratios[ROUNDS / 2], ratios[0], ratios[ROUNDS - 1])
+}
+
+fn print(what: &str, (median, least, most): (f64, f64, f64)) {
+    println!("{what:<58} {median:>7.3}   ({least:.3} to {most:.3})");
+}
+
+fn main() {
+    println!("time of ours as a multiple of the peer's: median (least to most)\n");
+    let stream = message(&[100, 300, 64 << 20]);
+    let mut storage = vec![0; stream.len()];
+    let mut copy = vec![0; stream.len()];
+
+    for piece in [64 << 10, 1 << 20, usize::MAX] {
+        let size = if piece == usize::MAX {
+            "one piece".into()
+        } else {
+            format!("pieces of {} KiB", piece >> 10)
+        };
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let result = ratio(
+            || {
+                let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
+                let mut frames = Arena::new(&mut storage);
+                for chunk in black_box(&stream).chunks(piece) {
+                    decoder.push(chunk, &mut frames).expect("a right stream");
+                }
+                assert!(decoder.is_complete());
+                black_box(frames.filled());
+            },
+            || {
+                for (to, from) in copy.chunks_mut(piece).zip(black_box(&stream).chunks(piece)) {
+                    to.copy_from_slice(from);
+                }
+                black_box(&copy);
+            },
+        );
+        // The ratios themselves take one vector.
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before - 1;
+        print(
+            &format!("64 MiB by FrameDecoder, {size}, of memcpy"),
+            result,
+        );
+        assert_eq!(allocations, 0, "decoding allocated");
+    }
+
+    let result = ratio(
+        || {
+            for _ in 0..1000 {
+                black_box(Envelope::parse(
+                    black_box(&stream),
+                    Prefix::U64,
+                    &Limits::HOST,
+                ))
+                .expect("right");
+            }
+        },
+        || copy.copy_from_slice(black_box(&stream)),
+    );
+    print(
+        "1000 times 64 MiB by Envelope, in place, of one memcpy",
+        result,
+    );
+
+    println!("\nnanoseconds per frame, frames of 8 bytes, by FrameDecoder\n");
+    for count in [1, 10, 100, 1000, 10_000, 100_000] {
+        let stream = message(&vec![8; count]);
+        let mut storage = vec![0; stream.len()];
+        let mut table = vec![0; 8 * count];
+        let repeat = (200_000 / count).max(1);
+        let mut times: Vec<f64> = (0..ROUNDS)
+            .map(|_| {
+                time(|| {
+                    for _ in 0..repeat {
+                        let mut decoder =
+                            FrameDecoder::new(Prefix::U64, &mut table[..], Limits::HOST);
+                        let mut frames = Arena::new(&mut storage);
+                        decoder
+                            .push(black_box(&stream), &mut frames)
+                            .expect("a right stream");
+                        assert!(decoder.is_complete());
+                    }
+                })
+                .as_secs_f64()
+                    * 1e9
+                    / (repeat * count) as f64
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        println!("{count:>8} frames {:>8.1}", times[ROUNDS / 2]);
+    }
+}
