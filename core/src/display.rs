@@ -9,7 +9,7 @@
 //! assert_eq!(shown(b"\x82\xa2op\xa4ping\x92x\x00\xc4\x03\x00a\xff"),
 //!     r#"{"op": "ping", [120, 0]: b"\x00a\xff"}"#);
 //! assert_eq!(shown(b"\x82\xa2op\xa4ping\xa5reply\xd9"),
-//!     r#"{"op": "ping", "reply": <at byte 14: the document ends inside a value that takes 2 bytes; 1 are left>"#);
+//!     r#"{"op": "ping", "reply": <at byte 15: the document ends inside a value that takes 2 bytes; 1 are left>"#);
 //! ```
 
 use core::fmt;

@@ -1,1 +1,697 @@
-//! daskwire-fuzz
+//! What must hold for any input, one function for each surface.
+//!
+//! The targets in `fuzz_targets/` call these with what libFuzzer makes up, and
+//! `cargo test -p daskwire-fuzz` calls them with every committed seed. A
+//! function returns when its properties hold and panics when they do not.
+
+#![forbid(unsafe_code)]
+
+use daskwire::Limits;
+use daskwire::compression::{
+    Codec, Compression, Lz4, Lz4Table, Snappy, SnappyTable, decompress, decompressed_len,
+};
+use daskwire::display::{Document, Stream};
+use daskwire::frame::{
+    Envelope, FrameBuffers, FrameDecoder, FrameErrorKind, Prefix, encode_prelude, prelude_len,
+};
+use daskwire::handshake::{Handshake, detect_prefix};
+use daskwire::message::{
+    Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, Pending, Reading, Workspace,
+};
+use daskwire::msgpack::{Reader, Token, Writer};
+
+/// A surface: its name, which is that of its target and its folder of seeds,
+/// and what must hold for it.
+pub type Surface = (&'static str, fn(&[u8]));
+
+/// All surfaces.
+pub const SURFACES: [Surface; 10] = [
+    ("prelude", prelude),
+    ("msgpack", msgpack),
+    ("message_modern", message_modern),
+    ("message_classic", message_classic),
+    ("payload_header", payload_header),
+    ("lz4", lz4),
+    ("snappy", snappy),
+    ("handshake", handshake),
+    ("round_trip", round_trip),
+    ("rmp", rmp),
+];
+
+/// Small enough that an input of some kilobytes costs some kilobytes.
+const LIMITS: Limits = Limits {
+    frame_count: 1 << 10,
+    frame_len: 1 << 20,
+    message_len: 1 << 22,
+    document_len: 1 << 20,
+    depth: 128,
+    items: 1 << 16,
+    decompressed_len: 1 << 20,
+};
+
+fn reading() -> Reading {
+    Reading {
+        limits: LIMITS,
+        sets_and_enums: true,
+    }
+}
+
+/// A prefix, and the rest of the input.
+fn prefix(input: &[u8]) -> Option<(Prefix, &[u8])> {
+    let (&choice, rest) = input.split_first()?;
+    let prefix = if choice & 1 == 0 {
+        Prefix::U64
+    } else {
+        Prefix::None
+    };
+    Some((prefix, rest))
+}
+
+/// Frames in vectors, which must never be asked for more than has arrived
+/// allows.
+#[derive(Default)]
+struct Frames(Vec<Vec<u8>>);
+
+impl FrameBuffers for Frames {
+    fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
+        assert!(filled < len, "asked for a frame that is complete");
+        assert!(
+            len as u64 <= LIMITS.frame_len,
+            "asked before the limits were checked"
+        );
+        assert!(
+            index >= self.0.len().saturating_sub(1),
+            "frames come in order"
+        );
+        self.0.resize_with(index + 1, Vec::new);
+        let frame = self.0.last_mut()?;
+        frame.resize((filled + 64).min(len), 0);
+        frame.get_mut(filled..)
+    }
+}
+
+/// Any split of a stream gives the same messages and the same error as reading
+/// it whole.
+pub fn prelude(input: &[u8]) {
+    let Some((prefix, rest)) = prefix(input) else {
+        return;
+    };
+    let Some((&step, stream)) = rest.split_first() else {
+        return;
+    };
+    let step = usize::from(step).max(1);
+
+    let mut decoder = FrameDecoder::new(prefix, Vec::new(), LIMITS);
+    let mut frames = Frames::default();
+    let mut rest = stream;
+    loop {
+        // As a stream of pieces.
+        let mut pieces = rest.chunks(step);
+        let mut consumed = 0;
+        let failed = loop {
+            let Some(piece) = pieces.next() else {
+                break None;
+            };
+            match decoder.push(piece, &mut frames) {
+                Ok(taken) => consumed += taken,
+                Err(error) => break Some(error),
+            }
+            if decoder.is_complete() {
+                break None;
+            }
+        };
+        let outcome = match failed {
+            Some(error) => Err(error),
+            None => decoder.end().map(|()| decoder.is_complete()),
+        };
+        // As a whole.
+        match (Envelope::parse(rest, prefix, &LIMITS), outcome) {
+            (Ok(envelope), Ok(true)) => {
+                let lengths: Vec<u64> = envelope.prelude.lengths().collect();
+                let prelude = decoder.prelude().expect("a complete message has a prelude");
+                assert!(prelude.lengths().eq(lengths.iter().copied()));
+                assert_eq!(consumed as u64, envelope.message_len());
+                let mut slots = vec![&[][..]; lengths.len()];
+                let cut = envelope
+                    .prelude
+                    .split(envelope.frames, &mut slots)
+                    .expect("all are there");
+                for (index, frame) in cut.iter().enumerate() {
+                    let got = frames.0.get(index).map_or(&[][..], Vec::as_slice);
+                    assert_eq!(got, *frame, "frame {index}");
+                }
+                // What is written again has the same frames.
+                let mut out = vec![0; prelude_len(prefix, cut.len()).expect("it fits")];
+                encode_prelude(prefix, lengths.iter().copied(), &mut out).expect("it fits");
+                out.extend_from_slice(envelope.frames);
+                let again = Envelope::parse(&out, prefix, &LIMITS).expect("our own");
+                assert_eq!(again.frames, envelope.frames);
+                rest = envelope.rest;
+                decoder.reset();
+                frames.0.clear();
+            }
+            (Err(whole), Err(pieces)) => {
+                assert_eq!(whole, pieces);
+                return;
+            }
+            (Err(whole), Ok(_)) => {
+                assert!(rest.is_empty(), "{whole:?} in one piece, none in many");
+                assert!(matches!(whole.kind, FrameErrorKind::Truncated { .. }));
+                return;
+            }
+            (Ok(_), other) => panic!("one piece is a message, many are {other:?}"),
+        }
+    }
+}
+
+/// Tokens, skipping and writing agree about every document.
+pub fn msgpack(input: &[u8]) {
+    let mut reader = Reader::with_limits(input, &LIMITS);
+    let skipped = reader.skip();
+    let mut tokens = Reader::with_limits(input, &LIMITS);
+    // Enough to hold any document of this length in its shortest form.
+    let mut buffer = vec![0xa5; input.len() + 16];
+    let mut writer = Writer::new(&mut buffer);
+    let walked = loop {
+        let before = tokens;
+        match tokens.token() {
+            Ok(token) => {
+                writer.token(token);
+                // As text, since a NaN is not equal to itself.
+                assert_eq!(format!("{:?}", before.peek()), format!("Ok({token:?})"));
+            }
+            Err(error) => {
+                assert_eq!(before.position(), tokens.position(), "moved on failure");
+                break Err(error);
+            }
+        }
+        if writer.owed() == 0 {
+            break Ok(());
+        }
+    };
+    match (skipped, walked) {
+        (Ok(bytes), Ok(())) => {
+            assert_eq!(bytes.len(), tokens.position());
+            let len = writer.len();
+            assert!(len <= bytes.len(), "the shortest form is longer");
+            let written = writer.finish().expect("complete, and it fits").to_vec();
+            assert_eq!(written.len(), len);
+            // Written again it stays as it is.
+            let mut reader = Reader::with_limits(&written, &LIMITS);
+            let mut again = vec![0x5a; written.len()];
+            let mut writer = Writer::new(&mut again);
+            while writer.owed() != 0 {
+                writer.token(reader.token().expect("our own document"));
+            }
+            assert_eq!(writer.finish().expect("it fits"), written);
+        }
+        // Only skipping knows about depth.
+        (Err(error), Ok(())) => {
+            assert!(matches!(
+                error.kind,
+                daskwire::msgpack::MalformedKind::TooDeep { .. }
+            ));
+        }
+        (Ok(_), Err(error)) => panic!("skipped, but {error}"),
+        (Err(_), Err(_)) => assert_eq!(reader.position(), 0, "moved on failure"),
+    }
+    let mut find = Reader::with_limits(input, &LIMITS);
+    if let Ok(true) = find.find("op") {
+        assert!(find.position() > 3 && find.position() <= input.len());
+    }
+    let _ = Document::new(input).to_string();
+}
+
+/// Any frames as a message of the current layout.
+pub fn message_modern(input: &[u8]) {
+    message(input, Layout::Modern);
+}
+
+/// Any frames as a message of the documented layout.
+pub fn message_classic(input: &[u8]) {
+    message(input, Layout::Classic);
+}
+
+/// Frames as the input has them: each with two bytes of length in front.
+fn split_frames(input: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    let mut rest = input;
+    while let Some((len, behind)) = rest.split_first_chunk() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(behind.len());
+        let (frame, behind) = behind.split_at(len);
+        frames.push(frame);
+        rest = behind;
+    }
+    frames
+}
+
+fn message(input: &[u8], layout: Layout) {
+    let frames = split_frames(input);
+    let mut workspace = Workspace::new();
+    let _ = workspace.with_message(&frames, layout, &reading(), |message, levels| {
+        let payload_count = walk(&message, levels);
+        assert!(payload_count <= message.payload_count());
+        let checked = message.check();
+        for number in 0..message.payload_count() {
+            let Ok(payload) = message.payload(number) else {
+                assert!(checked.is_err(), "checked, and payload {number} is wrong");
+                continue;
+            };
+            use_payload(&payload);
+            for to in [Layout::Modern, Layout::Classic] {
+                forward(&payload, to);
+            }
+        }
+        let _ = message.op();
+    });
+    let mut stream = Vec::new();
+    for frame in frames {
+        stream.extend_from_slice(frame);
+    }
+    let _ = Stream::new(&stream, Prefix::U64).to_string();
+}
+
+/// Walks a message and returns how many payloads it met.
+fn walk(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> usize {
+    let mut walk = message.walk(levels);
+    let mut owed = 1_u64;
+    let mut payloads = 0;
+    while let Some(item) = walk.next_item().expect("opening has checked the body") {
+        assert_ne!(owed, 0, "more items than announced");
+        owed = owed - 1 + item.child_count();
+        assert!(walk.path().count() <= 2 * LIMITS.depth as usize);
+        payloads += usize::from(matches!(item, Item::Payload(_)));
+    }
+    assert_eq!(owed, 0, "fewer items than announced");
+    payloads
+}
+
+/// Merging into buffers of other content gives the same.
+fn use_payload(payload: &daskwire::message::Payload<'_, &[u8]>) {
+    let Ok(count) = payload.logical_count() else {
+        return;
+    };
+    if count > 1 << 12 {
+        return;
+    }
+    let len = match payload.merged_len() {
+        Ok(Some(len)) if len <= 1 << 22 => usize::try_from(len).expect("it is small"),
+        Ok(None) => 1 << 16,
+        _ => return,
+    };
+    let merge = |fill: u8| {
+        let (mut out, mut ends) = (vec![fill; len], vec![0; count]);
+        let frames = payload.merge_into(&mut out, &mut ends);
+        frames.map(|frames| frames.iter().map(<[u8]>::to_vec).collect::<Vec<_>>())
+    };
+    let merged = merge(0xa5);
+    assert_eq!(merged, merge(0x5a), "old bytes show");
+    if let (Ok(merged), Ok(frames)) = (merged, payload.logical_frames()) {
+        for (frame, whole) in frames.zip(&merged) {
+            if let Ok(frame) = frame
+                && let Some(bytes) = frame.as_slice()
+            {
+                assert_eq!(bytes, whole);
+            }
+        }
+    }
+}
+
+/// What can be forwarded can be read again, and holds the same.
+fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
+    let (mut body, mut headers) = (vec![0; 64], vec![0; 1 << 16]);
+    let mut slots = vec![&[][..]; payload.frames().len() + 8];
+    let mut pending = [Pending::EMPTY; 1];
+    let mut builder = MessageBuilder::new(
+        to,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut pending,
+        },
+    );
+    builder.body().map(1).str("x");
+    match builder.forward(payload) {
+        Ok(_) => {}
+        Err(BuildError::Headers(_)) => return,
+        Err(BuildError::Payload(_) | BuildError::NotConvertible { .. }) => {
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let mut levels = [Level::EMPTY; 4];
+    let frames = match builder.finish(&mut levels) {
+        Ok(frames) => frames,
+        Err(BuildError::Headers(_)) => return,
+        Err(error) => panic!("{error}"),
+    };
+    let mut workspace = Workspace::new();
+    let again = workspace.with_message(frames, to, &reading(), |message, _| {
+        let again = message.payload(0).expect("one payload was put in");
+        if to == payload.layout() {
+            assert_eq!(again.header_bytes(), payload.header_bytes());
+            assert_eq!(again.frames(), payload.frames());
+        } else {
+            again.check().expect("a converted header is right");
+        }
+    });
+    again.expect("what was built can be opened");
+}
+
+/// Any bytes as the header of a payload.
+pub fn payload_header(input: &[u8]) {
+    let Some((&frame_count, header)) = input.split_first() else {
+        return;
+    };
+    let mut frames: Vec<&[u8]> = vec![b"\x81\xa1x\x81\xae__Serialized__\x01", header];
+    frames.resize(2 + usize::from(frame_count & 15), b"frame");
+    let mut workspace = Workspace::new();
+    let opened = workspace.with_message(&frames, Layout::Modern, &reading(), |message, _| {
+        let Ok(payload) = message.payload(0) else {
+            return;
+        };
+        let Ok(header) = payload.header() else { return };
+        let _ = (
+            header.serializer(),
+            header.type_name(),
+            header.type_serialized(),
+        );
+        let _ = (
+            header.sub_frame_count(),
+            header.count(),
+            header.pickled_object(),
+        );
+        let _ = (
+            header.is_collection(),
+            header.key(),
+            header.own(),
+            header.dtype(),
+        );
+        let lists = [
+            header.lengths(),
+            header.compression(),
+            header.split_counts(),
+            header.split_offsets(),
+            header.writeable(),
+            header.frame_lengths(),
+            header.shape(),
+            header.strides(),
+        ];
+        for list in lists.into_iter().flatten().flatten() {
+            let count = list.count_left() as usize;
+            assert_eq!(list.clone().count(), count);
+            assert_eq!(list.clone().numbers().count(), count);
+            assert_eq!(list.clone().signed_numbers().count(), count);
+            assert_eq!(list.clone().codec_names().count(), count);
+            assert_eq!(list.flags().count(), count);
+        }
+        if let Ok(Some(sub_headers)) = header.sub_headers() {
+            for sub_header in sub_headers.flatten() {
+                let _ = sub_header.serializer();
+            }
+        }
+        assert!(header.entries().count() <= header_len(payload.header_bytes()));
+        use_payload(&payload);
+        forward(&payload, Layout::Modern);
+        forward(&payload, Layout::Classic);
+    });
+    opened.expect("the body is right, and the header is not looked at");
+}
+
+fn header_len(header: &[u8]) -> usize {
+    Reader::new(header)
+        .map()
+        .expect("it has been read as a map") as usize
+}
+
+/// Decompressing any bytes, and compressing them and back.
+pub fn lz4(input: &[u8]) {
+    codec(Codec::Lz4, input);
+    let mut table = Lz4Table::new();
+    compress(&mut Lz4::new(&mut table), input, |packed| {
+        let (len, block) = packed.split_first_chunk().expect("a length");
+        let len = u32::from_le_bytes(*len) as usize;
+        let mut out = vec![0; len];
+        let written = lz4_flex::block::decompress_into(block, &mut out).expect("lz4_flex reads it");
+        out.truncate(written);
+        out
+    });
+    // lz4_flex accepts what we accept.
+    let mut ours = vec![0; 1 << 16];
+    if let Ok(len) = decompress(Codec::Lz4, input, &mut ours, &LIMITS) {
+        let block = input.get(4..).expect("we read its length");
+        let mut theirs = vec![0; len];
+        if !block.is_empty() {
+            let written = lz4_flex::block::decompress_into(block, &mut theirs);
+            assert_eq!(written.ok(), Some(len));
+        }
+        assert_eq!(ours.get(..len), Some(&theirs[..]));
+    }
+}
+
+/// Decompressing any bytes, and compressing them and back.
+pub fn snappy(input: &[u8]) {
+    codec(Codec::Snappy, input);
+    let mut table = SnappyTable::new();
+    compress(&mut Snappy::new(&mut table), input, |packed| {
+        snap::raw::Decoder::new()
+            .decompress_vec(packed)
+            .expect("snap reads it")
+    });
+    // snap accepts what we accept, and the other way round within the limits.
+    let mut ours = vec![0; 1 << 16];
+    let theirs = match snap::raw::decompress_len(input) {
+        Ok(len) if len <= ours.len() => snap::raw::Decoder::new().decompress_vec(input).ok(),
+        _ => return,
+    };
+    let ours = decompress(Codec::Snappy, input, &mut ours, &LIMITS)
+        .ok()
+        .map(|len| ours.get(..len).unwrap_or_default().to_vec());
+    assert_eq!(
+        ours,
+        theirs.filter(|data| data.len() as u64 <= 22 * input.len() as u64)
+    );
+}
+
+/// A buffer of other content gives the same, and nothing is written behind.
+fn codec(codec: Codec, input: &[u8]) {
+    let declared = decompressed_len(codec, input, &LIMITS);
+    let run = |fill: u8| {
+        let mut out = vec![fill; 1 << 16];
+        let result = decompress(codec, input, &mut out, &LIMITS);
+        result.map(|len| {
+            assert!(
+                out.iter().skip(len).all(|byte| *byte == fill),
+                "written behind the end"
+            );
+            out.truncate(len);
+            out
+        })
+    };
+    let data = run(0xa5);
+    assert_eq!(data, run(0x5a), "old bytes show");
+    if let Ok(data) = data {
+        assert_eq!(declared, Ok(Some(data.len() as u64)));
+    }
+}
+
+fn compress(compression: &mut dyn Compression, input: &[u8], theirs: impl Fn(&[u8]) -> Vec<u8>) {
+    let room = compression
+        .max_compressed_len(input.len())
+        .expect("short enough");
+    let mut packed = vec![0; room];
+    let len = compression
+        .compress(input, &mut packed)
+        .expect("there is room");
+    packed.truncate(len);
+    let mut out = vec![0xa5; input.len()];
+    let limits = Limits {
+        decompressed_len: u64::MAX,
+        ..LIMITS
+    };
+    let len = decompress(compression.codec(), &packed, &mut out, &limits);
+    assert_eq!(len, Ok(input.len()));
+    assert_eq!(out, input);
+    assert_eq!(theirs(&packed), input);
+}
+
+/// Any bytes as a handshake; what is read can be written and read again.
+pub fn handshake(input: &[u8]) {
+    if let Some(first) = input.first_chunk() {
+        let _ = detect_prefix(first);
+    }
+    let frames = split_frames(input);
+    let _ = Handshake::from_frames(&frames, &LIMITS);
+    let Ok(theirs) = Handshake::parse(input, &LIMITS) else {
+        return;
+    };
+    let mut buffer = vec![0; input.len() + 128];
+    let mut writer = Writer::new(&mut buffer);
+    theirs.encode(&mut writer);
+    let written = writer.finish().expect("a handshake is short").to_vec();
+    assert_eq!(Handshake::parse(&written, &LIMITS), Ok(theirs));
+    let ours = Handshake::new(Some("lz4"));
+    let agreed = ours.negotiate(&theirs);
+    assert_eq!(
+        agreed,
+        theirs.negotiate(&ours),
+        "both sides agree on the same"
+    );
+    assert!(agreed.pickle_protocol <= ours.pickle_protocol);
+}
+
+/// Any message can be built again from its items, in its own layout.
+pub fn round_trip(input: &[u8]) {
+    let Some((&choice, rest)) = input.split_first() else {
+        return;
+    };
+    let layout = if choice & 1 == 0 {
+        Layout::Modern
+    } else {
+        Layout::Classic
+    };
+    let frames = split_frames(rest);
+    let mut workspace = Workspace::new();
+    let _ = workspace.with_message(&frames, layout, &reading(), |message, levels| {
+        if message.check().is_err() {
+            return;
+        }
+        let size = 4 * rest.len() + 2 * message.body().len() + 4096;
+        let (mut body, mut headers) = (vec![0; size], vec![0; size]);
+        let mut slots = vec![&[][..]; 4 + 2 * message.payload_count() + 16 * frames.len()];
+        let mut pending = vec![Pending::EMPTY; message.payload_count()];
+        let buffers = Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut pending,
+        };
+        let mut builder = MessageBuilder::new(layout, buffers);
+        let mut items = Vec::new();
+        let mut walk = message.walk(levels);
+        while let Some(item) = walk.next_item().expect("opening has checked the body") {
+            match builder.item(item, &message) {
+                Ok(_) => items.push(item),
+                // A payload that is named very often does not fit.
+                Err(BuildError::Slots(_) | BuildError::Pending(_)) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let built = match builder.finish(levels) {
+            Ok(built) => built,
+            Err(BuildError::Headers(_) | BuildError::TooFewLevels { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
+        let mut workspace = Workspace::new();
+        let again = workspace.with_message(built, layout, &reading(), |again, levels| {
+            let mut walk = again.walk(levels);
+            let mut count = 0;
+            while let Some(item) = walk.next_item().expect("our own") {
+                let before = items.get(count).expect("as many items");
+                match (before, &item) {
+                    // Where a payload is named twice, it is there twice now;
+                    // and the nil that a payload replaced may stand elsewhere.
+                    (Item::Payload(one), Item::Payload(other)) => {
+                        let one = message.payload(*one).expect("checked");
+                        let other = again.payload(*other).expect("our own");
+                        assert_eq!(one.header_bytes(), other.header_bytes());
+                        assert_eq!(one.frames(), other.frames());
+                    }
+                    (Item::Token(Token::F64(a)), Item::Token(Token::F64(b))) => {
+                        assert_eq!(a.to_bits(), b.to_bits());
+                    }
+                    (Item::Token(Token::F32(a)), Item::Token(Token::F32(b))) => {
+                        assert_eq!(a.to_bits(), b.to_bits());
+                    }
+                    (before, item) => assert_eq!(*before, *item),
+                }
+                count += 1;
+            }
+            assert_eq!(count, items.len());
+        });
+        match again {
+            Ok(()) => {}
+            // Placeholders take more room than what they stood for.
+            Err(error)
+                if matches!(
+                    error.kind,
+                    daskwire::message::MessageErrorKind::DocumentTooLong { .. }
+                ) => {}
+            Err(error) => panic!("{error}"),
+        }
+    });
+}
+
+/// rmpv reads the same values from the same bytes.
+pub fn rmp(input: &[u8]) {
+    // rmpv reserves memory for what is announced, so announcements that cannot
+    // hold are only ours to refuse.
+    let mut reader = Reader::with_limits(input, &LIMITS);
+    let Ok(document) = reader.skip() else {
+        return;
+    };
+    let mut rest = document;
+    let theirs = match rmpv::decode::read_value_ref_with_max_depth(&mut rest, 1024) {
+        Ok(value) => value,
+        Err(error) => panic!("rmpv refuses what we read: {error}"),
+    };
+    assert!(rest.is_empty(), "rmpv read less");
+    let mut ours = Reader::with_limits(document, &LIMITS);
+    compare(&mut ours, &theirs);
+    assert!(ours.is_empty());
+    // In the shortest form both write the same.
+    let mut buffer = vec![0; document.len() + 16];
+    let mut writer = Writer::new(&mut buffer);
+    let mut ours = Reader::with_limits(document, &LIMITS);
+    let mut is_text = true;
+    while writer.owed() != 0 {
+        let token = ours.token().expect("read before");
+        if let Token::Str(text) = token {
+            is_text &= text.check().is_ok();
+        }
+        writer.token(token);
+    }
+    if !is_text {
+        // rmpv writes text that is not UTF-8 as a byte string.
+        return;
+    }
+    let mut written = Vec::new();
+    rmpv::encode::write_value_ref(&mut written, &theirs).expect("writing to memory");
+    assert_eq!(writer.finish().expect("it fits"), written);
+}
+
+/// Compares a value with the next of `ours`. Recursive, within the depth limit
+/// that both have passed.
+fn compare(ours: &mut Reader<'_>, theirs: &rmpv::ValueRef<'_>) {
+    use rmpv::ValueRef;
+    let token = ours.token().expect("rmpv has a value here");
+    match (token, theirs) {
+        (Token::Nil, ValueRef::Nil) => {}
+        (Token::Bool(a), ValueRef::Boolean(b)) => assert_eq!(a, *b),
+        (Token::UInt(a), ValueRef::Integer(b)) => assert_eq!(Some(a), b.as_u64()),
+        (Token::Int(a), ValueRef::Integer(b)) => assert_eq!(Some(a), b.as_i64()),
+        (Token::F32(a), ValueRef::F32(b)) => assert_eq!(a.to_bits(), b.to_bits()),
+        (Token::F64(a), ValueRef::F64(b)) => assert_eq!(a.to_bits(), b.to_bits()),
+        (Token::Str(a), ValueRef::String(b)) => {
+            assert_eq!(a.as_bytes(), b.as_bytes());
+            assert_eq!(a.check().is_ok(), b.as_str().is_some());
+        }
+        (Token::Bin(a), ValueRef::Binary(b)) => assert_eq!(a, *b),
+        (Token::Ext(a, x), ValueRef::Ext(b, y)) => assert_eq!((a, x), (*b, *y)),
+        (Token::Array(count), ValueRef::Array(items)) => {
+            assert_eq!(count as usize, items.len());
+            for item in items {
+                compare(ours, item);
+            }
+        }
+        (Token::Map(count), ValueRef::Map(pairs)) => {
+            assert_eq!(count as usize, pairs.len());
+            for (key, value) in pairs {
+                compare(ours, key);
+                compare(ours, value);
+            }
+        }
+        (ours, theirs) => panic!("{ours:?} is {theirs:?} for rmpv"),
+    }
+}

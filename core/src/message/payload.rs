@@ -463,11 +463,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * what is wrong with the header;
-    /// * [`MessageErrorKind::SplitLists`] if `lengths` cut through a frame,
-    ///   which only [`merge_into`](Self::merge_into) can serve.
+    /// What is wrong with the header. Items are errors too:
     ///
-    /// Items are errors where a frame is compressed with an unknown codec.
+    /// * [`MessageErrorKind::SplitLists`] where `lengths` cut through a frame,
+    ///   which only [`merge_into`](Self::merge_into) can serve;
+    /// * [`MessageErrorKind::UnknownCodec`] where they cannot be compared with
+    ///   a frame that is compressed with an unknown codec.
+    ///
     /// A compressed frame is one of its own parts; see
     /// [`LogicalFrame::is_compressed`].
     pub fn logical_frames(

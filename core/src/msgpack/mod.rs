@@ -9,7 +9,7 @@
 //!   extension data are slices of the input; nothing is copied and nothing is
 //!   built. A value is skipped at the cost of scanning it ([`Reader::skip`]),
 //!   and one key of a map is found without decoding the others
-//!   ([`Reader::find`]).
+//!   ([`Reader::find`]); a map with known keys is read by [`Reader::fields`].
 //! * [`Writer`] writes what msgpack-python would write for the same value: the
 //!   shortest head, `f64` for every float. It keeps counting past the end of
 //!   the buffer, so that the same code that writes also measures.
@@ -36,7 +36,7 @@ mod writer;
 
 use core::fmt;
 
-pub use reader::Reader;
+pub use reader::{Fields, Reader};
 pub use text::{RawStr, Text};
 pub use writer::{WriteError, Writer};
 

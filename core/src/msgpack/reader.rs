@@ -93,9 +93,12 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            Err(self.fault(MalformedKind::Trailing {
-                len: self.rest.len(),
-            }))
+            Err(malformed(
+                self.position(),
+                MalformedKind::Trailing {
+                    len: self.rest.len(),
+                },
+            ))
         }
     }
 
@@ -109,105 +112,128 @@ impl<'a> Reader<'a> {
     ///   the limit leaves.
     #[inline]
     pub fn token(&mut self) -> Result<Token<'a>, Malformed> {
-        let Some((&marker, rest)) = self.rest.split_first() else {
-            return Err(self.end(1));
-        };
+        match self.next_token() {
+            Some(token) => Ok(token),
+            None => Err(self.diagnose()),
+        }
+    }
+
+    /// [`token`](Self::token) without a reason: what is wrong is found out when
+    /// something is.
+    #[inline]
+    fn next_token(&mut self) -> Option<Token<'a>> {
+        let (&marker, rest) = self.rest.split_first()?;
         let (token, rest) = match marker {
             0x00..=0x7f => (Token::UInt(u64::from(marker)), rest),
-            0xe0..=0xff => (Token::Int(i64::from(marker.cast_signed())), rest),
-            0xa0..=0xbf => {
-                let (text, rest) = self.take(rest, usize::from(marker & 0x1f))?;
-                (Token::Str(RawStr::new(text)), rest)
+            0xa0..=0xbf => text(rest, usize::from(marker & 0x1f))?,
+            0xd9 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                text(rest, usize::from(u8::from_be_bytes(*bytes)))?
             }
+            0xe0..=0xff => (Token::Int(i64::from(marker.cast_signed())), rest),
             0x80..=0x8f => {
                 let count = u32::from(marker & 0x0f);
-                self.claim(rest, u64::from(count).wrapping_mul(2))?;
+                self.items_left = self.claim(rest, u64::from(count).wrapping_mul(2))?;
                 (Token::Map(count), rest)
             }
             0x90..=0x9f => {
                 let count = u32::from(marker & 0x0f);
-                self.claim(rest, u64::from(count))?;
+                self.items_left = self.claim(rest, u64::from(count))?;
                 (Token::Array(count), rest)
             }
             0xc0 => (Token::Nil, rest),
-            0xc1 => return Err(self.fault(MalformedKind::Reserved)),
+            0xc1 => return None,
             0xc2 => (Token::Bool(false), rest),
             0xc3 => (Token::Bool(true), rest),
-            0xc4..=0xc6 => {
-                let (len, rest) = self.length(rest, marker & 3)?;
-                let (data, rest) = self.take(rest, len)?;
-                (Token::Bin(data), rest)
+            0xc4 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                bin(rest, usize::from(u8::from_be_bytes(*bytes)))?
             }
-            0xc7..=0xc9 => {
-                let (len, rest) = self.length(rest, marker.wrapping_add(1) & 3)?;
-                self.ext(rest, len)?
+            0xc5 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                bin(rest, usize::from(u16::from_be_bytes(*bytes)))?
+            }
+            0xc6 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                bin(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
+            }
+            0xc7 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                ext(rest, usize::from(u8::from_be_bytes(*bytes)))?
+            }
+            0xc8 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                ext(rest, usize::from(u16::from_be_bytes(*bytes)))?
+            }
+            0xc9 => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                ext(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
             0xca => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::F32(f32::from_be_bytes(bytes)), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::F32(f32::from_be_bytes(*bytes)), rest)
             }
             0xcb => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::F64(f64::from_be_bytes(bytes)), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::F64(f64::from_be_bytes(*bytes)), rest)
             }
             0xcc => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::UInt(u64::from(u8::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::UInt(u64::from(u8::from_be_bytes(*bytes))), rest)
             }
             0xcd => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::UInt(u64::from(u16::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::UInt(u64::from(u16::from_be_bytes(*bytes))), rest)
             }
             0xce => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::UInt(u64::from(u32::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::UInt(u64::from(u32::from_be_bytes(*bytes))), rest)
             }
             0xcf => {
-                let (bytes, rest) = self.number(rest)?;
-                (Token::UInt(u64::from_be_bytes(bytes)), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (Token::UInt(u64::from_be_bytes(*bytes)), rest)
             }
             0xd0 => {
-                let (bytes, rest) = self.number(rest)?;
-                (integer(i64::from(i8::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (integer(i64::from(i8::from_be_bytes(*bytes))), rest)
             }
             0xd1 => {
-                let (bytes, rest) = self.number(rest)?;
-                (integer(i64::from(i16::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (integer(i64::from(i16::from_be_bytes(*bytes))), rest)
             }
             0xd2 => {
-                let (bytes, rest) = self.number(rest)?;
-                (integer(i64::from(i32::from_be_bytes(bytes))), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (integer(i64::from(i32::from_be_bytes(*bytes))), rest)
             }
             0xd3 => {
-                let (bytes, rest) = self.number(rest)?;
-                (integer(i64::from_be_bytes(bytes)), rest)
+                let (bytes, rest) = rest.split_first_chunk()?;
+                (integer(i64::from_be_bytes(*bytes)), rest)
             }
             // 0xd4 is 1 byte, 0xd5 is 2, and so on to 16.
-            0xd4..=0xd8 => self.ext(rest, 1 << (marker & 0x0f).wrapping_sub(4))?,
-            0xd9..=0xdb => {
-                let (len, rest) = self.length(rest, marker.wrapping_sub(1) & 3)?;
-                let (text, rest) = self.take(rest, len)?;
-                (Token::Str(RawStr::new(text)), rest)
+            0xd4..=0xd8 => ext(rest, 1 << (marker & 0x0f).wrapping_sub(4))?,
+            0xda => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                text(rest, usize::from(u16::from_be_bytes(*bytes)))?
             }
-            0xdc..=0xdf => {
-                let (count, rest) = if marker & 1 == 0 {
-                    let (bytes, rest) = self.number(rest)?;
-                    (u32::from(u16::from_be_bytes(bytes)), rest)
-                } else {
-                    let (bytes, rest) = self.number(rest)?;
-                    (u32::from_be_bytes(bytes), rest)
-                };
-                let token = if marker < 0xde {
-                    Token::Array(count)
-                } else {
-                    Token::Map(count)
-                };
-                self.claim(rest, token.child_count())?;
+            0xdb => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                text(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
+            }
+            0xdc | 0xde => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                let token = container(marker, u32::from(u16::from_be_bytes(*bytes)));
+                self.items_left = self.claim(rest, token.child_count())?;
+                (token, rest)
+            }
+            0xdd | 0xdf => {
+                let (bytes, rest) = rest.split_first_chunk()?;
+                let token = container(marker, u32::from_be_bytes(*bytes));
+                self.items_left = self.claim(rest, token.child_count())?;
                 (token, rest)
             }
         };
         self.rest = rest;
-        Ok(token)
+        Some(token)
     }
 
     /// The token that [`token`](Self::token) would read, without moving.
@@ -229,10 +255,34 @@ impl<'a> Reader<'a> {
     /// [`token`](Self::token).
     #[inline]
     pub fn nil(&mut self) -> Result<(), Malformed> {
+        if self.take_nil() {
+            return Ok(());
+        }
         self.expect(Kind::Nil, |token| match token {
             Token::Nil => Some(()),
             _ => None,
         })
+    }
+
+    /// Moves past the next value if it is nil, and says whether it was: for
+    /// values that may be there or not.
+    ///
+    /// ```
+    /// use daskwire::msgpack::Reader;
+    /// let mut reader = Reader::new(b"\x93\xc0\xc2\xc0");
+    /// assert_eq!(reader.array()?, 3);
+    /// assert!(reader.take_nil());
+    /// assert!(!reader.take_nil());
+    /// assert!(!reader.bool()?);
+    /// # Ok::<(), daskwire::msgpack::Malformed>(())
+    /// ```
+    #[inline]
+    pub const fn take_nil(&mut self) -> bool {
+        if let Some((0xc0, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return true;
+        }
+        false
     }
 
     /// Reads a boolean.
@@ -242,6 +292,10 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil).
     #[inline]
     pub fn bool(&mut self) -> Result<bool, Malformed> {
+        if let Some((&marker @ 0xc2..=0xc3, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return Ok(marker == 0xc3);
+        }
         self.expect(Kind::Bool, |token| match token {
             Token::Bool(value) => Some(value),
             _ => None,
@@ -256,6 +310,10 @@ impl<'a> Reader<'a> {
     /// [`nil`](Self::nil).
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Malformed> {
+        if let Some((value, rest)) = unsigned(self.rest) {
+            self.rest = rest;
+            return Ok(value);
+        }
         self.expect(Kind::Integer, |token| match token {
             Token::UInt(value) => Some(value),
             _ => None,
@@ -284,6 +342,12 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil); an integer is not a float.
     #[inline]
     pub fn f64(&mut self) -> Result<f64, Malformed> {
+        if let Some((0xcb, rest)) = self.rest.split_first()
+            && let Some((bytes, rest)) = rest.split_first_chunk()
+        {
+            self.rest = rest;
+            return Ok(f64::from_be_bytes(*bytes));
+        }
         self.expect(Kind::Float, |token| match token {
             Token::F64(value) => Some(value),
             Token::F32(value) => Some(f64::from(value)),
@@ -298,15 +362,18 @@ impl<'a> Reader<'a> {
     /// [`MalformedKind::NotUtf8`], or as [`nil`](Self::nil).
     #[inline]
     pub fn str(&mut self) -> Result<Text<'a>, Malformed> {
-        let before = *self;
+        let before = self.rest;
         let text = self.raw_str()?;
         match text.check() {
             Ok(text) => Ok(text),
             Err(error) => {
-                *self = before;
-                Err(self.fault(MalformedKind::NotUtf8 {
-                    valid_len: error.valid_up_to(),
-                }))
+                self.rest = before;
+                Err(malformed(
+                    self.position(),
+                    MalformedKind::NotUtf8 {
+                        valid_len: error.valid_up_to(),
+                    },
+                ))
             }
         }
     }
@@ -318,10 +385,7 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil).
     #[inline]
     pub fn raw_str(&mut self) -> Result<RawStr<'a>, Malformed> {
-        // Most text in a message is shorter than 32 bytes.
-        if let Some((&marker @ 0xa0..=0xbf, rest)) = self.rest.split_first()
-            && let Some((text, rest)) = rest.split_at_checked(usize::from(marker & 0x1f))
-        {
+        if let Some((text, rest)) = short_text(self.rest) {
             self.rest = rest;
             return Ok(RawStr::new(text));
         }
@@ -338,6 +402,12 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil); text is not a byte string.
     #[inline]
     pub fn bin(&mut self) -> Result<&'a [u8], Malformed> {
+        if let Some(([0xc4, len], rest)) = self.rest.split_first_chunk()
+            && let Some((data, rest)) = rest.split_at_checked(usize::from(*len))
+        {
+            self.rest = rest;
+            return Ok(data);
+        }
         self.expect(Kind::Bin, |token| match token {
             Token::Bin(data) => Some(data),
             _ => None,
@@ -351,6 +421,14 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil).
     #[inline]
     pub fn array(&mut self) -> Result<u32, Malformed> {
+        if let Some((&marker @ 0x90..=0x9f, rest)) = self.rest.split_first() {
+            let count = u32::from(marker & 0x0f);
+            if let Some(items_left) = self.claim(rest, u64::from(count)) {
+                self.items_left = items_left;
+                self.rest = rest;
+                return Ok(count);
+            }
+        }
         self.expect(Kind::Array, |token| match token {
             Token::Array(count) => Some(count),
             _ => None,
@@ -364,6 +442,14 @@ impl<'a> Reader<'a> {
     /// As [`nil`](Self::nil).
     #[inline]
     pub fn map(&mut self) -> Result<u32, Malformed> {
+        if let Some((&marker @ 0x80..=0x8f, rest)) = self.rest.split_first() {
+            let count = u32::from(marker & 0x0f);
+            if let Some(items_left) = self.claim(rest, u64::from(count).wrapping_mul(2)) {
+                self.items_left = items_left;
+                self.rest = rest;
+                return Ok(count);
+            }
+        }
         self.expect(Kind::Map, |token| match token {
             Token::Map(count) => Some(count),
             _ => None,
@@ -419,94 +505,157 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// As [`map`](Self::map) and [`skip`](Self::skip).
+    #[inline]
     pub fn find(&mut self, key: &str) -> Result<bool, Malformed> {
-        let before = *self;
-        let found = self.find_or_fail(key);
-        if found.is_err() {
-            *self = before;
+        let mut ahead = *self;
+        let mut found = false;
+        for _ in 0..ahead.map()? {
+            if ahead.take_key(key) {
+                found = true;
+                break;
+            }
+            ahead.skip_values(2)?;
         }
-        found
+        *self = ahead;
+        Ok(found)
     }
 
+    /// Reads the head of a map whose keys are known, to take its values out by
+    /// key; see [`Fields`].
+    ///
+    /// # Errors
+    ///
+    /// As [`map`](Self::map).
     #[inline]
-    fn find_or_fail(&mut self, key: &str) -> Result<bool, Malformed> {
-        let pair_count = self.map()?;
-        for _ in 0..pair_count {
-            // Nearly every key is short text, which the head byte tells.
-            if let Some((&marker @ 0xa0..=0xbf, rest)) = self.rest.split_first()
-                && let Some((text, rest)) = rest.split_at_checked(usize::from(marker & 0x1f))
-            {
-                self.rest = rest;
-                if text == key.as_bytes() {
-                    return Ok(true);
-                }
-                self.skip_values(1)?;
-                continue;
-            }
-            match self.peek()? {
-                Token::Str(text) => {
-                    self.token()?;
-                    if text == key {
-                        return Ok(true);
+    pub fn fields(&mut self) -> Result<Fields<'_, 'a>, Malformed> {
+        let pairs_left = self.map()?;
+        Ok(Fields {
+            reader: self,
+            pairs_left,
+            taken: true,
+        })
+    }
+
+    /// Moves past the next value if it is the text `key`.
+    #[inline]
+    fn take_key(&mut self, key: &str) -> bool {
+        let Some((&marker, rest)) = self.rest.split_first() else {
+            return false;
+        };
+        // The shortest head is the one that everybody writes.
+        if let Ok(len @ 0..=31) = u8::try_from(key.len())
+            && marker & 0xe0 == 0xa0
+        {
+            return marker == 0xa0 | len
+                && match rest.split_at_checked(key.len()) {
+                    Some((text, rest)) if text == key.as_bytes() => {
+                        self.rest = rest;
+                        true
                     }
-                    self.skip_values(1)?;
-                }
-                _ => self.skip_values(2)?,
-            }
+                    _ => false,
+                };
         }
-        Ok(false)
+        if !matches!(marker, 0xa0..=0xbf | 0xd9..=0xdb) {
+            return false;
+        }
+        match self.after_key(key) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// [`take_key`](Self::take_key) for text under another head.
+    #[cold]
+    #[inline(never)]
+    fn after_key(mut self, key: &str) -> Option<&'a [u8]> {
+        match self.next_token()? {
+            Token::Str(text) if text == key => Some(self.rest),
+            _ => None,
+        }
     }
 
     /// Skips `count` values with all that is in them.
     #[inline]
     fn skip_values(&mut self, count: u32) -> Result<(), Malformed> {
-        let before = *self;
-        // A scalar needs no stack.
-        let mut left = count;
-        while left != 0 {
-            let child_count = match self.step() {
-                Ok(child_count) => child_count,
-                Err(error) => {
-                    *self = before;
-                    return Err(error);
-                }
-            };
-            if child_count != 0 {
-                *self = before;
-                return self.skip_nested(count);
-            }
-            left = left.wrapping_sub(1);
+        if let Some((rest, items_left)) = self.skipped(count) {
+            self.rest = rest;
+            self.items_left = items_left;
+            return Ok(());
         }
+        *self = self.skip_nested(count)?;
         Ok(())
     }
 
-    fn skip_nested(&mut self, count: u32) -> Result<(), Malformed> {
-        let before = *self;
-        let outcome = self.skip_stacked::<SHALLOW>(count);
-        if outcome.is_ok() {
-            return outcome;
+    /// What is left after `count` values, if nothing is wrong with them and
+    /// they consist of so few arrays and maps that they cannot be nested too
+    /// deep. That needs no stack: one number says how many values are owed.
+    #[inline]
+    fn skipped(&self, count: u32) -> Option<(&'a [u8], u32)> {
+        let mut ahead = *self;
+        let mut owed = u64::from(count);
+        let mut levels_left = self.limits.depth;
+        while owed != 0 {
+            let (&marker, rest) = ahead.rest.split_first()?;
+            let shape = SHAPES.get(usize::from(marker)).copied().unwrap_or_default();
+            let child_count = match shape {
+                FIXED..LENGTH => {
+                    ahead.rest = ahead.rest.get(usize::from(shape)..)?;
+                    0
+                }
+                LENGTH..CHILDREN => {
+                    let len = usize::from(*rest.first()?);
+                    let head_len = usize::from(shape & !LENGTH);
+                    ahead.rest = ahead.rest.get(head_len..)?.get(len..)?;
+                    0
+                }
+                CHILDREN.. => {
+                    let child_count = u64::from(shape & !CHILDREN);
+                    ahead.items_left = ahead.claim(rest, child_count)?;
+                    ahead.rest = rest;
+                    child_count
+                }
+                OTHER => ahead.next_rare_token()?.child_count(),
+            };
+            if child_count != 0 {
+                levels_left = levels_left.checked_sub(1)?;
+            }
+            // No more than the item limit, a u32, and `count`.
+            owed = owed.wrapping_sub(1).wrapping_add(child_count);
         }
-        *self = before;
-        match outcome {
+        Some((ahead.rest, ahead.items_left))
+    }
+
+    /// Out of line, so that the loop around it stays small.
+    #[inline(never)]
+    fn next_rare_token(&mut self) -> Option<Token<'a>> {
+        self.next_token()
+    }
+
+    /// Skips `count` values in a document that is malformed, or that may be
+    /// nested too deep.
+    #[cold]
+    #[inline(never)]
+    fn skip_nested(self, count: u32) -> Result<Self, Malformed> {
+        let mut ahead = self;
+        match ahead.skip_stacked::<SHALLOW>(count) {
+            Ok(()) => Ok(ahead),
             Err(Malformed {
                 kind: MalformedKind::TooDeep { .. },
                 ..
-            }) if self.limits.depth as usize > SHALLOW => {
-                let outcome = self.skip_deep(count);
-                if outcome.is_err() {
-                    *self = before;
-                }
-                outcome
-            }
-            _ => outcome,
+            }) if self.limits.depth as usize > SHALLOW => self.skip_deep(count),
+            Err(error) => Err(error),
         }
     }
 
     /// Out of line, so that only documents that need it pay for its stack.
     #[cold]
     #[inline(never)]
-    fn skip_deep(&mut self, count: u32) -> Result<(), Malformed> {
-        self.skip_stacked::<{ Limits::MAX_DEPTH as usize }>(count)
+    fn skip_deep(mut self, count: u32) -> Result<Self, Malformed> {
+        self.skip_stacked::<{ Limits::MAX_DEPTH as usize }>(count)?;
+        Ok(self)
     }
 
     /// May leave the reader anywhere if it fails.
@@ -525,17 +674,21 @@ impl<'a> Reader<'a> {
                 depth = above;
                 owed = outer.get(depth).copied().unwrap_or_default();
             }
-            let before = *self;
-            let child_count = self.step()?;
+            let at = self.position();
+            // The item limit, which a head was checked against, is a u32.
+            let child_count = u32::try_from(self.token()?.child_count()).unwrap_or(u32::MAX);
             owed = owed.wrapping_sub(1);
             if child_count != 0 {
                 let too_deep = depth >= self.limits.depth as usize;
                 match outer.get_mut(depth) {
                     Some(level) if !too_deep => *level = owed,
                     _ => {
-                        return Err(before.fault(MalformedKind::TooDeep {
-                            limit: self.limits.depth,
-                        }));
+                        return Err(malformed(
+                            at,
+                            MalformedKind::TooDeep {
+                                limit: self.limits.depth,
+                            },
+                        ));
                     }
                 }
                 depth = depth.wrapping_add(1);
@@ -544,157 +697,205 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Moves past one head and, if it is a scalar, past its data. Returns how
-    /// many values belong to it.
-    #[inline]
-    fn step(&mut self) -> Result<u32, Malformed> {
-        let Some((&marker, rest)) = self.rest.split_first() else {
-            return Err(self.end(1));
-        };
-        // Data that has its length in the head byte, which is most of it.
-        let len = match marker {
-            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 0,
-            0xa0..=0xbf => usize::from(marker & 0x1f),
-            0xcc | 0xd0 => 1,
-            0xcd | 0xd1 => 2,
-            0xca | 0xce | 0xd2 => 4,
-            0xcb | 0xcf | 0xd3 => 8,
-            0x80..=0x8f => {
-                let child_count = u32::from(marker & 0x0f).wrapping_mul(2);
-                self.claim(rest, u64::from(child_count))?;
-                self.rest = rest;
-                return Ok(child_count);
-            }
-            0x90..=0x9f => {
-                let child_count = u32::from(marker & 0x0f);
-                self.claim(rest, u64::from(child_count))?;
-                self.rest = rest;
-                return Ok(child_count);
-            }
-            _ => {
-                let token = self.token()?;
-                // The items limit, which a head was checked against, is a u32.
-                return Ok(u32::try_from(token.child_count()).unwrap_or(u32::MAX));
-            }
-        };
-        let Some((_, rest)) = rest.split_at_checked(len) else {
-            return Err(self.end((len as u64).wrapping_add(1)));
-        };
-        self.rest = rest;
-        Ok(0)
-    }
-
-    #[inline]
+    /// Reads a token of one kind, in whichever form the fast ways above leave.
+    #[inline(never)]
     fn expect<T>(
         &mut self,
         expected: Kind,
         pick: impl FnOnce(Token<'a>) -> Option<T>,
     ) -> Result<T, Malformed> {
-        let before = *self;
-        let token = self.token()?;
+        let mut ahead = *self;
+        let token = ahead.token()?;
         match pick(token) {
-            Some(value) => Ok(value),
-            None => {
-                *self = before;
-                Err(self.unexpected(expected, token.kind()))
+            Some(value) => {
+                *self = ahead;
+                Ok(value)
             }
+            None => Err(malformed(
+                self.position(),
+                if expected == token.kind() {
+                    MalformedKind::OutOfRange
+                } else {
+                    MalformedKind::Unexpected {
+                        expected,
+                        found: token.kind(),
+                    }
+                },
+            )),
         }
     }
 
-    /// The error for a value that is there but is not what was asked for.
+    /// What the limit on items leaves if `count` values follow; nothing if
+    /// they cannot follow at all, since each takes a byte of `rest`.
+    #[inline]
+    fn claim(&self, rest: &[u8], count: u64) -> Option<u32> {
+        if count > rest.len() as u64 {
+            return None;
+        }
+        u32::try_from(u64::from(self.items_left).checked_sub(count)?).ok()
+    }
+
+    /// What is wrong with the next token, of which is known that it is wrong.
     #[cold]
-    fn unexpected(&self, expected: Kind, found: Kind) -> Malformed {
-        self.fault(if expected == found {
-            MalformedKind::OutOfRange
-        } else {
-            MalformedKind::Unexpected { expected, found }
-        })
-    }
-
-    /// The data of a scalar: `len` bytes of `rest`.
-    #[inline]
-    fn take(&self, rest: &'a [u8], len: usize) -> Result<(&'a [u8], &'a [u8]), Malformed> {
-        rest.split_at_checked(len).ok_or_else(|| {
-            let head = self.rest.len().wrapping_sub(rest.len());
-            self.end((head as u64).saturating_add(len as u64))
-        })
-    }
-
-    #[inline]
-    fn number<const N: usize>(&self, rest: &'a [u8]) -> Result<([u8; N], &'a [u8]), Malformed> {
-        match rest.split_first_chunk() {
-            Some((bytes, rest)) => Ok((*bytes, rest)),
-            None => Err(self.end((N as u64).wrapping_add(1))),
-        }
-    }
-
-    /// A length of 1, 2 or 4 bytes, for `width` 0, 1 or 2.
-    #[inline]
-    fn length(&self, rest: &'a [u8], width: u8) -> Result<(usize, &'a [u8]), Malformed> {
-        let (len, rest) = match width {
-            0 => {
-                let (bytes, rest) = self.number(rest)?;
-                (u32::from(u8::from_be_bytes(bytes)), rest)
+    #[inline(never)]
+    fn diagnose(self) -> Malformed {
+        let available = self.rest.len();
+        let end = |needed: u64| MalformedKind::End { needed, available };
+        let head_len = match self.rest.first() {
+            None => 1,
+            Some(0xc4 | 0xcc | 0xd0 | 0xd4..=0xd9) => 2,
+            Some(0xc5 | 0xc7 | 0xcd | 0xd1 | 0xda | 0xdc | 0xde) => 3,
+            Some(0xc8) => 4,
+            Some(0xc6 | 0xca | 0xce | 0xd2 | 0xdb | 0xdd | 0xdf) => 5,
+            Some(0xc9) => 6,
+            Some(0xcb | 0xcf | 0xd3) => 9,
+            Some(_) => 1,
+        };
+        let Some((head, rest)) = self.rest.split_at_checked(head_len) else {
+            return malformed(self.position(), end(head_len as u64));
+        };
+        // The length, or the count, that the head announces.
+        let announced = match *head {
+            [marker @ (0xd4..=0xd8), _] => 1_u64 << (marker & 0x0f).wrapping_sub(4),
+            [0xc4 | 0xd9, a] | [0xc7, a, _] => u64::from(a),
+            [0xc5 | 0xda | 0xdc | 0xde, a, b] | [0xc8, a, b, _] => {
+                u64::from(u16::from_be_bytes([a, b]))
             }
-            1 => {
-                let (bytes, rest) = self.number(rest)?;
-                (u32::from(u16::from_be_bytes(bytes)), rest)
+            [0xc6 | 0xdb | 0xdd | 0xdf, a, b, c, d] | [0xc9, a, b, c, d, _] => {
+                u64::from(u32::from_be_bytes([a, b, c, d]))
             }
+            [marker @ 0xa0..=0xbf] => u64::from(marker & 0x1f),
+            [marker @ 0x80..=0x9f] => u64::from(marker & 0x0f),
+            _ => 0,
+        };
+        let count = match head.first() {
+            Some(0xc1) => return malformed(self.position(), MalformedKind::Reserved),
+            Some(0x90..=0x9f | 0xdc | 0xdd) => announced,
+            Some(0x80..=0x8f | 0xde | 0xdf) => announced.wrapping_mul(2),
             _ => {
-                let (bytes, rest) = self.number(rest)?;
-                (u32::from_be_bytes(bytes), rest)
+                let needed = announced.wrapping_add(head_len as u64);
+                return malformed(self.position(), end(needed));
             }
         };
-        match usize::try_from(len) {
-            Ok(len) => Ok((len, rest)),
-            Err(_) => Err(self.end(u64::from(len))),
-        }
+        malformed(
+            self.position(),
+            if count > rest.len() as u64 {
+                MalformedKind::Claim {
+                    count,
+                    available: rest.len(),
+                }
+            } else {
+                MalformedKind::TooManyItems {
+                    limit: self.limits.items,
+                }
+            },
+        )
     }
+}
 
+/// A map with known keys that is being read; made by [`Reader::fields`].
+///
+/// [`take`](Self::take) the keys in the order in which they are usually
+/// written: then each costs one comparison. Keys in any other order are found
+/// as well, in further rounds of the loop, and a pair that nobody takes is
+/// skipped.
+///
+/// ```
+/// use daskwire::msgpack::Reader;
+///
+/// let mut reader = Reader::new(b"\x83\xa2op\xa4ping\xa3new\xc0\xa2to\x07");
+/// let (mut op, mut to) = (None, None);
+/// let mut fields = reader.fields()?;
+/// while fields.more()? {
+///     if let Some(value) = fields.take("op") {
+///         op = Some(value.str()?);
+///     }
+///     if let Some(value) = fields.take("to") {
+///         to = Some(value.u64()?);
+///     }
+/// }
+/// assert_eq!(op.unwrap(), "ping");
+/// assert_eq!(to, Some(7));
+/// # Ok::<(), daskwire::msgpack::Malformed>(())
+/// ```
+///
+/// # Common issues
+///
+/// * Exactly one value must be read for each key that was taken; what follows
+///   would be read as a key otherwise.
+/// * A key that occurs twice is taken twice. Python keeps the last value, and
+///   so does a loop that assigns.
+#[derive(Debug)]
+pub struct Fields<'r, 'a> {
+    reader: &'r mut Reader<'a>,
+    pairs_left: u32,
+    /// Whether a key has been taken in this round.
+    taken: bool,
+}
+
+impl<'a> Fields<'_, 'a> {
+    /// Whether there is something left to take. A pair of which nobody took the
+    /// key since the last call is skipped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::skip`].
     #[inline]
-    fn ext(&self, rest: &'a [u8], len: usize) -> Result<(Token<'a>, &'a [u8]), Malformed> {
-        let (code, rest) = self.number(rest)?;
-        let (data, rest) = self.take(rest, len)?;
-        Ok((Token::Ext(i8::from_be_bytes(code), data), rest))
+    pub fn more(&mut self) -> Result<bool, Malformed> {
+        if self.pairs_left == 0 {
+            return Ok(false);
+        }
+        if !self.taken {
+            self.reader.skip_values(2)?;
+            self.pairs_left = self.pairs_left.wrapping_sub(1);
+        }
+        self.taken = false;
+        Ok(self.pairs_left != 0)
     }
 
-    /// Checks that `count` values can follow at all: each takes a byte.
+    /// If `key` is the next key, moves past it; its value is to be read from
+    /// the reader returned.
     #[inline]
-    fn claim(&mut self, rest: &[u8], count: u64) -> Result<(), Malformed> {
-        if count > rest.len() as u64 {
-            return Err(self.fault(MalformedKind::Claim {
-                count,
-                available: rest.len(),
-            }));
+    pub fn take(&mut self, key: &str) -> Option<&mut Reader<'a>> {
+        if self.pairs_left == 0 || !self.reader.take_key(key) {
+            return None;
         }
-        match u64::from(self.items_left)
-            .checked_sub(count)
-            .map(u32::try_from)
-        {
-            Some(Ok(left)) => {
-                self.items_left = left;
-                Ok(())
-            }
-            _ => Err(self.fault(MalformedKind::TooManyItems {
-                limit: self.limits.items,
-            })),
-        }
+        self.pairs_left = self.pairs_left.wrapping_sub(1);
+        self.taken = true;
+        Some(self.reader)
     }
+}
 
-    #[cold]
-    fn end(&self, needed: u64) -> Malformed {
-        self.fault(MalformedKind::End {
-            needed,
-            available: self.rest.len(),
-        })
-    }
+#[cold]
+fn malformed(at: usize, kind: MalformedKind) -> Malformed {
+    Malformed { at, kind }
+}
 
-    #[cold]
-    fn fault(&self, kind: MalformedKind) -> Malformed {
-        Malformed {
-            at: self.position(),
-            kind,
-        }
+#[inline]
+fn text(rest: &[u8], len: usize) -> Option<(Token<'_>, &[u8])> {
+    let (text, rest) = rest.split_at_checked(len)?;
+    Some((Token::Str(RawStr::new(text)), rest))
+}
+
+#[inline]
+fn bin(rest: &[u8], len: usize) -> Option<(Token<'_>, &[u8])> {
+    let (data, rest) = rest.split_at_checked(len)?;
+    Some((Token::Bin(data), rest))
+}
+
+#[inline]
+fn ext(rest: &[u8], len: usize) -> Option<(Token<'_>, &[u8])> {
+    let (&code, rest) = rest.split_first()?;
+    let (data, rest) = rest.split_at_checked(len)?;
+    Some((Token::Ext(code.cast_signed(), data), rest))
+}
+
+#[inline]
+fn container<'a>(marker: u8, count: u32) -> Token<'a> {
+    if marker < 0xde {
+        Token::Array(count)
+    } else {
+        Token::Map(count)
     }
 }
 
@@ -705,3 +906,86 @@ fn integer<'a>(value: i64) -> Token<'a> {
         Err(_) => Token::Int(value),
     }
 }
+
+/// Text of up to 255 bytes, which nearly all is.
+#[inline]
+fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    match rest.split_first()? {
+        (&marker @ 0xa0..=0xbf, rest) => rest.split_at_checked(usize::from(marker & 0x1f)),
+        (0xd9, rest) => {
+            let (&len, rest) = rest.split_first()?;
+            rest.split_at_checked(usize::from(len))
+        }
+        _ => None,
+    }
+}
+
+/// An integer that was written as one without sign.
+#[inline]
+fn unsigned(rest: &[u8]) -> Option<(u64, &[u8])> {
+    let (&marker, rest) = rest.split_first()?;
+    match marker {
+        0x00..=0x7f => Some((u64::from(marker), rest)),
+        0xcc => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            Some((u64::from(u8::from_be_bytes(*bytes)), rest))
+        }
+        0xcd => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            Some((u64::from(u16::from_be_bytes(*bytes)), rest))
+        }
+        0xce => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            Some((u64::from(u32::from_be_bytes(*bytes)), rest))
+        }
+        0xcf => {
+            let (bytes, rest) = rest.split_first_chunk()?;
+            Some((u64::from_be_bytes(*bytes), rest))
+        }
+        _ => None,
+    }
+}
+
+/// What [`SHAPES`] says of a head byte: nothing that fits a byte.
+const OTHER: u8 = 0;
+/// From here on: the length of the whole value.
+const FIXED: u8 = 1;
+/// From here on: the length of the head, whose second byte has the length of
+/// the data.
+const LENGTH: u8 = 0x40;
+/// From here on: how many values belong to an array or map.
+const CHILDREN: u8 = 0x80;
+
+/// How to step over a value, by its head byte.
+static SHAPES: [u8; 256] = {
+    let mut shapes = [OTHER; 256];
+    let mut marker = 0_u8;
+    loop {
+        let shape = match marker {
+            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 1,
+            0x80..=0x8f => CHILDREN | (marker & 0x0f).wrapping_mul(2),
+            0x90..=0x9f => CHILDREN | marker & 0x0f,
+            0xa0..=0xbf => (marker & 0x1f).wrapping_add(1),
+            0xc4 | 0xd9 => LENGTH | 2,
+            0xc7 => LENGTH | 3,
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 | 0xd4 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            0xd5 => 4,
+            0xd6 => 6,
+            0xd7 => 10,
+            0xd8 => 18,
+            _ => OTHER,
+        };
+        #[allow(clippy::indexing_slicing, reason = "a byte, into as many places")]
+        {
+            shapes[marker as usize] = shape;
+        }
+        match marker.checked_add(1) {
+            Some(next) => marker = next,
+            None => break,
+        }
+    }
+    shapes
+};

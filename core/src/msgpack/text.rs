@@ -7,7 +7,7 @@ use core::fmt;
 /// A message that is only passed on never needs its text checked, so the
 /// reader leaves that to whoever wants to look at it. Comparing with a `&str`
 /// compares bytes and needs no check.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RawStr<'a>(&'a [u8]);
 
 impl<'a> RawStr<'a> {
@@ -62,7 +62,7 @@ impl fmt::Debug for RawStr<'_> {
 ///
 /// Only [`RawStr::check`] and [`Reader::str`](super::Reader::str) make one.
 /// Comparing is comparing bytes; [`Text::to_str`] gives a `&str`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Text<'a>(&'a [u8]);
 
 impl<'a> Text<'a> {

@@ -33,15 +33,11 @@ pub struct Writer<'b> {
     out: &'b mut [u8],
     /// Bytes of the document so far, whether they fit or not.
     len: usize,
-    /// Values still owed to open containers, and to the document itself.
-    owed: u64,
-    fault: Option<Fault>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    TooMany,
-    TooLong(u64),
+    /// Values still owed to open containers, and to the document itself. Less
+    /// than none once there was a value that nobody asked for, and ever after.
+    owed: i64,
+    /// A length that was too long, or 0.
+    too_long: u64,
 }
 
 /// Why a document could not be written.
@@ -101,7 +97,7 @@ impl<'b> Writer<'b> {
             out,
             len: 0,
             owed: 1,
-            fault: None,
+            too_long: 0,
         }
     }
 
@@ -120,7 +116,11 @@ impl<'b> Writer<'b> {
     /// Values that are still owed before the document is complete.
     #[inline]
     pub const fn owed(&self) -> u64 {
-        self.owed
+        if self.owed < 0 {
+            0
+        } else {
+            self.owed.cast_unsigned()
+        }
     }
 
     /// The document.
@@ -143,13 +143,14 @@ impl<'b> Writer<'b> {
     /// As [`finish`](Self::finish).
     #[inline]
     pub fn finish_mut(self) -> Result<(&'b mut [u8], &'b mut [u8]), WriteError> {
-        match self.fault {
-            None => {}
-            Some(Fault::TooMany) => return Err(WriteError::TooMany),
-            Some(Fault::TooLong(len)) => return Err(WriteError::TooLong { len }),
+        if self.owed < 0 {
+            return Err(WriteError::TooMany);
+        }
+        if self.too_long != 0 {
+            return Err(WriteError::TooLong { len: self.too_long });
         }
         if self.owed != 0 {
-            return Err(WriteError::Unfinished { owed: self.owed });
+            return Err(WriteError::Unfinished { owed: self.owed() });
         }
         let available = self.out.len();
         self.out
@@ -163,32 +164,24 @@ impl<'b> Writer<'b> {
     /// Writes nil.
     #[inline]
     pub fn nil(&mut self) -> &mut Self {
-        self.value(0).put([0xc0])
+        self.scalar().put([0xc0])
     }
 
     /// Writes a boolean.
     #[inline]
     pub fn bool(&mut self, value: bool) -> &mut Self {
-        self.value(0).put([0xc2 | u8::from(value)])
+        self.scalar().put([0xc2 | u8::from(value)])
     }
 
     /// Writes an integer of zero or more.
     #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
-        self.value(0);
-        if let Ok(small) = u8::try_from(value) {
-            if small < 0x80 {
-                self.put([small])
-            } else {
-                self.put([0xcc, small])
-            }
-        } else if let Ok(value) = u16::try_from(value) {
-            self.head(0xcd, value.to_be_bytes())
-        } else if let Ok(value) = u32::try_from(value) {
-            self.head(0xce, value.to_be_bytes())
-        } else {
-            self.head(0xcf, value.to_be_bytes())
+        self.scalar();
+        if let Ok(small @ 0..=0x7f) = u8::try_from(value) {
+            return self.put([small]);
         }
+        self.len = wide_u64(self.out, self.len, value);
+        self
     }
 
     /// Writes an integer.
@@ -197,85 +190,93 @@ impl<'b> Writer<'b> {
         if let Ok(value) = u64::try_from(value) {
             return self.u64(value);
         }
-        self.value(0);
-        if let Ok(small) = i8::try_from(value) {
-            if small >= -32 {
-                self.put(small.to_be_bytes())
-            } else {
-                self.head(0xd0, small.to_be_bytes())
-            }
-        } else if let Ok(value) = i16::try_from(value) {
-            self.head(0xd1, value.to_be_bytes())
-        } else if let Ok(value) = i32::try_from(value) {
-            self.head(0xd2, value.to_be_bytes())
-        } else {
-            self.head(0xd3, value.to_be_bytes())
+        self.scalar();
+        if let Ok(small @ -32..=-1) = i8::try_from(value) {
+            return self.put(small.to_be_bytes());
         }
+        self.len = wide_i64(self.out, self.len, value);
+        self
     }
 
     /// Writes a float of single precision. Dask never does, and reads it.
     #[inline]
     pub fn f32(&mut self, value: f32) -> &mut Self {
-        self.value(0).head(0xca, value.to_be_bytes())
+        let [a, b, c, d] = value.to_be_bytes();
+        self.scalar().put([0xca, a, b, c, d])
     }
 
     /// Writes a float of double precision.
     #[inline]
     pub fn f64(&mut self, value: f64) -> &mut Self {
-        self.value(0).head(0xcb, value.to_be_bytes())
+        self.scalar();
+        self.len = head(self.out, self.len, 0xcb, value.to_be_bytes());
+        self
     }
 
     /// Writes text.
-    #[inline]
+    ///
+    /// Text that is known at compile time, such as a key, is written as one
+    /// constant, head and all.
+    #[inline(always)]
     pub fn str(&mut self, text: &str) -> &mut Self {
         self.str_bytes(text.as_bytes())
     }
 
     /// Writes text that is at hand as bytes; whether they are UTF-8 is the
     /// caller's affair.
-    #[inline]
+    #[inline(always)]
     pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
-        self.value(0);
-        // Short text, head and all, is what messages are made of.
-        if let Ok(len @ 0..=31) = u8::try_from(text.len()) {
-            return self.put([0xa0 | len]).append(text);
-        }
-        self.long_head(text.len(), [0xd9, 0xda, 0xdb]).append(text)
+        self.scalar();
+        self.len = str_data(self.out, self.len, text, &mut self.too_long);
+        self
     }
 
     /// Writes a byte string.
-    #[inline]
+    #[inline(always)]
     pub fn bin(&mut self, data: &[u8]) -> &mut Self {
-        self.value(0)
-            .long_head(data.len(), [0xc4, 0xc5, 0xc6])
-            .append(data)
+        self.scalar();
+        self.len = match u8::try_from(data.len()) {
+            Ok(len) => short(self.out, self.len, [0xc4, len], data),
+            Err(_) => long_data(
+                self.out,
+                self.len,
+                [0xc4, 0xc5, 0xc6],
+                data,
+                &mut self.too_long,
+            ),
+        };
+        self
     }
 
     /// Writes the head of an array; `count` values are to follow.
     #[inline]
     pub fn array(&mut self, count: u32) -> &mut Self {
-        self.value(u64::from(count));
+        self.container(u64::from(count));
         self.container_head(count, 0x90, [0xdc, 0xdd])
     }
 
     /// Writes the head of a map; `count` pairs of key and value are to follow.
     #[inline]
     pub fn map(&mut self, count: u32) -> &mut Self {
-        self.value(u64::from(count).wrapping_mul(2));
+        self.container(u64::from(count).wrapping_mul(2));
         self.container_head(count, 0x80, [0xde, 0xdf])
     }
 
     /// Writes an extension type with its data.
     #[inline]
     pub fn extension(&mut self, code: i8, data: &[u8]) -> &mut Self {
-        self.value(0);
-        match data.len() {
-            1 => self.put([0xd4]),
-            2 => self.put([0xd5]),
-            4 => self.put([0xd6]),
-            8 => self.put([0xd7]),
-            16 => self.put([0xd8]),
-            len => self.long_head(len, [0xc7, 0xc8, 0xc9]),
+        self.scalar();
+        let Ok(len) = u32::try_from(data.len()) else {
+            self.too_long = data.len() as u64;
+            return self;
+        };
+        self.len = match len {
+            1 => put(self.out, self.len, [0xd4]),
+            2 => put(self.out, self.len, [0xd5]),
+            4 => put(self.out, self.len, [0xd6]),
+            8 => put(self.out, self.len, [0xd7]),
+            16 => put(self.out, self.len, [0xd8]),
+            _ => long_head(self.out, self.len, [0xc7, 0xc8, 0xc9], len),
         };
         self.put(code.to_be_bytes()).append(data)
     }
@@ -293,7 +294,7 @@ impl<'b> Writer<'b> {
                 self.extension(TIMESTAMP, &packed.to_be_bytes())
             }
             _ => {
-                self.value(0).put([0xc7, 12]).put(TIMESTAMP.to_be_bytes());
+                self.scalar().put([0xc7, 12]).put(TIMESTAMP.to_be_bytes());
                 self.put(nanoseconds.to_be_bytes())
                     .put(seconds.to_be_bytes())
             }
@@ -337,90 +338,194 @@ impl<'b> Writer<'b> {
     /// That it is exactly one value is the caller's affair.
     #[inline]
     pub fn encoded(&mut self, value: &[u8]) -> &mut Self {
-        self.value(0).append(value)
+        self.scalar().append(value)
     }
 
-    /// Accounts for one value that is about to be written and brings
-    /// `child_count` more.
+    /// Accounts for one value that is about to be written.
     #[inline]
-    fn value(&mut self, child_count: u64) -> &mut Self {
-        match self.owed.checked_sub(1) {
-            // Each array or map adds less than 2^33, so this cannot wrap
-            // before 2^31 of them have been written.
-            Some(owed) => self.owed = owed.saturating_add(child_count),
-            None => self.too_many(),
-        }
+    const fn scalar(&mut self) -> &mut Self {
+        self.owed = self.owed.wrapping_sub(1);
         self
     }
 
-    #[cold]
-    fn too_many(&mut self) {
-        self.fault.get_or_insert(Fault::TooMany);
+    /// Accounts for one value that is about to be written and brings
+    /// `child_count` more: less than 2^33, of which an i64 holds 2^30.
+    #[inline]
+    const fn container(&mut self, child_count: u64) {
+        self.scalar();
+        if self.owed >= 0 {
+            self.owed = self.owed.saturating_add_unsigned(child_count);
+        }
     }
 
     #[inline]
     fn container_head(&mut self, count: u32, short: u8, long: [u8; 2]) -> &mut Self {
         if let Ok(small @ 0..=15) = u8::try_from(count) {
-            self.put([short | small])
-        } else if let Ok(count) = u16::try_from(count) {
-            self.head(long[0], count.to_be_bytes())
-        } else {
-            self.head(long[1], count.to_be_bytes())
+            return self.put([short | small]);
         }
-    }
-
-    #[inline]
-    fn long_head(&mut self, len: usize, markers: [u8; 3]) -> &mut Self {
-        if let Ok(len) = u8::try_from(len) {
-            self.put([markers[0], len])
-        } else if let Ok(len) = u16::try_from(len) {
-            self.head(markers[1], len.to_be_bytes())
-        } else if let Ok(len) = u32::try_from(len) {
-            self.head(markers[2], len.to_be_bytes())
-        } else {
-            self.fault.get_or_insert(Fault::TooLong(len as u64));
-            self
-        }
-    }
-
-    #[inline]
-    fn head<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) -> &mut Self {
-        if let Some((first, rest)) = self
-            .out
-            .get_mut(self.len..)
-            .and_then(<[u8]>::split_first_mut)
-            && let Some(place) = rest.first_chunk_mut::<N>()
-        {
-            *first = marker;
-            *place = bytes;
-        }
-        self.len = self.len.saturating_add(1).saturating_add(N);
+        self.len = long_head(self.out, self.len, [0, long[0], long[1]], count);
         self
     }
 
     #[inline]
     fn put<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
-        if let Some(place) = self
-            .out
-            .get_mut(self.len..)
-            .and_then(<[u8]>::first_chunk_mut::<N>)
-        {
-            *place = bytes;
-        }
-        self.len = self.len.saturating_add(N);
+        self.len = put(self.out, self.len, bytes);
         self
     }
 
     #[inline]
     fn append(&mut self, bytes: &[u8]) -> &mut Self {
-        if let Some(place) = self
-            .out
-            .get_mut(self.len..)
-            .and_then(|space| space.get_mut(..bytes.len()))
-        {
-            place.copy_from_slice(bytes);
-        }
-        self.len = self.len.saturating_add(bytes.len());
+        self.len = append(self.out, self.len, bytes);
         self
+    }
+}
+
+// What follows takes the length so far and returns the new one. None of it
+// takes the writer, so that a run of calls keeps the writer in registers.
+
+// Where there is no place, nothing is written and the length is counted on.
+
+#[inline]
+fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
+    append(out, at, &bytes)
+}
+
+/// A marker and a number.
+#[inline]
+fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
+    let Some(end) = at.checked_add(N.wrapping_add(1)) else {
+        return usize::MAX;
+    };
+    if let Some([first, rest @ ..]) = out.get_mut(at..end)
+        && let Ok(rest) = <&mut [u8; N]>::try_from(rest)
+    {
+        *first = marker;
+        *rest = bytes;
+    }
+    end
+}
+
+#[inline]
+fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    let Some(end) = at.checked_add(bytes.len()) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end) {
+        place.copy_from_slice(bytes);
+    }
+    end
+}
+
+/// Short data under a head of fixed length.
+#[inline]
+fn short<const N: usize>(out: &mut [u8], at: usize, head: [u8; N], data: &[u8]) -> usize {
+    let Some(end) = at.checked_add(data.len().saturating_add(N)) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end)
+        && let Some((first, rest)) = place.split_first_chunk_mut()
+    {
+        *first = head;
+        copy(rest, data);
+    }
+    end
+}
+
+/// Text that is known when a program is compiled becomes constants here.
+#[inline]
+fn str_data(out: &mut [u8], at: usize, text: &[u8], too_long: &mut u64) -> usize {
+    match u8::try_from(text.len()) {
+        Ok(len @ 0..=31) => short(out, at, [0xa0 | len], text),
+        Ok(len) => short(out, at, [0xd9, len], text),
+        Err(_) => long_data(out, at, [0xd9, 0xda, 0xdb], text, too_long),
+    }
+}
+
+#[inline(never)]
+fn long_data(
+    out: &mut [u8],
+    at: usize,
+    markers: [u8; 3],
+    data: &[u8],
+    too_long: &mut u64,
+) -> usize {
+    let Ok(len) = u32::try_from(data.len()) else {
+        *too_long = data.len() as u64;
+        return at;
+    };
+    let at = long_head(out, at, markers, len);
+    append(out, at, data)
+}
+
+/// Out of line: a call costs less than what this would add to every caller.
+#[inline(never)]
+fn wide_u64(out: &mut [u8], at: usize, value: u64) -> usize {
+    if let Ok(value) = u8::try_from(value) {
+        put(out, at, [0xcc, value])
+    } else if let Ok(value) = u16::try_from(value) {
+        head(out, at, 0xcd, value.to_be_bytes())
+    } else if let Ok(value) = u32::try_from(value) {
+        head(out, at, 0xce, value.to_be_bytes())
+    } else {
+        head(out, at, 0xcf, value.to_be_bytes())
+    }
+}
+
+#[inline(never)]
+fn wide_i64(out: &mut [u8], at: usize, value: i64) -> usize {
+    if let Ok(value) = i8::try_from(value) {
+        put(out, at, [0xd0, value.cast_unsigned()])
+    } else if let Ok(value) = i16::try_from(value) {
+        head(out, at, 0xd1, value.to_be_bytes())
+    } else if let Ok(value) = i32::try_from(value) {
+        head(out, at, 0xd2, value.to_be_bytes())
+    } else {
+        head(out, at, 0xd3, value.to_be_bytes())
+    }
+}
+
+/// The head of a container or of data, by the shortest of three markers. A
+/// marker of 0 is none.
+#[inline(never)]
+fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {
+    match (u8::try_from(len), u16::try_from(len)) {
+        (Ok(len), _) if markers[0] != 0 => put(out, at, [markers[0], len]),
+        (_, Ok(len)) => head(out, at, markers[1], len.to_be_bytes()),
+        _ => head(out, at, markers[2], len.to_be_bytes()),
+    }
+}
+
+/// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
+/// moves of a fixed size, the later ones overlapping, and no call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    let len = to.len();
+    if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
+        if len == from.len() {
+            to.copy_from_slice(from);
+        }
+    } else if len >= 32 {
+        ends::<32>(to, from);
+    } else if len >= 16 {
+        ends::<16>(to, from);
+    } else if len >= 8 {
+        ends::<8>(to, from);
+    } else if len >= 4 {
+        ends::<4>(to, from);
+    } else if len >= 2 {
+        ends::<2>(to, from);
+    } else {
+        ends::<1>(to, from);
+    }
+}
+
+/// Copies the first and the last `N` bytes, if there are as many.
+#[inline]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut()) {
+        *to = *from;
     }
 }

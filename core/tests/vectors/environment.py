@@ -1,0 +1,100 @@
+"""Makes a Python environment with pinned packages, once, and prints its interpreter.
+
+    environment.py DIRECTORY REQUIREMENTS
+
+DIRECTORY is made with `venv` and filled by `pip` from the file REQUIREMENTS;
+when it is there and complete, nothing happens. Any number of processes may ask
+for the same directory at the same time: one makes it, the others wait. A
+directory that was left half made is made again.
+
+Needs nothing but the standard library of Python 3.11 or newer.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+COMPLETE = "complete"
+
+
+def make(directory, requirements):
+    """The interpreter of the environment in `directory`, which is made if need be."""
+    directory, requirements = pathlib.Path(directory).absolute(), pathlib.Path(requirements)
+    interpreter = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(directory.with_name(directory.name + ".lock")):
+        if not (directory / COMPLETE).exists():
+            _check_this_python()
+            shutil.rmtree(directory, ignore_errors=True)
+            subject = _main_package(requirements)
+            print(f"creating a Python environment with {subject} in {_short(directory)} (once, about a minute)", file=sys.stderr, flush=True)
+            _run("create the environment", sys.executable, "-m", "venv", directory)
+            _run(
+                "install the packages (it needs a package index that it can reach)",
+                interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements,
+            )  # fmt: skip
+            (directory / COMPLETE).touch()
+    return interpreter
+
+
+def _check_this_python():
+    if sys.version_info < (3, 11):
+        sys.exit(f"{sys.executable} is Python {sys.version.split()[0]}, but 3.11 or newer is needed")
+    if importlib.util.find_spec("ensurepip") is None:
+        sys.exit(
+            f"{sys.executable} has no ensurepip, without which it cannot make an environment: "
+            "install it (on Debian and Ubuntu: apt install python3-venv) or set DASKWIRE_PYTHON to another Python"
+        )
+
+
+def _main_package(requirements):
+    """The line that names `distributed`, which is what an environment is for."""
+    lines = requirements.read_text().split()
+    return next((line for line in lines if line.startswith("distributed==")), requirements.name)
+
+
+def _short(directory):
+    with contextlib.suppress(ValueError):
+        return directory.relative_to(pathlib.Path.cwd())
+    # A test runs in the folder of its package, below which `target` may not be.
+    parts = directory.parts
+    return pathlib.Path(*parts[parts.index("target") :]) if "target" in parts else directory
+
+
+def _run(purpose, *command):
+    # Settings of an outer environment must not leak into this one.
+    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(part) for part in command], env=inherited, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode != 0:
+        sys.exit(f"could not {purpose}: {' '.join(map(str, command))}\n{done.stdout.strip()}")
+
+
+@contextlib.contextmanager
+def _locked(path):
+    """Holds a lock that the system lets go of when this process ends, however it ends."""
+    with open(path, "w") as file:
+        if os.name == "nt":
+            import msvcrt
+
+            # Gives up after ten tries, one a second; making it can take longer.
+            while True:
+                with contextlib.suppress(OSError):
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    print(make(*sys.argv[1:]))

@@ -1,0 +1,42 @@
+//! Every committed seed, through the function of its surface.
+
+use std::path::Path;
+
+#[test]
+fn every_seed_holds() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    for (name, surface) in daskwire_fuzz::SURFACES {
+        let folder = root.join(name);
+        let seeds = std::fs::read_dir(&folder)
+            .unwrap_or_else(|error| panic!("no seeds for {name} in {}: {error}", folder.display()));
+        let mut count = 0;
+        for seed in seeds {
+            let path = seed.expect("a readable folder").path();
+            let bytes = std::fs::read(&path).expect("a readable seed");
+            println!("{}", path.display());
+            surface(&bytes);
+            count += 1;
+        }
+        assert!(
+            count >= 10,
+            "{name} has {count} seeds; there should be ten at least"
+        );
+    }
+}
+
+#[test]
+fn every_target_has_a_surface() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz_targets");
+    let mut targets: Vec<String> = std::fs::read_dir(root)
+        .expect("the folder of targets")
+        .map(|entry| entry.expect("an entry").path())
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    targets.sort();
+    let mut surfaces: Vec<&str> = daskwire_fuzz::SURFACES
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    surfaces.sort_unstable();
+    assert_eq!(targets, surfaces);
+}

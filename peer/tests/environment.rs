@@ -1,0 +1,208 @@
+//! The Python that the other tests talk to is there and is what they think.
+
+mod support;
+
+use core::time::Duration;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{fs, thread};
+
+use support::{Environment, Peer};
+
+const ENVIRONMENTS: [Environment; 2] = [Environment::Current, Environment::Documented];
+
+#[test]
+fn each_environment_has_its_release() {
+    for environment in ENVIRONMENTS {
+        assert_eq!(support::loads(environment).address(), environment.release());
+    }
+}
+
+#[test]
+fn a_release_reads_what_it_writes_and_refuses_a_cut_message() {
+    for environment in ENVIRONMENTS {
+        let mut peer = support::loads(environment);
+        let (written, message) = peer.ask(r#"{"op": "write", "case": "compressed-zlib"}"#, &[]);
+        assert!(
+            written.starts_with(r#"{"ok": true"#) && written.contains(r#""zlib""#),
+            "{written}"
+        );
+        let (read, _) = peer.ask(r#"{"op": "read"}"#, &message);
+        assert_eq!(read, written);
+        let (refused, _) = peer.ask(r#"{"op": "read"}"#, &message[..message.len() - 1]);
+        assert!(refused.starts_with(r#"{"ok": false"#), "{refused}");
+    }
+}
+
+#[test]
+fn random_messages_are_the_same_for_the_same_seed() {
+    let mut peer = support::loads(Environment::Current);
+    let first = peer.ask(r#"{"op": "write", "seed": 11}"#, &[]);
+    assert_eq!(peer.ask(r#"{"op": "write", "seed": 11}"#, &[]), first);
+    assert_ne!(peer.ask(r#"{"op": "write", "seed": 12}"#, &[]).1, first.1);
+}
+
+#[test]
+fn msgpack_python_packs_values_in_their_shortest_form() {
+    let mut peer = support::msgpack();
+    // uint 64 and str 8, where a fixint and a fixstr will do.
+    let padded = [0x92, 0xcf, 0, 0, 0, 0, 0, 0, 0, 5, 0xd9, 1, b'x'];
+    assert_eq!(
+        peer.ask(r#"{"op": "repack"}"#, &padded).1,
+        [0x92, 5, 0xa1, b'x']
+    );
+    assert_eq!(
+        peer.ask(r#"{"op": "unpack"}"#, &padded).0,
+        r#"{"ok": true, "value": [5, "x"]}"#
+    );
+    let (documents, packed) = peer.ask(r#"{"op": "random", "seed": 3, "count": 20}"#, &[]);
+    assert_eq!(
+        documents.matches(r#""len": "#).count(),
+        20 + documents.matches(r#""$blob""#).count()
+    );
+    assert!(!packed.is_empty());
+}
+
+#[test]
+fn echo_peers_send_back_what_they_get() -> io::Result<()> {
+    for environment in ENVIRONMENTS {
+        let mut release = support::loads(environment);
+        let echo = support::echo(environment);
+        let mut socket = TcpStream::connect(echo.socket_address())?;
+        socket.set_read_timeout(Some(Duration::from_secs(30)))?;
+
+        let mut write = |case: &str| {
+            release
+                .ask(&format!(r#"{{"op": "write", "case": "{case}"}}"#), &[])
+                .1
+        };
+        let (handshake, sent) = (write("handshake"), write("get-data-reply"));
+        socket.write_all(&handshake)?;
+        read_message(&mut socket, environment)?;
+        socket.write_all(&sent)?;
+        let received = read_message(&mut socket, environment)?;
+
+        let mut value = |message: &[u8]| release.ask(r#"{"op": "value"}"#, message).0;
+        assert!(value(&sent).contains("array("), "{}", value(&sent));
+        assert_eq!(value(&received), value(&sent));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
+    let cluster = support::scheduler_with_workers(2);
+    let addresses: Vec<String> = cluster
+        .workers()
+        .iter()
+        .chain([&cluster])
+        .map(|peer| peer.socket_address().to_owned())
+        .collect();
+    assert_eq!(addresses.len(), 3);
+    for address in &addresses {
+        TcpStream::connect(address)?;
+    }
+    assert!(cluster.log().contains("worker-1"), "{}", cluster.log());
+    drop(cluster);
+    for address in &addresses {
+        let error = TcpStream::connect(address).expect_err("nobody listens any more");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_script_that_fails_shows_why() {
+    let failure = thread::spawn(|| Peer::spawn(Environment::Current, "no_such_script.py", &[]))
+        .join()
+        .expect_err("there is no such script");
+    let message = failure
+        .downcast_ref::<String>()
+        .expect("panics carry their message");
+    assert!(
+        message.starts_with("no_such_script.py did not get ready"),
+        "{message}"
+    );
+}
+
+#[test]
+fn processes_that_want_the_same_environment_make_it_once() -> io::Result<()> {
+    let scratch = Scratch::new("environment-made-once")?;
+    let requirements = scratch.0.join("requirements.txt");
+    fs::write(&requirements, "# nothing to install\n")?;
+    let (python, _) = support::base_python(Environment::Current);
+    let makers: Vec<_> = (0..3)
+        .map(|_| {
+            let (python, directory, requirements) =
+                (python.clone(), scratch.0.join("made"), requirements.clone());
+            thread::spawn(move || environment_py(&python, &directory, &requirements))
+        })
+        .collect();
+    let mut creations = 0;
+    for maker in makers {
+        let output = maker.join().expect("it does not panic")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(Path::new(String::from_utf8_lossy(&output.stdout).trim_end()).exists());
+        creations += said.matches("creating a Python environment").count();
+    }
+    assert_eq!(creations, 1);
+    Ok(())
+}
+
+fn environment_py(python: &OsString, directory: &Path, requirements: &Path) -> io::Result<Output> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/environment.py");
+    Command::new(python)
+        .arg(script)
+        .args([directory, requirements])
+        .output()
+}
+
+/// One message as it is on the socket: the frame lengths say where it ends.
+fn read_message(socket: &mut TcpStream, environment: Environment) -> io::Result<Vec<u8>> {
+    fn take(socket: &mut TcpStream, message: &mut Vec<u8>, len: usize) -> io::Result<u64> {
+        let start = message.len();
+        message.resize(start + len, 0);
+        socket.read_exact(&mut message[start..])?;
+        Ok(message[start..]
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+    }
+    let mut message = Vec::new();
+    if environment == Environment::Current {
+        take(socket, &mut message, 8)?;
+    }
+    let frame_count = take(socket, &mut message, 8)?;
+    let mut len = 0;
+    for _ in 0..frame_count {
+        len += take(socket, &mut message, 8)?;
+    }
+    take(
+        socket,
+        &mut message,
+        usize::try_from(len).map_err(io::Error::other)?,
+    )?;
+    Ok(message)
+}
+
+/// A folder that is removed again.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> io::Result<Self> {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Left behind, it would only be in the way below target/.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,44 @@
+"""Questions and answers over standard input and output, for the peers here.
+
+After a first line, `ready` and a word, both directions carry records: two u32,
+little-endian, the lengths of a JSON document and of the bytes that go with it,
+then the document, then the bytes. A question's document has a key `op`. An
+answer's has `ok`; where that is false, `error` says why.
+"""
+
+import json
+import os
+import pathlib
+import struct
+import sys
+import traceback
+
+# The modules that read and write a release's messages stand beside the vectors.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "core" / "tests" / "vectors"))
+
+
+def serve(word, operations):
+    """Answers questions until the input ends.
+
+    `operations` maps `op` to a function of the document and the bytes, which
+    returns a document, bytes, or a tuple of both.
+    """
+    questions = sys.stdin.buffer
+    # Whatever else prints, prints to standard error: this stream is for records.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(f"ready {word}\n".encode())
+    answers.flush()
+    while head := questions.read(8):
+        document_len, data_len = struct.unpack("<II", head)
+        question = json.loads(questions.read(document_len))
+        data = questions.read(data_len)
+        try:
+            answer = operations[question["op"]](question, data)
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        document, data = answer if isinstance(answer, tuple) else ({}, answer) if isinstance(answer, bytes) else (answer, b"")
+        text = json.dumps({"ok": True, **document}).encode("ascii")
+        answers.write(struct.pack("<II", len(text), len(data)) + text + data)
+        answers.flush()

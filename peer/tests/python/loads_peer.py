@@ -1,0 +1,51 @@
+"""What the release of this environment reads, and what it writes.
+
+Speaks the records of exchange.py; the word after `ready` is the release.
+
+    {"op": "read"} and one message, as on a socket
+        The message as described in core/tests/vectors/README.md, payloads
+        decompressed and merged by the release, nothing unpickled.
+    {"op": "value"} and one message
+        `value`: Python's repr() of it, payloads unpickled. Executes pickles.
+    {"op": "forward"} and one message
+        The bytes that a scheduler of this release passes on for it.
+    {"op": "write", "case": NAME} or {"op": "write", "seed": N}
+        The bytes that this release writes for that case, or for a random
+        message, and the description of them as from `read`.
+    {"op": "cases"}
+        `cases`: the names that `write` takes.
+"""
+
+import exchange
+
+from cases import cases, random_message
+from release import Release
+
+RELEASE = Release()
+CASES = {case.name: case for case in cases(RELEASE)}
+
+
+def read(question, data):
+    return RELEASE.describe(data)
+
+
+def value(question, data):
+    return {"value": repr(RELEASE.read_value(data))}
+
+
+def forward(question, data):
+    return RELEASE.write(RELEASE.read_forwardable(data))
+
+
+def write(question, data):
+    case = CASES[question["case"]] if "case" in question else random_message(RELEASE, question["seed"])
+    written = RELEASE.write(case.build(), codec=case.codec, shard_len=case.shard_len, serializers=case.serializers)
+    return RELEASE.describe(written), written
+
+
+def names(question, data):
+    return {"cases": list(CASES)}
+
+
+if __name__ == "__main__":
+    exchange.serve(RELEASE.name, {"read": read, "value": value, "forward": forward, "write": write, "cases": names})
