@@ -156,27 +156,38 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
         assert!(is_frame(frame, expected), "{}", context());
     }
     // Without a copy, where nothing is compressed and lengths line up.
-    match payload.logical_frames() {
-        Ok(logical) => {
-            let mut count = 0;
-            for (logical, frame) in logical.zip(&frames) {
-                let logical = logical.unwrap();
-                count += 1;
-                if logical.is_compressed() {
-                    assert_eq!(logical.as_slice(), None);
-                    continue;
-                }
-                let joined: Vec<u8> = logical.parts().concat();
-                assert_eq!(&joined, frame, "{}", context());
-                assert_eq!(logical.join_in(&vector.bytes), Some(frame.as_slice()));
+    let mut count = 0;
+    for (logical, frame) in payload.logical_frames().unwrap().zip(&frames) {
+        count += 1;
+        let logical = match logical {
+            Ok(logical) => logical,
+            // Only in this layout can a frame be cut where it is not split.
+            Err(error) => {
+                assert_eq!(message.layout(), Layout::Classic, "{}", context());
+                assert_eq!(error.kind, MessageErrorKind::SplitLists, "{}", context());
+                return;
             }
-            assert_eq!(count, frames.len(), "{}", context());
+        };
+        if logical.is_compressed() {
+            assert_eq!(logical.as_slice(), None);
+            assert_eq!(logical.join_in(&vector.bytes), None);
+            continue;
         }
-        Err(error) => {
-            assert_eq!(message.layout(), Layout::Classic, "{}", context());
-            assert_eq!(error.kind, MessageErrorKind::SplitLists, "{}", context());
+        let joined: Vec<u8> = logical.parts().concat();
+        assert_eq!(&joined, frame, "{}", context());
+        let in_place = logical.join_in(&vector.bytes).unwrap();
+        assert_eq!(in_place, frame, "{}", context());
+        // The very bytes that arrived, not others that are equal.
+        if !frame.is_empty() {
+            assert!(vector.bytes.as_ptr_range().contains(&in_place.as_ptr()));
+        }
+        match logical.as_slice() {
+            Some(slice) if !slice.is_empty() => assert_eq!(slice.as_ptr(), in_place.as_ptr()),
+            Some(_) => assert!(frame.is_empty()),
+            None => assert!(logical.parts().len() > 1, "{}", context()),
         }
     }
+    assert_eq!(count, frames.len(), "{}", context());
 }
 
 #[test]
