@@ -309,7 +309,7 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
     let frames = support::cut(&envelope);
     let reading = Reading {
         limits,
-        sets_and_enums: vector.reading().sets_and_enums,
+        ..vector.reading()
     };
     let Ok((message, levels)) = room.open(&frames, vector.layout(), &reading) else {
         return false;

@@ -249,6 +249,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// What is wrong with the first list that has a fault.
     pub fn check(&self) -> Result<(), MessageError> {
+        if self.layout == Layout::Modern {
+            self.header()?.refuse_placeholders()?;
+        }
         let mut known = Some(0_u64);
         for frame in self.sub_frames()? {
             let frame = frame?;
@@ -319,10 +322,17 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 fault: header.fault(MessageErrorKind::SplitLists),
             }));
         }
-        match (self.layout, header.lengths()?) {
-            (Layout::Modern, _) => Ok(Grouping::Single),
-            (Layout::Classic, Some(lengths)) => Ok(Grouping::Lengths(lengths)),
-            (Layout::Classic, None) => Err(header.missing("lengths")),
+        if header.split_offsets()?.is_some() {
+            return Err(header.missing("split-num-sub-frames"));
+        }
+        if self.layout == Layout::Modern {
+            // PROTOCOL SPLIT-4
+            return Ok(Grouping::Single);
+        }
+        match header.lengths()? {
+            Some(lengths) => Ok(Grouping::Lengths(lengths)),
+            None if self.reading.lengths_optional => Ok(Grouping::Single),
+            None => Err(header.missing("lengths")),
         }
     }
 

@@ -96,6 +96,7 @@ impl Vector {
         Reading {
             limits: LIMITS,
             sets_and_enums: self.release() >= (2020, 12, 0),
+            lengths_optional: self.prefix() == Prefix::U64,
         }
     }
 
