@@ -3,11 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
+use daskwire_peer::encode::Target;
 use daskwire_peer::inspect::{Inspector, Options};
+use daskwire_tcp::Address;
 
 /// The Dask distributed wire protocol, for people.
 #[derive(Debug, Parser)]
@@ -21,6 +24,10 @@ struct Cli {
 enum Command {
     /// Take recorded stream bytes apart, message by message
     Inspect(Inspect),
+    /// Put JSON documents of `inspect --json --data` together to stream bytes
+    Encode(Encode),
+    /// Ask a scheduler who it is and which workers it has
+    Identity(Identity),
 }
 
 /// What stands in front of the frames of a message.
@@ -69,6 +76,50 @@ struct Inspect {
     plain_maps: bool,
 }
 
+#[derive(Debug, Args)]
+struct Encode {
+    /// JSON documents, one per line, or - for standard input
+    file: PathBuf,
+    /// Where the stream goes; standard output if not given
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    /// What stands in front of the frames; auto: as the document says
+    #[arg(long, value_enum, default_value = "auto")]
+    prefix: PrefixChoice,
+    /// How messages are laid out in frames; auto: as the document says
+    #[arg(long, value_enum, default_value = "auto")]
+    layout: LayoutChoice,
+}
+
+#[derive(Debug, Args)]
+struct Identity {
+    /// The scheduler, as tcp://HOST:PORT
+    address: String,
+    /// Seconds to wait for each of connection, handshake and answer
+    #[arg(long, default_value_t = 10)]
+    timeout: u64,
+}
+
+impl PrefixChoice {
+    const fn get(self) -> Option<Prefix> {
+        match self {
+            Self::None => Some(Prefix::None),
+            Self::U64 => Some(Prefix::U64),
+            Self::Auto => None,
+        }
+    }
+}
+
+impl LayoutChoice {
+    const fn get(self) -> Option<Layout> {
+        match self {
+            Self::Classic => Some(Layout::Classic),
+            Self::Modern => Some(Layout::Modern),
+            Self::Auto => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Deeply nested messages become deeply nested JSON, which is printed and
@@ -93,6 +144,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), String> {
     match command {
         Command::Inspect(arguments) => inspect(&arguments),
+        Command::Encode(arguments) => encode(&arguments),
+        Command::Identity(arguments) => identity(&arguments),
     }
 }
 
@@ -111,16 +164,8 @@ fn read(file: &PathBuf) -> Result<Vec<u8>, String> {
 fn inspect(arguments: &Inspect) -> Result<(), String> {
     let stream = read(&arguments.file)?;
     let mut options = Options {
-        prefix: match arguments.prefix {
-            PrefixChoice::None => Some(Prefix::None),
-            PrefixChoice::U64 => Some(Prefix::U64),
-            PrefixChoice::Auto => None,
-        },
-        layout: match arguments.layout {
-            LayoutChoice::Classic => Some(Layout::Classic),
-            LayoutChoice::Modern => Some(Layout::Modern),
-            LayoutChoice::Auto => None,
-        },
+        prefix: arguments.prefix.get(),
+        layout: arguments.layout.get(),
         payloads: arguments.payloads,
         data: arguments.data,
         ..Options::default()
@@ -158,4 +203,69 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn encode(arguments: &Encode) -> Result<(), String> {
+    let name = arguments.file.display();
+    let text = String::from_utf8(read(&arguments.file)?)
+        .map_err(|error| format!("{name}: not text: {error}"))?;
+    let target = Target {
+        prefix: arguments.prefix.get(),
+        layout: arguments.layout.get(),
+    };
+    let mut stream = Vec::new();
+    let documents = text.lines().enumerate();
+    for (number, line) in documents.filter(|(_, line)| !line.trim().is_empty()) {
+        let message = daskwire_peer::encode::encode(line, target)
+            .map_err(|error| format!("{name}: line {}: {error}", number + 1))?;
+        stream.extend_from_slice(&message);
+    }
+    if stream.is_empty() {
+        return Err(format!("{name}: no document in it"));
+    }
+    match &arguments.output {
+        Some(path) => {
+            std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        None => std::io::stdout()
+            .lock()
+            .write_all(&stream)
+            .map_err(|error| format!("standard output: {error}")),
+    }
+}
+
+fn identity(arguments: &Identity) -> Result<(), String> {
+    let address: Address = arguments
+        .address
+        .parse()
+        .map_err(|error| format!("{}: {error}", arguments.address))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let patience = Duration::from_secs(arguments.timeout);
+    let asked = daskwire_peer::identity::identity(&address, patience);
+    let (identity, agreement) = runtime
+        .block_on(asked)
+        .map_err(|error| format!("{address}: {error}"))?;
+    let mut table = identity.table(daskwire_peer::identity::now());
+    if let Some([major, minor, micro]) = agreement.peer_python {
+        table = table.replacen(
+            '\n',
+            &format!(
+                "\n  runs on    Python {major}.{minor}.{micro}\n  comm       {} layout, compression {}, pickle protocol {}\n",
+                match agreement.layout {
+                    Layout::Classic => "classic",
+                    Layout::Modern => "modern",
+                },
+                agreement.compression.as_deref().unwrap_or("none"),
+                agreement.pickle_protocol,
+            ),
+            1,
+        );
+    }
+    std::io::stdout()
+        .lock()
+        .write_all(table.as_bytes())
+        .map_err(|error| format!("standard output: {error}"))
 }

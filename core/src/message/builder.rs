@@ -262,6 +262,39 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         self.pieces(kind, entries, frames.len(), pieces)
     }
 
+    /// Puts a payload whose header is at hand where the next value of the body
+    /// would be. That the header is one of this layout, and says what the
+    /// frames are, is the caller's affair.
+    ///
+    /// # Errors
+    ///
+    /// As [`payload`](Self::payload), and [`BuildError::NotConvertible`] for
+    /// [`PayloadKind::Pickled`] in the classic layout.
+    pub fn payload_as_is(
+        &mut self,
+        kind: PayloadKind,
+        header: &'a [u8],
+        frames: &[&'a [u8]],
+        bytestring: bool,
+    ) -> Result<&mut Self, BuildError> {
+        self.refuse_pickled(kind)?;
+        self.room(frames.len())?;
+        self.place(kind, header, bytestring)?;
+        for frame in frames {
+            self.slot(frame)?;
+        }
+        Ok(self)
+    }
+
+    const fn refuse_pickled(&self, kind: PayloadKind) -> Result<(), BuildError> {
+        match (kind, self.layout) {
+            (PayloadKind::Pickled, Layout::Classic) => {
+                not_convertible("the classic layout has no __Pickled__")
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn pieces(
         &mut self,
         kind: PayloadKind,
@@ -269,11 +302,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         logical_count: usize,
         pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
     ) -> Result<&mut Self, BuildError> {
-        if kind == PayloadKind::Pickled && self.layout == Layout::Classic {
-            return Err(BuildError::NotConvertible {
-                reason: "the classic layout has no __Pickled__",
-            });
-        }
+        self.refuse_pickled(kind)?;
         for (_, value) in entries {
             let mut reader = Reader::new(value);
             let whole = reader.skip().is_ok() && reader.is_empty();
@@ -290,7 +319,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             count,
             with_writeable: !has("writeable"),
         };
-        self.room(count, logical_count)?;
+        self.room(count)?;
         let write = |writer: &mut Writer<'_>| {
             writer.map(narrow(entries.len().saturating_add(frames.entry_count())));
             for (key, value) in entries {
@@ -328,7 +357,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         let frames = payload.frames();
         let mut kind = payload.kind();
         let mut object: Option<&'a [u8]> = None;
-        self.room(frames.len().saturating_add(1), 1)?;
+        // A pickle that was in its header becomes a frame in the classic layout.
+        let moved = kind == PayloadKind::Pickled && self.layout == Layout::Classic;
+        self.room(frames.len().saturating_add(usize::from(moved)))?;
         let header = match (payload.layout(), self.layout) {
             (Layout::Modern, Layout::Modern) | (Layout::Classic, Layout::Classic) => {
                 payload.header_bytes()
@@ -338,8 +369,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.encode(|writer| rewrite.write(writer))?
             }
             (Layout::Modern, Layout::Classic) => {
-                if kind == PayloadKind::Pickled {
-                    // The pickle was in the header and becomes the first frame.
+                if moved {
                     object = payload.header()?.pickled_object()?;
                     kind = PayloadKind::Serialized;
                 }
@@ -461,7 +491,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Checks that there is room for a payload, so that none is put in halfway.
-    fn room(&self, frame_count: usize, _logical_count: usize) -> Result<(), BuildError> {
+    fn room(&self, frame_count: usize) -> Result<(), BuildError> {
         let header_count = match self.layout {
             Layout::Modern => 1,
             Layout::Classic => 0,
@@ -471,8 +501,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             .saturating_add(frame_count)
             .saturating_add(header_count);
         let available = self.slots.len();
-        // A forwarded payload may take one less than asked for here.
-        if needed > available.saturating_add(1) {
+        if needed > available {
             return Err(BuildError::Slots(BufferTooSmall { needed, available }));
         }
         let available = self.pending.len();

@@ -6,7 +6,7 @@
 
 mod json;
 mod tagged;
-mod text;
+pub(crate) mod text;
 
 use std::fmt;
 

@@ -218,6 +218,9 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
             "--port",
             "0",
             "--no-dashboard",
+            // It still serves its state over HTTP; not where others find it.
+            "--dashboard-address",
+            "127.0.0.1:0",
         ],
         |log| address_after(log, "Scheduler at:"),
     );
@@ -234,6 +237,8 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
                 "1",
                 "--no-nanny",
                 "--no-dashboard",
+                "--dashboard-address",
+                "127.0.0.1:0",
                 "--name",
                 &name,
             ],
@@ -243,6 +248,9 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
                     .and_then(|_| address_after(log, "Start worker at:"))
             },
         );
+        // The scheduler logs it before it tells the worker, but what two
+        // processes write need not arrive here in that order.
+        scheduler.wait_for_log(&format!("Register worker addr: {} name:", worker.address()));
         scheduler.workers.push(worker);
     }
     scheduler
@@ -385,6 +393,20 @@ impl Peer {
     /// All that it has said on standard error.
     pub fn log(&self) -> String {
         self.log.state().text.clone()
+    }
+
+    /// Waits until it has said `text` on standard error.
+    ///
+    /// # Panics
+    ///
+    /// When it ends, or takes too long, before it says so.
+    pub fn wait_for_log(&self, text: &str) {
+        let found = self
+            .log
+            .wait_for(|log| log.contains(text).then(String::new));
+        if let Err(reason) = found {
+            panic!("{} did not say {text:?}: {reason}", self.name);
+        }
     }
 
     /// Kills worker number `index` of a scheduler, as a crash would.

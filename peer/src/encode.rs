@@ -1,0 +1,485 @@
+//! The reverse of inspecting: JSON documents back to a stream.
+//!
+//! A document is what [`Inspector::json`](crate::inspect::Inspector::json)
+//! makes with all data in it ([`Options::data`](crate::inspect::Options)).
+//! Values come back the same; how wide a number or a length was written does
+//! not, everything is written as msgpack-python writes it.
+
+use core::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use daskwire::frame::{Prefix, encode_prelude, prelude_len};
+use daskwire::message::{
+    Buffers, BuildError, Layout, Level, MessageBuilder, MessageError, PayloadKind, Pending,
+    Reading, Workspace,
+};
+use daskwire::msgpack::Writer;
+use serde_json::Value;
+
+/// Levels of JSON that are read; a message of 1024 levels takes three for each.
+const DEEPEST: usize = 4096;
+
+/// Why a document could not be encoded.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// It is not JSON.
+    Json(serde_json::Error),
+    /// It is nested deeper than any message.
+    TooDeep,
+    /// It is JSON, but does not describe a message.
+    Description {
+        /// Where in the document.
+        place: String,
+        /// What was expected there.
+        expected: &'static str,
+    },
+    /// The message cannot be built in the layout asked for.
+    Build(BuildError),
+    /// What was built is not a message: the headers do not fit the frames.
+    Message(MessageError),
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(error) => write!(f, "not JSON: {error}"),
+            Self::TooDeep => write!(f, "nested deeper than {DEEPEST} levels"),
+            Self::Description { place, expected } => write!(f, "at {place}: expected {expected}"),
+            Self::Build(error) => error.fmt(f),
+            Self::Message(error) => write!(f, "the headers do not fit the frames: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for EncodeError {}
+
+impl From<BuildError> for EncodeError {
+    fn from(error: BuildError) -> Self {
+        Self::Build(error)
+    }
+}
+
+fn expected<T>(place: impl Into<String>, expected: &'static str) -> Result<T, EncodeError> {
+    Err(EncodeError::Description {
+        place: place.into(),
+        expected,
+    })
+}
+
+/// What the stream is to look like; as the document says where `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target {
+    /// What stands in front of the frames.
+    pub prefix: Option<Prefix>,
+    /// How messages are laid out. Into the other layout payloads are
+    /// converted, where that can be done.
+    pub layout: Option<Layout>,
+}
+
+/// Encodes one document to the bytes of one message.
+///
+/// # Errors
+///
+/// What is wrong with the document, or what stands in the way of the layout.
+pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
+    check_depth(document)?;
+    let mut parser = serde_json::Deserializer::from_str(document);
+    parser.disable_recursion_limit();
+    let value: Value = serde::Deserialize::deserialize(&mut parser).map_err(EncodeError::Json)?;
+    parser.end().map_err(EncodeError::Json)?;
+    let layout = match value.get("layout").and_then(Value::as_str) {
+        Some("classic") => Layout::Classic,
+        Some("modern") => Layout::Modern,
+        _ => return expected("layout", "\"classic\" or \"modern\""),
+    };
+    let prefix = match value.get("prefix").and_then(Value::as_str) {
+        Some("none") => Prefix::None,
+        // The words of recordings for the two meanings.
+        Some("u64" | "total" | "nosplit") => Prefix::U64,
+        _ => return expected("prefix", "\"none\" or \"u64\""),
+    };
+    let prefix = target.prefix.unwrap_or(prefix);
+    let Some(body) = value.get("message") else {
+        return expected("message", "the message");
+    };
+    let mut body = body.clone();
+    if layout == Layout::Classic {
+        order_by_payload(&mut body);
+    }
+    let payloads = match value.get("payloads") {
+        Some(Value::Array(payloads)) => payloads
+            .iter()
+            .enumerate()
+            .map(|(number, payload)| Payload::read(number, payload))
+            .collect::<Result<Vec<_>, _>>()?,
+        _ => return expected("payloads", "an array"),
+    };
+    // No value takes more than four times the text that stands for it.
+    let room = 4 * document.len() + 4096;
+    build(layout, &body, &payloads, room, |frames| {
+        let mut workspace = Workspace::new();
+        workspace
+            .with_message(frames, layout, &Reading::default(), |message, levels| {
+                message.check().map_err(EncodeError::Message)?;
+                match target.layout {
+                    Some(other) if other != layout => {
+                        let (mut body, mut headers) = (vec![0; room], vec![0; room]);
+                        let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
+                        let mut pending = vec![Pending::EMPTY; payloads.len()];
+                        let buffers = Buffers {
+                            body: &mut body,
+                            headers: &mut headers,
+                            slots: &mut slots,
+                            pending: &mut pending,
+                        };
+                        let mut builder = MessageBuilder::new(other, buffers);
+                        let mut walk = message.walk(levels);
+                        while let Some(item) = walk.next_item().map_err(EncodeError::Message)? {
+                            builder.item(item, &message)?;
+                        }
+                        let mut levels = vec![Level::EMPTY; levels.len()];
+                        Ok(stream(prefix, builder.finish(&mut levels)?))
+                    }
+                    _ => Ok(stream(prefix, frames)),
+                }
+            })
+            .map_err(EncodeError::Message)?
+    })?
+}
+
+/// Orders the entries of maps by the payloads in them, and returns the first of
+/// those. The order of a classic message's payloads is its own, not that of its
+/// body; written in this order they keep their numbers.
+fn order_by_payload(value: &mut Value) -> u64 {
+    if let Some(number) = single(value, "$payload") {
+        return number.as_u64().unwrap_or(u64::MAX);
+    }
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(u64, String, Value)> = core::mem::take(map)
+                .into_iter()
+                .map(|(key, mut value)| (order_by_payload(&mut value), key, value))
+                .collect();
+            if let [(_, tag, Value::Array(pairs))] = entries.as_mut_slice()
+                && tag == "$map"
+            {
+                pairs.sort_by_cached_key(|pair| order_by_payload(&mut pair.clone()));
+            }
+            entries.sort_by_key(|(first, ..)| *first);
+            let first = entries.first().map_or(u64::MAX, |(first, ..)| *first);
+            map.extend(entries.into_iter().map(|(_, key, value)| (key, value)));
+            first
+        }
+        Value::Array(items) => items
+            .iter_mut()
+            .map(order_by_payload)
+            .min()
+            .unwrap_or(u64::MAX),
+        _ => u64::MAX,
+    }
+}
+
+/// The frames with their prelude in front.
+fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
+    let len = prelude_len(prefix, frames.len()).unwrap_or_default();
+    let mut stream = vec![0; len];
+    // A message has at least one frame, and all of them are in memory.
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    if encode_prelude(prefix, lengths, &mut stream).is_err() {
+        return Vec::new();
+    }
+    for frame in frames {
+        stream.extend_from_slice(frame);
+    }
+    stream
+}
+
+/// A payload as its document describes it.
+struct Payload {
+    kind: PayloadKind,
+    header: Vec<u8>,
+    frames: Vec<Vec<u8>>,
+    bytestring: bool,
+}
+
+impl Payload {
+    fn read(number: usize, value: &Value) -> Result<Self, EncodeError> {
+        let place = format!("payloads[{number}]");
+        let kind = match value.get("kind").and_then(Value::as_str) {
+            Some("serialized") => PayloadKind::Serialized,
+            Some("pickled") => PayloadKind::Pickled,
+            _ => return expected(place + ".kind", "\"serialized\" or \"pickled\""),
+        };
+        let Some(header) = value.get("header") else {
+            return expected(place + ".header", "the header");
+        };
+        let mut measure = Writer::new(&mut []);
+        write(&mut measure, header, &place)?;
+        let mut bytes = vec![0; measure.len()];
+        let mut writer = Writer::new(&mut bytes);
+        write(&mut writer, header, &place)?;
+        let Some(Value::Array(frames)) = value.get("frames") else {
+            return expected(place + ".frames", "an array");
+        };
+        let mut data = Vec::with_capacity(frames.len());
+        for (index, frame) in frames.iter().enumerate() {
+            let bytes = frame.get("bytes").and_then(Value::as_str);
+            match bytes.map(|text| BASE64.decode(text)) {
+                Some(Ok(bytes)) => data.push(bytes),
+                _ => {
+                    return expected(
+                        format!("{place}.frames[{index}].bytes"),
+                        "the frame in base64; `daskwire inspect --json --data` writes it",
+                    );
+                }
+            }
+        }
+        let count = header
+            .get("num-sub-frames")
+            .or_else(|| header.get("count"))
+            .and_then(Value::as_u64);
+        if count.is_some_and(|count| count != data.len() as u64) {
+            return expected(
+                place + ".frames",
+                "as many frames as the header says; `inspect` without --payloads leaves them alone",
+            );
+        }
+        Ok(Self {
+            kind,
+            header: bytes,
+            frames: data,
+            bytestring: value.get("bytestring") == Some(&Value::Bool(true)),
+        })
+    }
+}
+
+/// Builds the message in its own layout and hands on its frames.
+fn build<R>(
+    layout: Layout,
+    message: &Value,
+    payloads: &[Payload],
+    room: usize,
+    then: impl FnOnce(&[&[u8]]) -> R,
+) -> Result<R, EncodeError> {
+    let (mut body, mut headers) = (vec![0; room], vec![0; room]);
+    let frame_count: usize = payloads
+        .iter()
+        .map(|payload| payload.frames.len() + 1)
+        .sum();
+    let mut slots = vec![&[][..]; 3 + frame_count];
+    let mut pending = vec![Pending::EMPTY; payloads.len()];
+    let mut builder = MessageBuilder::new(
+        layout,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut pending,
+        },
+    );
+    write_body(&mut builder, message, payloads)?;
+    let mut levels = vec![Level::EMPTY; DEEPEST];
+    Ok(then(builder.finish(&mut levels)?))
+}
+
+/// What is to be written next, so that depth costs no stack.
+enum Task<'v> {
+    Value(&'v Value),
+    Key(&'v str),
+}
+
+fn write_body<'a>(
+    builder: &mut MessageBuilder<'_, 'a>,
+    message: &Value,
+    payloads: &'a [Payload],
+) -> Result<(), EncodeError> {
+    let mut tasks = vec![Task::Value(message)];
+    while let Some(task) = tasks.pop() {
+        match task {
+            Task::Key(key) => {
+                builder.body().str(key);
+            }
+            Task::Value(value) => {
+                if let Some(number) = single(value, "$payload") {
+                    let payload = number
+                        .as_u64()
+                        .and_then(|number| payloads.get(usize::try_from(number).ok()?));
+                    let Some(payload) = payload else {
+                        return expected("message", "$payload with the number of a payload");
+                    };
+                    let frames: Vec<&[u8]> = payload.frames.iter().map(Vec::as_slice).collect();
+                    builder.payload_as_is(
+                        payload.kind,
+                        &payload.header,
+                        &frames,
+                        payload.bytestring,
+                    )?;
+                } else {
+                    one(builder.body(), value, "message", &mut tasks)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a value without payloads in it.
+fn write(writer: &mut Writer<'_>, value: &Value, place: &str) -> Result<(), EncodeError> {
+    let mut tasks = vec![Task::Value(value)];
+    while let Some(task) = tasks.pop() {
+        match task {
+            Task::Key(key) => {
+                writer.str(key);
+            }
+            Task::Value(value) => one(writer, value, place, &mut tasks)?,
+        }
+    }
+    Ok(())
+}
+
+/// The value of `tag`, if the object has this one entry.
+fn single<'v>(value: &'v Value, tag: &str) -> Option<&'v Value> {
+    match value {
+        Value::Object(map) if map.len() == 1 => map.get(tag),
+        _ => None,
+    }
+}
+
+/// Writes a scalar or a head, and notes what has to follow it.
+fn one<'v>(
+    writer: &mut Writer<'_>,
+    value: &'v Value,
+    place: &str,
+    tasks: &mut Vec<Task<'v>>,
+) -> Result<(), EncodeError> {
+    match value {
+        Value::Null => writer.nil(),
+        Value::Bool(value) => writer.bool(*value),
+        Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(value), ..) => writer.u64(value),
+            (_, Some(value), _) => writer.i64(value),
+            (.., Some(value)) => writer.f64(value),
+            _ => return expected(place, "a number of 64 bits"),
+        },
+        Value::String(text) => writer.str(text),
+        Value::Array(items) => {
+            tasks.extend(items.iter().rev().map(Task::Value));
+            writer.array(count(items.len()))
+        }
+        Value::Object(map) => match map.iter().next() {
+            Some((tag, tagged)) if map.len() == 1 && tag.starts_with('$') => {
+                return tagged_value(writer, tag, tagged, place, tasks);
+            }
+            _ => {
+                let entries = map.iter().rev();
+                tasks.extend(entries.flat_map(|(key, value)| [Task::Value(value), Task::Key(key)]));
+                writer.map(count(map.len()))
+            }
+        },
+    };
+    Ok(())
+}
+
+fn tagged_value<'v>(
+    writer: &mut Writer<'_>,
+    tag: &str,
+    value: &'v Value,
+    place: &str,
+    tasks: &mut Vec<Task<'v>>,
+) -> Result<(), EncodeError> {
+    match (tag, value) {
+        ("$int", Value::String(text)) => match (text.parse::<u64>(), text.parse::<i64>()) {
+            (Ok(value), _) => writer.u64(value),
+            (_, Ok(value)) => writer.i64(value),
+            _ => return expected(place, "$int with an integer of 64 bits"),
+        },
+        ("$float", Value::String(text)) => match text.as_str() {
+            "nan" => writer.f64(f64::NAN),
+            "inf" => writer.f64(f64::INFINITY),
+            "-inf" => writer.f64(f64::NEG_INFINITY),
+            "-0.0" => writer.f64(-0.0),
+            _ => return expected(place, "$float with nan, inf, -inf or -0.0"),
+        },
+        ("$bytes", Value::String(text)) => match BASE64.decode(text) {
+            Ok(data) => writer.bin(&data),
+            Err(_) => return expected(place, "$bytes in base64"),
+        },
+        ("$blob", _) => {
+            return expected(
+                place,
+                "the bytes themselves, not their hash; `daskwire inspect --json --data` writes them",
+            );
+        }
+        ("$ext", Value::Array(parts)) => {
+            let [code, data] = parts.as_slice() else {
+                return expected(place, "$ext with a code and data");
+            };
+            let code = code.as_i64().and_then(|code| i8::try_from(code).ok());
+            let data = data.as_str().and_then(|text| BASE64.decode(text).ok());
+            match (code, data) {
+                (Some(code), Some(data)) => writer.extension(code, &data),
+                _ => return expected(place, "$ext with a code of 8 bits and data in base64"),
+            }
+        }
+        ("$set", Value::Array(members)) => {
+            tasks.extend(members.iter().rev().map(Task::Value));
+            writer.map(2).str("__Set__").bool(true);
+            writer.str("as-list").array(count(members.len()))
+        }
+        ("$enum", Value::Object(names)) => {
+            let name = |key| names.get(key).and_then(Value::as_str);
+            let (Some(module), Some(class), Some(name)) =
+                (name("module"), name("class"), name("name"))
+            else {
+                return expected(place, "$enum with module, class and name");
+            };
+            writer.map(4).str("__Enum__").bool(true);
+            writer.str("name").str(name);
+            writer.str("__module__").str(module);
+            writer.str("__name__").str(class)
+        }
+        ("$map", Value::Array(pairs)) => {
+            for pair in pairs.iter().rev() {
+                match pair.as_array().map(Vec::as_slice) {
+                    Some([key, value]) => tasks.extend([Task::Value(value), Task::Value(key)]),
+                    _ => return expected(place, "$map with pairs of key and value"),
+                }
+            }
+            writer.map(count(pairs.len()))
+        }
+        _ => {
+            return expected(
+                place,
+                "$payload, $int, $float, $bytes, $ext, $set, $enum or $map",
+            );
+        }
+    };
+    Ok(())
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Refuses JSON whose nesting alone would cost too much stack to parse.
+fn check_depth(document: &str) -> Result<(), EncodeError> {
+    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in document.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                if depth > DEEPEST {
+                    return Err(EncodeError::TooDeep);
+                }
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! Asking a scheduler who it is and which workers it has.
+
+use core::fmt::Write as _;
+use core::time::Duration;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use daskwire::message::{Layout, Reading, Workspace};
+use daskwire::msgpack::{Malformed, Reader, Token, Writer};
+use daskwire_tcp::{Address, Comm, CommError, Options, Wire, connect};
+
+use crate::inspect::text::{bytes, count};
+
+/// What a scheduler says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Identity {
+    /// The class of the scheduler; `Scheduler`.
+    pub kind: String,
+    /// Its name for itself.
+    pub id: String,
+    /// The address that it is reached at.
+    pub address: String,
+    /// When it started, in seconds since 1970; since 2021.4.0.
+    pub started: Option<f64>,
+    /// Its workers, in the order that it has them.
+    pub workers: Vec<Worker>,
+}
+
+/// What a scheduler says of one of its workers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Worker {
+    /// Its address.
+    pub address: String,
+    /// Its name; numbers as text.
+    pub name: String,
+    /// How many tasks it runs at once.
+    pub thread_count: u64,
+    /// Bytes of memory that it may use; 0 where there is no limit.
+    pub memory_limit: u64,
+    /// Bytes of memory that its process used at the last heartbeat.
+    pub memory: u64,
+    /// Part of a processor that it used, in percent.
+    pub cpu: f64,
+    /// Its state, such as `running`; since 2021.10.0.
+    pub status: String,
+}
+
+/// Why a scheduler could not be asked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// The connection.
+    Comm(CommError),
+    /// It closed the connection instead of answering.
+    NoAnswer,
+    /// It did not answer in time.
+    Timeout(Duration),
+    /// Its answer is not a message.
+    Message(daskwire::message::MessageError),
+    /// Its answer is a message, but not what was asked for.
+    Answer(Malformed),
+}
+
+impl core::fmt::Display for IdentityError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Comm(error) => error.fmt(f),
+            Self::NoAnswer => f.write_str("the peer closed the connection without an answer"),
+            Self::Timeout(time) => write!(f, "no answer within {} seconds", time.as_secs()),
+            Self::Message(error) => write!(f, "the answer is not a message: {error}"),
+            Self::Answer(error) => write!(f, "the answer is not an identity: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for IdentityError {}
+
+impl From<CommError> for IdentityError {
+    fn from(error: CommError) -> Self {
+        Self::Comm(error)
+    }
+}
+
+impl From<Malformed> for IdentityError {
+    fn from(error: Malformed) -> Self {
+        Self::Answer(error)
+    }
+}
+
+/// Connects, does the handshake and asks for the identity.
+///
+/// Understands every release since 2.23.0: it waits for the handshake of the
+/// scheduler and answers in kind.
+///
+/// # Errors
+///
+/// What kept the scheduler from being asked; never waits longer than `patience`
+/// for an answer.
+pub async fn identity(
+    address: &Address,
+    patience: Duration,
+) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
+    let options = Options {
+        connect_timeout: patience,
+        handshake_timeout: patience,
+        wire: Wire::Answer,
+        ..Options::default()
+    };
+    let mut comm = connect(address, &options).await?;
+    let answer = tokio::time::timeout(patience, ask(&mut comm))
+        .await
+        .map_err(|_| IdentityError::Timeout(patience))??;
+    let agreement = comm.agreement().clone();
+    comm.close().await?;
+    Ok((answer, agreement))
+}
+
+async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
+    let mut buffer = [0; 64];
+    let mut writer = Writer::new(&mut buffer);
+    writer
+        .map(2)
+        .str("op")
+        .str("identity")
+        .str("reply")
+        .bool(true);
+    let request = writer.finish().unwrap_or_default();
+    let layout = comm.agreement().layout;
+    match layout {
+        Layout::Modern => comm.write_message(&[request]).await?,
+        Layout::Classic => comm.write_message(&[&[], request]).await?,
+    }
+    let frames = comm.read_message().await?.ok_or(IdentityError::NoAnswer)?;
+    let mut workspace = Workspace::new();
+    workspace
+        .with_message(&frames, layout, &Reading::default(), |message, _| {
+            Identity::parse(&mut message.reader())
+        })
+        .map_err(IdentityError::Message)?
+        .map_err(IdentityError::Answer)
+}
+
+/// Reads the next value as text; what is not text as Python would show it.
+fn text(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    Ok(match reader.peek()? {
+        Token::Str(_) => reader.str()?.to_str().to_owned(),
+        Token::Nil => {
+            reader.skip()?;
+            String::new()
+        }
+        _ => daskwire::display::Document::new(reader.skip()?).to_string(),
+    })
+}
+
+fn number(reader: &mut Reader<'_>) -> Result<f64, Malformed> {
+    #[allow(clippy::cast_precision_loss)] // for people
+    let value = match reader.peek()? {
+        Token::F64(value) => value,
+        Token::F32(value) => value.into(),
+        Token::UInt(value) => value as f64,
+        Token::Int(value) => value as f64,
+        _ => 0.0,
+    };
+    reader.skip()?;
+    Ok(value)
+}
+
+fn integer(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
+    let value = match reader.peek()? {
+        Token::UInt(value) => value,
+        _ => 0,
+    };
+    reader.skip()?;
+    Ok(value)
+}
+
+impl Identity {
+    /// Reads the answer to `identity`; entries that are not known are skipped.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut identity = Self::default();
+        for _ in 0..reader.map()? {
+            let key = reader.str()?;
+            match key.to_str() {
+                "type" => identity.kind = text(reader)?,
+                "id" => identity.id = text(reader)?,
+                "address" => identity.address = text(reader)?,
+                "started" => identity.started = Some(number(reader)?),
+                "workers" => {
+                    for _ in 0..reader.map()? {
+                        let address = text(reader)?;
+                        identity.workers.push(Worker::parse(address, reader)?);
+                    }
+                }
+                _ => {
+                    reader.skip()?;
+                }
+            }
+        }
+        Ok(identity)
+    }
+
+    /// A table for people; `now` is in seconds since 1970.
+    pub fn table(&self, now: f64) -> String {
+        let mut out = String::new();
+        let threads: u64 = self.workers.iter().map(|worker| worker.thread_count).sum();
+        let memory: u64 = self.workers.iter().map(|worker| worker.memory_limit).sum();
+        let _ = writeln!(out, "{} {} ({})", self.kind, self.address, self.id);
+        if let Some(started) = self.started {
+            let _ = writeln!(out, "  up for     {}", duration(now - started));
+        }
+        let _ = writeln!(
+            out,
+            "  workers    {}, {}, {}",
+            self.workers.len(),
+            count(usize::try_from(threads).unwrap_or(usize::MAX), "thread"),
+            bytes(memory),
+        );
+        if self.workers.is_empty() {
+            return out;
+        }
+        let mut rows = vec![
+            [
+                "address", "name", "status", "threads", "memory", "limit", "cpu",
+            ]
+            .map(str::to_owned),
+        ];
+        for worker in &self.workers {
+            rows.push([
+                worker.address.clone(),
+                worker.name.clone(),
+                worker.status.clone(),
+                worker.thread_count.to_string(),
+                bytes(worker.memory),
+                if worker.memory_limit == 0 {
+                    "none".into()
+                } else {
+                    bytes(worker.memory_limit)
+                },
+                format!("{:.0} %", worker.cpu),
+            ]);
+        }
+        let mut widths = [0; 7];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        out.push('\n');
+        for row in &rows {
+            let cells = row
+                .iter()
+                .zip(widths)
+                .enumerate()
+                .map(|(column, (cell, width))| {
+                    if column < 3 {
+                        format!("{cell:<width$}")
+                    } else {
+                        format!("{cell:>width$}")
+                    }
+                });
+            let line: Vec<String> = cells.collect();
+            let _ = writeln!(out, "  {}", line.join("  ").trim_end());
+        }
+        out
+    }
+}
+
+impl Worker {
+    fn parse(address: String, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut worker = Self {
+            address,
+            ..Self::default()
+        };
+        for _ in 0..reader.map()? {
+            let key = reader.str()?;
+            match key.to_str() {
+                "name" => worker.name = text(reader)?,
+                "nthreads" => worker.thread_count = integer(reader)?,
+                "memory_limit" => worker.memory_limit = integer(reader)?,
+                "status" => worker.status = text(reader)?,
+                "metrics" => {
+                    for _ in 0..reader.map()? {
+                        // Keys may be arrays.
+                        match reader.peek()? {
+                            Token::Str(key) if key == "memory" => {
+                                reader.skip()?;
+                                worker.memory = integer(reader)?;
+                            }
+                            Token::Str(key) if key == "cpu" => {
+                                reader.skip()?;
+                                worker.cpu = number(reader)?;
+                            }
+                            _ => {
+                                reader.skip()?;
+                                reader.skip()?;
+                            }
+                        }
+                    }
+                }
+                _ => {
+                    reader.skip()?;
+                }
+            }
+        }
+        Ok(worker)
+    }
+}
+
+/// Seconds since 1970, now.
+pub fn now() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn duration(seconds: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // clamped
+    let seconds = seconds.clamp(0.0, 1e12) as u64;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
