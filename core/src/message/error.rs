@@ -42,6 +42,10 @@ pub enum MessageErrorKind {
         /// How many frames the message has.
         frame_count: usize,
     },
+    /// A placeholder is a key of a map, or stands in one.
+    PlaceholderInKey,
+    /// The header of a payload refers to a frame, as only the body may.
+    PlaceholderInHeader,
     /// A `__Set__` without the list of its members.
     SetWithoutList,
     /// An `__Enum__` without one of its three names.
@@ -171,6 +175,12 @@ impl fmt::Display for MessageErrorKind {
                 f,
                 "a placeholder names frame {index}, but the message has {frame_count} frames"
             ),
+            Self::PlaceholderInKey => {
+                f.write_str("a payload cannot be a key of a map, nor stand in one")
+            }
+            Self::PlaceholderInHeader => {
+                f.write_str("the header of a payload cannot refer to a frame")
+            }
             Self::SetWithoutList => {
                 f.write_str("a map with __Set__ needs its members as an array under as-list")
             }

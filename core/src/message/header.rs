@@ -68,6 +68,58 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
+    /// Refuses a header that refers to a frame: placeholders are for bodies,
+    /// and in a header they could go round in circles (PROTOCOL MODERN-9).
+    pub(super) fn refuse_placeholders(&self) -> Result<(), MessageError> {
+        /// Levels that are looked at. Nobody here follows a number in a header,
+        /// so what is deeper does no harm.
+        const LEVELS: usize = 16;
+        // What each open container still owes, and whether it is a map.
+        let mut levels = [(0_u64, false); LEVELS];
+        if let Some(level) = levels.first_mut() {
+            *level = (u64::from(self.pair_count).saturating_mul(2), true);
+        }
+        let mut depth = 1_usize;
+        let mut reader = self.map;
+        // The header has been read once, so that reading does not fail.
+        while let Some(top) = depth.checked_sub(1)
+            && let Some((owed, is_map)) = levels.get_mut(top)
+        {
+            let Some(left) = owed.checked_sub(1) else {
+                depth = top;
+                continue;
+            };
+            let is_key = *is_map && *owed & 1 == 0;
+            *owed = left;
+            let before = reader;
+            let Ok(token) = reader.token() else { break };
+            if is_key
+                && matches!(token, Token::Str(key) if key == "__Serialized__" || key == "__Pickled__")
+                && matches!(reader.peek(), Ok(Token::UInt(_)))
+            {
+                let at = self.at.saturating_add(before.position());
+                let kind = MessageErrorKind::PlaceholderInHeader;
+                return Err(MessageError::new(self.frame, at, kind));
+            }
+            if token.child_count() == 0 {
+                continue;
+            }
+            match levels.get_mut(depth) {
+                Some(level) => {
+                    *level = (token.child_count(), matches!(token, Token::Map(_)));
+                    depth = depth.saturating_add(1);
+                }
+                None => {
+                    reader = before;
+                    if reader.skip().is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// All entries, as encoded key and encoded value.
     pub fn entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut map = self.map;

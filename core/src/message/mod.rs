@@ -94,14 +94,20 @@ pub struct Reading {
     /// are since 2020.12.0; the readers of earlier releases left them maps
     /// (PROTOCOL BODY-3).
     pub sets_and_enums: bool,
+    /// Whether a payload of the classic layout may have neither `lengths` nor
+    /// split lists, each of its frames being a logical one then. So it is in
+    /// 2021.3.0, the one release that sends this layout behind a leading
+    /// number; in all others `lengths` are required (PROTOCOL CLASSIC-10).
+    pub lengths_optional: bool,
 }
 
 impl Default for Reading {
-    /// [`Limits::HOST`], sets and enum members.
+    /// [`Limits::HOST`], sets and enum members, `lengths` required.
     fn default() -> Self {
         Self {
             limits: Limits::HOST,
             sets_and_enums: true,
+            lengths_optional: false,
         }
     }
 }

@@ -599,11 +599,13 @@ impl Scan<'_> {
                 };
                 return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
             }
+            let mut in_key = false;
             // The payloads whose paths go through this value.
             let below = match depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
                 None => (0, self.path_count),
                 Some(level) => {
                     let is_key = level.next_is_key();
+                    in_key = level.in_key || is_key;
                     if is_key {
                         level.key = offset(at);
                         level.reserved = Reserved::of(token);
@@ -645,6 +647,7 @@ impl Scan<'_> {
                     below,
                 );
                 level.first_place = offset(table.count);
+                level.in_key = in_key;
                 depth = depth.saturating_add(1);
             }
             // Close what is complete.
@@ -757,6 +760,9 @@ impl Scan<'_> {
         let at = start as usize;
         // PROTOCOL MODERN-2, in the order of precedence of Dask's reader.
         if self.layout == Layout::Modern && (marks.serialized || marks.pickled) {
+            if level.in_key {
+                return Err(self.fault(at, MessageErrorKind::PlaceholderInKey));
+            }
             let pickled = !marks.serialized;
             let reference = if pickled {
                 level.pickled

@@ -249,6 +249,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// What is wrong with the first list that has a fault.
     pub fn check(&self) -> Result<(), MessageError> {
+        if self.layout == Layout::Modern {
+            self.header()?.refuse_placeholders()?;
+        }
         let mut known = Some(0_u64);
         for frame in self.sub_frames()? {
             let frame = frame?;
@@ -319,10 +322,17 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 fault: header.fault(MessageErrorKind::SplitLists),
             }));
         }
-        match (self.layout, header.lengths()?) {
-            (Layout::Modern, _) => Ok(Grouping::Single),
-            (Layout::Classic, Some(lengths)) => Ok(Grouping::Lengths(lengths)),
-            (Layout::Classic, None) => Err(header.missing("lengths")),
+        if header.split_offsets()?.is_some() {
+            return Err(header.missing("split-num-sub-frames"));
+        }
+        if self.layout == Layout::Modern {
+            // PROTOCOL SPLIT-4
+            return Ok(Grouping::Single);
+        }
+        match header.lengths()? {
+            Some(lengths) => Ok(Grouping::Lengths(lengths)),
+            None if self.reading.lengths_optional => Ok(Grouping::Single),
+            None => Err(header.missing("lengths")),
         }
     }
 
@@ -463,11 +473,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * what is wrong with the header;
-    /// * [`MessageErrorKind::SplitLists`] if `lengths` cut through a frame,
-    ///   which only [`merge_into`](Self::merge_into) can serve.
+    /// What is wrong with the header. Items are errors too:
     ///
-    /// Items are errors where a frame is compressed with an unknown codec.
+    /// * [`MessageErrorKind::SplitLists`] where `lengths` cut through a frame,
+    ///   which only [`merge_into`](Self::merge_into) can serve;
+    /// * [`MessageErrorKind::UnknownCodec`] where they cannot be compared with
+    ///   a frame that is compressed with an unknown codec.
+    ///
     /// A compressed frame is one of its own parts; see
     /// [`LogicalFrame::is_compressed`].
     pub fn logical_frames(

@@ -27,6 +27,8 @@ pub struct Level {
     next: u32,
 
     // For the scan of a body.
+    /// The container is a key of a map, or stands in one.
+    pub(super) in_key: bool,
     pub(super) reserved: Option<Reserved>,
     pub(super) marks: Marks,
     pub(super) serialized: Option<u64>,
@@ -79,6 +81,7 @@ impl Level {
             low: below.0 as u32,
             high: below.1 as u32,
             next: below.0 as u32,
+            in_key: false,
             reserved: None,
             marks: Marks {
                 serialized: false,

@@ -105,11 +105,14 @@ pub struct Inspector<'a> {
 
 impl<'a> Inspector<'a> {
     /// Takes a stream, and finds out its prefix where `options` do not say.
-    pub fn new(stream: &'a [u8], options: Options) -> Self {
+    pub fn new(stream: &'a [u8], mut options: Options) -> Self {
         let (prefix, guessed) = match options.prefix {
             Some(prefix) => (prefix, false),
             None => detect_prefix(stream, &options.reading.limits),
         };
+        // PROTOCOL CLASSIC-10: of the classic layout only 2021.3.0 has a number
+        // in front, and split lists, which may be missing.
+        options.reading.lengths_optional |= prefix == Prefix::U64;
         Self {
             stream,
             offset: 0,

@@ -1,0 +1,778 @@
+//! Messages that are wrong in one place: each is refused for what is wrong with
+//! it, in memory that does not depend on what it claims.
+#![allow(
+    clippy::unwrap_used,
+    missing_docs,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc
+)]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout as Memory, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use daskwire::Limits;
+use daskwire::compression::{Codec, CompressionError};
+use daskwire::display;
+use daskwire::frame::{Envelope, FrameDecoder, FrameError, FrameErrorKind, Prefix};
+use daskwire::message::{Level, Message, MessageError, MessageErrorKind, Place, Reading};
+use daskwire::msgpack::{Kind, MalformedKind};
+use support::Hostile;
+
+/// `PROTOCOL.md` has it that one message depends on this limit.
+const LIMITS: Limits = Limits {
+    decompressed_len: 16 << 20,
+    ..Limits::HOST
+};
+
+/// Counts the bytes that this thread asks for.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: all is done by the system's allocator; the counter allocates nothing.
+#[allow(unsafe_code, reason = "only an allocator sees what a library asks for")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
+        let _ = ASKED.try_with(|asked| asked.set(asked.get().saturating_add(memory.size())));
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(memory) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, memory: Memory) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, memory) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that are asked for meanwhile.
+fn asked_for<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    let before = ASKED.get();
+    let result = work();
+    (result, ASKED.get() - before)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Frame(FrameError),
+    Message(MessageError),
+}
+
+impl From<FrameError> for Fault {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl From<MessageError> for Fault {
+    fn from(error: MessageError) -> Self {
+        Self::Message(error)
+    }
+}
+
+/// What a reader brings along, so that what is counted is not its own.
+struct Own {
+    levels: Vec<Level>,
+    places: Vec<Place>,
+    scratch: Vec<u8>,
+    out: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self {
+            levels: vec![Level::EMPTY; 1 << 10],
+            places: vec![Place::EMPTY; 64],
+            scratch: vec![0; 1 << 16],
+            out: vec![0; (16 << 20) + 1],
+            ends: vec![0; 64],
+        }
+    }
+}
+
+/// Reads all that there is to read in the first message, and returns what is
+/// behind it.
+fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault> {
+    let envelope = Envelope::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
+    let mut slots = [&[][..]; 8];
+    let frames: &[&[u8]] = envelope.prelude.split(envelope.frames, &mut slots).unwrap();
+    let reading = Reading {
+        limits: LIMITS,
+        ..Reading::default()
+    };
+    let message = Message::open(
+        frames,
+        hostile.layout(),
+        &reading,
+        &mut own.levels,
+        &mut own.places,
+        &mut own.scratch,
+    )?;
+    let mut walk = message.walk(&mut own.levels);
+    while walk.next_item()?.is_some() {}
+    message.check()?;
+    for payload in message.payloads() {
+        payload?.merge_into(&mut own.out, &mut own.ends)?;
+    }
+    Ok(envelope.rest)
+}
+
+/// The table of decisions of `PROTOCOL.md`: whether to accept, by name.
+fn decisions() -> BTreeMap<&'static str, bool> {
+    include_str!("../PROTOCOL.md")
+        .lines()
+        .filter_map(|line| {
+            let (name, row) = line.strip_prefix("| `hostile/")?.split_once("` | ")?;
+            let accept = match row.split_once(" |")?.0 {
+                "accept" => true,
+                "refuse" => false,
+                other => panic!("{name}: {other}"),
+            };
+            Some((name, accept))
+        })
+        .collect()
+}
+
+// PROTOCOL FRAME-8, FRAME-11, FRAME-12, MSGPACK-12, MODERN-7, SPLIT-6 and COMPRESS-11
+#[test]
+fn all_are_refused_but_those_that_were_decided_to_be_accepted() {
+    let decisions = decisions();
+    let mut own = Own::new();
+    let mut accepted = 0;
+    let mut undecided = 0;
+    for hostile in support::hostile() {
+        let name = hostile.name.as_str();
+        let accept = match hostile.level() {
+            "policy" => *decisions
+                .get(name)
+                .unwrap_or_else(|| panic!("{name} is not decided on")),
+            "must" | "incomplete" => {
+                assert!(
+                    !decisions.contains_key(name),
+                    "{name} is no one's to decide"
+                );
+                undecided += 1;
+                false
+            }
+            level => panic!("{name}: {level}"),
+        };
+        match (read_first(&hostile, &mut own), accept) {
+            (Err(_), false) => {}
+            (Ok(rest), true) => {
+                accepted += 1;
+                // What is behind a message is the next one's fault.
+                assert_eq!(!rest.is_empty(), name.contains("trailing"), "{name}");
+                if !rest.is_empty() {
+                    let next = Envelope::parse(rest, hostile.prefix(), &LIMITS);
+                    assert!(next.is_err(), "{name}");
+                }
+            }
+            (outcome, _) => panic!("{name}: {:?}", outcome.map(<[u8]>::len)),
+        }
+    }
+    let expected = decisions.values().filter(|accept| **accept).count();
+    assert_eq!(accepted, expected);
+    assert!(undecided > 150, "{undecided}");
+}
+
+// PROTOCOL COMPRESS-11
+#[test]
+fn what_a_bomb_becomes_is_a_matter_of_the_limit() {
+    let bomb = support::hostile()
+        .into_iter()
+        .find(|hostile| hostile.name == "nosplit--zlib-bomb")
+        .unwrap();
+    let envelope = Envelope::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
+    let frames = support::cut(&envelope);
+    let mut room = support::Room::new();
+    let mut out = vec![0; (32 << 20) + 1];
+    let mut merge = |decompressed_len: u64| {
+        let reading = Reading {
+            limits: Limits {
+                decompressed_len,
+                ..Limits::HOST
+            },
+            ..Reading::default()
+        };
+        let (message, _) = room.open(&frames, bomb.layout(), &reading).unwrap();
+        let payload = message.payload(0).unwrap();
+        payload
+            .merge_into(&mut out, &mut [0])
+            .map(|frames| frames.bytes().len() as u64)
+            .map_err(|error| error.kind)
+    };
+    if !Codec::Zlib.is_compiled_in() {
+        let codec = Codec::Zlib;
+        let expected = CompressionError::NotCompiledIn { codec };
+        assert_eq!(merge(1), Err(MessageErrorKind::Compression(expected)));
+        return;
+    }
+    let len = merge(32 << 20).unwrap();
+    assert!(len > 16 << 20);
+    assert_eq!(merge(len), Ok(len));
+    for limit in [0, 1, 16 << 20, len - 1] {
+        let expected = CompressionError::OverLimit { limit };
+        assert_eq!(merge(limit), Err(MessageErrorKind::Compression(expected)));
+    }
+}
+
+// PROTOCOL FRAME-11, MSGPACK-12 and COMPRESS-11
+#[test]
+fn nothing_is_allocated_for_a_claim() {
+    let mut own = Own::new();
+    for hostile in support::hostile() {
+        let name = hostile.name.as_str();
+        let (_, asked) = asked_for(|| read_first(&hostile, &mut own));
+        // Only zstd asks for memory: its decoder's tables, whatever the frame.
+        let most = if name.contains("zstd") { 2 << 20 } else { 0 };
+        assert!(asked <= most, "{name}: {asked} bytes");
+
+        #[cfg(feature = "alloc")]
+        {
+            let (_, asked) = asked_for(|| {
+                let mut frames = Vec::<Vec<u8>>::new();
+                let mut decoder = FrameDecoder::new(hostile.prefix(), Vec::new(), LIMITS);
+                decoder.push(&hostile.bytes, &mut frames)
+            });
+            // It grows by doubling, in steps of a page for each buffer.
+            let most = 4 * hostile.bytes.len() + 8 * 4096;
+            assert!(asked <= most, "{name}: {asked} bytes");
+        }
+    }
+}
+
+#[test]
+fn all_can_be_shown() {
+    for hostile in support::hostile() {
+        let text = display::Stream::new(&hostile.bytes, hostile.prefix()).to_string();
+        assert_eq!(
+            text.is_empty(),
+            hostile.bytes.is_empty(),
+            "{}",
+            hostile.name
+        );
+        assert!(text.len() <= 64 * hostile.bytes.len() + 1024);
+    }
+}
+
+// PROTOCOL FRAME-12
+/// A reader that waits for more, and one that has seen the end.
+#[test]
+fn a_stream_that_just_ends_is_incomplete_and_no_more() {
+    let mut count = 0;
+    for hostile in support::hostile() {
+        if hostile.level() != "incomplete" {
+            continue;
+        }
+        count += 1;
+        let mut prelude = [0; 64];
+        let mut decoder = FrameDecoder::new(hostile.prefix(), &mut prelude[..], LIMITS);
+        let mut buffer = [0; 1 << 10];
+        let mut frames = daskwire::frame::Arena::new(&mut buffer);
+        let pushed = decoder.push(&hostile.bytes, &mut frames);
+        if hostile.name == "nosplit--nosplit-past-the-end" {
+            // Dask waits here; we know better.
+            assert!(pushed.is_err());
+            continue;
+        }
+        assert_eq!(pushed, Ok(hostile.bytes.len()), "{}", hostile.name);
+        assert!(!decoder.is_complete());
+        let at_start = hostile.bytes.is_empty();
+        assert_eq!(decoder.is_idle(), at_start);
+        assert_eq!(decoder.end().is_ok(), at_start, "{}", hostile.name);
+    }
+    assert!(count >= 20, "{count}");
+}
+
+/// What has to be found.
+#[derive(Debug)]
+enum Expected {
+    /// In the framing, at this byte.
+    Frame(u64, FrameErrorKind),
+    /// In this frame, at this byte of it.
+    Message(usize, usize, MessageErrorKind),
+    /// In frame 2, at this byte of the compressed data.
+    Compressed(Codec, usize),
+}
+
+use Expected::{Compressed, Frame, Message as In};
+use MessageErrorKind::{EntryKind, EntryMissing, FramesMissing, ListLength, Malformed};
+
+const HOST_FRAMES: u64 = Limits::HOST.frame_count;
+const HOST_LEN: u64 = Limits::HOST.frame_len;
+
+const fn end(needed: u64, available: usize) -> MessageErrorKind {
+    Malformed(MalformedKind::End { needed, available })
+}
+
+const fn claim(count: u64, available: usize) -> MessageErrorKind {
+    Malformed(MalformedKind::Claim { count, available })
+}
+
+const fn too_many(count: u64) -> FrameErrorKind {
+    FrameErrorKind::TooManyFrames {
+        count,
+        limit: HOST_FRAMES,
+    }
+}
+
+const fn too_long(index: u64, len: u64) -> FrameErrorKind {
+    FrameErrorKind::FrameTooLong {
+        index,
+        len,
+        limit: HOST_LEN,
+    }
+}
+
+const fn implausible(declared: u64, len: usize, ratio: u64) -> MessageErrorKind {
+    MessageErrorKind::Compression(CompressionError::Implausible {
+        declared,
+        len,
+        ratio,
+    })
+}
+
+/// A message for each kind of fault, and where it is found.
+const FAULTS: &[(&str, Expected)] = &[
+    // PROTOCOL FRAME-8, FRAME-10 and FRAME-11
+    ("nosplit--nframes-0", Frame(8, FrameErrorKind::NoFrames)),
+    ("classic--nframes-0", Frame(0, FrameErrorKind::NoFrames)),
+    ("nosplit--nframes-2p61", Frame(8, too_many(1 << 61))),
+    ("classic--nframes-u64max", Frame(0, too_many(u64::MAX))),
+    ("nosplit--big-endian", Frame(8, too_many(1 << 56))),
+    ("nosplit--length-2p63", Frame(16, too_long(0, 1 << 63))),
+    (
+        "nosplit--lengths-sum-wraps",
+        Frame(16, too_long(0, u64::MAX)),
+    ),
+    ("classic--length-u64max", Frame(16, too_long(1, u64::MAX))),
+    (
+        "nosplit--prefix-2p62",
+        Frame(
+            0,
+            FrameErrorKind::PrefixPastEnd {
+                value: 1 << 62,
+                most: 22,
+            },
+        ),
+    ),
+    (
+        "nosplit--prefix-4",
+        Frame(
+            0,
+            FrameErrorKind::PrefixTooShort {
+                value: 4,
+                least: 16,
+            },
+        ),
+    ),
+    (
+        "nosplit--nosplit-inside-frame-1",
+        Frame(
+            0,
+            FrameErrorKind::PrefixInsideFrame {
+                value: 45,
+                index: 1,
+            },
+        ),
+    ),
+    (
+        "nosplit--nosplit-past-the-end",
+        Frame(
+            0,
+            FrameErrorKind::PrefixPastEnd {
+                value: 57,
+                most: 56,
+            },
+        ),
+    ),
+    (
+        "nosplit--truncated-at-11",
+        Frame(11, FrameErrorKind::Truncated { needed: 16 }),
+    ),
+    (
+        "total--total-one-short",
+        Frame(
+            0,
+            FrameErrorKind::PrefixInsideFrame {
+                value: 43,
+                index: 1,
+            },
+        ),
+    ),
+    // PROTOCOL MSGPACK-1, MSGPACK-6, MSGPACK-10, MSGPACK-11 and MSGPACK-12
+    (
+        "nosplit--msg-array32-4g",
+        In(0, 0, claim(u32::MAX as u64, 15)),
+    ),
+    (
+        "nosplit--msg-map32-4g",
+        In(0, 0, claim(2 * (u32::MAX as u64), 15)),
+    ),
+    (
+        "nosplit--msg-array32-nested-claims",
+        In(0, 0, claim((1 << 31) - 1, 25)),
+    ),
+    ("nosplit--msg-bin32-4g", In(0, 0, end((1 << 32) + 4, 20))),
+    ("nosplit--msg-empty", In(0, 0, end(1, 0))),
+    (
+        "nosplit--msg-c1",
+        In(0, 2, Malformed(MalformedKind::Reserved)),
+    ),
+    (
+        "nosplit--msg-trailing",
+        In(0, 6, Malformed(MalformedKind::Trailing { len: 1 })),
+    ),
+    (
+        "nosplit--msg-utf8-in-key",
+        In(0, 1, Malformed(MalformedKind::NotUtf8 { valid_len: 1 })),
+    ),
+    (
+        "nosplit--msg-deep-arrays-100000",
+        In(0, 1024, Malformed(MalformedKind::TooDeep { limit: 1024 })),
+    ),
+    // PROTOCOL BODY-3, BODY-4 and BODY-5
+    (
+        "nosplit--msg-set-no-list",
+        In(0, 3, MessageErrorKind::SetWithoutList),
+    ),
+    (
+        "nosplit--msg-enum-no-name",
+        In(0, 3, MessageErrorKind::EnumWithoutName),
+    ),
+    (
+        "nosplit--ref-true",
+        In(0, 3, MessageErrorKind::PlaceholderNotFrame),
+    ),
+    // PROTOCOL MODERN-2, MODERN-3, MODERN-4, MODERN-7 and MODERN-9
+    (
+        "nosplit--ref-zero",
+        In(0, 3, MessageErrorKind::PlaceholderNotFrame),
+    ),
+    (
+        "nosplit--ref-past-end",
+        In(
+            0,
+            3,
+            MessageErrorKind::PlaceholderPastEnd {
+                index: 3,
+                frame_count: 3,
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-count-missing",
+        In(
+            1,
+            0,
+            EntryMissing {
+                key: "num-sub-frames",
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-count-negative",
+        In(
+            1,
+            98,
+            EntryKind {
+                key: "num-sub-frames",
+                expected: "an integer",
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-count-u64max",
+        In(
+            1,
+            0,
+            FramesMissing {
+                needed: u64::MAX,
+                available: 1,
+            },
+        ),
+    ),
+    (
+        "nosplit--ref-pickled-no-object",
+        In(1, 0, EntryMissing { key: "pickled-obj" }),
+    ),
+    (
+        "nosplit--ref-pickled-object-is-str",
+        In(
+            1,
+            13,
+            EntryKind {
+                key: "pickled-obj",
+                expected: "a bin",
+            },
+        ),
+    ),
+    (
+        "nosplit--ref-overlap",
+        In(2, 0, MessageErrorKind::FramesShared),
+    ),
+    (
+        "nosplit--ref-points-to-payload",
+        In(2, 1, Malformed(MalformedKind::Trailing { len: 4 })),
+    ),
+    (
+        "nosplit--ref-header-is-array",
+        In(
+            1,
+            0,
+            EntryKind {
+                key: "the header of a payload",
+                expected: "a map",
+            },
+        ),
+    ),
+    (
+        "nosplit--ref-header-holds-placeholder",
+        In(1, 106, MessageErrorKind::PlaceholderInHeader),
+    ),
+    // PROTOCOL SPLIT-6 and COMPRESS-6
+    (
+        "nosplit--hdr-split-no-offsets",
+        In(
+            1,
+            0,
+            EntryMissing {
+                key: "split-offsets",
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-split-lists-differ",
+        In(
+            1,
+            0,
+            ListLength {
+                key: "split-offsets",
+                found: 1,
+                expected: 2,
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-split-past-end",
+        In(1, 0, MessageErrorKind::SplitLists),
+    ),
+    (
+        "nosplit--hdr-split-sum-wraps",
+        In(1, 0, MessageErrorKind::SplitLists),
+    ),
+    (
+        "nosplit--hdr-split-overlap",
+        In(1, 0, MessageErrorKind::SplitLists),
+    ),
+    (
+        "nosplit--hdr-split-string",
+        In(
+            1,
+            51,
+            EntryKind {
+                key: "split-num-sub-frames",
+                expected: "an array",
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-compression-short",
+        In(
+            1,
+            0,
+            ListLength {
+                key: "compression",
+                found: 0,
+                expected: 1,
+            },
+        ),
+    ),
+    (
+        "nosplit--hdr-compression-is-str",
+        In(
+            1,
+            81,
+            EntryKind {
+                key: "compression",
+                expected: "an array",
+            },
+        ),
+    ),
+    // PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3, COMPRESS-4 and COMPRESS-11
+    (
+        "nosplit--lz4-claims-4g",
+        In(2, 0, implausible(u32::MAX as u64, 20, 255)),
+    ),
+    (
+        "nosplit--lz4-claims-2g",
+        In(2, 0, implausible((1 << 31) - 1, 20, 255)),
+    ),
+    ("nosplit--lz4-offset-zero", Compressed(Codec::Lz4, 9)),
+    ("nosplit--lz4-truncated", Compressed(Codec::Lz4, 49)),
+    ("nosplit--lz4-size-too-large", Compressed(Codec::Lz4, 55)),
+    (
+        "nosplit--snappy-claims-4g",
+        In(2, 0, implausible(u32::MAX as u64, 29, 22)),
+    ),
+    (
+        "nosplit--snappy-copy-before-start",
+        Compressed(Codec::Snappy, 5),
+    ),
+    (
+        "nosplit--snappy-varint-33-bits",
+        Compressed(Codec::Snappy, 5),
+    ),
+    ("nosplit--zlib-bad-adler", Compressed(Codec::Zlib, 16)),
+    ("nosplit--zlib-gzip", Compressed(Codec::Zlib, 2)),
+    ("nosplit--zlib-truncated", Compressed(Codec::Zlib, 11)),
+    ("nosplit--zstd-no-content-size", Compressed(Codec::Zstd, 4)),
+    ("nosplit--zstd-bad-magic", Compressed(Codec::Zstd, 0)),
+    // PROTOCOL CLASSIC-1, CLASSIC-2, CLASSIC-3 and CLASSIC-4
+    ("classic--nframes-1", In(1, 0, MessageErrorKind::NoBody)),
+    (
+        "classic--header-is-array",
+        In(
+            0,
+            0,
+            Malformed(MalformedKind::Unexpected {
+                expected: Kind::Map,
+                found: Kind::Array,
+            }),
+        ),
+    ),
+    (
+        "classic--message-lz4-4g",
+        In(1, 0, implausible(u32::MAX as u64, 20, 255)),
+    ),
+    (
+        "classic--cl-no-headers",
+        In(2, 0, EntryMissing { key: "headers" }),
+    ),
+    (
+        "classic--cl-no-keys",
+        In(2, 0, EntryMissing { key: "keys" }),
+    ),
+    (
+        "classic--cl-header-of-key-missing",
+        In(2, 16, EntryMissing { key: "headers" }),
+    ),
+    // PROTOCOL CLASSIC-5, CLASSIC-7, CLASSIC-8, CLASSIC-9 and CLASSIC-10
+    (
+        "classic--cl-path-missing",
+        In(2, 10, MessageErrorKind::PathMissing),
+    ),
+    (
+        "classic--cl-path-index-out",
+        In(2, 10, MessageErrorKind::PathMissing),
+    ),
+    (
+        "classic--cl-path-index-negative",
+        In(2, 10, MessageErrorKind::PathMissing),
+    ),
+    (
+        "classic--cl-path-into-scalar",
+        In(2, 10, MessageErrorKind::PathMissing),
+    ),
+    (
+        "classic--cl-duplicate-path",
+        In(2, 84, MessageErrorKind::PathTwice),
+    ),
+    (
+        "classic--cl-count-missing",
+        In(2, 13, EntryMissing { key: "count" }),
+    ),
+    (
+        "classic--cl-count-huge",
+        In(
+            2,
+            13,
+            FramesMissing {
+                needed: 1 << 63,
+                available: 1,
+            },
+        ),
+    ),
+    (
+        "classic--cl-frames-left-over",
+        In(4, 0, MessageErrorKind::FramesLeftOver { count: 2 }),
+    ),
+    (
+        "classic--cl-lengths-missing",
+        In(2, 13, EntryMissing { key: "lengths" }),
+    ),
+    (
+        "classic--cl-lengths-too-large",
+        In(
+            2,
+            13,
+            MessageErrorKind::LengthsDiffer {
+                declared: 6,
+                actual: 5,
+            },
+        ),
+    ),
+];
+
+#[test]
+fn each_fault_is_found_where_it_is() {
+    let hostile: BTreeMap<String, Hostile> = support::hostile()
+        .into_iter()
+        .map(|hostile| (hostile.name.clone(), hostile))
+        .collect();
+    let mut own = Own::new();
+    for (name, expected) in FAULTS {
+        let fault = read_first(&hostile[*name], &mut own)
+            .map(<[u8]>::len)
+            .unwrap_err();
+        let found = match (expected, fault) {
+            (Frame(at, kind), Fault::Frame(error)) => {
+                error
+                    == FrameError {
+                        at: *at,
+                        kind: *kind,
+                    }
+            }
+            (In(frame, at, kind), Fault::Message(error)) => {
+                (error.frame, error.at, error.kind) == (*frame, *at, *kind)
+            }
+            (Compressed(codec, at), Fault::Message(error)) => match error.kind {
+                MessageErrorKind::Compression(CompressionError::NotCompiledIn {
+                    codec: lacking,
+                }) => lacking == *codec && !codec.is_compiled_in(),
+                MessageErrorKind::Compression(CompressionError::Malformed {
+                    codec: of,
+                    at: byte,
+                    ..
+                }) => error.frame == 2 && of == *codec && byte == *at,
+                _ => false,
+            },
+            _ => false,
+        };
+        assert!(found, "{name}: {fault:?}, not {expected:?}");
+        // For people, too.
+        let text = match fault {
+            Fault::Frame(error) => error.to_string(),
+            Fault::Message(error) => error.to_string(),
+        };
+        assert!(
+            text.contains("at byte ") && !text.contains('\n'),
+            "{name}: {text}"
+        );
+    }
+    for name in ["cl-compression-unknown", "message-compression-unknown"] {
+        let fault = read_first(&hostile[&format!("classic--{name}")], &mut own);
+        let Err(Fault::Message(error)) = fault.map(<[u8]>::len) else {
+            panic!("{name}");
+        };
+        assert!(matches!(error.kind, MessageErrorKind::UnknownCodec { .. }));
+    }
+}
