@@ -819,12 +819,13 @@ impl Scan<'_> {
         let members = list as usize..(list as usize).saturating_add(len);
         let mut kept = first;
         for index in first..table.count {
-            let inside = table
-                .places
-                .get(index)
-                .is_some_and(|place| members.contains(&(place.0.start() as usize)));
-            if inside {
-                table.places.swap(kept, index);
+            let Some(&place) = table.places.get(index) else {
+                break;
+            };
+            if members.contains(&(place.0.start() as usize))
+                && let Some(slot) = table.places.get_mut(kept)
+            {
+                *slot = place;
                 kept = kept.saturating_add(1);
             }
         }
