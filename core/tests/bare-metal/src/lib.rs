@@ -159,7 +159,13 @@ fn reading() -> Reading {
 
 /// The least that is of use: takes a message from a stream in pieces, finds its
 /// payload and decompresses it. Returns its length and hash.
-pub fn decode(stream: &[u8], prefix: Prefix, layout: Layout) -> Result<(usize, u64), Fault> {
+///
+/// `PLAIN` is the room for it, in bytes.
+pub fn decode<const PLAIN: usize>(
+    stream: &[u8],
+    prefix: Prefix,
+    layout: Layout,
+) -> Result<(usize, u64), Fault> {
     let mut storage = [0; 1024];
     let mut frames = Arena::new(&mut storage);
     let mut decoder = FrameDecoder::new(prefix, [0_u8; 64], reading().limits);
@@ -184,7 +190,7 @@ pub fn decode(stream: &[u8], prefix: Prefix, layout: Layout) -> Result<(usize, u
     let mut walk = message.walk(&mut levels);
     while let Some(item) = walk.next_item()? {
         if let Item::Payload(number) = item {
-            let (mut out, mut ends) = ([0; 10_240], [0; 4]);
+            let (mut out, mut ends) = ([0; PLAIN], [0; 4]);
             let merged = message.payload(number)?.merge_into(&mut out, &mut ends)?;
             found = (merged.bytes().len(), fnv(merged.bytes()));
         }
@@ -280,7 +286,7 @@ pub fn exchange(
                 "what was forwarded has another length",
             )?;
         }
-        let again = decode(wire, Prefix::U64, target)?;
+        let again = decode::<10_240>(wire, Prefix::U64, target)?;
         ensure(again == found, "the answer has another payload")?;
     }
     Ok(found)
@@ -554,7 +560,8 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
         text,
         "    handshake: lz4 and pickle protocol {protocol} agreed"
     )?;
-    let len = compress(black_box(&[7; 10_000]), table)?;
+    let data = [7_u8; 10_000];
+    let len = compress(black_box(&data), table)?;
     writeln!(text, "    snappy: 10000 bytes into {len} and back")?;
     for message in &ONES {
         let (refused, accepted) = damage(message, text)?;
