@@ -331,8 +331,7 @@ fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()>
         return None;
     }
     if offset >= len {
-        out.copy_within(from..from.checked_add(len)?, at);
-        return Some(());
+        return copy_ahead(out, from, at, len);
     }
     if offset == 1 {
         // A run of one byte, as zeros are.
@@ -345,9 +344,20 @@ fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()>
     while done < len {
         let step = offset.checked_add(done)?.min(len.checked_sub(done)?);
         let to = at.checked_add(done)?;
-        out.copy_within(from..from.checked_add(step)?, to);
+        copy_ahead(out, from, to, step)?;
         done = done.checked_add(step)?;
     }
+    Some(())
+}
+
+/// Copies `len` bytes from `from` to `to`, which is further on; the two do not
+/// overlap. In this form no panic is left that the linker could find.
+#[cfg(any(feature = "lz4", feature = "snappy"))]
+#[inline]
+fn copy_ahead(out: &mut [u8], from: usize, to: usize, len: usize) -> Option<()> {
+    let (before, behind) = out.split_at_mut_checked(to)?;
+    let source = before.get(from..)?.get(..len)?;
+    behind.get_mut(..len)?.copy_from_slice(source);
     Some(())
 }
 

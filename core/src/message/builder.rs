@@ -738,7 +738,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let mut class = None;
         if serializer == Serializer::Dask && header.get("type-serialized").is_none() {
             // Written since 1.23.0; before, the name of the type was enough.
-            class = header.type_name()?.and_then(|name| name.rsplit_once('.'));
+            class = header.type_name()?.and_then(split_type_name);
             if class.is_none_or(|(module, name)| module.len() > 255 || name.len() > 255) {
                 return not_convertible("its type is not said");
             }
@@ -849,17 +849,25 @@ fn is_tagged_dtype(value: &[u8]) -> bool {
     reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
 }
 
+/// The module and the class in a full name, without the dot between them.
+/// `str::rsplit_once` would do, but brings panics that the linker cannot rule
+/// out.
+fn split_type_name(full: &str) -> Option<(&str, &str)> {
+    let dot = full.bytes().rposition(|byte| byte == b'.')?;
+    Some((full.get(..dot)?, full.get(dot.checked_add(1)?..)?))
+}
+
 /// The pickle of a class by its names: PROTO 4, two SHORT_BINUNICODE,
 /// STACK_GLOBAL, STOP.
 fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut pickle = [0_u8; 2 + 2 * 257 + 2];
     let mut len = 0_usize;
     let mut put = |bytes: &[u8]| {
-        let end = len.saturating_add(bytes.len());
-        if let Some(place) = pickle.get_mut(len..end) {
+        let rest = pickle.get_mut(len..).unwrap_or_default();
+        if let Some(place) = rest.get_mut(..bytes.len()) {
             place.copy_from_slice(bytes);
         }
-        len = end;
+        len = len.saturating_add(bytes.len());
     };
     put(b"\x80\x04");
     for text in [module, name] {

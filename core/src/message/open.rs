@@ -489,11 +489,24 @@ fn keep(places: &mut [Place], wanted: impl Fn(&PathSpot) -> bool) -> usize {
             .and_then(|place| place.0.path())
             .is_some_and(&wanted)
         {
-            places.swap(kept, index);
+            swap(places, kept, index);
             kept = kept.saturating_add(1);
         }
     }
     kept
+}
+
+/// Exchanges two entries, both of which are there. `slice::swap` has a panic for
+/// when they are not, which the linker would find.
+fn swap(places: &mut [Place], one: usize, other: usize) {
+    if let (Some(&first), Some(&second)) = (places.get(one), places.get(other)) {
+        if let Some(place) = places.get_mut(one) {
+            *place = second;
+        }
+        if let Some(place) = places.get_mut(other) {
+            *place = first;
+        }
+    }
 }
 
 /// The error for an entry that should have been a container.
@@ -830,7 +843,7 @@ impl Scan<'_> {
                 .get(index)
                 .is_some_and(|place| members.contains(&(place.0.start() as usize)));
             if inside {
-                table.places.swap(kept, index);
+                swap(table.places, kept, index);
                 kept = kept.saturating_add(1);
             }
         }

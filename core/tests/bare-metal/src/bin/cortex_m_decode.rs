@@ -1,0 +1,30 @@
+//! How small it gets on a Cortex-M4: takes one message from a stream, in the
+//! current layout, and decompresses its payload with lz4. Nothing else.
+
+#![no_std]
+#![no_main]
+
+use core::fmt::Write;
+use core::hint::black_box;
+
+#[path = "../cortex_m.rs"]
+mod cortex_m;
+
+fn program(out: &mut cortex_m::Semihosting) -> bool {
+    let [message, _] = daskwire_bare_metal::ONES;
+    let decoded = daskwire_bare_metal::decode::<1024>(
+        black_box(message.bytes),
+        message.prefix,
+        message.layout,
+    );
+    let right = decoded.is_ok_and(|found| found == (message.plain_len, message.plain_hash));
+    let (flash, stack) = cortex_m::memory_used();
+    let told = writeln!(
+        out,
+        "    flash {} bytes ({} more are the recorded message), stack {stack}, static {}",
+        flash.wrapping_sub(message.bytes.len()),
+        message.bytes.len(),
+        cortex_m::static_len(),
+    );
+    right && told.is_ok()
+}

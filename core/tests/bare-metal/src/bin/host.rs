@@ -1,0 +1,61 @@
+//! The proof for this machine: no standard library, no allocator, and a panic
+//! handler that nothing must ever need.
+//!
+//! Links with the C library for the start of a program, `write` and `memcpy`.
+
+#![no_std]
+#![no_main]
+
+use core::ffi::{c_char, c_int, c_void};
+use core::fmt;
+
+use daskwire::compression::SnappyTable;
+
+#[link(name = "c")]
+unsafe extern "C" {
+    fn write(file: c_int, bytes: *const c_void, len: usize) -> isize;
+    /// There is no such function: whatever calls it does not link.
+    fn daskwire_panics() -> !;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: never linked, so never called.
+    unsafe { daskwire_panics() }
+}
+
+struct Out;
+
+impl fmt::Write for Out {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: `rest` is that many bytes that can be read.
+            let count = unsafe { write(1, rest.as_ptr().cast(), rest.len()) };
+            let behind = usize::try_from(count)
+                .ok()
+                .filter(|count| *count != 0)
+                .and_then(|count| rest.get(count..));
+            match behind {
+                Some(behind) => rest = behind,
+                None => return Err(fmt::Error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the C library calls.
+// SAFETY: the name is that of the program's start, and this is its signature.
+#[unsafe(no_mangle)]
+pub extern "C" fn main(_count: c_int, _arguments: *const *const c_char) -> c_int {
+    use fmt::Write;
+    let mut table = SnappyTable::new();
+    match daskwire_bare_metal::everything(&mut table, &mut Out) {
+        Ok(()) => c_int::from(daskwire_bare_metal::break_a_promise()),
+        Err(fault) => {
+            let _ = writeln!(Out, "    failed: {fault}");
+            1
+        }
+    }
+}

@@ -1,0 +1,595 @@
+//! What the programs here do with daskwire: everything that needs no heap.
+//!
+//! All buffers are on the stack. Inputs go through [`black_box`], so that the
+//! compiler knows nothing of them and has to keep the code for every other
+//! input too, the ones that no test has thought of.
+//!
+//! Not used: compressing with lz4, which is the work of the crate lz4_flex and
+//! has panics that the linker finds. Decompressing lz4 is daskwire's own.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+use core::fmt::{self, Write};
+use core::hint::black_box;
+
+use daskwire::compression::{Codec, Compression, Policy, Snappy, SnappyTable, decompress};
+use daskwire::frame::{Arena, Envelope, FrameDecoder, Prefix, encode_prelude};
+use daskwire::handshake::{Handshake, detect_prefix};
+use daskwire::message::{
+    Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadHeader, PayloadKind,
+    Pending, Place, Reading, Shard,
+};
+use daskwire::msgpack::{Reader, Token, Writer};
+use daskwire::{BufferTooSmall, Limits};
+
+/// A message that a real release sent, and what is in it.
+#[derive(Clone, Copy)]
+pub struct Recorded {
+    /// What it is.
+    pub name: &'static str,
+    /// Its bytes on the wire.
+    pub bytes: &'static [u8],
+    /// What stands in front of the prelude.
+    pub prefix: Prefix,
+    /// Its layout.
+    pub layout: Layout,
+    /// Bytes of its payload, decompressed.
+    pub plain_len: usize,
+    /// FNV-1a of them, from the releases' own decompression.
+    pub plain_hash: u64,
+}
+
+/// Answers to get-data: five float64 ones with lz4, in both layouts.
+pub const ONES: [Recorded; 2] = [
+    Recorded {
+        name: "distributed 2026.8.0, lz4",
+        bytes: include_bytes!("../../vectors/modern-nosplit-2026.8.0/docs-get-data-ones5-lz4.bin"),
+        prefix: Prefix::U64,
+        layout: Layout::Modern,
+        plain_len: 40,
+        plain_hash: 0x33e8_1a0d_cc8f_3478,
+    },
+    Recorded {
+        name: "distributed 2.30.1, lz4",
+        bytes: include_bytes!("../../vectors/classic-2.30.1/docs-get-data-ones5-lz4.bin"),
+        prefix: Prefix::None,
+        layout: Layout::Classic,
+        plain_len: 40,
+        plain_hash: 0x33e8_1a0d_cc8f_3478,
+    },
+];
+
+/// Ten thousand bytes with snappy.
+pub const SNAPPY: Recorded = Recorded {
+    name: "distributed 2026.8.0, snappy",
+    bytes: include_bytes!("../../vectors/modern-nosplit-2026.8.0/bytes-10000-comp-snappy.bin"),
+    prefix: Prefix::U64,
+    layout: Layout::Modern,
+    plain_len: 10_000,
+    plain_hash: 0x8d7d_3dfe_002e_bc42,
+};
+
+/// A handshake.
+pub const HANDSHAKE: &[u8] = include_bytes!("../../vectors/modern-nosplit-2026.8.0/handshake.bin");
+
+/// Bytes of the recorded messages, to take them off the size of a program.
+pub const RECORDED_LEN: usize =
+    ONES[0].bytes.len() + ONES[1].bytes.len() + SNAPPY.bytes.len() + HANDSHAKE.len();
+
+/// What went wrong, as text: the error types of daskwire in one.
+pub enum Fault {
+    /// On the stream.
+    Frame(daskwire::frame::FrameError),
+    /// In the message.
+    Message(daskwire::message::MessageError),
+    /// In what is built.
+    Build(daskwire::message::BuildError),
+    /// In the prelude that is written.
+    Encode(daskwire::frame::EncodeError),
+    /// In the handshake.
+    Handshake(daskwire::handshake::HandshakeError),
+    /// In compression.
+    Compression(daskwire::compression::CompressionError),
+    /// In a document.
+    Document(daskwire::msgpack::Malformed),
+    /// In a document that is written.
+    Write(daskwire::msgpack::WriteError),
+    /// Too little room.
+    Room(BufferTooSmall),
+    /// It is not what it should be.
+    Wrong(&'static str),
+    /// The text could not be written.
+    Text(fmt::Error),
+}
+
+macro_rules! from {
+    ($($variant:ident: $error:ty),+ $(,)?) => {
+        $(impl From<$error> for Fault {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })+
+
+        impl fmt::Display for Fault {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Self::$variant(error) => error.fmt(f),)+
+                    Self::Wrong(what) => f.write_str(what),
+                }
+            }
+        }
+    };
+}
+
+from! {
+    Frame: daskwire::frame::FrameError,
+    Message: daskwire::message::MessageError,
+    Build: daskwire::message::BuildError,
+    Encode: daskwire::frame::EncodeError,
+    Handshake: daskwire::handshake::HandshakeError,
+    Compression: daskwire::compression::CompressionError,
+    Document: daskwire::msgpack::Malformed,
+    Write: daskwire::msgpack::WriteError,
+    Room: BufferTooSmall,
+    Text: fmt::Error,
+}
+
+fn ensure(holds: bool, what: &'static str) -> Result<(), Fault> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Fault::Wrong(what))
+    }
+}
+
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The limits, unknown to the compiler.
+fn reading() -> Reading {
+    Reading {
+        limits: black_box(Limits::MICROCONTROLLER),
+        sets_and_enums: black_box(true),
+    }
+}
+
+/// The least that is of use: takes a message from a stream in pieces, finds its
+/// payload and decompresses it. Returns its length and hash.
+///
+/// `PLAIN` is the room for it, in bytes.
+pub fn decode<const PLAIN: usize>(
+    stream: &[u8],
+    prefix: Prefix,
+    layout: Layout,
+) -> Result<(usize, u64), Fault> {
+    let mut storage = [0; 1024];
+    let mut frames = Arena::new(&mut storage);
+    let mut decoder = FrameDecoder::new(prefix, [0_u8; 64], reading().limits);
+    for piece in stream.chunks(black_box(11).max(1)) {
+        decoder.push(piece, &mut frames)?;
+    }
+    decoder.end()?;
+    let prelude = decoder.prelude().ok_or(Fault::Wrong("no prelude"))?;
+    let mut slots = [&[][..]; 8];
+    let frames = prelude.split(frames.filled(), &mut slots)?;
+
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
+    let message = Message::open(
+        frames,
+        layout,
+        &reading(),
+        &mut levels,
+        &mut places,
+        &mut [],
+    )?;
+    let mut found = (0, 0);
+    let mut walk = message.walk(&mut levels);
+    while let Some(item) = walk.next_item()? {
+        if let Item::Payload(number) = item {
+            let (mut out, mut ends) = ([0; PLAIN], [0; 4]);
+            let merged = message.payload(number)?.merge_into(&mut out, &mut ends)?;
+            found = (merged.bytes().len(), fnv(merged.bytes()));
+        }
+    }
+    Ok(found)
+}
+
+/// Decodes a message and builds answers to it: its payload forwarded in both
+/// layouts, and sent anew. Returns the payload's length and hash.
+pub fn exchange(
+    stream: &[u8],
+    prefix: Prefix,
+    layout: Layout,
+    text: &mut dyn Write,
+) -> Result<(usize, u64), Fault> {
+    // As a program does that reads into the place that the decoder names.
+    let mut storage = [0; 1024];
+    let mut arena = Arena::new(&mut storage);
+    let mut decoder = FrameDecoder::new(prefix, [0_u8; 64], reading().limits);
+    let mut rest = stream;
+    loop {
+        let space = decoder.space(&mut arena)?;
+        if space.is_empty() {
+            break;
+        }
+        let len = space.len().min(black_box(13));
+        let (Some(place), Some((now, later))) = (space.get_mut(..len), rest.split_at_checked(len))
+        else {
+            decoder.end()?;
+            break;
+        };
+        place.copy_from_slice(now);
+        rest = later;
+        decoder.advance(len)?;
+    }
+    let prelude = decoder.prelude().ok_or(Fault::Wrong("no prelude"))?;
+    let mut slots = [&[][..]; 8];
+    let frames = prelude.split(arena.filled(), &mut slots)?;
+    let envelope = Envelope::parse(stream, prefix, &reading().limits)?;
+    ensure(envelope.prelude == prelude, "two decoders, two preludes")?;
+    ensure(
+        envelope.frames == arena.filled(),
+        "two decoders, two messages",
+    )?;
+
+    let (mut levels, mut more_levels) = ([Level::EMPTY; 8], [Level::EMPTY; 8]);
+    let (mut places, mut body) = ([Place::EMPTY; 4], [0; 256]);
+    let message = Message::open(
+        frames,
+        layout,
+        &reading(),
+        &mut levels,
+        &mut places,
+        &mut body,
+    )?;
+    message.check()?;
+    let mut found = (0, 0);
+    for payload in message.payloads() {
+        let payload = payload?;
+        look_at(&payload, arena.filled(), text)?;
+        let (mut out, mut ends) = ([0; 10_240], [0; 4]);
+        let merged = payload.merge_into(&mut out, &mut ends)?;
+        found = (merged.bytes().len(), fnv(merged.bytes()));
+        send_anew(merged.iter().next().unwrap_or_default())?;
+    }
+
+    for target in [Layout::Modern, Layout::Classic] {
+        let (mut body, mut headers) = ([0; 256], [0; 512]);
+        let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 2]);
+        let mut builder = MessageBuilder::new(
+            black_box(target),
+            Buffers {
+                body: &mut body,
+                headers: &mut headers,
+                slots: &mut slots,
+                pending: &mut pending,
+            },
+        );
+        let mut steps = 0_usize;
+        let mut walk = message.walk(&mut levels);
+        while let Some(item) = walk.next_item()? {
+            builder.item(item, &message)?;
+            steps = steps.wrapping_add(walk.path().count());
+        }
+        ensure(steps != 0, "a walk without a path")?;
+        let answer = builder.finish(&mut more_levels)?;
+        let mut wire = [0; 1024];
+        let wire = join(answer, &mut wire)?;
+        if target == Layout::Modern && layout == Layout::Modern {
+            // Forwarded as it is, prelude and all.
+            ensure(
+                wire.len() == envelope_len(&envelope),
+                "what was forwarded has another length",
+            )?;
+        }
+        let again = decode::<10_240>(wire, Prefix::U64, target)?;
+        ensure(again == found, "the answer has another payload")?;
+    }
+    Ok(found)
+}
+
+fn envelope_len(envelope: &Envelope<'_>) -> usize {
+    usize::try_from(envelope.message_len()).unwrap_or(usize::MAX)
+}
+
+/// A message as one run of bytes.
+fn join<'o>(frames: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let mut len = encode_prelude(Prefix::U64, lengths, out)?;
+    let available = out.len();
+    for frame in frames {
+        let needed = len.saturating_add(frame.len());
+        let rest = out.get_mut(len..).unwrap_or_default();
+        let place = rest
+            .get_mut(..frame.len())
+            .ok_or(BufferTooSmall { needed, available })?;
+        place.copy_from_slice(frame);
+        len = needed;
+    }
+    out.get(..len).ok_or(Fault::Wrong("no room"))
+}
+
+/// Asks a payload everything that it can be asked.
+fn look_at(payload: &Payload<'_, &[u8]>, whole: &[u8], text: &mut dyn Write) -> Result<(), Fault> {
+    payload.check()?;
+    let count = payload.logical_count()?;
+    for frame in payload.logical_frames()? {
+        let frame = frame?;
+        black_box((frame.as_slice(), frame.join_in(whole), frame.parts()));
+    }
+    let header = payload.header()?;
+    look_at_header(&header)?;
+    if let Some(subs) = header.sub_headers()? {
+        for sub in subs {
+            look_at_header(&sub?)?;
+        }
+    }
+    if let Some(len) = payload.merged_len()? {
+        writeln!(text, "    {count} logical frames of {len} bytes in all")?;
+    }
+    Ok(())
+}
+
+fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
+    black_box((header.serializer()?, header.type_name()?));
+    black_box((header.type_serialized()?, header.pickled_object()?));
+    black_box((header.sub_frame_count()?, header.count()?));
+    black_box((header.is_collection()?, header.key()));
+    let own = header.own()?;
+    black_box(own.dtype()?);
+    for list in [
+        header.lengths()?,
+        header.split_counts()?,
+        header.split_offsets()?,
+        header.frame_lengths()?,
+        own.shape()?,
+    ]
+    .into_iter()
+    .flatten()
+    {
+        for number in list.numbers() {
+            black_box(number?);
+        }
+    }
+    if let Some(strides) = own.strides()? {
+        for stride in strides.signed_numbers() {
+            black_box(stride?);
+        }
+    }
+    if let Some(names) = header.compression()? {
+        for name in names.codec_names() {
+            black_box(name?);
+        }
+    }
+    if let Some(flags) = header.writeable()? {
+        black_box(flags.flags().count());
+    }
+    for (key, value) in header.entries() {
+        black_box((key, value));
+    }
+    Ok(())
+}
+
+/// Builds a message of a payload of our own, split and once more compressed.
+fn send_anew(frame: &[u8]) -> Result<(), Fault> {
+    let frame = frame.get(..64).unwrap_or(frame);
+    let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa4dask"), ("type", b"\xa5bytes")];
+    for layout in [Layout::Modern, Layout::Classic] {
+        let (mut body, mut headers) = ([0; 128], [0; 512]);
+        let (mut slots, mut pending) = ([&[][..]; 16], [Pending::EMPTY; 2]);
+        let mut builder = MessageBuilder::new(
+            black_box(layout),
+            Buffers {
+                body: &mut body,
+                headers: &mut headers,
+                slots: &mut slots,
+                pending: &mut pending,
+            },
+        );
+        builder.body().array(2);
+        let kind = PayloadKind::Serialized;
+        builder.payload(kind, &entries, &[frame, &[]], black_box(16))?;
+        let shards = [Shard {
+            bytes: frame,
+            codec: Some(Codec::Zlib),
+            plain_len: black_box(100),
+        }];
+        builder.compressed_payload(kind, &entries, &[&shards])?;
+        let mut levels = [Level::EMPTY; 4];
+        let answer = builder.finish(&mut levels)?;
+        let mut wire = [0; 1024];
+        ensure(!join(answer, &mut wire)?.is_empty(), "nothing to send")?;
+    }
+    Ok(())
+}
+
+/// Reads a handshake, agrees, and writes ours.
+pub fn handshake(stream: &[u8]) -> Result<u8, Fault> {
+    let limits = black_box(Limits::HANDSHAKE);
+    let first = stream.first_chunk().ok_or(Fault::Wrong("no handshake"))?;
+    let prefix = detect_prefix(first).ok_or(Fault::Wrong("no handshake"))?;
+    let envelope = Envelope::parse(stream, prefix, &limits)?;
+    let mut slots = [&[][..]; 2];
+    let frames = envelope.prelude.split(envelope.frames, &mut slots)?;
+    let (peer, layout) = Handshake::from_frames(frames, &limits)?;
+    ensure(layout == Layout::Modern, "another layout")?;
+    let ours = Handshake::new(black_box(Some("lz4"))).same_host(black_box(false));
+    let agreed = ours.negotiate(&peer);
+    ensure(agreed.compression == Some("lz4"), "no compression")?;
+    let mut out = [0; 128];
+    let mut writer = Writer::new(&mut out);
+    ours.encode(&mut writer);
+    let document = writer.finish()?;
+    ensure(
+        Handshake::parse(document, &limits)? == ours,
+        "not what we said",
+    )?;
+    Ok(agreed.pickle_protocol)
+}
+
+/// Compresses with snappy where it pays, and undoes that.
+pub fn compress(data: &[u8], table: &mut SnappyTable) -> Result<usize, Fault> {
+    let mut snappy = Snappy::new(table);
+    let (mut packed, mut plain) = ([0; 12_000], [0; 10_000]);
+    let policy = black_box(Policy::DASK);
+    let packed = policy
+        .maybe_compress(&mut snappy, data, &mut packed, &mut |bound| bound / 2)?
+        .ok_or(Fault::Wrong("it does not pay"))?;
+    let limits = black_box(Limits::MICROCONTROLLER);
+    let len = decompress(Codec::Snappy, packed, &mut plain, &limits)?;
+    ensure(plain.get(..len) == Some(data), "snappy loses data")?;
+    let mut short = [0; 64];
+    ensure(
+        snappy.compress(black_box(data), &mut short).is_err(),
+        "snappy writes without room",
+    )?;
+    Ok(packed.len())
+}
+
+/// Reads every token of a document and writes it again.
+fn copy_document(document: &[u8]) -> Result<(), Fault> {
+    let limits = black_box(Limits::MICROCONTROLLER);
+    let mut out = [0; 512];
+    let mut writer = Writer::new(&mut out);
+    let mut reader = Reader::with_limits(document, &limits);
+    while !reader.is_empty() {
+        match reader.token()? {
+            Token::UInt(number) => writer.u64(number),
+            Token::Int(number) => writer.i64(number),
+            token => writer.token(token),
+        };
+    }
+    writer.finish()?;
+    let mut reader = Reader::with_limits(document, &limits);
+    if let Ok(true) = reader.find("op") {
+        black_box(reader.str().ok());
+    }
+    // Each of them is asked for what may be something else.
+    let at = Reader::with_limits(document, &limits);
+    black_box((at.clone().nil().ok(), at.clone().bool().ok()));
+    black_box((
+        at.clone().u64().ok(),
+        at.clone().i64().ok(),
+        at.clone().f64().ok(),
+    ));
+    black_box((at.clone().raw_str().ok(), at.clone().bin().ok()));
+    black_box((at.clone().extension().ok(), at.clone().skip().ok()));
+    Ok(())
+}
+
+/// Each message with one byte after the other made wrong: refused or not, it
+/// has to come back. Returns how many were refused, and how many were not.
+pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fault> {
+    struct Nothing;
+    impl Write for Nothing {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            black_box(text);
+            Ok(())
+        }
+    }
+    let mut copy = [0; 512];
+    let copy = copy
+        .get_mut(..message.bytes.len())
+        .ok_or(Fault::Wrong("a long message"))?;
+    copy.copy_from_slice(message.bytes);
+    let (mut refused, mut accepted) = (0_u32, 0_u32);
+    for at in 0..copy.len() {
+        for flip in [0x01, 0x40, 0xff] {
+            if let Some(byte) = copy.get_mut(at) {
+                *byte ^= flip;
+            }
+            let bytes = black_box(&*copy);
+            let body = bytes.get(black_box(24)..).unwrap_or_default();
+            if let Err(fault) = copy_document(body) {
+                write!(Nothing, "{fault}")?;
+            }
+            if let Err(fault) = handshake(bytes) {
+                write!(Nothing, "{fault}")?;
+            }
+            match exchange(bytes, message.prefix, message.layout, &mut Nothing) {
+                Ok(_) => accepted = accepted.wrapping_add(1),
+                Err(fault) => {
+                    if refused == 0 {
+                        writeln!(text, "    the first of them: {fault}")?;
+                    }
+                    write!(Nothing, "{fault}")?;
+                    refused = refused.wrapping_add(1);
+                }
+            }
+            if let Some(byte) = copy.get_mut(at) {
+                *byte ^= flip;
+            }
+        }
+    }
+    Ok((refused, accepted))
+}
+
+/// All of it, told in lines of text.
+pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), Fault> {
+    for message in &ONES {
+        let bytes = black_box(message.bytes);
+        let found = exchange(bytes, message.prefix, message.layout, text)?;
+        ensure(
+            found == (message.plain_len, message.plain_hash),
+            "the payload is another one",
+        )?;
+        writeln!(
+            text,
+            "    {}: {} bytes read, {} in the payload, answered in both layouts",
+            message.name,
+            message.bytes.len(),
+            found.0
+        )?;
+    }
+    let found = exchange(black_box(SNAPPY.bytes), SNAPPY.prefix, SNAPPY.layout, text)?;
+    ensure(
+        found == (SNAPPY.plain_len, SNAPPY.plain_hash),
+        "the payload is another one",
+    )?;
+    writeln!(
+        text,
+        "    {}: {} bytes in the payload",
+        SNAPPY.name, found.0
+    )?;
+    let protocol = handshake(black_box(HANDSHAKE))?;
+    writeln!(
+        text,
+        "    handshake: lz4 and pickle protocol {protocol} agreed"
+    )?;
+    let data = [7_u8; 10_000];
+    let len = compress(black_box(&data), table)?;
+    writeln!(text, "    snappy: 10000 bytes into {len} and back")?;
+    for message in &ONES {
+        let (refused, accepted) = damage(message, text)?;
+        ensure(refused != 0, "no damage was seen")?;
+        writeln!(
+            text,
+            "    {}: {refused} damaged copies refused, {accepted} understood otherwise",
+            message.name
+        )?;
+    }
+    Ok(())
+}
+
+/// Panics if the input says so: what the linker has to find.
+#[cfg(feature = "break-no-panic")]
+pub fn break_a_promise() -> u8 {
+    black_box(HANDSHAKE)[black_box(3)]
+}
+
+/// Allocates: what the linker has to find.
+#[cfg(feature = "break-no-heap")]
+pub fn break_a_promise() -> u8 {
+    extern crate alloc;
+    alloc::vec![7_u8; black_box(3)].pop().unwrap_or_default()
+}
+
+/// Keeps both promises.
+#[cfg(not(any(feature = "break-no-panic", feature = "break-no-heap")))]
+pub const fn break_a_promise() -> u8 {
+    0
+}
