@@ -154,6 +154,7 @@ fn reading() -> Reading {
     Reading {
         limits: black_box(Limits::MICROCONTROLLER),
         sets_and_enums: black_box(true),
+        lengths_optional: black_box(false),
     }
 }
 
