@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | `lz4` | length as `u32`, then one block, as python-lz4 has it | both ways |
 //! | `snappy` | raw, without the stream framing | both ways |
-//! | `zlib` | a zlib stream | reading |
+//! | `zlib` | a zlib stream | reading; writing with the feature `alloc` |
 //! | `zstd` | one frame that says its length | no: feature `zstd` brings `alloc` |
 //!
 //! Which of them are there is a matter of features. One that is not gives
@@ -52,6 +52,10 @@ pub use lz4::{Lz4, Lz4Table};
 pub use policy::Policy;
 #[cfg(feature = "snappy")]
 pub use snappy::{Snappy, SnappyTable};
+#[cfg(all(feature = "zlib", feature = "alloc"))]
+pub use zlib::Zlib;
+#[cfg(feature = "zstd")]
+pub use zstd::Zstd;
 
 /// A codec that Dask knows by name (PROTOCOL COMPRESS-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -273,7 +277,7 @@ pub fn decompress(
         #[cfg(feature = "snappy")]
         Codec::Snappy => snappy::decompress(frame, out)?,
         #[cfg(feature = "zstd")]
-        Codec::Zstd => zstd::decompress(frame, out)?,
+        Codec::Zstd => zstd::decompress(frame, out, limits.decompressed_len)?,
         codec => return Err(CompressionError::NotCompiledIn { codec }),
     }
     Ok(needed)
@@ -299,7 +303,12 @@ pub trait Compression {
 }
 
 /// The part of `out` that compressing `len` bytes may need.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
+#[cfg(any(
+    feature = "lz4",
+    feature = "snappy",
+    feature = "zstd",
+    all(feature = "zlib", feature = "alloc")
+))]
 fn room(out: &mut [u8], needed: Option<usize>) -> Result<&mut [u8], CompressionError> {
     let available = out.len();
     let needed = needed.unwrap_or(usize::MAX);

@@ -3,11 +3,11 @@
 use super::{Compression, CompressionError};
 use crate::BufferTooSmall;
 
-/// Whether a frame is sent compressed (PROTOCOL COMPRESS-5).
+/// Whether a frame is sent compressed (PROTOCOL COMPRESS-7, COMPRESS-8).
 ///
-/// Data that does not compress is not worth the time to find out, so samples of
-/// a long frame are tried first. A frame that is not much longer than the
-/// samples is compressed right away, which costs no more.
+/// Data that does not compress is not worth the time to find out, so samples
+/// are tried first, taken and judged just as Dask does it. A frame that is not
+/// longer than one sample is compressed right away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Frames shorter than this, in bytes, are sent as they are.
@@ -18,7 +18,7 @@ pub struct Policy {
     pub max_percent: u32,
     /// How many samples are taken.
     pub sample_count: u32,
-    /// Bytes of each sample.
+    /// Bytes of each sample, or fewer where the next one begins before its end.
     pub sample_len: u32,
 }
 
@@ -48,9 +48,6 @@ impl Policy {
         sample_len: 10_000,
     };
 
-    /// Up to this many times the samples, the whole is compressed at once.
-    const DIRECT: usize = 2;
-
     /// Bytes of scratch that [`maybe_compress`](Self::maybe_compress) needs for
     /// a frame of `len` bytes; 0 for one that it never compresses.
     pub fn scratch_len(&self, compression: &dyn Compression, len: usize) -> usize {
@@ -58,22 +55,22 @@ impl Policy {
             return 0;
         }
         let whole = compression.max_compressed_len(len).unwrap_or(0);
+        if !self.is_sampled(len) {
+            return whole;
+        }
         let samples = self.samples_len();
         let sampling = compression
             .max_compressed_len(samples)
             .map_or(0, |packed| packed.saturating_add(samples));
-        if self.is_sampled(len) {
-            whole.max(sampling)
-        } else {
-            whole
-        }
+        whole.max(sampling)
     }
 
     /// Compresses `frame` into `scratch` if it is worth it.
     ///
     /// `random` gives a number below its argument, for the places of the
-    /// samples; it is called only for frames that are sampled. `None` means
-    /// that the frame is to be sent as it is.
+    /// samples; a larger one counts modulo the argument. It is called once for
+    /// each sample, and only for frames that are sampled. `None` means that the
+    /// frame is to be sent as it is.
     ///
     /// ```
     /// # #[cfg(feature = "snappy")] {
@@ -81,9 +78,9 @@ impl Policy {
     /// let frame = [0; 20_000];
     /// let mut table = SnappyTable::new();
     /// let mut snappy = Snappy::new(&mut table);
-    /// let mut scratch = [0; 24_000];
-    /// let mut no_samples = |_bound: u64| 0;
-    /// let packed = Policy::DASK.maybe_compress(&mut snappy, &frame, &mut scratch, &mut no_samples)?;
+    /// let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, frame.len())];
+    /// let mut random = |bound: u64| bound / 2; // a real one, in earnest
+    /// let packed = Policy::DASK.maybe_compress(&mut snappy, &frame, &mut scratch, &mut random)?;
     /// assert!(packed.is_some_and(|packed| packed.len() < 1000));
     /// # }
     /// # Ok::<(), daskwire::compression::CompressionError>(())
@@ -127,7 +124,7 @@ impl Policy {
     }
 
     fn is_sampled(&self, len: usize) -> bool {
-        len > self.samples_len().saturating_mul(Self::DIRECT)
+        self.sample_count != 0 && len as u64 > u64::from(self.sample_len)
     }
 
     fn pays(&self, len: usize, compressed_len: usize) -> bool {
@@ -143,23 +140,45 @@ impl Policy {
         scratch: &mut [u8],
         random: &mut dyn FnMut(u64) -> u64,
     ) -> Result<bool, CompressionError> {
-        let sample_len = self.sample_len as usize;
         let start = scratch.len().saturating_sub(self.samples_len());
         let Some((packed, joined)) = scratch.split_at_mut_checked(start) else {
             return Ok(true);
         };
-        let places = (frame.len() as u64).saturating_sub(u64::from(self.sample_len));
-        for sample in joined.chunks_mut(sample_len.max(1)) {
-            let at = random(places.saturating_add(1)).min(places);
-            let from = usize::try_from(at)
-                .ok()
-                .and_then(|at| frame.get(at..))
-                .and_then(|rest| rest.get(..sample.len()));
-            if let Some(from) = from {
-                sample.copy_from_slice(from);
+        let place_count = (frame.len() as u64)
+            .saturating_sub(u64::from(self.sample_len))
+            .saturating_add(1);
+        let mut place = || {
+            let drawn = random(place_count).checked_rem(place_count);
+            usize::try_from(drawn.unwrap_or_default()).unwrap_or_default()
+        };
+        let mut len = 0_usize;
+        let mut at = place();
+        for left in (0..self.sample_count).rev() {
+            // In the order drawn; one that begins before this one leaves
+            // nothing of it.
+            let mut end = at.saturating_add(self.sample_len as usize);
+            let mut next = at;
+            if left != 0 {
+                next = place();
+                end = end.min(next);
             }
+            let sample = frame.get(at..end).unwrap_or_default();
+            let room = joined.get_mut(len..).unwrap_or_default();
+            if let Some(room) = room.get_mut(..sample.len()) {
+                room.copy_from_slice(sample);
+                len = len.saturating_add(sample.len());
+            }
+            at = next;
         }
-        let len = compression.compress(joined, packed)?;
-        Ok(self.pays(joined.len(), len))
+        let joined = joined.get(..len).unwrap_or_default();
+        let packed_len = compression.compress(joined, packed)?;
+        Ok(self.pays(len, packed_len))
+    }
+}
+
+impl Default for Policy {
+    /// [`Policy::DASK`].
+    fn default() -> Self {
+        Self::DASK
     }
 }

@@ -1,4 +1,5 @@
-//! zlib streams, decompressed by the miniz_oxide crate without a heap.
+//! zlib streams, by the miniz_oxide crate: decompressed without a heap,
+//! compressed with one.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -42,6 +43,74 @@ pub(super) fn decompress(
             Err(malformed("it ends too early"))
         }
         TINFLStatus::Adler32Mismatch => Err(malformed("its checksum does not fit the data")),
+        // The header is two bytes.
+        _ if consumed <= 2 => Err(malformed("it does not begin as a zlib stream")),
         _ => Err(malformed("the stream is damaged")),
+    }
+}
+
+/// Compresses with zlib, as Python's `zlib.compress` does (PROTOCOL COMPRESS-3).
+///
+/// Needs the feature `alloc`: its state, some 300 KiB, lives on the heap while
+/// it compresses.
+#[cfg(feature = "alloc")]
+#[derive(Clone, Copy, Debug)]
+pub struct Zlib {
+    level: u8,
+}
+
+#[cfg(feature = "alloc")]
+impl Zlib {
+    /// Compresses at level 6, which is what Dask uses.
+    pub const fn new() -> Self {
+        Self::with_level(6)
+    }
+
+    /// Compresses at a level from 0, which stores, to 9, which is slowest.
+    /// What is above counts as 9.
+    pub const fn with_level(level: u8) -> Self {
+        Self {
+            level: if level > 9 { 9 } else { level },
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl Default for Zlib {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl super::Compression for Zlib {
+    fn codec(&self) -> Codec {
+        Codec::Zlib
+    }
+
+    fn max_compressed_len(&self, len: usize) -> Option<usize> {
+        // Blocks that are stored take 5 bytes more for each 31 KiB; data that
+        // almost compresses, up to a tenth.
+        len.checked_add(len / 10)?.checked_add(144)
+    }
+
+    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
+        use alloc::boxed::Box;
+        use miniz_oxide::deflate::core::{
+            CompressorOxide, TDEFLFlush, TDEFLStatus, compress, create_comp_flags_from_zip_params,
+        };
+
+        let out = super::room(out, self.max_compressed_len(data.len()))?;
+        let flags = create_comp_flags_from_zip_params(i32::from(self.level), 15, 0);
+        let mut state = Box::new(CompressorOxide::new(flags));
+        match compress(&mut state, data, out, TDEFLFlush::Finish) {
+            (TDEFLStatus::Done, _, written) => Ok(written),
+            // Not with the room that it asked for itself.
+            _ => Err(CompressionError::Malformed {
+                codec: Codec::Zlib,
+                at: 0,
+                reason: "the data could not be compressed",
+            }),
+        }
     }
 }
