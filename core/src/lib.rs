@@ -48,9 +48,10 @@
 //!
 //! # Features
 //!
-//! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading,
-//! without a heap), `zstd` (reading, brings `alloc`), `alloc` (storage that
-//! grows). Features add items and never change what the others do.
+//! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
+//! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
+//! (storage that grows). Features add items and never change what the others
+//! do.
 //!
 //! [Dask]: https://docs.dask.org
 #![no_std]
@@ -82,3 +83,8 @@ pub mod msgpack;
 
 pub use error::BufferTooSmall;
 pub use limits::Limits;
+
+/// The examples in the README, which are tested with those above.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
