@@ -210,6 +210,14 @@ impl From<BufferTooSmall> for CompressionError {
 /// * [`CompressionError::Implausible`], [`CompressionError::OverLimit`];
 /// * [`CompressionError::Malformed`] if the frame does not begin as it must;
 /// * [`CompressionError::NotCompiledIn`].
+#[cfg_attr(
+    not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
+    allow(
+        unused_variables,
+        unreachable_code,
+        reason = "no codec says its length"
+    )
+)]
 pub fn decompressed_len(
     codec: Codec,
     frame: &[u8],
@@ -255,6 +263,14 @@ pub fn decompressed_len(
 /// * as [`decompressed_len`];
 /// * [`CompressionError::Malformed`] if the frame is not of this format;
 /// * [`CompressionError::BufferTooSmall`] if `out` does not hold the data.
+#[cfg_attr(
+    not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
+    allow(
+        unused_variables,
+        unreachable_code,
+        reason = "no codec says its length"
+    )
+)]
 pub fn decompress(
     codec: Codec,
     frame: &[u8],
