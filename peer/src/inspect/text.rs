@@ -14,6 +14,9 @@ type Result<T> = std::result::Result<T, InspectErrorKind>;
 /// Frames shown one by one; of a longer table the rest is summed up.
 const MOST_FRAMES: usize = 24;
 
+/// Payloads shown one by one; the rest is counted.
+const MOST_PAYLOADS: usize = 12;
+
 /// Characters of a document shown; the rest is counted.
 const MOST_TEXT: usize = 2000;
 
@@ -78,31 +81,50 @@ fn whole(
         document(&mut text, "  header ", header, options);
     }
     document(&mut text, "  body   ", message.body(), options);
+    let most = if options.data {
+        usize::MAX
+    } else {
+        MOST_PAYLOADS
+    };
     for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
-        describe_payload(&mut text, number, &payload?, path, options)?;
+        // Those that are not shown are still opened, to find what is wrong.
+        let shown = describe_payload(number, &payload?, path, options)?;
+        if number < most {
+            text.push_str(&shown);
+        }
+    }
+    if let Some(rest @ 1..) = paths.len().checked_sub(most) {
+        put(
+            &mut text,
+            format_args!("  and {}\n", count(rest, "more payload")),
+        );
     }
     frame_table(&mut text, recorded, options, &message)?;
     Ok(text)
 }
 
 fn describe_payload(
-    text: &mut String,
     number: usize,
     payload: &Payload<'_, &[u8]>,
     path: &Value,
     options: &Options,
-) -> Result<()> {
-    put(
-        text,
-        format_args!("  payload {number} at {path}: {}\n", what(payload)?),
-    );
+) -> Result<String> {
+    let path: Vec<String> = path
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(Value::to_string)
+        .collect();
+    let path = path.join(", ");
+    let what = what(payload)?;
+    let mut text = format!("  payload {number} at [{path}]: {what}\n");
     let wire: u64 = payload
         .frames()
         .iter()
         .map(|frame| frame.len() as u64)
         .sum();
     put(
-        text,
+        &mut text,
         format_args!(
             "    sent as {} in {}",
             size(wire),
@@ -117,14 +139,14 @@ fn describe_payload(
     }
     if !names.is_empty() {
         put(
-            text,
+            &mut text,
             format_args!(", compressed by {}", names.join(" and ")),
         );
     }
     if options.payloads {
         let (data, ends) = merged(payload)?;
         put(
-            text,
+            &mut text,
             format_args!(
                 "; holds {} in {}",
                 size(data.len() as u64),
@@ -133,8 +155,8 @@ fn describe_payload(
         );
     }
     text.push('\n');
-    document(text, "    header ", payload.header_bytes(), options);
-    Ok(())
+    document(&mut text, "    header ", payload.header_bytes(), options);
+    Ok(text)
 }
 
 /// What a payload is, as its header has it.
