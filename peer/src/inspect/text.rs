@@ -43,7 +43,7 @@ fn whole(
     levels: &mut [Level],
 ) -> Result<String> {
     message.check()?;
-    // What is refused as JSON is refused as text too.
+    // Where each payload stands in the body.
     let mut paths = vec![Value::Null; message.payload_count()];
     json::body(&message, levels, options, &mut paths)?;
     let mut text = String::new();
