@@ -39,21 +39,140 @@ pub enum EncodeError {
     Build(BuildError),
     /// What was built is not a message: the headers do not fit the frames.
     Message(MessageError),
+    /// What was built in the other layout means something else there.
+    Converted(MessageError),
 }
 
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(error) => write!(f, "not JSON: {error}"),
+            Self::Json(error) => {
+                // The line is said by who knows where the document begins.
+                let text = error.to_string();
+                let place = format!(" at line {} column {}", error.line(), error.column());
+                let what = text.strip_suffix(&place).unwrap_or(&text);
+                write!(f, "at column {}: not JSON: {what}", error.column())
+            }
             Self::TooDeep => write!(f, "nested deeper than {DEEPEST} levels"),
             Self::Description { place, expected } => write!(f, "at {place}: expected {expected}"),
             Self::Build(error) => error.fmt(f),
             Self::Message(error) => write!(f, "the headers do not fit the frames: {error}"),
+            Self::Converted(error) => {
+                write!(f, "the message cannot be told in the other layout: {error}")
+            }
         }
     }
 }
 
 impl core::error::Error for EncodeError {}
+
+impl EncodeError {
+    /// The line of the document in which the fault is, from 1; the first if
+    /// only the document as a whole can be named.
+    pub fn line(&self) -> usize {
+        match self {
+            Self::Json(error) => error.line().max(1),
+            _ => 1,
+        }
+    }
+
+    /// Names the value in which the fault is: `value`, somewhere in `root`,
+    /// which stands at `place`.
+    fn at(mut self, root: &Value, value: &Value, place: &str) -> Self {
+        if let Self::Description { place: at, .. } = &mut self {
+            *at = format!("{place}{}", path(root, value));
+        }
+        self
+    }
+}
+
+/// The way from `root` to the value at the address of `value`, which is in it.
+fn path(root: &Value, value: &Value) -> String {
+    // Each with the one that it is in, and how it is reached from there.
+    let mut seen = vec![(root, 0, String::new())];
+    let mut next = 0;
+    while let Some(&(container, ..)) = seen.get(next) {
+        if core::ptr::eq(container, value) {
+            break;
+        }
+        match container {
+            Value::Array(items) => seen.extend(
+                items
+                    .iter()
+                    .enumerate()
+                    .map(|(index, item)| (item, next, format!("[{index}]"))),
+            ),
+            Value::Object(map) => {
+                seen.extend(map.iter().map(|(key, item)| (item, next, key_step(key))))
+            }
+            _ => {}
+        }
+        next += 1;
+    }
+    let mut steps = Vec::new();
+    while let Some((_, parent, step)) = seen.get(next).filter(|_| next != 0) {
+        steps.push(step.as_str());
+        next = *parent;
+    }
+    steps.reverse();
+    steps.concat()
+}
+
+fn key_step(key: &str) -> String {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_$-".contains(&byte);
+    if !key.is_empty() && key.bytes().all(is_word) {
+        format!(".{key}")
+    } else {
+        format!("[{}]", Value::from(key))
+    }
+}
+
+/// Cuts a text into its documents, with the line that each begins in, from 1.
+///
+/// A document ends with the line in which its brackets are closed, so that it
+/// may be spread over lines, as other tools do.
+pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut rest = text;
+    let mut line = 1;
+    core::iter::from_fn(move || {
+        let mut brackets = Brackets::default();
+        let mut len = 0;
+        let first = line;
+        for part in rest.split_inclusive('\n') {
+            len += part.len();
+            line += 1;
+            part.bytes().for_each(|byte| brackets.byte(byte));
+            if brackets.depth == 0 && !brackets.in_text {
+                break;
+            }
+        }
+        let (document, behind) = rest.split_at_checked(len)?;
+        rest = behind;
+        (len != 0).then_some((first, document))
+    })
+    .filter(|(_, document)| !document.trim().is_empty())
+}
+
+/// How deep in brackets a place of a JSON document is.
+#[derive(Default)]
+struct Brackets {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Brackets {
+    fn byte(&mut self, byte: u8) {
+        match byte {
+            _ if self.escaped => self.escaped = false,
+            b'\\' if self.in_text => self.escaped = true,
+            b'"' => self.in_text = !self.in_text,
+            b'[' | b'{' if !self.in_text => self.depth += 1,
+            b']' | b'}' if !self.in_text => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+}
 
 impl From<BuildError> for EncodeError {
     fn from(error: BuildError) -> Self {
@@ -89,6 +208,12 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     parser.disable_recursion_limit();
     let value: Value = serde::Deserialize::deserialize(&mut parser).map_err(EncodeError::Json)?;
     parser.end().map_err(EncodeError::Json)?;
+    if !value.is_object() {
+        return expected(
+            "the top",
+            "an object, as `daskwire inspect --json --data` writes it",
+        );
+    }
     let layout = match value.get("layout").and_then(Value::as_str) {
         Some("classic") => Layout::Classic,
         Some("modern") => Layout::Modern,
@@ -140,7 +265,16 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
                             builder.item(item, &message)?;
                         }
                         let mut levels = vec![Level::EMPTY; levels.len()];
-                        Ok(stream(prefix, builder.finish(&mut levels)?))
+                        let frames = builder.finish(&mut levels)?;
+                        // A map that is data in one layout may be a
+                        // placeholder in the other.
+                        Workspace::new()
+                            .with_message(frames, other, &Reading::default(), |message, _| {
+                                message.check()
+                            })
+                            .and_then(|checked| checked)
+                            .map_err(EncodeError::Converted)?;
+                        Ok(stream(prefix, frames))
                     }
                     _ => Ok(stream(prefix, frames)),
                 }
@@ -215,11 +349,12 @@ impl Payload {
         let Some(header) = value.get("header") else {
             return expected(place + ".header", "the header");
         };
+        let at = format!("{place}.header");
         let mut measure = Writer::new(&mut []);
-        write(&mut measure, header, &place)?;
+        write(&mut measure, header, &at)?;
         let mut bytes = vec![0; measure.len()];
         let mut writer = Writer::new(&mut bytes);
-        write(&mut writer, header, &place)?;
+        write(&mut writer, header, &at)?;
         let Some(Value::Array(frames)) = value.get("frames") else {
             return expected(place + ".frames", "an array");
         };
@@ -307,7 +442,8 @@ fn write_body<'a>(
                         .as_u64()
                         .and_then(|number| payloads.get(usize::try_from(number).ok()?));
                     let Some(payload) = payload else {
-                        return expected("message", "$payload with the number of a payload");
+                        let fault = expected("", "$payload with the number of a payload");
+                        return fault.map_err(|error| error.at(message, value, "message"));
                     };
                     let frames: Vec<&[u8]> = payload.frames.iter().map(Vec::as_slice).collect();
                     builder.payload_as_is(
@@ -317,7 +453,8 @@ fn write_body<'a>(
                         payload.bytestring,
                     )?;
                 } else {
-                    one(builder.body(), value, "message", &mut tasks)?;
+                    one(builder.body(), value, &mut tasks)
+                        .map_err(|error| error.at(message, value, "message"))?;
                 }
             }
         }
@@ -326,14 +463,16 @@ fn write_body<'a>(
 }
 
 /// Writes a value without payloads in it.
-fn write(writer: &mut Writer<'_>, value: &Value, place: &str) -> Result<(), EncodeError> {
-    let mut tasks = vec![Task::Value(value)];
+fn write(writer: &mut Writer<'_>, root: &Value, place: &str) -> Result<(), EncodeError> {
+    let mut tasks = vec![Task::Value(root)];
     while let Some(task) = tasks.pop() {
         match task {
             Task::Key(key) => {
                 writer.str(key);
             }
-            Task::Value(value) => one(writer, value, place, &mut tasks)?,
+            Task::Value(value) => {
+                one(writer, value, &mut tasks).map_err(|error| error.at(root, value, place))?
+            }
         }
     }
     Ok(())
@@ -347,11 +486,11 @@ fn single<'v>(value: &'v Value, tag: &str) -> Option<&'v Value> {
     }
 }
 
-/// Writes a scalar or a head, and notes what has to follow it.
+/// Writes a scalar or a head, and notes what has to follow it. Where the value
+/// is, the caller knows.
 fn one<'v>(
     writer: &mut Writer<'_>,
     value: &'v Value,
-    place: &str,
     tasks: &mut Vec<Task<'v>>,
 ) -> Result<(), EncodeError> {
     match value {
@@ -361,7 +500,7 @@ fn one<'v>(
             (Some(value), ..) => writer.u64(value),
             (_, Some(value), _) => writer.i64(value),
             (.., Some(value)) => writer.f64(value),
-            _ => return expected(place, "a number of 64 bits"),
+            _ => return expected("", "a number of 64 bits"),
         },
         Value::String(text) => writer.str(text),
         Value::Array(items) => {
@@ -370,7 +509,7 @@ fn one<'v>(
         }
         Value::Object(map) => match map.iter().next() {
             Some((tag, tagged)) if map.len() == 1 && tag.starts_with('$') => {
-                return tagged_value(writer, tag, tagged, place, tasks);
+                return tagged_value(writer, tag, tagged, tasks);
             }
             _ => {
                 let entries = map.iter().rev();
@@ -386,41 +525,40 @@ fn tagged_value<'v>(
     writer: &mut Writer<'_>,
     tag: &str,
     value: &'v Value,
-    place: &str,
     tasks: &mut Vec<Task<'v>>,
 ) -> Result<(), EncodeError> {
     match (tag, value) {
         ("$int", Value::String(text)) => match (text.parse::<u64>(), text.parse::<i64>()) {
             (Ok(value), _) => writer.u64(value),
             (_, Ok(value)) => writer.i64(value),
-            _ => return expected(place, "$int with an integer of 64 bits"),
+            _ => return expected("", "$int with an integer of 64 bits"),
         },
         ("$float", Value::String(text)) => match text.as_str() {
             "nan" => writer.f64(f64::NAN),
             "inf" => writer.f64(f64::INFINITY),
             "-inf" => writer.f64(f64::NEG_INFINITY),
             "-0.0" => writer.f64(-0.0),
-            _ => return expected(place, "$float with nan, inf, -inf or -0.0"),
+            _ => return expected("", "$float with nan, inf, -inf or -0.0"),
         },
         ("$bytes", Value::String(text)) => match BASE64.decode(text) {
             Ok(data) => writer.bin(&data),
-            Err(_) => return expected(place, "$bytes in base64"),
+            Err(_) => return expected("", "$bytes in base64"),
         },
         ("$blob", _) => {
             return expected(
-                place,
+                "",
                 "the bytes themselves, not their hash; `daskwire inspect --json --data` writes them",
             );
         }
         ("$ext", Value::Array(parts)) => {
             let [code, data] = parts.as_slice() else {
-                return expected(place, "$ext with a code and data");
+                return expected("", "$ext with a code and data");
             };
             let code = code.as_i64().and_then(|code| i8::try_from(code).ok());
             let data = data.as_str().and_then(|text| BASE64.decode(text).ok());
             match (code, data) {
                 (Some(code), Some(data)) => writer.extension(code, &data),
-                _ => return expected(place, "$ext with a code of 8 bits and data in base64"),
+                _ => return expected("", "$ext with a code of 8 bits and data in base64"),
             }
         }
         ("$set", Value::Array(members)) => {
@@ -433,7 +571,7 @@ fn tagged_value<'v>(
             let (Some(module), Some(class), Some(name)) =
                 (name("module"), name("class"), name("name"))
             else {
-                return expected(place, "$enum with module, class and name");
+                return expected("", "$enum with module, class and name");
             };
             writer.map(4).str("__Enum__").bool(true);
             writer.str("name").str(name);
@@ -444,14 +582,14 @@ fn tagged_value<'v>(
             for pair in pairs.iter().rev() {
                 match pair.as_array().map(Vec::as_slice) {
                     Some([key, value]) => tasks.extend([Task::Value(value), Task::Value(key)]),
-                    _ => return expected(place, "$map with pairs of key and value"),
+                    _ => return expected("", "$map with pairs of key and value"),
                 }
             }
             writer.map(count(pairs.len()))
         }
         _ => {
             return expected(
-                place,
+                "",
                 "$payload, $int, $float, $bytes, $ext, $set, $enum or $map",
             );
         }
@@ -465,20 +603,11 @@ fn count(len: usize) -> u32 {
 
 /// Refuses JSON whose nesting alone would cost too much stack to parse.
 fn check_depth(document: &str) -> Result<(), EncodeError> {
-    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    let mut brackets = Brackets::default();
     for byte in document.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
-                depth += 1;
-                if depth > DEEPEST {
-                    return Err(EncodeError::TooDeep);
-                }
-            }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
-            _ => {}
+        brackets.byte(byte);
+        if brackets.depth > DEEPEST {
+            return Err(EncodeError::TooDeep);
         }
     }
     Ok(())

@@ -1,20 +1,20 @@
 //! The `daskwire` command.
 
 use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
-use daskwire_peer::encode::Target;
+use daskwire_peer::encode::{Target, documents};
 use daskwire_peer::inspect::{Inspector, Options};
 use daskwire_tcp::Address;
 
 /// The Dask distributed wire protocol, for people.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "daskwire", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -37,7 +37,7 @@ enum PrefixChoice {
     None,
     /// A length of 8 bytes: distributed 2021.3.0 and later
     U64,
-    /// Find out from the bytes
+    /// As the input shows
     Auto,
 }
 
@@ -47,7 +47,7 @@ enum LayoutChoice {
     Classic,
     /// Body with placeholders: distributed 2021.3.1 and later
     Modern,
-    /// Find out from each message
+    /// As each message shows
     Auto,
 }
 
@@ -58,10 +58,11 @@ struct Inspect {
     /// Print one JSON document per message
     #[arg(long)]
     json: bool,
-    /// Decompress and merge payloads
+    /// Decompress and merge payloads, and show the frames that they then have
     #[arg(long)]
     payloads: bool,
-    /// Show byte strings and frames in full (base64 in JSON, for `encode`)
+    /// Show everything in full: frames as hex, or in base64 with --json, which
+    /// is what `encode` reads
     #[arg(long)]
     data: bool,
     /// What stands in front of the frames
@@ -78,7 +79,7 @@ struct Inspect {
 
 #[derive(Debug, Args)]
 struct Encode {
-    /// JSON documents, one per line, or - for standard input
+    /// JSON documents, each on lines of its own, or - for standard input
     file: PathBuf,
     /// Where the stream goes; standard output if not given
     #[arg(long, short)]
@@ -149,16 +150,28 @@ fn run(command: Command) -> Result<(), String> {
     }
 }
 
-fn read(file: &PathBuf) -> Result<Vec<u8>, String> {
-    if file.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin()
-            .lock()
-            .read_to_end(&mut bytes)
-            .map_err(|error| format!("standard input: {error}"))?;
-        return Ok(bytes);
+fn is_standard_input(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// What messages call the input.
+fn name(file: &Path) -> String {
+    if is_standard_input(file) {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
     }
-    std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let bytes = if is_standard_input(file) {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map(|_| bytes)
+    } else {
+        std::fs::read(file)
+    };
+    bytes.map_err(|error| format!("{}: {error}", name(file)))
 }
 
 fn inspect(arguments: &Inspect) -> Result<(), String> {
@@ -171,15 +184,14 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         ..Options::default()
     };
     options.reading.sets_and_enums = !arguments.plain_maps;
-    let name = arguments.file.display();
+    let name = name(&arguments.file);
     let mut inspector = Inspector::new(&stream, options);
-    if inspector.guessed() {
-        let taken = match inspector.prefix() {
-            Prefix::None => "without a leading length (--prefix none)",
-            Prefix::U64 => "with a leading length (--prefix u64)",
-        };
-        eprintln!("daskwire: {name} can be read in more than one way; taken as a stream {taken}");
-    }
+    // One line on standard error is enough: this is said with the first message
+    // that can be read, or with what is wrong with it.
+    let guess = inspector.guessed().then(|| match inspector.prefix() {
+        Prefix::None => "without a leading length (--prefix none)",
+        Prefix::U64 => "with a leading length (--prefix u64)",
+    });
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut print = |text: String| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -187,16 +199,33 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(format!("standard output: {error}")),
     };
-    let fault = |error| format!("{name}: {error}");
     let mut is_first = true;
-    while let Some(message) = inspector.next_message().map_err(fault)? {
-        let text = if arguments.json {
-            let document = inspector.json(&message).map_err(fault)?;
-            format!("{document}\n")
-        } else {
-            let text = inspector.text(&message).map_err(fault)?;
-            if is_first { text } else { format!("\n{text}") }
+    loop {
+        let next = inspector.next_message().and_then(|message| {
+            let Some(message) = message else {
+                return Ok(None);
+            };
+            if arguments.json {
+                let document = inspector.json(&message)?;
+                return Ok(Some(format!("{document}\n")));
+            }
+            let gap = if is_first { "" } else { "\n" };
+            let text = inspector.text(&message)?;
+            Ok(Some(format!("{gap}{text}")))
+        });
+        let text = match (next, guess) {
+            (Ok(Some(text)), _) => text,
+            (Ok(None), _) => break,
+            (Err(error), Some(taken)) if is_first => {
+                return Err(format!("{name}: {error}; read {taken}, which is a guess"));
+            }
+            (Err(error), _) => return Err(format!("{name}: {error}")),
         };
+        if let (true, Some(taken)) = (is_first, guess) {
+            eprintln!(
+                "daskwire: {name} can be read in more than one way; taken as a stream {taken}"
+            );
+        }
         is_first = false;
         if !print(text)? {
             break;
@@ -206,22 +235,27 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
 }
 
 fn encode(arguments: &Encode) -> Result<(), String> {
-    let name = arguments.file.display();
-    let text = String::from_utf8(read(&arguments.file)?)
-        .map_err(|error| format!("{name}: not text: {error}"))?;
+    let name = name(&arguments.file);
+    let text = String::from_utf8(read(&arguments.file)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format!("{name}: not text: at byte {at}, no UTF-8")
+    })?;
     let target = Target {
         prefix: arguments.prefix.get(),
         layout: arguments.layout.get(),
     };
     let mut stream = Vec::new();
-    let documents = text.lines().enumerate();
-    for (number, line) in documents.filter(|(_, line)| !line.trim().is_empty()) {
-        let message = daskwire_peer::encode::encode(line, target)
-            .map_err(|error| format!("{name}: line {}: {error}", number + 1))?;
+    for (line, document) in documents(&text) {
+        let message = daskwire_peer::encode::encode(document, target).map_err(|error| {
+            let line = line + error.line() - 1;
+            format!("{name}: line {line}: {error}")
+        })?;
         stream.extend_from_slice(&message);
     }
     if stream.is_empty() {
-        return Err(format!("{name}: no document in it"));
+        return Err(format!(
+            "{name}: the input is empty: expected documents of `daskwire inspect --json --data`"
+        ));
     }
     match &arguments.output {
         Some(path) => {

@@ -94,7 +94,7 @@ fn shown(frame: &[u8], options: &Options) -> Value {
 }
 
 /// The body as a tree, and the path of each payload in it.
-fn body(
+pub(super) fn body(
     message: &Message<'_, &[u8]>,
     levels: &mut [Level],
     options: &Options,

@@ -62,7 +62,7 @@ impl fmt::Display for InspectError {
                 return f.write_str("the input is empty: no message at byte 0");
             }
             InspectErrorKind::Frame(error) => {
-                write!(f, "message at byte {}, frames: {error}", self.offset)?
+                write!(f, "message at byte {}, {error}", self.offset)?
             }
             InspectErrorKind::Message(error) => {
                 write!(f, "message at byte {}, {error}", self.offset)?

@@ -3,18 +3,25 @@
 use std::fmt::Write as _;
 
 use daskwire::display::Document;
-use daskwire::message::{Layout, Message, Payload, PayloadKind, Serializer, Workspace};
+use daskwire::message::{Layout, Level, Message, Payload, PayloadKind, Serializer, Workspace};
+use serde_json::Value;
 
-use super::json::{layout_name, merged};
-use super::{InspectErrorKind, Options, Recorded};
+use super::json::{self, layout_name, merged};
+use super::{Hooks, InspectErrorKind, Options, Recorded, tagged};
 
 type Result<T> = std::result::Result<T, InspectErrorKind>;
 
 /// Frames shown one by one; of a longer table the rest is summed up.
 const MOST_FRAMES: usize = 24;
 
+/// Payloads shown one by one; the rest is counted.
+const MOST_PAYLOADS: usize = 12;
+
 /// Characters of a document shown; the rest is counted.
 const MOST_TEXT: usize = 2000;
+
+/// Columns that a document is broken into lines for.
+const WIDTH: usize = 100;
 
 pub(super) fn describe(
     recorded: &Recorded<'_>,
@@ -25,7 +32,7 @@ pub(super) fn describe(
         &recorded.frames,
         recorded.layout,
         &options.reading,
-        |message, _levels| whole(recorded, options, message),
+        |message, levels| whole(recorded, options, message, levels),
     )?
 }
 
@@ -33,8 +40,12 @@ fn whole(
     recorded: &Recorded<'_>,
     options: &Options,
     message: Message<'_, &[u8]>,
+    levels: &mut [Level],
 ) -> Result<String> {
     message.check()?;
+    // Where each payload stands in the body.
+    let mut paths = vec![Value::Null; message.payload_count()];
+    json::body(&message, levels, options, &mut paths)?;
     let mut text = String::new();
     let op = message
         .op()
@@ -46,133 +57,184 @@ fn whole(
         format_args!(
             "message{op} at byte {}: {}, {} layout, {}\n",
             recorded.offset,
-            bytes(recorded.len),
+            size(recorded.len),
             layout_name(recorded.layout),
             count(frames.len(), "frame"),
         ),
     );
     if let Some(value) = recorded.prefix_value {
-        let all = recorded.len - 8;
-        let meaning = if value == all {
-            "all of it"
+        // PROTOCOL FRAME-7: what it covers is read at once, the rest frame by
+        // frame.
+        let meaning = if value == recorded.len - 8 {
+            "all that follows it"
         } else {
-            "read the rest frame by frame"
+            "a read hint, what is behind it comes frame by frame"
         };
         put(
             &mut text,
-            format_args!("  leading length {value}: {meaning}\n"),
+            format_args!("  leading length {value} B: {meaning}\n"),
         );
     }
-    put(
-        &mut text,
-        format_args!("  body  {}\n", clipped(message.body(), options)),
-    );
-    for (number, payload) in message.payloads().enumerate() {
-        describe_payload(&mut text, number, &payload?, options)?;
+    if let (Layout::Classic, Some(&header)) = (recorded.layout, frames.first())
+        && !header.is_empty()
+    {
+        document(&mut text, "  header ", header, options);
     }
-    let roles = roles(recorded.layout, &message)?;
-    for (index, frame) in frames.iter().enumerate().take(MOST_FRAMES) {
-        let role = roles.get(index).map_or("", String::as_str);
+    document(&mut text, "  body   ", message.body(), options);
+    let most = if options.data {
+        usize::MAX
+    } else {
+        MOST_PAYLOADS
+    };
+    for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
+        // Those that are not shown are still opened, to find what is wrong.
+        let shown = describe_payload(number, &payload?, path, options)?;
+        if number < most {
+            text.push_str(&shown);
+        }
+    }
+    if let Some(rest @ 1..) = paths.len().checked_sub(most) {
         put(
             &mut text,
-            format_args!(
-                "  frame {index:<3} {:>12}  {role}\n",
-                bytes(frame.len() as u64)
-            ),
+            format_args!("  and {}\n", count(rest, "more payload")),
         );
     }
-    if let Some(rest) = frames.get(MOST_FRAMES..).filter(|rest| !rest.is_empty()) {
-        let len = rest.iter().map(|frame| frame.len() as u64).sum();
-        put(
-            &mut text,
-            format_args!(
-                "  and {}, {}\n",
-                count(rest.len(), "more frame"),
-                bytes(len)
-            ),
-        );
-    }
+    frame_table(&mut text, recorded, options, &message)?;
     Ok(text)
 }
 
 fn describe_payload(
-    text: &mut String,
     number: usize,
     payload: &Payload<'_, &[u8]>,
+    path: &Value,
     options: &Options,
-) -> Result<()> {
-    let header = payload.header()?;
-    let what = match payload.kind() {
-        PayloadKind::Pickled => "pickle with its buffers".to_owned(),
-        PayloadKind::Serialized => {
-            let family = match header.serializer()? {
-                Serializer::Dask => "dask",
-                Serializer::Pickle => "pickle",
-                Serializer::Msgpack => "msgpack",
-                Serializer::Error => "error",
-                Serializer::Other(name) => name,
-                _ => "unknown",
-            };
-            let mut what = family.to_owned();
-            if header.is_collection()? {
-                let name = header.type_serialized()?.unwrap_or_default();
-                let elements = header.sub_headers()?.into_iter().flatten().count();
-                what = format!("{} of {}", name.escape_ascii(), count(elements, "element"));
-            }
-            for name in [header.type_name()?, header.dtype()?].into_iter().flatten() {
-                what.push(' ');
-                what.push_str(name);
-            }
-            if let Some(shape) = header.shape().ok().flatten() {
-                let shape: Vec<_> = shape.numbers().flatten().map(|n| n.to_string()).collect();
-                what.push_str(&format!(" shape ({})", shape.join(", ")));
-            }
-            what
-        }
-    };
+) -> Result<String> {
+    let path: Vec<String> = path
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(Value::to_string)
+        .collect();
+    let path = path.join(", ");
+    let what = what(payload)?;
+    let mut text = format!("  payload {number} at [{path}]: {what}\n");
     let wire: u64 = payload
         .frames()
         .iter()
         .map(|frame| frame.len() as u64)
         .sum();
     put(
-        text,
+        &mut text,
         format_args!(
-            "  payload {number}: {what}; {}, {}",
+            "    sent as {} in {}",
+            size(wire),
             count(payload.frames().len(), "frame"),
-            bytes(wire),
         ),
     );
-    let mut codecs: Vec<String> = Vec::new();
-    if let Some(list) = header.compression()? {
-        for name in list.codec_names() {
-            if let Some(name) = name? {
-                let name = String::from_utf8_lossy(name.as_bytes()).into_owned();
-                if !codecs.contains(&name) {
-                    codecs.push(name);
-                }
-            }
+    let mut names: Vec<String> = Vec::new();
+    for name in codecs(payload)?.into_iter().flatten() {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
-    if !codecs.is_empty() {
-        put(text, format_args!(" compressed by {}", codecs.join(", ")));
+    if !names.is_empty() {
+        put(
+            &mut text,
+            format_args!(", compressed by {}", names.join(" and ")),
+        );
     }
     if options.payloads {
         let (data, ends) = merged(payload)?;
         put(
-            text,
+            &mut text,
             format_args!(
-                ", {} of data in {}",
-                bytes(data.len() as u64),
+                "; holds {} in {}",
+                size(data.len() as u64),
                 count(ends.len(), "logical frame"),
             ),
         );
     }
     text.push('\n');
-    put(
-        text,
-        format_args!("    header {}\n", clipped(payload.header_bytes(), options)),
-    );
+    document(&mut text, "    header ", payload.header_bytes(), options);
+    Ok(text)
+}
+
+/// What a payload is, as its header has it.
+fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
+    let header = payload.header()?;
+    if payload.kind() == PayloadKind::Pickled {
+        return Ok("pickled with its buffers beside it".to_owned());
+    }
+    if header.is_collection()? {
+        let name = header.type_serialized()?.unwrap_or_default();
+        let elements = header.sub_headers()?.into_iter().flatten().count();
+        return Ok(format!(
+            "{} of {}, each serialized for itself",
+            name.escape_ascii(),
+            count(elements, "element"),
+        ));
+    }
+    let mut what = String::new();
+    for name in [header.type_name()?, header.dtype()?].into_iter().flatten() {
+        what.push_str(name);
+        what.push(' ');
+    }
+    if let Some(shape) = header.shape().ok().flatten() {
+        let shape: Vec<_> = shape.numbers().flatten().map(|n| n.to_string()).collect();
+        put(&mut what, format_args!("shape ({}) ", shape.join(", ")));
+    }
+    let family = match header.serializer()? {
+        Serializer::Dask => "dask",
+        Serializer::Pickle => "pickle",
+        Serializer::Msgpack => "msgpack",
+        Serializer::Error => return Ok("an error, for want of a serializer".to_owned()),
+        Serializer::Other(name) => name,
+        _ => "unknown",
+    };
+    put(&mut what, format_args!("serialized by {family}"));
+    Ok(what)
+}
+
+/// The codec of each of its frames.
+fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
+    let Some(list) = payload.header()?.compression()? else {
+        return Ok(Vec::new());
+    };
+    list.codec_names()
+        .map(|name| Ok(name?.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned())))
+        .collect()
+}
+
+/// Each frame: its length, what it is for, and what it is compressed by.
+fn frame_table(
+    text: &mut String,
+    recorded: &Recorded<'_>,
+    options: &Options,
+    message: &Message<'_, &[u8]>,
+) -> Result<()> {
+    let frames = &recorded.frames;
+    let roles = roles(recorded.layout, message)?;
+    let most = if options.data {
+        frames.len()
+    } else {
+        MOST_FRAMES
+    };
+    for (index, frame) in frames.iter().enumerate().take(most) {
+        let role = roles.get(index).map_or("", String::as_str);
+        let role = if role.is_empty() { "not used" } else { role };
+        let len = format!("{} B", frame.len());
+        put(text, format_args!("  frame {index:<3} {len:>12}  {role}\n"));
+        if options.data {
+            hex(text, frame);
+        }
+    }
+    if let Some(rest) = frames.get(most..).filter(|rest| !rest.is_empty()) {
+        let len = rest.iter().map(|frame| frame.len() as u64).sum();
+        put(
+            text,
+            format_args!("  and {}, {}\n", count(rest.len(), "more frame"), size(len)),
+        );
+    }
     Ok(())
 }
 
@@ -187,8 +249,16 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     match layout {
         Layout::Modern => set(0, "body".into()),
         Layout::Classic => {
+            let header = message.frames().first().copied().unwrap_or_default();
+            let body = match body_codec(header)? {
+                Some(codec) => {
+                    let len = message.body().len() as u64;
+                    format!("body, {} compressed by {codec}", size(len))
+                }
+                None => "body".into(),
+            };
             set(0, "header".into());
-            set(1, "body".into());
+            set(1, body);
             set(2, "headers of payloads".into());
         }
     }
@@ -198,20 +268,97 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
         if layout == Layout::Modern {
             set(first - 1, format!("header of payload {number}"));
         }
+        let codecs = codecs(&payload)?;
         for index in 0..payload.frames().len() {
-            set(first + index, format!("payload {number}"));
+            let codec = match codecs.get(index) {
+                Some(Some(codec)) => format!(", compressed by {codec}"),
+                _ => String::new(),
+            };
+            set(first + index, format!("payload {number}{codec}"));
         }
     }
     Ok(roles)
 }
 
-fn clipped(document: &[u8], options: &Options) -> String {
-    let text = Document::new(document).to_string();
-    if options.data || text.chars().count() <= MOST_TEXT {
-        return text;
+/// What a classic header says that the body is compressed by.
+fn body_codec(header: &[u8]) -> Result<Option<String>> {
+    if header.is_empty() {
+        return Ok(None);
     }
-    let shown: String = text.chars().take(MOST_TEXT).collect();
-    format!("{shown}… ({})", bytes(document.len() as u64))
+    let header = tagged(header, Hooks::None, true, 0)?;
+    Ok(header
+        .get("compression")
+        .and_then(Value::as_str)
+        .map(str::to_owned))
+}
+
+/// A document behind its label, in lines that fit a screen.
+fn document(text: &mut String, label: &str, document: &[u8], options: &Options) {
+    let mut shown = Document::new(document).to_string();
+    if !options.data
+        && let Some((end, _)) = shown.char_indices().nth(MOST_TEXT)
+    {
+        shown.truncate(end);
+        put(
+            &mut shown,
+            format_args!("… cut short, {} in all", size(document.len() as u64)),
+        );
+    }
+    let indent = " ".repeat(label.len() + 1);
+    put(text, format_args!("{label} "));
+    let mut column = indent.len();
+    for (index, part) in parts(&shown).enumerate() {
+        let len = part.chars().count();
+        if index != 0 && column + len > WIDTH {
+            // Each part but the last ends with the space behind its comma.
+            text.truncate(text.trim_end().len());
+            put(text, format_args!("\n{indent}"));
+            column = indent.len();
+        }
+        text.push_str(part);
+        column += len;
+    }
+    text.push('\n');
+}
+
+/// Cuts a document behind each comma that is not inside a text.
+fn parts(document: &str) -> impl Iterator<Item = &str> {
+    let (mut in_text, mut escaped, mut after_comma) = (false, false, false);
+    document.split_inclusive(move |character| {
+        let is_end = !in_text && after_comma && character == ' ';
+        after_comma = character == ',';
+        match character {
+            _ if escaped => escaped = false,
+            '\\' if in_text => escaped = true,
+            '"' => in_text = !in_text,
+            _ => {}
+        }
+        is_end
+    })
+}
+
+/// A frame as bytes and as ASCII, sixteen a line.
+fn hex(text: &mut String, frame: &[u8]) {
+    for (line, bytes) in frame.chunks(16).enumerate() {
+        put(text, format_args!("    {:06x} ", 16 * line));
+        for byte in bytes {
+            put(text, format_args!(" {byte:02x}"));
+        }
+        put(text, format_args!("{:1$}", "", 3 * (16 - bytes.len()) + 2));
+        text.extend(bytes.iter().map(|byte| match byte {
+            b' '..=b'~' => char::from(*byte),
+            _ => '.',
+        }));
+        text.push('\n');
+    }
+}
+
+/// An exact size, with a rounded one beside it where that is easier to grasp.
+fn size(len: u64) -> String {
+    match len {
+        0..10_000 => bytes(len),
+        _ => format!("{len} B ({})", bytes(len)),
+    }
 }
 
 pub(crate) fn count(number: usize, what: &str) -> String {
