@@ -18,6 +18,7 @@
 //! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
 //! | [`handshake`] | the first message of a comm, and what follows from it |
 //! | [`display`] | any bytes as text, for people |
+//! | [`transport`] | what a comm promises, whatever carries it |
 //!
 //! What is accepted from a peer is bounded by [`Limits`], everywhere. Errors
 //! say whose turn it is: [`BufferTooSmall`] is the caller's; an error with an
@@ -80,6 +81,7 @@ pub mod handshake;
 mod limits;
 pub mod message;
 pub mod msgpack;
+pub mod transport;
 
 pub use error::BufferTooSmall;
 pub use limits::Limits;
