@@ -101,6 +101,8 @@ pub async fn identity(
 ) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
     let options = Options {
         connect_timeout: patience,
+        // A person can try again.
+        connect_retry: false,
         handshake_timeout: patience,
         wire: Wire::Answer,
         ..Options::default()

@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use wire::Limits;
 use wire::frame::Prefix;
 use wire::handshake::{self, Handshake};
@@ -30,6 +29,9 @@ pub struct Options {
     /// How long making a connection may take, names and all. The handshake
     /// is not part of it.
     pub connect_timeout: Duration,
+    /// Whether to try again within that time while nobody listens, as Dask
+    /// does. Without it the first refusal is the answer.
+    pub connect_retry: bool,
     /// How long the handshake may take. Peers in Python can be busy for
     /// seconds before they look at a new connection; a short time here makes
     /// them look dead when they are only slow.
@@ -44,11 +46,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 30 seconds for each of connection and handshake, no compression (as
+    /// 30 seconds for each of connection and handshake, retries, no compression (as
     /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`].
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
+            connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
             compression: None,
             limits: Limits::HOST,
@@ -104,8 +107,17 @@ pub struct Agreement {
     pub layout: Layout,
 }
 
+/// The half of any stream that bytes arrive on.
+pub type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
+
+/// The half of any stream that bytes leave by.
+pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+
 /// A connection with messages on it, after the handshake.
-pub struct Comm<R = OwnedReadHalf, W = OwnedWriteHalf> {
+///
+/// Unless said otherwise the streams are boxed, so that comms over TCP, TLS,
+/// QUIC and all others have one type, and what is written for one takes all.
+pub struct Comm<R = ReadHalf, W = WriteHalf> {
     reader: CommReader<R>,
     writer: CommWriter<W>,
     agreement: Agreement,

@@ -6,8 +6,9 @@ use std::io;
 
 use wire::frame::{EncodeError, FrameError, Prefix};
 use wire::handshake::HandshakeError;
+use wire::transport::TransportError;
 
-use crate::Address;
+use crate::{Address, Scheme};
 
 /// Why a comm cannot be had, or is over.
 ///
@@ -54,6 +55,11 @@ pub enum CommError {
         address: Address,
         /// What the system said.
         error: io::Error,
+    },
+    /// This package does not carry comms of this scheme, or not on this system.
+    Scheme {
+        /// The scheme of the address.
+        scheme: Scheme,
     },
     /// The connection broke.
     Io(io::Error),
@@ -135,6 +141,9 @@ impl fmt::Display for CommError {
                 write!(f, "cannot connect to {address}: {error}")
             }
             Self::Bind { address, error } => write!(f, "cannot listen on {address}: {error}"),
+            Self::Scheme { scheme } => {
+                write!(f, "comms over {scheme}:// are not available here")
+            }
             Self::Io(error) => write!(f, "the connection failed: {error}"),
         }
     }
@@ -162,7 +171,23 @@ impl fmt::Display for Closed {
     }
 }
 
-impl core::error::Error for CommError {}
+impl core::error::Error for CommError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Frame(error) => Some(error),
+            Self::Handshake(error) => Some(error),
+            Self::Encode(error) => Some(error),
+            Self::Connect { error, .. } | Self::Bind { error, .. } | Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl TransportError for CommError {
+    fn is_closed(&self) -> bool {
+        self.is_closed()
+    }
+}
 
 impl From<Closed> for CommError {
     fn from(closed: Closed) -> Self {

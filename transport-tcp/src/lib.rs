@@ -56,12 +56,13 @@ mod address;
 mod comm;
 mod error;
 mod frames;
+mod inproc;
 mod net;
 mod reader;
 mod writer;
 
-pub use address::{Address, AddressError};
-pub use comm::{Agreement, Comm, Options, Role, Wire};
+pub use address::{Address, AddressError, Scheme};
+pub use comm::{Agreement, Comm, Options, ReadHalf, Role, Wire, WriteHalf};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use net::{Incoming, Listener, connect};

@@ -3,12 +3,11 @@
 use core::fmt;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::tcp::OwnedReadHalf;
 use wire::Limits;
-use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Wanted};
+use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Prelude, Wanted};
 
 use crate::frames::{Arriving, Frames};
-use crate::{Closed, CommError};
+use crate::{Closed, CommError, ReadHalf};
 
 /// Read ahead at first, in bytes: most messages are smaller, and thousands of
 /// comms may be idle with a buffer each.
@@ -24,7 +23,7 @@ const KEPT_FRAME_COUNT: usize = 512;
 ///
 /// Small messages are taken from a small buffer, several with one read; large
 /// frames are read straight into memory that becomes the frame.
-pub struct CommReader<R = OwnedReadHalf> {
+pub struct CommReader<R = ReadHalf> {
     io: R,
     input: Input,
     prefix: Prefix,
@@ -69,6 +68,9 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
         if self.failed {
             return Err(Closed::Earlier.into());
+        }
+        if self.decoder.wanted()? == Wanted::Nothing {
+            self.decoder.reset();
         }
         let outcome = self.read_next().await;
         self.failed = outcome.is_err();
@@ -175,6 +177,65 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.input.bytes.capacity() + self.arriving.capacity()
+    }
+}
+
+impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> {
+    type Error = CommError;
+
+    async fn read_message<B: FrameBuffers + Send>(
+        &mut self,
+        frames: &mut B,
+    ) -> Result<Option<usize>, CommError> {
+        if self.failed {
+            return Err(Closed::Earlier.into());
+        }
+        if self.decoder.wanted()? == Wanted::Nothing {
+            // The last message, which was left for `prelude`.
+            self.decoder.reset();
+        }
+        let outcome = self.read_into(frames).await;
+        self.failed = outcome.is_err();
+        outcome
+    }
+
+    fn prelude(&self) -> Option<Prelude<'_>> {
+        match self.decoder.wanted() {
+            Ok(Wanted::Nothing) => self.decoder.prelude(),
+            _ => None,
+        }
+    }
+}
+
+impl<R: AsyncRead + Unpin> CommReader<R> {
+    async fn read_into<B: FrameBuffers>(
+        &mut self,
+        frames: &mut B,
+    ) -> Result<Option<usize>, CommError> {
+        loop {
+            let space = self.decoder.space(frames)?;
+            if space.is_empty() {
+                return Ok(self.decoder.prelude().map(|prelude| prelude.frame_count()));
+            }
+            let count = if !self.input.is_empty() {
+                self.input.take_into(space)
+            } else if space.len() < self.input.capacity {
+                if !self.input.fill(&mut self.io).await? {
+                    return if self.decoder.is_idle() {
+                        Ok(None)
+                    } else {
+                        Err(self.truncated())
+                    };
+                }
+                continue;
+            } else {
+                match self.io.read(space).await.map_err(CommError::Io)? {
+                    0 => return Err(self.truncated()),
+                    count => count,
+                }
+            };
+            self.decoder.advance(count)?;
+        }
     }
 }
 
