@@ -54,6 +54,8 @@
 
 mod address;
 mod comm;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod frames;
 mod inproc;

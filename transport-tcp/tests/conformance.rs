@@ -1,0 +1,56 @@
+//! The battery, for each transport of this package.
+
+use daskwire_tcp::conformance::{Transport, battery};
+use daskwire_tcp::{Address, CommReader, CommWriter, Listener, Options, connect};
+
+/// Comms of one scheme, all from one listener.
+struct Scheme {
+    listener: Listener,
+    address: Address,
+}
+
+impl Scheme {
+    async fn new(address: &str) -> Self {
+        let address = address.parse().expect("an address");
+        let listener = Listener::bind(&address, Options::default())
+            .await
+            .expect("it can be listened on");
+        let address = listener.local_address().expect("it is bound");
+        Self { listener, address }
+    }
+}
+
+impl Transport for Scheme {
+    type Reader = CommReader;
+    type Writer = CommWriter;
+
+    async fn pair(&self) -> [(CommReader, CommWriter); 2] {
+        let options = Options::default();
+        let far = async { self.listener.accept().await?.handshake().await };
+        let (near, far) = tokio::join!(connect(&self.address, &options), far);
+        [near, far].map(|comm| comm.expect("a comm").split())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tcp_over_ipv4() {
+    battery(&Scheme::new("tcp://127.0.0.1:0").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tcp_over_ipv6() {
+    battery(&Scheme::new("tcp://[::1]:0").await).await;
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn unix_sockets() {
+    let path = std::env::temp_dir().join(format!("daskwire-{}.sock", std::process::id()));
+    battery(&Scheme::new(&format!("unix://{}", path.display())).await).await;
+    assert!(!path.exists(), "the socket is left behind");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn within_the_process() {
+    battery(&Scheme::new("inproc://conformance").await).await;
+}
