@@ -6,13 +6,15 @@ use std::time::Duration;
 use daskwire_peer::relay::{Options, Passed, RelayError, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 
+type Outcome = Result<(Passed, Passed), RelayError>;
+
 /// Both ends of a relay whose pipes hold `room` bytes, and its outcome.
 fn between(
     room: usize,
 ) -> (
     DuplexStream,
     DuplexStream,
-    tokio::task::JoinHandle<Result<(Passed, Passed), RelayError>>,
+    tokio::task::JoinHandle<Outcome>,
 ) {
     let (near, near_end) = duplex(room);
     let (far, far_end) = duplex(room);
