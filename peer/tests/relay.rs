@@ -9,13 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 type Outcome = Result<(Passed, Passed), RelayError>;
 
 /// Both ends of a relay whose pipes hold `room` bytes, and its outcome.
-fn between(
-    room: usize,
-) -> (
-    DuplexStream,
-    DuplexStream,
-    tokio::task::JoinHandle<Outcome>,
-) {
+fn between(room: usize) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Outcome>) {
     let (near, near_end) = duplex(room);
     let (far, far_end) = duplex(room);
     let task =

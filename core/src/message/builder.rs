@@ -75,7 +75,7 @@ impl<'a> Shard<'a> {
 
 /// A frame in pieces of `shard_len` bytes at most, each a whole number of items
 /// of `item_len` bytes, as Dask splits it: a frame that is not longer stays in
-/// one piece, even if it is empty (PROTOCOL SPLIT-1).
+/// one piece, even if it is empty (PROTOCOL SPLIT-1, SPLIT-2).
 ///
 /// ```
 /// use daskwire::message::shards;
@@ -221,7 +221,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// `entries` are the header's own entries, with encoded values: what
     /// [`PayloadHeader`] reads, without the entries about frames, which are
-    /// added here (PROTOCOL HEADER-1). Frames longer than `shard_len` bytes are
+    /// added here (PROTOCOL MODERN-3, CLASSIC-8). Frames longer than `shard_len` bytes are
     /// split; see [`SHARD_LEN`].
     ///
     /// # Errors
@@ -339,8 +339,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// be. Its frames are not decoded, decompressed or copied.
     ///
     /// To a peer of the same layout the header goes as it is, so that the
-    /// payload arrives byte for byte. Into the other layout the header is
-    /// rewritten (PROTOCOL FORWARD-3): what it says about frames is put in the
+    /// payload arrives byte for byte, compressed by whoever made it
+    /// (PROTOCOL FORWARD-1, FORWARD-2, FORWARD-3 and COMPRESS-10). Into the other
+    /// layout the header is rewritten (PROTOCOL FORWARD-5, FORWARD-6): what it says about frames is put in the
     /// other words, and a type's own entries move into or out of `sub-header`.
     ///
     /// # Errors
@@ -403,7 +404,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.body.token(token);
             }
             Item::Set(count) => {
-                // PROTOCOL BODY-4
+                // PROTOCOL BODY-3
                 self.body.map(2).str("__Set__").bool(true);
                 self.body.str("as-list").array(count);
             }
@@ -445,7 +446,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(slots.get(..count).unwrap_or_default())
     }
 
-    /// The payload header of the classic layout (PROTOCOL CLASSIC-4).
+    /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
     fn payload_header(
         &mut self,
         body: &[u8],
@@ -521,7 +522,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<(), BuildError> {
         match self.layout {
             Layout::Modern => {
-                // PROTOCOL MODERN-2
+                // PROTOCOL MODERN-2, MODERN-5: the next frame that is free.
                 let key: &[u8] = match kind {
                     PayloadKind::Serialized => b"\xae__Serialized__",
                     PayloadKind::Pickled => b"\xab__Pickled__",
@@ -540,7 +541,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                     };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
-                // PROTOCOL CLASSIC-7: the reader replaces what is there.
+                // PROTOCOL CLASSIC-6: the reader replaces what is there.
                 self.body.nil();
             }
         }
@@ -697,7 +698,8 @@ fn own_entries<'a>(
     header.entries().filter(|(key, _)| !is_common(key))
 }
 
-/// Kept whatever the layout.
+/// Kept whatever the layout. What is a serializer's own is not translated
+/// beyond where it stands (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
 
 const fn not_convertible<R>(reason: &'static str) -> Result<R, BuildError> {
@@ -714,7 +716,7 @@ fn regrouped(error: MessageError) -> BuildError {
     }
 }
 
-/// A classic header in modern words (PROTOCOL FORWARD-3).
+/// A classic header in modern words (PROTOCOL FORWARD-5).
 struct ToModern<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,
@@ -903,7 +905,7 @@ fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// A modern header in classic words (PROTOCOL FORWARD-3).
+/// A modern header in classic words (PROTOCOL FORWARD-6).
 struct ToClassic<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,

@@ -9,7 +9,9 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 ///
 /// Dask's own entries have methods; every other entry is kept and found by
 /// [`get`](Self::get). Entries that are missing are `None`, since which ones a
-/// release writes has changed (PROTOCOL HEADER-1). The same type reads the
+/// release writes has changed (PROTOCOL HEADER-1). Families whose frames
+/// say all have no entries of their own here: bytes (PROTOCOL HEADER-5),
+/// msgpack (PROTOCOL HEADER-9), errors (PROTOCOL HEADER-10). The same type reads the
 /// header of an element of a collection, see
 /// [`sub_headers`](Self::sub_headers).
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +23,8 @@ pub struct PayloadHeader<'a> {
     at: usize,
 }
 
-/// Which family of functions wrote a payload and reads it again (PROTOCOL
-/// HEADER-2).
+/// Which family of functions wrote a payload and reads it again
+/// (PROTOCOL HEADER-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Serializer<'a> {
@@ -249,7 +251,7 @@ impl<'a> PayloadHeader<'a> {
         self.text("type")
     }
 
-    /// What selects the decoder: a pickled class; for a collection (see
+    /// What selects the decoder (PROTOCOL HEADER-3): a pickled class; for a collection (see
     /// [`is_collection`](Self::is_collection)) one of the words `list`,
     /// `tuple`, `set` and `dict`, as bytes.
     ///
@@ -325,7 +327,8 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// Whether each buffer was writeable: booleans or nil. One for each
-    /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0).
+    /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0;
+    /// PROTOCOL HEADER-8).
     ///
     /// # Errors
     ///
@@ -348,7 +351,7 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// Whether the payload is a collection whose elements were serialized one
-    /// by one (PROTOCOL HEADER-7).
+    /// by one (PROTOCOL HEADER-11).
     ///
     /// # Errors
     ///
@@ -389,7 +392,7 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// The entries that are the type's own: the map `sub-header` since
-    /// 2021.11.0, among all others before.
+    /// 2021.11.0, among all others before (PROTOCOL HEADER-4).
     ///
     /// # Errors
     ///
@@ -411,7 +414,7 @@ impl<'a> PayloadHeader<'a> {
             return Ok(None);
         };
         let mut reader = Reader::new(value);
-        // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-8).
+        // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-6).
         if matches!(reader.peek(), Ok(Token::Array(2))) {
             let _ = (reader.token(), reader.token());
         }
@@ -419,7 +422,8 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// The shape of an array as it is stored, in elements: numbers. Where
-    /// `broadcast_to` is present in [`own`](Self::own), the array is larger.
+    /// `broadcast_to` is present in [`own`](Self::own), the array is larger
+    /// (PROTOCOL HEADER-7).
     ///
     /// # Errors
     ///
