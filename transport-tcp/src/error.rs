@@ -103,9 +103,13 @@ impl CommError {
                 io::ErrorKind::BrokenPipe
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkDown
+                    | io::ErrorKind::NetworkUnreachable
                     | io::ErrorKind::NotConnected
                     | io::ErrorKind::TimedOut
                     | io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::WriteZero
             ),
             _ => false,
         }

@@ -11,6 +11,8 @@ struct Scheme {
 
 impl Scheme {
     async fn new(address: &str) -> Self {
+        // Two sockets for each of 2,000 comms, in four tests at once.
+        rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
         let address = address.parse().expect("an address");
         let listener = Listener::bind(&address, Options::default())
             .await
@@ -29,6 +31,10 @@ impl Transport for Scheme {
         let far = async { self.listener.accept().await?.handshake().await };
         let (near, far) = tokio::join!(connect(&self.address, &options), far);
         [near, far].map(|comm| comm.expect("a comm").split())
+    }
+
+    fn comm_count(&self) -> usize {
+        2000
     }
 }
 
