@@ -205,10 +205,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
     let reader = move |io| CommReader::new(io, Prefix::U64, limits);
     let writer = |io| CommWriter::new(io, Prefix::U64);
     let mut codec = LengthDelimitedCodec::builder();
-    let codec = codec
-        .max_frame_length(1 << 30)
-        .length_field_length(8)
-        .clone();
+    let codec = *codec.max_frame_length(1 << 30).length_field_length(8);
     let raw = |io| Raw {
         io,
         buffer: vec![1; len],

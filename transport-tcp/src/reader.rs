@@ -97,10 +97,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                     let missing = len - filled;
                     let prelude = || self.decoder.prelude();
                     let count = if !self.input.is_empty() {
-                        let bytes = self.input.take(missing);
+                        let bytes = self.input.peek(missing);
                         let room = self.arriving.room(index, len, bytes.len(), prelude)?;
-                        room.extend_from_slice(bytes);
-                        bytes.len()
+                        let count = room.put(bytes);
+                        self.input.take(count);
+                        count
                     } else if missing < self.input.capacity {
                         if !self.input.fill(&mut self.io).await? {
                             return Err(self.truncated());
@@ -108,9 +109,8 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                         continue;
                     } else {
                         let room = self.arriving.room(index, len, 1, prelude)?;
-                        // The limit keeps the next message out of this frame.
-                        let mut io = (&mut self.io).take(missing as u64);
-                        match io.read_buf(room).await.map_err(CommError::Io)? {
+                        let read = room.read(&mut self.io, missing);
+                        match read.await.map_err(CommError::Io)? {
                             0 => return Err(self.truncated()),
                             count => count,
                         }
@@ -286,18 +286,21 @@ impl Input {
         self.bytes().is_empty()
     }
 
-    fn take(&mut self, at_most: usize) -> &[u8] {
-        let start = self.taken;
-        let end = self.bytes.len().min(start.saturating_add(at_most));
-        self.taken = end;
-        self.bytes.get(start..end).unwrap_or_default()
+    fn peek(&self, at_most: usize) -> &[u8] {
+        let bytes = self.bytes();
+        bytes.get(..at_most).unwrap_or(bytes)
+    }
+
+    fn take(&mut self, count: usize) {
+        self.taken += count;
     }
 
     fn take_into(&mut self, space: &mut [u8]) -> usize {
-        let bytes = self.take(space.len());
-        let (place, _) = space.split_at_mut(bytes.len());
-        place.copy_from_slice(bytes);
-        place.len()
+        let bytes = self.peek(space.len());
+        let count = bytes.len();
+        space[..count].copy_from_slice(bytes);
+        self.take(count);
+        count
     }
 
     /// Reads once, and tells whether there was anything to read. Cancel safe.
