@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use daskwire::Limits;
 use daskwire::compression::{
-    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
+    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, Zlib, Zstd, decompress,
 };
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
@@ -433,10 +433,10 @@ fn block(random: &mut Random, seed: usize) -> Vec<u8> {
     block
 }
 
-/// lz4 and snappy of Python read our blocks, and we read theirs, zlib's and
-/// zstd's.
+/// Dask's own decompressors read our blocks, and we read those of its
+/// compressors.
 ///
-/// PROTOCOL COMPRESS-1
+/// PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and COMPRESS-4
 #[test]
 fn blocks_are_read_in_both_directions() {
     let mut peer = Peer::spawn(Environment::Current, "compression_peer.py", &[]);
@@ -456,9 +456,11 @@ fn blocks_are_read_in_both_directions() {
             assert_eq!(out, data, "{codec}, block {seed}");
         }
         let (mut lz4_table, mut snappy_table) = (Lz4Table::new(), SnappyTable::new());
-        let ours: [&mut dyn Compression; 2] = [
+        let ours: [&mut dyn Compression; 4] = [
             &mut Lz4::new(&mut lz4_table),
             &mut Snappy::new(&mut snappy_table),
+            &mut Zlib::new(),
+            &mut Zstd::new(),
         ];
         for compression in ours {
             let codec = compression.codec();
@@ -487,7 +489,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// A payload that we split and compressed is what real Dask unpickles.
 ///
-/// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-5
+/// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-7
 #[test]
 fn real_dask_opens_what_we_split_and_compress() {
     let data = vec![7_u8; 70_000];
