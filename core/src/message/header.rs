@@ -153,7 +153,7 @@ impl<'a> PayloadHeader<'a> {
     fn typed<R>(
         &self,
         key: &'static str,
-        expected: Kind,
+        expected: &'static str,
         read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
     ) -> Result<Option<R>, MessageError> {
         let Some((value, at)) = self.find(key) else {
@@ -165,7 +165,7 @@ impl<'a> PayloadHeader<'a> {
             Err(Malformed {
                 kind: MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange,
                 ..
-            }) => Err(self.entry_kind(at, key, words(expected))),
+            }) => Err(self.entry_kind(at, key, expected)),
             Err(error) => Err(MessageError::new(
                 self.frame,
                 at.saturating_add(error.at),
@@ -191,17 +191,17 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn text(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
-        self.typed(key, Kind::Str, |reader| {
+        self.typed(key, words(Kind::Str), |reader| {
             reader.str().map(|text| text.to_str())
         })
     }
 
     fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
-        self.typed(key, Kind::Integer, Reader::u64)
+        self.typed(key, "an integer of 0 or more", Reader::u64)
     }
 
     fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
-        let list = self.typed(key, Kind::Array, |reader| {
+        let list = self.typed(key, words(Kind::Array), |reader| {
             let left = reader.array()?;
             Ok((*reader, left))
         })?;
@@ -259,7 +259,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor text.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("type-serialized", Kind::Bin, |reader| {
+        self.typed("type-serialized", words(Kind::Bin), |reader| {
             match reader.peek()? {
                 Token::Str(text) => Ok(text.as_bytes()),
                 _ => reader.bin(),
@@ -347,7 +347,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("pickled-obj", Kind::Bin, Reader::bin)
+        self.typed("pickled-obj", words(Kind::Bin), Reader::bin)
     }
 
     /// Whether the payload is a collection whose elements were serialized one
@@ -357,7 +357,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.typed("is-collection", Kind::Bool, Reader::bool)?;
+        let found = self.typed("is-collection", words(Kind::Bool), Reader::bool)?;
         Ok(found.unwrap_or_default())
     }
 

@@ -636,6 +636,11 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 if have != wanted {
                     return Err(fault);
                 }
+                // Empty frames behind the last can be nothing else than its own.
+                while last && next_is_empty(&self.sub_frames, payload) {
+                    self.sub_frames.next();
+                    count = count.saturating_add(1);
+                }
                 self.next = first.saturating_add(count);
                 Ok((first, count))
             }
