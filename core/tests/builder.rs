@@ -10,8 +10,9 @@ use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::frame::{Envelope, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, MessageError,
-    MessageErrorKind, Payload, PayloadKind, Pending, Reading, SHARD_LEN, Serializer, Shard, shards,
+    Buffers, BuildError, Item, ItemList, Layout, Level, Message, MessageBuilder, MessageError,
+    MessageErrorKind, Payload, PayloadHeader, PayloadKind, Pending, Reading, SHARD_LEN, Serializer,
+    Shard, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
 use support::{LIMITS, Random, Room, Vector, cut, in_parallel, is_frame, merged, vector, vectors};
@@ -162,7 +163,7 @@ fn are_same_slices(some: &[&[u8]], others: &[&[u8]]) -> bool {
 }
 
 /// The value of an entry that is a list of numbers.
-fn numbers_of(list: Option<daskwire::message::ItemList<'_>>) -> Option<Vec<u64>> {
+fn numbers_of(list: Option<ItemList<'_>>) -> Option<Vec<u64>> {
     list.map(|list| list.numbers().map(Result::unwrap).collect())
 }
 
@@ -518,6 +519,34 @@ fn crossed(
         (logical, missing) => panic!("{name}: {missing:?}, {logical:?}"),
     }
     let logical_count = after.logical_count().unwrap();
+    // One flag for each frame in classic words, the pickle included; in modern
+    // ones for each buffer, and only where a reader looks.
+    let flags = |header: &PayloadHeader<'_>| -> Vec<Option<bool>> {
+        let list = header.writeable().unwrap();
+        list.into_iter().flat_map(ItemList::flags).collect()
+    };
+    let is_pickle = new.serializer() == Ok(Serializer::Pickle);
+    let mut expected = flags(&old);
+    match after.layout() {
+        Layout::Modern => {
+            if is_pickle && expected.len() == logical_count {
+                expected.remove(0);
+            }
+            let count = match new.serializer() {
+                Ok(Serializer::Pickle) => logical_count - 1,
+                Ok(Serializer::Dask) => logical_count,
+                _ => 0,
+            };
+            expected.resize(count, Some(true));
+        }
+        Layout::Classic => {
+            if is_pickle {
+                expected.insert(0, None);
+            }
+            expected.resize(logical_count, None);
+        }
+    }
+    assert_eq!(flags(&new), expected, "{name}");
     let wire_count = after.frames().len() as u64;
     match after.layout() {
         Layout::Modern => {
@@ -535,10 +564,66 @@ fn crossed(
             assert_eq!(new.count(), Ok(Some(wire_count)), "{name}");
             let lengths = numbers_of(new.lengths().unwrap()).unwrap();
             assert_eq!(lengths.len(), logical_count, "{name}");
-            let flags = new.writeable().unwrap().unwrap();
-            assert_eq!(flags.count_left() as usize, logical_count, "{name}");
             assert!(new.get("sub-header").is_none(), "{name}");
         }
+    }
+}
+
+// PROTOCOL FORWARD-6, FORWARD-7 and HEADER-8
+/// Every entry of a few headers, in the words of the other layout.
+#[test]
+fn headers_are_put_in_the_words_of_the_other_layout() {
+    let class =
+        b"\xc4\x20\x80\x05\x95\x15\0\0\0\0\0\0\0\x8c\x05numpy\x94\x8c\x07ndarray\x94\x93\x94.";
+    let array = encoded(|writer| {
+        writer.map(10).str("serializer").str("dask");
+        writer.str("type").str("numpy.ndarray");
+        writer.str("type-serialized").encoded(class);
+        writer.str("dtype").array(2).u64(0).str("<f8");
+        writer.str("shape").array(1).u64(5);
+        writer.str("strides").array(1).u64(8);
+        writer.str("writeable").array(1).bool(true);
+        writer.str("lengths").array(1).u64(40);
+        writer.str("compression").array(1).nil();
+        writer.str("count").u64(1);
+    });
+    let class = b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.";
+    // 1.14.0 says the type by name alone, and the element type bare.
+    let named = encoded(|writer| {
+        writer.map(8).str("serializer").str("dask");
+        writer.str("type").str("numpy.ndarray");
+        writer.str("type-serialized").bin(class);
+        writer.str("sub-header").map(4);
+        writer.str("dtype").array(2).u64(0).str("<f8");
+        writer.str("strides").array(1).u64(8);
+        writer.str("shape").array(1).u64(5);
+        writer.str("writeable").array(1).bool(true);
+        writer.str("split-num-sub-frames").array(1).u64(1);
+        writer.str("split-offsets").array(1).u64(0);
+        writer.str("compression").array(1).nil();
+        writer.str("num-sub-frames").u64(1);
+    });
+    for (name, expected) in [
+        ("modern-nosplit-2026.8.0/docs-get-data-ones5", array),
+        ("classic-1.14.0/docs-get-data-ones5", named),
+    ] {
+        let vector = vector(name);
+        let frames = vector.frames();
+        let mut room = Room::new();
+        let (message, levels) = room
+            .open(&frames, vector.layout(), &vector.reading())
+            .unwrap();
+        let to = other(vector.layout());
+        let mut store = Store::ample();
+        let built = store.pass_on(&message, levels, to).unwrap();
+        let mut room = Room::new();
+        let (message, _) = room.open(&built, to, &READING).unwrap();
+        let header = message.payload(0).unwrap().header_bytes();
+        assert_eq!(
+            header.escape_ascii().to_string(),
+            expected.escape_ascii().to_string(),
+            "{name}"
+        );
     }
 }
 
@@ -1602,6 +1687,33 @@ fn where_there_was_no_room_nothing_was_written() {
         assert_eq!(found, expected, "{layout:?}");
         assert_eq!(payloads, [[b"a"]]);
     }
+}
+
+/// A pickle that leaves its header takes a slot more.
+#[test]
+fn a_pickle_that_becomes_a_frame_needs_room_for_it() {
+    let mut store = Store::ample();
+    let modern = store
+        .build(Layout::Modern, |builder| {
+            builder.payload(PayloadKind::Pickled, PICKLED, &[b"a", b"b"], SHARD_LEN)?;
+            Ok(())
+        })
+        .unwrap();
+    let mut room = Room::new();
+    let (message, _) = room.open(&modern, Layout::Modern, &READING).unwrap();
+    let payload = message.payload(0).unwrap();
+    let mut store = Store::new(Size { slots: 5, ..AMPLE });
+    let built = store.build(Layout::Classic, |builder| {
+        let short = BufferTooSmall {
+            needed: 6,
+            available: 5,
+        };
+        let error = builder.forward(&payload).map(|_| ());
+        assert_eq!(error, Err(BuildError::Slots(short)));
+        builder.body().nil();
+        Ok(())
+    });
+    assert_eq!(built.unwrap(), [&b""[..], b"\xc0"]);
 }
 
 #[test]
