@@ -750,8 +750,8 @@ fn own_entries<'a>(
     header.entries().filter(|(key, _)| !is_common(key))
 }
 
-/// Kept whatever the layout. What is a serializer's own is not translated
-/// beyond where it stands (PROTOCOL FORWARD-7).
+/// Kept whatever the layout; all else moves between a header and its
+/// `sub-header` (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
 
 const fn not_convertible<R>(reason: &'static str) -> Result<R, BuildError> {
