@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daskwire_tcp::tls::rustls::client::Resumption;
+use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
 use daskwire_tcp::tls::rustls::crypto::{CryptoProvider, ring};
 use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
-use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use daskwire_tcp::tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use daskwire_tcp::tls::rustls::version::{TLS12, TLS13};
 use daskwire_tcp::tls::rustls::{
@@ -532,6 +533,28 @@ async fn certificates_are_refused_on_both_sides_and_both_learn_why() {
             assert!(!refused.is_closed(), "{name}");
             assert!((refusal.why)(&tls_error(Err(refused))), "{name}");
         }
+    }
+}
+
+/// The signature is over every bit that means something, and DER has one form.
+#[test]
+fn version_1_with_any_bit_changed_is_refused() {
+    let provider = ring::default_provider();
+    let verifier = Verifier::new(certificates(CA), &provider).unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let verify = |certificate: &[u8]| {
+        let certificate = CertificateDer::from(certificate);
+        verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
+    };
+    let der = certificates(V1_CERT).remove(0);
+    verify(&der).unwrap();
+    for bit in 0..der.len() * 8 {
+        let mut changed = der.to_vec();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(verify(&changed).is_err(), "bit {bit}");
+    }
+    for len in 0..der.len() {
+        assert!(verify(&der[..len]).is_err(), "{len} bytes");
     }
 }
 

@@ -96,7 +96,7 @@ impl Tls {
             client,
             server,
             server_name: None,
-            authorities: "its TLS configuration".into(),
+            authorities: "the TLS configuration of this side".into(),
         }
     }
 

@@ -195,7 +195,12 @@ impl TlsSettings {
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         let mut tls = Tls::from_configs(Arc::new(client), Arc::new(server));
-        tls.authorities = format!("{} (ca-file; {authorities} in it)", self.ca_file).into();
+        let count = if authorities == 1 {
+            "1 certificate".to_owned()
+        } else {
+            format!("{authorities} certificates")
+        };
+        tls.authorities = format!("{} (ca-file, {count})", self.ca_file).into();
         Ok(tls)
     }
 
