@@ -18,7 +18,7 @@ use daskwire::message::{
     Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
-use daskwire_peer::identity::identity;
+use daskwire_peer::identity::{identity, options};
 use daskwire_peer::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_tcp::{Address, Options as CommOptions, Wire, connect};
 use serde_json::{Value, json};
@@ -563,7 +563,7 @@ fn a_real_scheduler_says_who_it_is() {
     let scheduler = support::scheduler_with_workers(2);
     let address: Address = scheduler.address().parse().expect("an address");
     let (answer, agreement) = runtime()
-        .block_on(identity(&address, Duration::from_secs(30)))
+        .block_on(identity(&address, &options(Duration::from_secs(30))))
         .expect("an identity");
     assert_eq!(answer.kind, "Scheduler");
     assert_eq!(answer.address, scheduler.address());

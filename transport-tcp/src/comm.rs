@@ -32,7 +32,7 @@ pub struct Options {
     /// Whether to try again within that time while nobody listens, as Dask
     /// does. Without it the first refusal is the answer.
     pub connect_retry: bool,
-    /// How long the handshake may take. Peers in Python can be busy for
+    /// How long the handshake may take, with that of TLS where there is one. Peers in Python can be busy for
     /// seconds before they look at a new connection; a short time here makes
     /// them look dead when they are only slow.
     pub handshake_timeout: Duration,
@@ -43,11 +43,14 @@ pub struct Options {
     pub limits: Limits,
     /// Which form of the wire to use.
     pub wire: Wire,
+    /// Certificates and keys for `tls://` addresses.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::Tls>,
 }
 
 impl Default for Options {
     /// 30 seconds for each of connection and handshake, retries, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`].
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no TLS.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
@@ -56,6 +59,8 @@ impl Default for Options {
             compression: None,
             limits: Limits::HOST,
             wire: Wire::Auto,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 }

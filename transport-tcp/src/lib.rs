@@ -1,4 +1,4 @@
-//! Comms over TCP: the connections that Dask's schedulers, workers and clients
+//! Comms over TCP and TLS: the connections that Dask's schedulers, workers and clients
 //! keep between them, for [tokio].
 //!
 //! A *comm* is one connection with messages on it, after a handshake. Messages
@@ -39,9 +39,17 @@
 //! * Before the handshake it gets [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE)
 //!   and a deadline, afterwards the limits of [`Options`]. Memory grows with
 //!   what arrives, never with what is announced.
-//! * Nothing here is encrypted or authenticated, as in Dask without TLS:
-//!   whoever reaches the port is in. Bind to the loopback or to a network that
-//!   you trust.
+//! * Over `tcp://` nothing is encrypted or authenticated, as in Dask without
+//!   TLS: whoever reaches the port is in. Bind to the loopback or to a network
+//!   that you trust, or use `tls://`; the module [`tls`] says whom that lets
+//!   in.
+//!
+//! # Features
+//!
+//! * `tls`: the module [`tls`] and `tls://` addresses, with the crypto provider
+//!   of the caller;
+//! * `ring` (default), `aws-lc-rs`: a crypto provider. `ring` is used if both
+//!   are on.
 //!
 //! # Other streams
 //!
@@ -61,6 +69,8 @@ mod frames;
 mod inproc;
 mod net;
 mod reader;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod writer;
 
 pub use address::{Address, AddressError, Scheme};

@@ -11,6 +11,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use crate::inproc::{InprocListener, InprocStream};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 use crate::{Address, Comm, CommError, Options, Phase, ReadHalf, Role, Scheme, WriteHalf};
 
 /// The first pause between two attempts to connect is shorter than this; the
@@ -33,6 +35,8 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// * [`CommError::Connect`] with what the last attempt met;
 /// * [`CommError::Timeout`] if the last attempt met nothing at all;
 /// * [`CommError::Scheme`] for a scheme that this package does not carry;
+/// * `CommError::NoTls` for a `tls` address without settings, and
+///   `CommError::Tls` if TLS fails, which is not tried again;
 /// * as [`Comm::establish`].
 pub async fn connect(address: &Address, options: &Options) -> Result<Comm, CommError> {
     let stream = connect_stream(address, options).await?;
@@ -50,7 +54,7 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
     loop {
         let until = deadline.min(Instant::now() + patience);
         patience = after;
-        match tokio::time::timeout_at(until, Stream::connect(address)).await {
+        match tokio::time::timeout_at(until, Stream::connect(address, options)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Attempt::Fatal(error))) => return Err(error),
             Ok(Err(Attempt::Failed(error))) => last = Some(error),
@@ -99,15 +103,25 @@ impl From<io::Error> for Attempt {
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
+    /// With the address that was asked for, or that of the peer if it asked.
+    #[cfg(feature = "tls")]
+    Tls(TcpStream, Tls, Address),
     #[cfg(unix)]
     Unix(UnixStream, Address),
     Inproc(InprocStream),
 }
 
 impl Stream {
-    async fn connect(address: &Address) -> Result<Self, Attempt> {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
+    async fn connect(address: &Address, options: &Options) -> Result<Self, Attempt> {
         Ok(match address.scheme() {
             Scheme::Tcp => Self::Tcp(TcpStream::connect((address.host(), address.port())).await?),
+            #[cfg(feature = "tls")]
+            Scheme::Tls => {
+                let tls = tls(address, options).map_err(Attempt::Fatal)?;
+                let stream = TcpStream::connect((address.host(), address.port())).await?;
+                Self::Tls(stream, tls, address.clone())
+            }
             #[cfg(unix)]
             Scheme::Unix => Self::Unix(UnixStream::connect(address.path()).await?, address.clone()),
             Scheme::Inproc => Self::Inproc(InprocStream::connect(address).await?),
@@ -118,6 +132,8 @@ impl Stream {
     fn peer_address(&self) -> io::Result<Address> {
         Ok(match self {
             Self::Tcp(stream) => stream.peer_addr()?.into(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream, ..) => Address::new(Scheme::Tls, stream.peer_addr()?),
             #[cfg(unix)]
             Self::Unix(_, address) => address.clone(),
             Self::Inproc(stream) => stream.peer.clone(),
@@ -137,6 +153,28 @@ impl Stream {
                 let halves = stream.into_split();
                 (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
             }
+            #[cfg(feature = "tls")]
+            Self::Tls(stream, tls, host) => {
+                set_options(&stream).map_err(CommError::Io)?;
+                let local = stream.local_addr().map_err(CommError::Io)?;
+                let peer = stream.peer_addr().map_err(CommError::Io)?;
+                ends = (
+                    Address::new(Scheme::Tls, local),
+                    Address::new(Scheme::Tls, peer),
+                );
+                // Both handshakes within the time of one.
+                let after = options.handshake_timeout;
+                let both = async {
+                    let (reader, writer) = tls.establish(stream, role, &host).await?;
+                    let outcome = Comm::establish(reader, writer, ends, role, options).await;
+                    outcome.map_err(|error| tls.explain(error, role))
+                };
+                let outcome = tokio::time::timeout(after, both).await;
+                return outcome.unwrap_or(Err(CommError::Timeout {
+                    phase: Phase::Handshake,
+                    after,
+                }));
+            }
             #[cfg(unix)]
             Self::Unix(stream, address) => {
                 ends = (address.clone(), address);
@@ -153,6 +191,14 @@ impl Stream {
     }
 }
 
+/// The settings of TLS, which this address needs.
+#[cfg(feature = "tls")]
+fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
+    options.tls.clone().ok_or_else(|| CommError::NoTls {
+        address: address.clone(),
+    })
+}
+
 /// Waits for connections.
 #[derive(Debug)]
 pub struct Listener {
@@ -163,6 +209,8 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
+    #[cfg(feature = "tls")]
+    Tls(TcpListener, Tls),
     #[cfg(unix)]
     Unix(UnixListener, UnixPath),
     Inproc(InprocListener),
@@ -189,6 +237,7 @@ impl Listener {
     /// # Errors
     ///
     /// * [`CommError::Bind`];
+    /// * `CommError::NoTls` for a `tls` address without settings;
     /// * [`CommError::Scheme`] for a scheme that this package does not carry.
     pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
         let failed = |error| CommError::Bind {
@@ -196,13 +245,11 @@ impl Listener {
             error,
         };
         let socket = match address.scheme() {
-            Scheme::Tcp => {
-                let host = match address.host() {
-                    "" => "0.0.0.0",
-                    host => host,
-                };
-                let socket = TcpListener::bind((host, address.port())).await;
-                Socket::Tcp(socket.map_err(failed)?)
+            Scheme::Tcp => Socket::Tcp(bind(address).await.map_err(failed)?),
+            #[cfg(feature = "tls")]
+            Scheme::Tls => {
+                let tls = tls(address, &options)?;
+                Socket::Tls(bind(address).await.map_err(failed)?, tls)
             }
             #[cfg(unix)]
             Scheme::Unix => {
@@ -230,6 +277,11 @@ impl Listener {
     pub async fn accept(&self) -> Result<Incoming, CommError> {
         let stream = match &self.socket {
             Socket::Tcp(socket) => Stream::Tcp(socket.accept().await.map_err(CommError::Io)?.0),
+            #[cfg(feature = "tls")]
+            Socket::Tls(socket, tls) => {
+                let (stream, peer) = socket.accept().await.map_err(CommError::Io)?;
+                Stream::Tls(stream, tls.clone(), Address::new(Scheme::Tls, peer))
+            }
             #[cfg(unix)]
             Socket::Unix(socket, UnixPath(address)) => {
                 let (stream, _) = socket.accept().await.map_err(CommError::Io)?;
@@ -251,11 +303,23 @@ impl Listener {
     pub fn local_address(&self) -> Result<Address, CommError> {
         Ok(match &self.socket {
             Socket::Tcp(socket) => socket.local_addr().map_err(CommError::Io)?.into(),
+            #[cfg(feature = "tls")]
+            Socket::Tls(socket, _) => {
+                Address::new(Scheme::Tls, socket.local_addr().map_err(CommError::Io)?)
+            }
             #[cfg(unix)]
             Socket::Unix(_, UnixPath(address)) => address.clone(),
             Socket::Inproc(socket) => socket.address().clone(),
         })
     }
+}
+
+async fn bind(address: &Address) -> io::Result<TcpListener> {
+    let host = match address.host() {
+        "" => "0.0.0.0",
+        host => host,
+    };
+    TcpListener::bind((host, address.port())).await
 }
 
 /// A connection that was accepted, before its handshake.
@@ -271,7 +335,8 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// As [`Comm::establish`]; the connection is closed then.
+    /// As [`Comm::establish`], and `CommError::Tls` if TLS fails; the connection
+    /// is closed then.
     pub async fn handshake(self) -> Result<Comm, CommError> {
         self.stream.establish(Role::Listener, &self.options).await
     }

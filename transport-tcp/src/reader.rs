@@ -144,10 +144,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         self.decoder = FrameDecoder::new(prefix, Vec::new(), limits);
     }
 
-    /// The first 8 bytes of the stream, without taking them.
+    /// The first 8 bytes of the stream, without taking them. They are not
+    /// those of TLS.
     pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
         loop {
-            if let Some(first) = self.input.bytes().first_chunk() {
+            let bytes = self.input.bytes();
+            if is_tls(bytes) {
+                return Err(CommError::PeerSpeaksTls);
+            }
+            if let Some(first) = bytes.first_chunk() {
                 return Ok(*first);
             }
             if !self.input.fill(&mut self.io).await? {
@@ -255,6 +260,13 @@ impl FrameBuffers for NoFrames {
     fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
         None
     }
+}
+
+/// Whether this is the beginning of TLS: a handshake, or an alert of a peer that
+/// expected one. As the length of a message, or a number of frames, it would
+/// be beyond the limits of a handshake.
+const fn is_tls(first: &[u8]) -> bool {
+    matches!(first, [0x15 | 0x16, 3, 1..=4, ..])
 }
 
 /// What was read ahead.

@@ -301,7 +301,7 @@ async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
         ),
         (
             b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03aaaaaaaaaa",
-            "frames announced",
+            "the peer speaks TLS",
         ),
         (&[0; 16], "no frames"),
         (&not_a_map, "a handshake is a map, this is an array"),
