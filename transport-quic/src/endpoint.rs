@@ -786,7 +786,7 @@ fn client_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
         .map_err(unsuitable)?;
     let tls = QuicClientConfig::try_from(tls).map_err(unsuitable)?;
     let mut config = quinn::ClientConfig::new(Arc::new(tls));
-    config.transport_config(settings.transport());
+    config.transport_config(settings.to_transport_config());
     Ok(Some(config))
 }
 
@@ -806,7 +806,7 @@ fn server_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
     let tls = QuicServerConfig::try_from(tls).map_err(unsuitable)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
     config
-        .transport_config(settings.transport())
+        .transport_config(settings.to_transport_config())
         .migration(settings.migration)
         .max_incoming(settings.max_incoming)
         .incoming_buffer_size(settings.incoming_buffer_len)

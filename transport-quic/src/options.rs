@@ -141,8 +141,11 @@ impl Default for QuicOptions {
 }
 
 impl QuicOptions {
-    /// PROTOCOL QUIC-21 to QUIC-24.
-    pub(crate) fn transport(&self) -> Arc<TransportConfig> {
+    /// What these settings are to quinn: [`Self::transport`], or what the
+    /// others come to.
+    //
+    // PROTOCOL QUIC-7, QUIC-18 to QUIC-22, QUIC-24
+    pub fn to_transport_config(&self) -> Arc<TransportConfig> {
         if let Some(transport) = &self.transport {
             return Arc::clone(transport);
         }

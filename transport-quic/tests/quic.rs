@@ -488,6 +488,54 @@ async fn a_dropped_comm_is_closed_by_an_error() {
     assert!(their_second.read_message().await.unwrap().is_some());
 }
 
+/// PROTOCOL QUIC-10, QUIC-12, QUIC-14, QUIC-15, seen by quinn alone.
+#[tokio::test]
+async fn the_connection_ends_with_a_code_that_says_how() {
+    let authority = Authority::new();
+    let mut tls = authority.server(true);
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let raw = quinn::Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = Address::new(daskwire_quic::Scheme::Quic, raw.local_addr().unwrap());
+    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    for (is_closed, code) in [(true, 1_u32), (false, 2)] {
+        let accepting = async {
+            let connection = raw.accept().await.unwrap().await.unwrap();
+            let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+            // Its own handshake will do as ours.
+            let handshake = receive.read_chunk(1_000, true).await.unwrap().unwrap();
+            send.write_all(&handshake.bytes).await.unwrap();
+            (connection, send, receive)
+        };
+        let options = Options::default();
+        let (comm, theirs) = tokio::join!(ours.connect(&address, &options), accepting);
+        let (mut comm, (connection, mut send, mut receive)) = (comm.unwrap(), theirs);
+        if is_closed {
+            comm.close().await.unwrap();
+            drop(comm);
+            receive.read_to_end(0).await.unwrap();
+            // Nobody reads this any more, and it is received all the same.
+            send.write_all(b"late").await.unwrap();
+            send.finish().unwrap();
+        } else {
+            drop(comm);
+            let error = receive.read_to_end(0).await.unwrap_err();
+            assert!(error.to_string().contains("error 2"), "{error}");
+            assert_eq!(send.stopped().await.unwrap(), Some(2_u32.into()));
+        }
+        match timeout(Duration::from_secs(5), connection.closed())
+            .await
+            .unwrap()
+        {
+            quinn::ConnectionError::ApplicationClosed(close) => {
+                assert_eq!(close.error_code, code.into());
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn closing_what_the_peer_will_not_read_says_so() {
     let (ours, theirs, address) = endpoints(quick()).await;
