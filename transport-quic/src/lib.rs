@@ -14,7 +14,7 @@
 //! use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
 //! use daskwire_quic::{CommError, Endpoint, Options, QuicOptions, Tls};
 //!
-//! // A certificate that is its own authority. Others are asked of by nobody here.
+//! // A certificate that is its own authority. Of clients none is asked here.
 //! let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
 //! let certificate = own.cert.der().clone();
 //! let key = own.signing_key.serialize_der().try_into()?;
