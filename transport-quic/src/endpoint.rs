@@ -9,9 +9,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_tcp::{
-    Address, Closed, Comm, CommError, Options, Phase, ReadHalf, Role, Scheme, WriteHalf,
-};
+use daskwire_tcp::{Address, Closed, Comm, CommError, Connection, Options, Phase, Role, Scheme};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -235,6 +233,35 @@ impl Endpoint {
         options: &Options,
         priority: Priority,
     ) -> Result<Comm, CommError> {
+        self.connect_and(address, options, priority, Handshake)
+            .await
+    }
+
+    /// A new stream to `address`, without the handshake of Dask. The peer does
+    /// not see it before something was written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::connect`], but for those of the handshake.
+    pub async fn connect_bytes(
+        &self,
+        address: &Address,
+        options: &Options,
+        priority: Priority,
+    ) -> Result<Connection, CommError> {
+        self.connect_and(address, options, priority, NoHandshake)
+            .await
+    }
+
+    /// Opens a stream, with the retries that are left, and does something with
+    /// it.
+    async fn connect_and<T: Then>(
+        &self,
+        address: &Address,
+        options: &Options,
+        priority: Priority,
+        then: T,
+    ) -> Result<T::Outcome, CommError> {
         if address.scheme() != Scheme::Quic {
             let scheme = address.scheme();
             return Err(CommError::Scheme { scheme });
@@ -253,8 +280,9 @@ impl Endpoint {
                 Ok(Ok(opened)) => {
                     let live = Arc::clone(&opened.live);
                     let is_fresh = opened.is_fresh;
-                    let error = match self.establish(opened, options, priority).await {
-                        Ok(comm) => return Ok(comm),
+                    let connection = self.bytes(opened, priority)?;
+                    let error = match then.finish(connection, options).await {
+                        Ok(outcome) => return Ok(outcome),
                         Err(error) => error,
                     };
                     match (&error, live.connection.close_reason()) {
@@ -378,17 +406,15 @@ impl Endpoint {
         self.quinn.wait_idle().await;
     }
 
-    async fn establish(
-        &self,
-        opened: Opened,
-        options: &Options,
-        priority: Priority,
-    ) -> Result<Comm, CommError> {
-        let ends = ends(&self.quinn, &opened.live.connection).map_err(CommError::Io)?;
+    fn bytes(&self, opened: Opened, priority: Priority) -> Result<Connection, CommError> {
+        let (local, peer) = ends(&self.quinn, &opened.live.connection).map_err(CommError::Io)?;
         opened.sender.set_priority(priority.of_stream());
-        let reader: ReadHalf = Box::new(opened.receiver);
-        let writer: WriteHalf = Box::new(opened.sender);
-        Comm::establish(reader, writer, ends, Role::Connector, options).await
+        Ok(Connection {
+            reader: Box::new(opened.receiver),
+            writer: Box::new(opened.sender),
+            local,
+            peer,
+        })
     }
 
     /// A new stream to `address`.
@@ -702,6 +728,37 @@ impl Acceptor {
     }
 }
 
+/// What becomes of a stream that was opened.
+trait Then: Sync {
+    type Outcome;
+
+    fn finish(
+        &self,
+        connection: Connection,
+        options: &Options,
+    ) -> impl Future<Output = Result<Self::Outcome, CommError>> + Send;
+}
+
+struct Handshake;
+
+impl Then for Handshake {
+    type Outcome = Comm;
+
+    async fn finish(&self, connection: Connection, options: &Options) -> Result<Comm, CommError> {
+        connection.handshake(Role::Connector, options).await
+    }
+}
+
+struct NoHandshake;
+
+impl Then for NoHandshake {
+    type Outcome = Connection;
+
+    async fn finish(&self, connection: Connection, _: &Options) -> Result<Connection, CommError> {
+        Ok(connection)
+    }
+}
+
 /// A comm that was accepted, before its handshake.
 #[must_use = "a comm ends when this is dropped"]
 pub struct Incoming {
@@ -728,16 +785,25 @@ impl Incoming {
     ///
     /// As [`Comm::establish`]; the comm ends then.
     pub async fn handshake_with_priority(self, priority: Priority) -> Result<Comm, CommError> {
+        let options = self.options.clone();
+        let connection = self.bytes(priority);
+        connection.handshake(Role::Listener, &options).await
+    }
+
+    /// The stream without the handshake of Dask.
+    pub fn bytes(self, priority: Priority) -> Connection {
         self.sender.set_priority(priority.of_stream());
         let peer = self.peer_address();
         // Not every system says at which of its addresses a packet arrived.
         let local = self.live.connection.local_ip();
         let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let local = canonical(SocketAddr::new(local, self.local_port));
-        let ends = (Address::new(Scheme::Quic, local), peer);
-        let reader: ReadHalf = Box::new(self.receiver);
-        let writer: WriteHalf = Box::new(self.sender);
-        Comm::establish(reader, writer, ends, Role::Listener, &self.options).await
+        Connection {
+            reader: Box::new(self.receiver),
+            writer: Box::new(self.sender),
+            local: Address::new(Scheme::Quic, local),
+            peer,
+        }
     }
 
     /// The address of the other end.

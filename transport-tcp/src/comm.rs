@@ -32,9 +32,10 @@ pub struct Options {
     /// Whether to try again within that time while nobody listens, as Dask
     /// does. Without it the first refusal is the answer.
     pub connect_retry: bool,
-    /// How long the handshake may take, with that of TLS where there is one. Peers in Python can be busy for
-    /// seconds before they look at a new connection; a short time here makes
-    /// them look dead when they are only slow.
+    /// How long the handshake may take, with that of TLS where there is one.
+    /// Peers in Python can be busy for seconds before they look at a new
+    /// connection; a short time here makes them look dead when they are only
+    /// slow.
     pub handshake_timeout: Duration,
     /// The codec to ask for, by its name on the wire. It is used if the peer
     /// asks for the same and is on another host. Name only what you have.
@@ -117,6 +118,43 @@ pub type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
 
 /// The half of any stream that bytes leave by.
 pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+
+/// A connection before the handshake of Dask: bytes in both directions.
+///
+/// For what passes bytes on, and for what does the handshake in its own way.
+/// Comms come from [`connect`](crate::connect) and
+/// [`Incoming::handshake`](crate::Incoming::handshake).
+pub struct Connection {
+    /// The half that bytes arrive on.
+    pub reader: ReadHalf,
+    /// The half that bytes leave by.
+    pub writer: WriteHalf,
+    /// The address of this end.
+    pub local: Address,
+    /// The address of the other end.
+    pub peer: Address,
+}
+
+impl Connection {
+    /// Does the handshake.
+    ///
+    /// # Errors
+    ///
+    /// As [`Comm::establish`].
+    pub async fn handshake(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+        let ends = (self.local, self.peer);
+        Comm::establish(self.reader, self.writer, ends, role, options).await
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("local", &format_args!("{}", self.local))
+            .field("peer", &format_args!("{}", self.peer))
+            .finish_non_exhaustive()
+    }
+}
 
 /// A connection with messages on it, after the handshake.
 ///

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 use crate::inproc::{InprocListener, InprocStream};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
-use crate::{Address, Comm, CommError, Options, Phase, ReadHalf, Role, Scheme, WriteHalf};
+use crate::{
+    Address, Comm, CommError, Connection, Options, Phase, ReadHalf, Role, Scheme, WriteHalf,
+};
 
 /// The first pause between two attempts to connect is shorter than this; the
 /// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
@@ -41,6 +43,16 @@ const BACKOFF: Duration = Duration::from_millis(10);
 pub async fn connect(address: &Address, options: &Options) -> Result<Comm, CommError> {
     let stream = connect_stream(address, options).await?;
     stream.establish(Role::Connector, options).await
+}
+
+/// Makes a connection as [`connect`] does, without the handshake of Dask.
+///
+/// # Errors
+///
+/// As [`connect`], but for those of the handshake.
+pub async fn connect_bytes(address: &Address, options: &Options) -> Result<Connection, CommError> {
+    let stream = connect_stream(address, options).await?;
+    stream.open(Role::Connector, options).await
 }
 
 async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, CommError> {
@@ -141,53 +153,78 @@ impl Stream {
     }
 
     async fn establish(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+        #[cfg(feature = "tls")]
+        if let Self::Tls(_, tls, _) = &self {
+            let tls = tls.clone();
+            // Both handshakes within the time of one.
+            let after = options.handshake_timeout;
+            let both = async {
+                let connection = self.open(role, options).await?;
+                let outcome = connection.handshake(role, options).await;
+                outcome.map_err(|error| tls.explain(error, role))
+            };
+            let outcome = tokio::time::timeout(after, both).await;
+            return outcome.unwrap_or(Err(late(after)));
+        }
+        self.open(role, options)
+            .await?
+            .handshake(role, options)
+            .await
+    }
+
+    /// The bytes of it, behind TLS where there is one.
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
+    async fn open(self, role: Role, options: &Options) -> Result<Connection, CommError> {
         let reader: ReadHalf;
         let writer: WriteHalf;
-        let ends;
+        let (local, peer);
         match self {
             Self::Tcp(stream) => {
                 set_options(&stream).map_err(CommError::Io)?;
-                let local = stream.local_addr().map_err(CommError::Io)?;
-                let peer = stream.peer_addr().map_err(CommError::Io)?;
-                ends = (local.into(), peer.into());
+                local = stream.local_addr().map_err(CommError::Io)?.into();
+                peer = stream.peer_addr().map_err(CommError::Io)?.into();
                 let halves = stream.into_split();
                 (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
             }
             #[cfg(feature = "tls")]
             Self::Tls(stream, tls, host) => {
                 set_options(&stream).map_err(CommError::Io)?;
-                let local = stream.local_addr().map_err(CommError::Io)?;
-                let peer = stream.peer_addr().map_err(CommError::Io)?;
-                ends = (
-                    Address::new(Scheme::Tls, local),
-                    Address::new(Scheme::Tls, peer),
-                );
-                // Both handshakes within the time of one.
+                let end = |address| Address::new(Scheme::Tls, address);
+                local = end(stream.local_addr().map_err(CommError::Io)?);
+                peer = end(stream.peer_addr().map_err(CommError::Io)?);
                 let after = options.handshake_timeout;
-                let both = async {
-                    let (reader, writer) = tls.establish(stream, role, &host).await?;
-                    let outcome = Comm::establish(reader, writer, ends, role, options).await;
-                    outcome.map_err(|error| tls.explain(error, role))
+                let handshake = tls.establish(stream, role, &host);
+                (reader, writer) = match tokio::time::timeout(after, handshake).await {
+                    Ok(outcome) => outcome?,
+                    Err(_) => return Err(late(after)),
                 };
-                let outcome = tokio::time::timeout(after, both).await;
-                return outcome.unwrap_or(Err(CommError::Timeout {
-                    phase: Phase::Handshake,
-                    after,
-                }));
             }
             #[cfg(unix)]
             Self::Unix(stream, address) => {
-                ends = (address.clone(), address);
+                (local, peer) = (address.clone(), address);
                 let halves = stream.into_split();
                 (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
             }
             Self::Inproc(stream) => {
-                ends = (stream.local, stream.peer);
+                (local, peer) = (stream.local, stream.peer);
                 let halves = tokio::io::split(stream.bytes);
                 (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
             }
         }
-        Comm::establish(reader, writer, ends, role, options).await
+        Ok(Connection {
+            reader,
+            writer,
+            local,
+            peer,
+        })
+    }
+}
+
+#[cfg(feature = "tls")]
+const fn late(after: Duration) -> CommError {
+    CommError::Timeout {
+        phase: Phase::Handshake,
+        after,
     }
 }
 
@@ -339,6 +376,15 @@ impl Incoming {
     /// is closed then.
     pub async fn handshake(self) -> Result<Comm, CommError> {
         self.stream.establish(Role::Listener, &self.options).await
+    }
+
+    /// The connection without the handshake of Dask; that of TLS is done.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`] if the peer is gone, and those of TLS.
+    pub async fn bytes(self) -> Result<Connection, CommError> {
+        self.stream.open(Role::Listener, &self.options).await
     }
 
     /// The address of the other end.
