@@ -26,6 +26,17 @@ pub struct Tls {
     pub server: Option<Arc<rustls::ServerConfig>>,
 }
 
+impl From<&daskwire_tcp::tls::Tls> for Tls {
+    /// What comms over TLS use, so that the same settings, certificates and
+    /// verifier serve `tls://` and `quic://`.
+    fn from(tls: &daskwire_tcp::tls::Tls) -> Self {
+        Self {
+            client: Some(Arc::clone(tls.client_config())),
+            server: Some(Arc::clone(tls.server_config())),
+        }
+    }
+}
+
 /// How QUIC is spoken: every setting of an [`Endpoint`](crate::Endpoint)
 /// beside those of its comms ([`Options`](daskwire_tcp::Options)).
 ///

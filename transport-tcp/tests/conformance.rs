@@ -7,18 +7,27 @@ use daskwire_tcp::{Address, CommReader, CommWriter, Listener, Options, connect};
 struct Scheme {
     listener: Listener,
     address: Address,
+    options: Options,
 }
 
 impl Scheme {
     async fn new(address: &str) -> Self {
+        Self::with_options(address, Options::default()).await
+    }
+
+    async fn with_options(address: &str, options: Options) -> Self {
         // Two sockets for each of 2,000 comms, in four tests at once.
         rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
         let address = address.parse().expect("an address");
-        let listener = Listener::bind(&address, Options::default())
+        let listener = Listener::bind(&address, options.clone())
             .await
             .expect("it can be listened on");
         let address = listener.local_address().expect("it is bound");
-        Self { listener, address }
+        Self {
+            listener,
+            address,
+            options,
+        }
     }
 }
 
@@ -27,9 +36,8 @@ impl Transport for Scheme {
     type Writer = CommWriter;
 
     async fn pair(&self) -> [(CommReader, CommWriter); 2] {
-        let options = Options::default();
         let far = async { self.listener.accept().await?.handshake().await };
-        let (near, far) = tokio::join!(connect(&self.address, &options), far);
+        let (near, far) = tokio::join!(connect(&self.address, &self.options), far);
         [near, far].map(|comm| comm.expect("a comm").split())
     }
 
@@ -46,6 +54,20 @@ async fn tcp_over_ipv4() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tcp_over_ipv6() {
     battery(&Scheme::new("tcp://[::1]:0").await).await;
+}
+
+#[cfg(feature = "ring")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tls() {
+    // One certificate for all, which is its own authority.
+    let pem = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/self-signed.pem");
+    let pem = std::path::Path::new(pem);
+    let tls = daskwire_tcp::tls::TlsSettings::new(pem, pem).build();
+    let options = Options {
+        tls: Some(tls.expect("a certificate and its key")),
+        ..Options::default()
+    };
+    battery(&Scheme::with_options("tls://127.0.0.1:0", options).await).await;
 }
 
 #[cfg(unix)]
