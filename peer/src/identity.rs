@@ -6,9 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire::message::{Layout, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
-use daskwire_tcp::{Address, Comm, CommError, Options, Wire, connect};
+use daskwire_tcp::{Address, Comm, CommError, Options, Wire};
 
 use crate::inspect::text::{bytes, count};
+use crate::net::Connector;
 
 /// What a scheduler says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -130,12 +131,15 @@ pub async fn identity(
     options: &Options,
 ) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
     let patience = options.handshake_timeout;
-    let mut comm = connect(address, options).await?;
+    let connector = Connector::new(options.clone());
+    let mut comm = connector.connect(address).await?;
     let answer = tokio::time::timeout(patience, ask(&mut comm))
         .await
         .map_err(|_| IdentityError::Timeout(patience))??;
     let agreement = comm.agreement().clone();
     comm.close().await?;
+    drop(comm);
+    connector.close().await;
     Ok((answer, agreement))
 }
 

@@ -5,4 +5,5 @@
 pub mod encode;
 pub mod identity;
 pub mod inspect;
+pub mod net;
 pub mod relay;

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -10,6 +11,8 @@ use daskwire::frame::Prefix;
 use daskwire::message::Layout;
 use daskwire_peer::encode::{Target, documents};
 use daskwire_peer::inspect::{Inspector, Options};
+use daskwire_peer::net::{Connector, Listener};
+use daskwire_peer::relay::{Passed, RelayError};
 use daskwire_tcp::tls::{Tls, TlsSettings};
 use daskwire_tcp::{Address, Scheme};
 
@@ -29,6 +32,8 @@ enum Command {
     Encode(Encode),
     /// Ask a scheduler who it is and which workers it has
     Identity(Identity),
+    /// Pass messages on unopened, between any two transports
+    Relay(Relay),
 }
 
 /// What stands in front of the frames of a message.
@@ -95,7 +100,8 @@ struct Encode {
 
 #[derive(Debug, Args)]
 struct Identity {
-    /// The scheduler, as tcp://HOST:PORT or tls://HOST:PORT
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// quic://HOST:PORT
     address: String,
     /// Seconds to wait for each of connection, handshake and answer
     #[arg(long, default_value_t = 10)]
@@ -104,13 +110,25 @@ struct Identity {
     tls: TlsArguments,
 }
 
+#[derive(Debug, Args)]
+struct Relay {
+    /// Where to listen: tcp://, tls:// or quic://HOST:PORT, or unix://PATH
+    #[arg(long, value_name = "ADDRESS")]
+    listen: String,
+    /// Where to connect to for each connection that comes
+    #[arg(long, value_name = "ADDRESS")]
+    connect: String,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
 /// As the commands of Dask have them.
 #[derive(Debug, Args)]
 struct TlsArguments {
-    /// For tls://: the certificates of the authorities to believe, a PEM file
+    /// For tls:// and quic://: the certificates of the authorities to believe, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca_file: Option<PathBuf>,
-    /// For tls://: the certificate to show, a PEM file
+    /// For tls:// and quic://: the certificate to show, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
     tls_cert: Option<PathBuf>,
     /// The key of the certificate, a PEM file; without this option, the file of
@@ -120,9 +138,14 @@ struct TlsArguments {
 }
 
 impl TlsArguments {
-    fn tls(&self, address: &Address) -> Result<Option<Tls>, String> {
+    /// For comms at all of these addresses.
+    fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>, String> {
+        let needs = |address: &&&Address| {
+            let scheme = address.scheme();
+            scheme == Scheme::Tls || scheme == Scheme::Quic
+        };
         let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
-            if address.scheme() == Scheme::Tls {
+            if let Some(address) = addresses.iter().find(needs) {
                 return Err(format!(
                     "{address} needs TLS: give --tls-ca-file and --tls-cert, \
                      and --tls-key if the key is not in the file of the certificate"
@@ -131,9 +154,11 @@ impl TlsArguments {
             return Ok(None);
         };
         // Whoever gives these does not expect to send anything in the clear.
-        if address.scheme() != Scheme::Tls {
+        if !addresses.iter().any(|address| needs(&address)) {
+            let address = addresses.first().map(ToString::to_string);
             return Err(format!(
-                "options for TLS are given, and {address} is without; use a tls:// address"
+                "options for TLS are given, and {} is without; use a tls:// address",
+                address.unwrap_or_default()
             ));
         }
         let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
@@ -191,6 +216,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Inspect(arguments) => inspect(&arguments),
         Command::Encode(arguments) => encode(&arguments),
         Command::Identity(arguments) => identity(&arguments),
+        Command::Relay(arguments) => relay(&arguments),
     }
 }
 
@@ -323,7 +349,7 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
     let options = daskwire_tcp::Options {
-        tls: arguments.tls.tls(&address)?,
+        tls: arguments.tls.tls(&[&address])?,
         ..daskwire_peer::identity::options(patience)
     };
     let asked = daskwire_peer::identity::identity(&address, &options);
@@ -350,4 +376,38 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .lock()
         .write_all(table.as_bytes())
         .map_err(|error| format!("standard output: {error}"))
+}
+
+fn relay(arguments: &Relay) -> Result<(), String> {
+    let parse = |text: &String| text.parse().map_err(|error| format!("{text}: {error}"));
+    let (listen, connect): (Address, Address) =
+        (parse(&arguments.listen)?, parse(&arguments.connect)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let options = daskwire_tcp::Options {
+        tls: arguments.tls.tls(&[&listen, &connect])?,
+        ..daskwire_tcp::Options::default()
+    };
+    runtime.block_on(async {
+        let connector = Arc::new(Connector::new(options.clone()));
+        let listener = Listener::bind(&listen, options).await;
+        let listener = listener.map_err(|error| error.to_string())?;
+        let bound = listener.local_address().map_err(|error| error.to_string())?;
+        eprintln!("daskwire: passing on from {bound} to {connect}");
+        let told = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
+            Ok((there, back)) => {
+                let (there, back): (Passed, Passed) = (there, back);
+                eprintln!(
+                    "daskwire: {peer} has ended: {} messages, {} bytes there; {} messages, {} bytes back",
+                    there.message_count, there.len, back.message_count, back.len
+                );
+            }
+            Err(error) => eprintln!("daskwire: {peer} is cut off: {error}"),
+        };
+        let options = daskwire_peer::relay::Options::default();
+        let served = daskwire_peer::relay::serve(&listener, connector, &connect, options, told);
+        served.await.map_err(|error| error.to_string())
+    })
 }

@@ -11,10 +11,14 @@
 use core::fmt;
 use core::time::Duration;
 use std::io;
+use std::sync::Arc;
 
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::detect_prefix;
+use daskwire_tcp::{Address, CommError};
+
+use crate::net::{Connector, Listener};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Bytes that are under way at once in each direction.
@@ -67,6 +71,14 @@ pub enum RelayError {
     Frame(FrameError),
     /// A connection broke.
     Io(io::Error),
+    /// There was no connection to begin with.
+    Comm(CommError),
+}
+
+impl From<CommError> for RelayError {
+    fn from(error: CommError) -> Self {
+        Self::Comm(error)
+    }
 }
 
 impl fmt::Display for RelayError {
@@ -75,6 +87,7 @@ impl fmt::Display for RelayError {
             Self::Timeout { after } => write!(f, "no handshake came within {after:?}"),
             Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
+            Self::Comm(error) => error.fmt(f),
         }
     }
 }
@@ -117,6 +130,46 @@ where
         pass_on(near.0, far.1, options),
         pass_on(far.0, near.1, options)
     )
+}
+
+/// Accepts connections until the listener fails, and for each makes one to
+/// `to` and passes on what comes, both ways. `told` hears of every end.
+///
+/// # Errors
+///
+/// What made listening impossible. Connections that fail are told of, and end.
+pub async fn serve(
+    listener: &Listener,
+    connector: Arc<Connector>,
+    to: &Address,
+    options: Options,
+    told: impl Fn(&Address, Result<(Passed, Passed), RelayError>) + Send + Sync + 'static,
+) -> Result<(), CommError> {
+    let told = Arc::new(told);
+    loop {
+        let incoming = match listener.accept().await {
+            Ok(incoming) => incoming,
+            // Mostly too many open files, which passes.
+            Err(CommError::Io(error)) if error.kind() != io::ErrorKind::NotConnected => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (connector, to, told) = (Arc::clone(&connector), to.clone(), Arc::clone(&told));
+        tokio::spawn(async move {
+            let mut from = to.clone();
+            let outcome = async {
+                let near = incoming.bytes().await?;
+                from = near.peer.clone();
+                let far = connector.connect_bytes(&to).await?;
+                let (near, far) = ((near.reader, near.writer), (far.reader, far.writer));
+                relay(near, far, &options).await
+            };
+            let outcome = outcome.await;
+            told(&from, outcome);
+        });
+    }
 }
 
 /// One direction.

@@ -1,0 +1,195 @@
+//! Connecting and listening at addresses of any scheme, so that swapping one
+//! transport for another is changing an address.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
+use daskwire_tcp::{Address, Comm, CommError, Connection, Options, Scheme, Wire};
+
+/// Makes comms to addresses of any scheme.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), daskwire_tcp::CommError> {
+/// use daskwire_peer::net::Connector;
+/// use daskwire_tcp::Options;
+/// let connector = Connector::new(Options::default());
+/// # let address = "tcp://10.0.0.7:8786".parse().expect("an address");
+/// let mut comm = connector.connect(&address).await?;
+/// comm.write_message(&[b"\x81\xa2op\xa8identity"]).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Connector {
+    options: Options,
+    /// Made when it is needed; keeps one connection with each peer.
+    quic: Mutex<Option<Arc<Endpoint>>>,
+}
+
+impl Connector {
+    /// Connects with these options. `tls://` and `quic://` need
+    /// [`Options::tls`].
+    pub const fn new(options: Options) -> Self {
+        Self {
+            options,
+            quic: Mutex::new(None),
+        }
+    }
+
+    /// Makes a comm.
+    ///
+    /// # Errors
+    ///
+    /// As [`daskwire_tcp::connect`] and [`Endpoint::connect`].
+    pub async fn connect(&self, address: &Address) -> Result<Comm, CommError> {
+        if address.scheme() != Scheme::Quic {
+            return daskwire_tcp::connect(address, &self.options).await;
+        }
+        let mut options = self.options.clone();
+        if options.wire == Wire::Answer {
+            // A stream is there for the peer only when something was said on
+            // it, and no release of Dask speaks QUIC that could be old.
+            options.wire = Wire::Auto;
+        }
+        self.quic(address)?.connect(address, &options).await
+    }
+
+    /// Makes a connection without the handshake of Dask.
+    ///
+    /// # Errors
+    ///
+    /// As [`daskwire_tcp::connect_bytes`] and [`Endpoint::connect_bytes`].
+    pub async fn connect_bytes(&self, address: &Address) -> Result<Connection, CommError> {
+        if address.scheme() != Scheme::Quic {
+            return daskwire_tcp::connect_bytes(address, &self.options).await;
+        }
+        let quic = self.quic(address)?;
+        quic.connect_bytes(address, &self.options, Priority::Normal)
+            .await
+    }
+
+    /// Waits until everything has arrived that went over connections which
+    /// several comms share.
+    pub async fn close(&self) {
+        let quic = self.lock().take();
+        if let Some(quic) = quic {
+            quic.close().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Endpoint>>> {
+        // Whoever panicked did not leave it half done.
+        self.quic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn quic(&self, address: &Address) -> Result<Arc<Endpoint>, CommError> {
+        let mut quic = self.lock();
+        if let Some(endpoint) = &*quic {
+            return Ok(Arc::clone(endpoint));
+        }
+        let tls = tls(address, &self.options)?;
+        let endpoint = match tls.client {
+            Some(client) => Endpoint::client(client, QuicOptions::default())?,
+            None => {
+                let address = address.clone();
+                return Err(CommError::NoTls { address });
+            }
+        };
+        Ok(Arc::clone(quic.insert(Arc::new(endpoint))))
+    }
+}
+
+/// Waits for comms at an address of any scheme.
+#[derive(Debug)]
+pub struct Listener(Socket);
+
+#[derive(Debug)]
+enum Socket {
+    Stream(daskwire_tcp::Listener),
+    Quic(Endpoint),
+}
+
+impl Listener {
+    /// Listens. `tls://` and `quic://` need [`Options::tls`].
+    ///
+    /// # Errors
+    ///
+    /// As [`daskwire_tcp::Listener::bind`] and [`Endpoint::bind`].
+    pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
+        if address.scheme() != Scheme::Quic {
+            let listener = daskwire_tcp::Listener::bind(address, options).await?;
+            return Ok(Self(Socket::Stream(listener)));
+        }
+        let tls = tls(address, &options)?;
+        let endpoint = Endpoint::bind(address, &tls, options, QuicOptions::default()).await?;
+        Ok(Self(Socket::Quic(endpoint)))
+    }
+
+    /// Waits for the next connection. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`daskwire_tcp::Listener::accept`] and [`Endpoint::accept`].
+    pub async fn accept(&self) -> Result<Incoming, CommError> {
+        Ok(Incoming(match &self.0 {
+            Socket::Stream(listener) => Accepted::Stream(listener.accept().await?),
+            Socket::Quic(endpoint) => Accepted::Quic(endpoint.accept().await?),
+        }))
+    }
+
+    /// Where it listens, with the port that it got.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`].
+    pub fn local_address(&self) -> Result<Address, CommError> {
+        match &self.0 {
+            Socket::Stream(listener) => listener.local_address(),
+            Socket::Quic(endpoint) => endpoint.local_address(),
+        }
+    }
+}
+
+/// A connection that was accepted, before its handshake.
+#[derive(Debug)]
+#[must_use = "a connection is closed when this is dropped"]
+pub struct Incoming(Accepted);
+
+#[derive(Debug)]
+enum Accepted {
+    Stream(daskwire_tcp::Incoming),
+    Quic(daskwire_quic::Incoming),
+}
+
+impl Incoming {
+    /// Does the handshake, in a task of its own if others are not to wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Comm::establish`], and those of TLS.
+    pub async fn handshake(self) -> Result<Comm, CommError> {
+        match self.0 {
+            Accepted::Stream(incoming) => incoming.handshake().await,
+            Accepted::Quic(incoming) => incoming.handshake().await,
+        }
+    }
+
+    /// The connection without the handshake of Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`] if the peer is gone, and those of TLS.
+    pub async fn bytes(self) -> Result<Connection, CommError> {
+        match self.0 {
+            Accepted::Stream(incoming) => incoming.bytes().await,
+            Accepted::Quic(incoming) => Ok(incoming.bytes(Priority::Normal)),
+        }
+    }
+}
+
+fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
+    let tls = options.tls.as_ref().map(Tls::from);
+    tls.ok_or_else(|| CommError::NoTls {
+        address: address.clone(),
+    })
+}
