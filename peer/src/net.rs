@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
-use daskwire_tcp::{Address, Comm, CommError, Connection, Options, Scheme, Wire};
+use daskwire_tcp::{Address, Comm, CommError, Connection, Options, Scheme};
 
 /// Makes comms to addresses of any scheme.
 ///
@@ -45,13 +45,7 @@ impl Connector {
         if address.scheme() != Scheme::Quic {
             return daskwire_tcp::connect(address, &self.options).await;
         }
-        let mut options = self.options.clone();
-        if options.wire == Wire::Answer {
-            // A stream is there for the peer only when something was said on
-            // it, and no release of Dask speaks QUIC that could be old.
-            options.wire = Wire::Auto;
-        }
-        self.quic(address)?.connect(address, &options).await
+        self.quic(address)?.connect(address, &self.options).await
     }
 
     /// Makes a connection without the handshake of Dask.

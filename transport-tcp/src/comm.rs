@@ -82,9 +82,10 @@ pub enum Wire {
         /// How the handshake is laid out.
         layout: Layout,
     },
-    /// Wait for the handshake of the peer and answer in kind. Of two sides
-    /// only one can do so, and every Dask release from 2.23.0 on speaks
-    /// without being spoken to.
+    /// Wait for the handshake of the peer and answer in kind, so that every
+    /// release from 2.23.0 on is understood. Where nothing comes for a second,
+    /// speak the newest form: the peer may be waiting too, or be behind
+    /// something that shows it a connection only when something is said.
     Answer,
 }
 
@@ -270,6 +271,9 @@ impl<R, W> fmt::Debug for Comm<R, W> {
     }
 }
 
+/// How long [`Wire::Answer`] waits for the peer to speak first.
+const SILENCE: Duration = Duration::from_secs(1);
+
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
@@ -287,14 +291,27 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     // PROTOCOL HANDSHAKE-6
     let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
+    let mut is_sent = false;
     if let Some((_, layout)) = form {
         send(&mut writer, &ours, layout).await?;
+        is_sent = true;
     }
 
     // What is neither, the decoder will refuse.
-    let first = reader.first_bytes().await?;
+    let first = if options.wire == Wire::Answer {
+        match tokio::time::timeout(SILENCE, reader.first_bytes()).await {
+            Ok(first) => first?,
+            Err(_) => {
+                send(&mut writer, &ours, Layout::Modern).await?;
+                is_sent = true;
+                reader.first_bytes().await?
+            }
+        }
+    } else {
+        reader.first_bytes().await?
+    };
     let found = handshake::detect_prefix(&first).unwrap_or(prefix);
-    if form.is_some() && found != prefix {
+    if is_sent && found != prefix {
         return Err(CommError::Prefix { peer: found });
     }
     reader.restart(found, Limits::HANDSHAKE);
@@ -304,7 +321,7 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         None => return Err(Closed::BeforeHandshake.into()),
     };
     let (theirs, layout) = Handshake::from_frames(&frames, &Limits::HANDSHAKE)?;
-    if form.is_none() {
+    if !is_sent {
         send(&mut writer, &ours, layout).await?;
     }
 

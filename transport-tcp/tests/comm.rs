@@ -287,6 +287,24 @@ async fn a_connector_can_be_told_how_the_peer_speaks() {
     assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
 }
 
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_the_other_speaks_after_a_while() {
+    let waiting = Options {
+        wire: Wire::Answer,
+        ..Options::default()
+    };
+    let (near, far) = tokio::io::duplex(4096);
+    let started = tokio::time::Instant::now();
+    let [near, far] = [near, far].map(tokio::io::split);
+    let (near, far) = tokio::join!(
+        Comm::establish(near.0, near.1, ends(), Role::Connector, &waiting),
+        Comm::establish(far.0, far.1, ends(), Role::Listener, &waiting),
+    );
+    assert_eq!(near.unwrap().agreement().layout, Layout::Modern);
+    assert_eq!(far.unwrap().agreement().prefix, Prefix::U64);
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
 #[tokio::test]
 async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
     let not_a_map = message(Prefix::U64, &[b"\x90"]);
