@@ -6,7 +6,7 @@ use daskwire::compression::{
     decompressed_len,
 };
 use daskwire::frame::{Envelope, Prefix};
-use daskwire::message::{Layout, MessageErrorKind, Reading};
+use daskwire::message::{Layout, Level, Message, MessageErrorKind, Place, Reading};
 use daskwire::{BufferTooSmall, Limits};
 
 mod support;
@@ -818,6 +818,26 @@ fn every_wire_frame_has_its_codec() {
         ),
         "{opened:?}"
     );
+    // nil stands for a frame without a codec, not for the whole list.
+    let header: &[u8] = b"\x82\xabcompression\xc0\xaenum-sub-frames\x00";
+    let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
+    let (mut levels, mut places) = ([Level::EMPTY; 2], [Place::EMPTY; 1]);
+    let reading = Reading::default();
+    let message = Message::open(
+        &frames,
+        Layout::Modern,
+        &reading,
+        &mut levels,
+        &mut places,
+        &mut [],
+    )
+    .unwrap();
+    let payload = message.payload(0).unwrap();
+    let kind = MessageErrorKind::EntryKind {
+        key: "compression",
+        expected: "an array",
+    };
+    assert_eq!(payload.check().map_err(|error| error.kind), Err(kind));
 }
 
 // PROTOCOL COMPRESS-10

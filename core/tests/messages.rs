@@ -1627,6 +1627,15 @@ fn split_lists_join_frames_after_decompressing() {
         split(b"\x93\x00\x01\x00", b"\x93\x00\x01\x03").unwrap(),
         [&b""[..], b"bc", b""]
     );
+    // An empty one takes no frame, and so none from another.
+    assert_eq!(
+        split(b"\x93\x01\x02\x00", b"\x93\x02\x00\x01").unwrap(),
+        [&b"def"[..], b"abc", b""]
+    );
+    assert_eq!(
+        split(b"\x93\x00\x01\x02", b"\x93\x01\x02\x00").unwrap(),
+        [&b""[..], b"def", b"abc"]
+    );
     assert_eq!(split(b"\x90", b"\x90").unwrap(), [b""; 0]);
     for (counts, offsets) in [
         (&b"\x91\x04"[..], &b"\x91\x00"[..]),

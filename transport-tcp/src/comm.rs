@@ -291,6 +291,7 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     // PROTOCOL HANDSHAKE-6
     let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
+    // PROTOCOL HANDSHAKE-1: nobody waits, but who answers in kind.
     let mut is_sent = false;
     if let Some((_, layout)) = form {
         send(&mut writer, &ours, layout).await?;

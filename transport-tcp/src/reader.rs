@@ -82,6 +82,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
             match self.decoder.wanted()? {
                 Wanted::Prelude { .. } => {
                     if self.input.is_empty() && !self.input.fill(&mut self.io).await? {
+                        // PROTOCOL FRAME-12
                         return if self.decoder.is_idle() {
                             Ok(None)
                         } else {

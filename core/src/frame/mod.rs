@@ -3,8 +3,8 @@
 //! A message is a list of frames. On a stream it begins with the *prelude*:
 //! the number of frames and the length of each, as little-endian `u64`
 //! (PROTOCOL FRAME-1, FRAME-2); the frames follow back to back (PROTOCOL FRAME-3).
-//! An empty frame has a length like any other (PROTOCOL FRAME-4). Since release 2021.3.0 another `u64` stands in front,
-//! see [`Prefix`].
+//! An empty frame has a length like any other (PROTOCOL FRAME-4). Since release
+//! 2021.3.0 another `u64` stands in front, see [`Prefix`].
 //!
 //! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
 //!   them up. It is the only part of this crate that can wait for more bytes:

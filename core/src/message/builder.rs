@@ -229,8 +229,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// `entries` are the header's own entries, with encoded values: what
     /// [`PayloadHeader`] reads, without the entries about frames, which are
-    /// added here (PROTOCOL MODERN-3, CLASSIC-8). Frames longer than `shard_len` bytes are
+    /// added here: how many frames there are (PROTOCOL MODERN-3, CLASSIC-8), their
+    /// codecs (PROTOCOL COMPRESS-6) and how they belong together
+    /// (PROTOCOL SPLIT-3, CLASSIC-9). Frames longer than `shard_len` bytes are
     /// split; see [`SHARD_LEN`]. Those of [`PayloadKind::Pickled`] never are.
+    /// For an array give a multiple of its item size (PROTOCOL SPLIT-2), which
+    /// [`SHARD_LEN`] is of every power of two.
     ///
     /// # Errors
     ///
@@ -593,7 +597,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                     };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
-                // PROTOCOL CLASSIC-6: the reader replaces what is there.
+                // PROTOCOL CLASSIC-6: a reader replaces what is there, in a map
+                // too, where Dask leaves no entry at all.
                 self.body.nil();
             }
         }

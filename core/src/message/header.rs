@@ -11,8 +11,8 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 /// [`get`](Self::get). Entries that are missing are `None`, since which ones a
 /// release writes has changed (PROTOCOL HEADER-1). Families whose frames
 /// say all have no entries of their own here: bytes (PROTOCOL HEADER-5),
-/// msgpack (PROTOCOL HEADER-9), errors (PROTOCOL HEADER-10). The same type reads the
-/// header of an element of a collection, see
+/// msgpack (PROTOCOL HEADER-9), errors (PROTOCOL HEADER-10). The same type reads
+/// the header of an element of a collection, see
 /// [`sub_headers`](Self::sub_headers).
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadHeader<'a> {
@@ -227,6 +227,10 @@ impl<'a> PayloadHeader<'a> {
     /// Who wrote the payload. Before 1.22.0 nothing says so: a payload with a
     /// `type` then was of the dask family, and pickled otherwise.
     ///
+    /// Ask [`is_collection`](Self::is_collection) first: a collection does not
+    /// say so either (PROTOCOL HEADER-2, HEADER-11), its elements do, and what
+    /// this gives for it means nothing.
+    ///
     /// # Errors
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not text.
@@ -251,9 +255,9 @@ impl<'a> PayloadHeader<'a> {
         self.text("type")
     }
 
-    /// What selects the decoder (PROTOCOL HEADER-3): a pickled class; for a collection (see
-    /// [`is_collection`](Self::is_collection)) one of the words `list`,
-    /// `tuple`, `set` and `dict`, as bytes.
+    /// What selects the decoder (PROTOCOL HEADER-3): a pickled class; for a
+    /// collection (see [`is_collection`](Self::is_collection)) one of the words
+    /// `list`, `tuple`, `set` and `dict`, as bytes.
     ///
     /// # Errors
     ///
@@ -295,17 +299,13 @@ impl<'a> PayloadHeader<'a> {
         self.list("lengths")
     }
 
-    /// The codec of each frame: nil or text.
+    /// The codec of each frame: nil or text (PROTOCOL COMPRESS-6).
     ///
     /// # Errors
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not an array.
     pub fn compression(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        // Releases before 1.16.1 and pass-through headers may hold nil.
-        match self.get("compression") {
-            Some(&[0xc0]) => Ok(None),
-            _ => self.list("compression"),
-        }
+        self.list("compression")
     }
 
     /// How many sub-frames each logical frame was split into: numbers.

@@ -312,7 +312,7 @@ impl<'a> PayloadsHeader<'a> {
 }
 
 /// Notes down the payloads of a classic message, ordered by path, and returns
-/// how many there are (PROTOCOL CLASSIC-4).
+/// how many there are (PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8).
 fn classic_places<T: AsRef<[u8]>>(
     frames: &[T],
     reading: &Reading,
@@ -437,6 +437,7 @@ fn classic_places<T: AsRef<[u8]>>(
     Ok(count)
 }
 
+/// Takes note of the payloads that are plain bytes (PROTOCOL CLASSIC-11).
 fn mark_bytestrings(
     document: &[u8],
     bytestrings: &mut Reader<'_>,

@@ -112,8 +112,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             in_order &= low >= end;
             end = high;
         }
-        // Dask writes payloads in order; compare all with all only for others,
-        // and only as many as can be compared in no time.
+        // Dask writes payloads in order (PROTOCOL MODERN-5); compare all with all
+        // only for others, and only as many as can be compared in no time.
         if self.layout == Layout::Modern && !in_order {
             const MOST: usize = 1 << 10;
             for (number, one) in self.payloads().enumerate() {
@@ -207,8 +207,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     }
 
     /// Whether the value is plain bytes that only travel as a payload because
-    /// they are long (PROTOCOL CLASSIC-11, CLASSIC-12); `None` where the message does not say (modern layout,
-    /// and 1.14.0 and 1.14.1).
+    /// they are long (PROTOCOL CLASSIC-11, CLASSIC-12); `None` where the message
+    /// does not say (modern layout, and 1.14.0 and 1.14.1).
     pub const fn bytestring(&self) -> Option<bool> {
         self.bytestring
     }
@@ -721,7 +721,9 @@ impl<'a> Split<'a> {
             let one = one?;
             for other in self.ranges().take(index) {
                 let other = other?;
-                if one.0 < other.1 && other.0 < one.1 {
+                // What two ranges share; nothing if one of them is empty,
+                // wherever that one is said to begin.
+                if one.0.max(other.0) < one.1.min(other.1) {
                     return Err(self.fault);
                 }
             }

@@ -198,7 +198,7 @@ impl<'a> Inspector<'a> {
     }
 }
 
-/// The layout of a message that does not say it.
+/// The layout of a message that does not say it (PROTOCOL FRAME-13).
 ///
 /// Streams without a leading number are all of the classic layout. With one, a
 /// classic message (of 2021.3.0) begins with a header that is empty, or a map
@@ -229,7 +229,8 @@ pub fn detect_layout(prefix: Prefix, frames: &[&[u8]]) -> Layout {
     }
 }
 
-/// The prefix with which the stream can be read, and whether both would do.
+/// The prefix with which the stream can be read, and whether both would do
+/// (PROTOCOL FRAME-13; a recording has more than the first message to go by).
 fn detect_prefix(stream: &[u8], limits: &Limits) -> (Prefix, bool) {
     // How far a reading gets: to the end, or so many messages.
     let reach = |prefix| {
