@@ -274,12 +274,12 @@ pub(super) fn gather<'b, 'f, 's>(
             (large, frames) = (frame, behind);
             break;
         }
-        let end = filled.saturating_add(frame.len());
-        let Some(place) = buffer.get_mut(filled..end) else {
+        let rest = buffer.get_mut(filled..).unwrap_or_default();
+        let Some(place) = rest.get_mut(..frame.len()) else {
             break;
         };
         place.copy_from_slice(frame);
-        (filled, frames) = (end, behind);
+        (filled, frames) = (filled.saturating_add(frame.len()), behind);
     }
     (buffer.get(..filled).unwrap_or_default(), large, frames)
 }
