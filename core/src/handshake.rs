@@ -50,7 +50,7 @@ use crate::frame::Prefix;
 use crate::message::Layout;
 use crate::msgpack::{Kind, Malformed, Reader, Token, Writer};
 
-/// The first message of a comm.
+/// The first message of a comm (PROTOCOL HANDSHAKE-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handshake<'a> {
     /// The name of the codec that this side would like to use, `None` for no
@@ -71,8 +71,9 @@ pub struct Handshake<'a> {
 pub struct Negotiated<'a> {
     /// The codec for what is worth compressing, `None` for no compression.
     ///
-    /// This binds the writer alone. Payloads that a peer passes on arrive as
-    /// they were compressed elsewhere, whatever was negotiated here.
+    /// This binds the writer alone (PROTOCOL COMPRESS-9). Payloads that a peer
+    /// passes on arrive as they were compressed elsewhere, whatever was
+    /// negotiated here (PROTOCOL COMPRESS-10).
     pub compression: Option<&'a str>,
     /// The pickle protocol to write.
     pub pickle_protocol: u8,

@@ -434,7 +434,7 @@ fn limits_hold() {
     }
 }
 
-// PROTOCOL HANDSHAKE-3
+// PROTOCOL HANDSHAKE-3, COMPRESS-9
 #[test]
 fn the_lower_protocol_and_the_common_codec_are_agreed_on() {
     let with = |compression, pickle_protocol| Handshake {

@@ -485,7 +485,7 @@ const FAULTS: &[(&str, Expected)] = &[
             98,
             EntryKind {
                 key: "num-sub-frames",
-                expected: "an integer",
+                expected: "an integer of 0 or more",
             },
         ),
     ),

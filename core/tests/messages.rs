@@ -687,7 +687,7 @@ fn a_run_lies_within_the_message() {
     assert_eq!(read(b"\x80"), Err(MessageErrorKind::EntryMissing { key }));
     for value in [&b"\xff"[..], b"\xc0", b"\xa11", b"\xca\0\0\0\0"] {
         let header = [b"\x81\xaenum-sub-frames", value].concat();
-        let expected = "an integer";
+        let expected = "an integer of 0 or more";
         assert_eq!(
             read(&header),
             Err(MessageErrorKind::EntryKind { key, expected })

@@ -39,8 +39,6 @@ pub enum EncodeError {
     Build(BuildError),
     /// What was built is not a message: the headers do not fit the frames.
     Message(MessageError),
-    /// What was built in the other layout means something else there.
-    Converted(MessageError),
 }
 
 impl fmt::Display for EncodeError {
@@ -57,9 +55,6 @@ impl fmt::Display for EncodeError {
             Self::Description { place, expected } => write!(f, "at {place}: expected {expected}"),
             Self::Build(error) => error.fmt(f),
             Self::Message(error) => write!(f, "the headers do not fit the frames: {error}"),
-            Self::Converted(error) => {
-                write!(f, "the message cannot be told in the other layout: {error}")
-            }
         }
     }
 }
@@ -266,14 +261,6 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
                         }
                         let mut levels = vec![Level::EMPTY; levels.len()];
                         let frames = builder.finish(&mut levels)?;
-                        // A map that is data in one layout may be a
-                        // placeholder in the other.
-                        Workspace::new()
-                            .with_message(frames, other, &Reading::default(), |message, _| {
-                                message.check()
-                            })
-                            .and_then(|checked| checked)
-                            .map_err(EncodeError::Converted)?;
                         Ok(stream(prefix, frames))
                     }
                     _ => Ok(stream(prefix, frames)),

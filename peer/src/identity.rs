@@ -86,26 +86,51 @@ impl From<Malformed> for IdentityError {
     }
 }
 
-/// Connects, does the handshake and asks for the identity.
+/// Options for [`identity`]: `patience` for each of connection, handshake and
+/// answer, one attempt, and any wire.
 ///
-/// Understands every release since 2.23.0: it waits for the handshake of the
-/// scheduler and answers in kind.
-///
-/// # Errors
-///
-/// What kept the scheduler from being asked; never waits longer than `patience`
-/// for an answer.
-pub async fn identity(
-    address: &Address,
-    patience: Duration,
-) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
-    let options = Options {
+/// They understand every release since 2.23.0: whoever asks waits for the
+/// handshake of the scheduler and answers in kind.
+pub fn options(patience: Duration) -> Options {
+    Options {
         connect_timeout: patience,
+        // A person can try again.
+        connect_retry: false,
         handshake_timeout: patience,
         wire: Wire::Answer,
         ..Options::default()
-    };
-    let mut comm = connect(address, &options).await?;
+    }
+}
+
+/// Connects, does the handshake and asks for the identity.
+///
+/// ```no_run
+/// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
+/// use core::time::Duration;
+/// use daskwire_peer::identity::{identity, options};
+/// use daskwire_tcp::{Options, tls::TlsSettings};
+///
+/// let settings = TlsSettings::new("ca.pem", "client.pem");
+/// let options = Options {
+///     tls: Some(settings.build()?),
+///     ..options(Duration::from_secs(10))
+/// };
+/// let (scheduler, _) = identity(&"tls://10.0.0.7:8786".parse()?, &options).await?;
+/// println!("{} workers", scheduler.workers.len());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// What kept the scheduler from being asked. For the answer it waits as long as
+/// for the handshake.
+pub async fn identity(
+    address: &Address,
+    options: &Options,
+) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
+    let patience = options.handshake_timeout;
+    let mut comm = connect(address, options).await?;
     let answer = tokio::time::timeout(patience, ask(&mut comm))
         .await
         .map_err(|_| IdentityError::Timeout(patience))??;

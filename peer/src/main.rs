@@ -10,7 +10,8 @@ use daskwire::frame::Prefix;
 use daskwire::message::Layout;
 use daskwire_peer::encode::{Target, documents};
 use daskwire_peer::inspect::{Inspector, Options};
-use daskwire_tcp::Address;
+use daskwire_tcp::tls::{Tls, TlsSettings};
+use daskwire_tcp::{Address, Scheme};
 
 /// The Dask distributed wire protocol, for people.
 #[derive(Debug, Parser)]
@@ -94,11 +95,54 @@ struct Encode {
 
 #[derive(Debug, Args)]
 struct Identity {
-    /// The scheduler, as tcp://HOST:PORT
+    /// The scheduler, as tcp://HOST:PORT or tls://HOST:PORT
     address: String,
     /// Seconds to wait for each of connection, handshake and answer
     #[arg(long, default_value_t = 10)]
     timeout: u64,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+/// As the commands of Dask have them.
+#[derive(Debug, Args)]
+struct TlsArguments {
+    /// For tls://: the certificates of the authorities to believe, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca_file: Option<PathBuf>,
+    /// For tls://: the certificate to show, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, a PEM file; without this option, the file of
+    /// the certificate has it
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl TlsArguments {
+    fn tls(&self, address: &Address) -> Result<Option<Tls>, String> {
+        let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
+            if address.scheme() == Scheme::Tls {
+                return Err(format!(
+                    "{address} needs TLS: give --tls-ca-file and --tls-cert, \
+                     and --tls-key if the key is not in the file of the certificate"
+                ));
+            }
+            return Ok(None);
+        };
+        // Whoever gives these does not expect to send anything in the clear.
+        if address.scheme() != Scheme::Tls {
+            return Err(format!(
+                "options for TLS are given, and {address} is without; use a tls:// address"
+            ));
+        }
+        let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
+        if let Some(key) = &self.tls_key {
+            settings = settings.with_key(key.as_path());
+        }
+        let tls = settings.build().map_err(|error| error.to_string())?;
+        Ok(Some(tls))
+    }
 }
 
 impl PrefixChoice {
@@ -278,7 +322,11 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
-    let asked = daskwire_peer::identity::identity(&address, patience);
+    let options = daskwire_tcp::Options {
+        tls: arguments.tls.tls(&address)?,
+        ..daskwire_peer::identity::options(patience)
+    };
+    let asked = daskwire_peer::identity::identity(&address, &options);
     let (identity, agreement) = runtime
         .block_on(asked)
         .map_err(|error| format!("{address}: {error}"))?;

@@ -720,13 +720,13 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
     };
     add(
         any(&|payload| payload["header"]["is-collection"] == true),
-        "the payload cannot be forwarded to a peer of the other layout: \
+        "this cannot be told in the other layout: \
          it is a collection with a header for each element",
     );
     // Classic headers say what each frame becomes.
     add(
         is_modern && compressed_by("zlib"),
-        "the payload cannot be forwarded to a peer of the other layout: \
+        "this cannot be told in the other layout: \
          a compressed frame does not say its length",
     );
     add(
@@ -741,24 +741,24 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
     );
     add(
         case == "hm-payload-split-out-of-order",
-        "the payload cannot be forwarded to a peer of the other layout: \
+        "this cannot be told in the other layout: \
          its frames are not in order",
     );
     add(
         ["hm-classic-lengths-across", "hm-classic-lengths-cut"].contains(&case),
-        "the payload cannot be forwarded to a peer of the other layout: \
+        "this cannot be told in the other layout: \
          its lengths do not line up with its frames",
     );
     add(
         case == "np-masked",
-        "the payload cannot be forwarded to a peer of the other layout: \
+        "this cannot be told in the other layout: \
          it is a masked array with headers of its own",
     );
     // In a modern body, `true` would be a reference to frame 1.
     add(
         !is_modern && case == "serialize-in-tuple",
-        "the message cannot be told in the other layout: in frame 0, at byte 4: \
-         a placeholder must name a frame by a number of 1 or more",
+        "this cannot be told in the other layout: \
+         the body has a key that is reserved there",
     );
     obstacles
 }

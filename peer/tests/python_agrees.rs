@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use daskwire::Limits;
 use daskwire::compression::{
-    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
+    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, Zlib, Zstd, decompress,
 };
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
@@ -18,7 +18,7 @@ use daskwire::message::{
     Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
-use daskwire_peer::identity::identity;
+use daskwire_peer::identity::{identity, options};
 use daskwire_peer::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_tcp::{Address, Options as CommOptions, Wire, connect};
 use serde_json::{Value, json};
@@ -433,10 +433,10 @@ fn block(random: &mut Random, seed: usize) -> Vec<u8> {
     block
 }
 
-/// lz4 and snappy of Python read our blocks, and we read theirs, zlib's and
-/// zstd's.
+/// Dask's own decompressors read our blocks, and we read those of its
+/// compressors.
 ///
-/// PROTOCOL COMPRESS-1
+/// PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and COMPRESS-4
 #[test]
 fn blocks_are_read_in_both_directions() {
     let mut peer = Peer::spawn(Environment::Current, "compression_peer.py", &[]);
@@ -456,9 +456,11 @@ fn blocks_are_read_in_both_directions() {
             assert_eq!(out, data, "{codec}, block {seed}");
         }
         let (mut lz4_table, mut snappy_table) = (Lz4Table::new(), SnappyTable::new());
-        let ours: [&mut dyn Compression; 2] = [
+        let ours: [&mut dyn Compression; 4] = [
             &mut Lz4::new(&mut lz4_table),
             &mut Snappy::new(&mut snappy_table),
+            &mut Zlib::new(),
+            &mut Zstd::new(),
         ];
         for compression in ours {
             let codec = compression.codec();
@@ -487,7 +489,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// A payload that we split and compressed is what real Dask unpickles.
 ///
-/// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-5
+/// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-7
 #[test]
 fn real_dask_opens_what_we_split_and_compress() {
     let data = vec![7_u8; 70_000];
@@ -561,7 +563,7 @@ fn a_real_scheduler_says_who_it_is() {
     let scheduler = support::scheduler_with_workers(2);
     let address: Address = scheduler.address().parse().expect("an address");
     let (answer, agreement) = runtime()
-        .block_on(identity(&address, Duration::from_secs(30)))
+        .block_on(identity(&address, &options(Duration::from_secs(30))))
         .expect("an identity");
     assert_eq!(answer.kind, "Scheduler");
     assert_eq!(answer.address, scheduler.address());

@@ -1,4 +1,99 @@
-//! Comms over QUIC: reserved for the mapping of Dask's messages to QUIC
-//! streams. There is nothing in this crate yet; `daskwire-tcp` has comms over
-//! TCP and over any other stream of bytes.
+//! Comms over QUIC, for [tokio]: with each peer one connection, and on it a
+//! stream for every comm, so that a new comm costs no handshake of TLS and
+//! packets that get lost hold up only the comm that they belong to.
+//!
+//! A comm is a [`daskwire_tcp::Comm`], the same as over TCP; messages are
+//! lists of frames. How they are carried is written down in
+//! [`PROTOCOL.md`](https://github.com/daskwire/daskwire/blob/main/transport-quic/PROTOCOL.md).
+//! No release of Dask speaks it.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
+//! use daskwire_quic::{CommError, Endpoint, Options, QuicOptions, Tls};
+//!
+//! // A certificate that is its own authority. Of clients none is asked here.
+//! let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+//! let certificate = own.cert.der().clone();
+//! let key = own.signing_key.serialize_der().try_into()?;
+//! let mut authorities = RootCertStore::empty();
+//! authorities.add(certificate.clone())?;
+//! let provider = Arc::new(crypto::ring::default_provider());
+//! let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+//!     .with_protocol_versions(&[&version::TLS13])?
+//!     .with_no_client_auth()
+//!     .with_single_cert(vec![certificate], key)?;
+//! let client = ClientConfig::builder_with_provider(provider)
+//!     .with_protocol_versions(&[&version::TLS13])?
+//!     .with_root_certificates(authorities)
+//!     .with_no_client_auth();
+//!
+//! let tls = Tls { server: Some(Arc::new(server)), ..Tls::default() };
+//! let address = "quic://127.0.0.1:0".parse()?;
+//! let listener = Endpoint::bind(&address, &tls, Options::default(), QuicOptions::default()).await?;
+//! let port = listener.local_address()?.port();
+//! tokio::spawn(async move {
+//!     while let Ok(incoming) = listener.accept().await {
+//!         // A task each: a peer that says nothing keeps nobody else waiting.
+//!         tokio::spawn(async move {
+//!             let mut comm = incoming.handshake().await?;
+//!             while let Some(frames) = comm.read_message().await? {
+//!                 comm.write_message(&frames).await?;
+//!             }
+//!             comm.close().await
+//!         });
+//!     }
+//! });
+//!
+//! let endpoint = Endpoint::client(Arc::new(client), QuicOptions::default())?;
+//! let address = format!("quic://localhost:{port}").parse()?;
+//! let mut comm = endpoint.connect(&address, &Options::default()).await?;
+//! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
+//! let echo = comm.read_message().await?.expect("an answer");
+//! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
+//!
+//! // Returns when the peer has everything.
+//! comm.close().await?;
+//! drop(comm);
+//! endpoint.close().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }
+//! ```
+//!
+//! # What differs from TCP
+//!
+//! * Closing a comm waits until the peer has acknowledged everything, and so
+//!   waits for a peer that does not read. Dropping a comm without closing it
+//!   is seen by the peer as an error, not as an end.
+//! * Early data (0-RTT) is off and stays off: it can be replayed, and most of
+//!   Dask's messages must not be.
+//! * Peers are who the TLS configuration says that they are. A server asks for
+//!   certificates only if its configuration says so; without that, whoever
+//!   reaches the port is in.
 #![forbid(unsafe_code)]
+// Sockets are std's; only the core can do without it.
+#![allow(clippy::std_instead_of_alloc)]
+
+#[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
+compile_error!("daskwire-quic needs one of its features `ring` and `aws-lc-rs`");
+
+mod endpoint;
+mod error;
+mod live;
+mod options;
+mod stream;
+
+pub use endpoint::{Endpoint, Incoming};
+pub use options::{Congestion, Priority, QuicOptions, Tls};
+
+pub use daskwire_tcp::{Address, Comm, CommError, Options, Scheme};
+/// What [`QuicOptions::transport`] is made with.
+pub use quinn;
+/// What [`Tls`] is made with.
+pub use rustls;
+
+/// What both sides name in the TLS handshake (ALPN): the protocol in
+/// `PROTOCOL.md` and its version, which is the number at the end.
+pub const ALPN: &[u8] = b"dask-comm/1";

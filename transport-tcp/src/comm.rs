@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use wire::Limits;
 use wire::frame::Prefix;
 use wire::handshake::{self, Handshake};
@@ -30,9 +29,13 @@ pub struct Options {
     /// How long making a connection may take, names and all. The handshake
     /// is not part of it.
     pub connect_timeout: Duration,
-    /// How long the handshake may take. Peers in Python can be busy for
-    /// seconds before they look at a new connection; a short time here makes
-    /// them look dead when they are only slow.
+    /// Whether to try again within that time while nobody listens, as Dask
+    /// does. Without it the first refusal is the answer.
+    pub connect_retry: bool,
+    /// How long the handshake may take, with that of TLS where there is one.
+    /// Peers in Python can be busy for seconds before they look at a new
+    /// connection; a short time here makes them look dead when they are only
+    /// slow.
     pub handshake_timeout: Duration,
     /// The codec to ask for, by its name on the wire. It is used if the peer
     /// asks for the same and is on another host. Name only what you have.
@@ -41,18 +44,24 @@ pub struct Options {
     pub limits: Limits,
     /// Which form of the wire to use.
     pub wire: Wire,
+    /// Certificates and keys for `tls://` addresses.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::Tls>,
 }
 
 impl Default for Options {
-    /// 30 seconds for each of connection and handshake, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`].
+    /// 30 seconds for each of connection and handshake, retries, no compression (as
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no TLS.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
+            connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
             compression: None,
             limits: Limits::HOST,
             wire: Wire::Auto,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 }
@@ -104,8 +113,54 @@ pub struct Agreement {
     pub layout: Layout,
 }
 
+/// The half of any stream that bytes arrive on.
+pub type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
+
+/// The half of any stream that bytes leave by.
+pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
+
+/// A connection before the handshake of Dask: bytes in both directions.
+///
+/// For what passes bytes on, and for what does the handshake in its own way.
+/// Comms come from [`connect`](crate::connect) and
+/// [`Incoming::handshake`](crate::Incoming::handshake).
+pub struct Connection {
+    /// The half that bytes arrive on.
+    pub reader: ReadHalf,
+    /// The half that bytes leave by.
+    pub writer: WriteHalf,
+    /// The address of this end.
+    pub local: Address,
+    /// The address of the other end.
+    pub peer: Address,
+}
+
+impl Connection {
+    /// Does the handshake.
+    ///
+    /// # Errors
+    ///
+    /// As [`Comm::establish`].
+    pub async fn handshake(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+        let ends = (self.local, self.peer);
+        Comm::establish(self.reader, self.writer, ends, role, options).await
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("local", &format_args!("{}", self.local))
+            .field("peer", &format_args!("{}", self.peer))
+            .finish_non_exhaustive()
+    }
+}
+
 /// A connection with messages on it, after the handshake.
-pub struct Comm<R = OwnedReadHalf, W = OwnedWriteHalf> {
+///
+/// Unless said otherwise the streams are boxed, so that comms over TCP, TLS,
+/// QUIC and all others have one type, and what is written for one takes all.
+pub struct Comm<R = ReadHalf, W = WriteHalf> {
     reader: CommReader<R>,
     writer: CommWriter<W>,
     agreement: Agreement,

@@ -6,8 +6,11 @@ use std::io;
 
 use wire::frame::{EncodeError, FrameError, Prefix};
 use wire::handshake::HandshakeError;
+use wire::transport::TransportError;
 
-use crate::Address;
+#[cfg(feature = "tls")]
+use crate::tls::TlsFailure;
+use crate::{Address, Scheme};
 
 /// Why a comm cannot be had, or is over.
 ///
@@ -55,6 +58,23 @@ pub enum CommError {
         /// What the system said.
         error: io::Error,
     },
+    /// This package does not carry comms of this scheme, or not on this system.
+    Scheme {
+        /// The scheme of the address.
+        scheme: Scheme,
+    },
+    /// The address wants TLS, and [`Options::tls`](crate::Options::tls) has none.
+    #[cfg(feature = "tls")]
+    NoTls {
+        /// Which address.
+        address: Address,
+    },
+    /// The two sides cannot agree on TLS, as when one refuses the certificate of
+    /// the other.
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsFailure>),
+    /// The peer speaks TLS, which was not expected of its address.
+    PeerSpeaksTls,
     /// The connection broke.
     Io(io::Error),
 }
@@ -65,6 +85,8 @@ pub enum CommError {
 pub enum Closed {
     /// The peer closed it before it had sent its handshake.
     BeforeHandshake,
+    /// The peer closed it in the middle of the handshake of TLS.
+    WithinTlsHandshake,
     /// The peer closed it in the middle of a message.
     WithinMessage(FrameError),
     /// A write was dropped after part of a message had left, so nothing more
@@ -97,9 +119,13 @@ impl CommError {
                 io::ErrorKind::BrokenPipe
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkDown
+                    | io::ErrorKind::NetworkUnreachable
                     | io::ErrorKind::NotConnected
                     | io::ErrorKind::TimedOut
                     | io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::WriteZero
             ),
             _ => false,
         }
@@ -135,6 +161,21 @@ impl fmt::Display for CommError {
                 write!(f, "cannot connect to {address}: {error}")
             }
             Self::Bind { address, error } => write!(f, "cannot listen on {address}: {error}"),
+            Self::Scheme { scheme } => {
+                write!(f, "comms over {scheme}:// are not available here")
+            }
+            #[cfg(feature = "tls")]
+            Self::NoTls { address } => write!(
+                f,
+                "{address} needs TLS, for which there are no settings: a ca-file, a cert and \
+                 its key (Options::tls)"
+            ),
+            #[cfg(feature = "tls")]
+            Self::Tls(failure) => failure.fmt(f),
+            Self::PeerSpeaksTls => f.write_str(
+                "the peer speaks TLS, and this side was told not to: \
+                 use a tls:// address",
+            ),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
         }
     }
@@ -146,6 +187,10 @@ impl fmt::Display for Closed {
             Self::BeforeHandshake => {
                 f.write_str("the peer closed the connection before its handshake")
             }
+            Self::WithinTlsHandshake => f.write_str(
+                "the peer closed the connection during the handshake of TLS; \
+                 it may not speak TLS, or refuse the certificate of this side",
+            ),
             Self::WithinMessage(error) => {
                 write!(
                     f,
@@ -162,7 +207,25 @@ impl fmt::Display for Closed {
     }
 }
 
-impl core::error::Error for CommError {}
+impl core::error::Error for CommError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Frame(error) => Some(error),
+            Self::Handshake(error) => Some(error),
+            Self::Encode(error) => Some(error),
+            #[cfg(feature = "tls")]
+            Self::Tls(failure) => failure.source(),
+            Self::Connect { error, .. } | Self::Bind { error, .. } | Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl TransportError for CommError {
+    fn is_closed(&self) -> bool {
+        self.is_closed()
+    }
+}
 
 impl From<Closed> for CommError {
     fn from(closed: Closed) -> Self {

@@ -2,8 +2,11 @@
 
 use core::fmt;
 use core::ops::Deref;
+use std::io;
 
 use bytes::Bytes;
+use memmap2::MmapMut;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use wire::frame::Prelude;
 
 use crate::CommError;
@@ -20,11 +23,24 @@ const OWN: usize = 64 << 10;
 /// follows as bytes arrive, doubling.
 const STEP: usize = 256 << 10;
 
+/// Frames of this many bytes and more lie in pages of their own, huge ones
+/// where the system has them: faulting in small pages takes longer than the
+/// bytes take to arrive.
+const MAPPED: usize = 4 << 20;
+
+/// How much of such a frame has to arrive before that.
+const MAPPED_AFTER: usize = 1 << 20;
+
+/// Pages are reserved for this many times of what has arrived, at most. They
+/// take memory only where something arrives.
+const MAPPED_RATIO: usize = 1 << 10;
+
 /// The frames of one message.
 ///
 /// Each frame is a [`Bytes`]: cloning one is cheap, and a clone lives on when
 /// the message is gone. Small frames share one allocation, a frame of 64 KiB
-/// or more has its own.
+/// or more has its own, one of 4 MiB or more in pages that go back to the
+/// system when the last clone is gone.
 ///
 /// ```
 /// # fn read(frames: daskwire_tcp::Frames) {
@@ -89,6 +105,116 @@ impl fmt::Debug for Frames {
     }
 }
 
+/// A large frame.
+#[derive(Debug)]
+enum Own {
+    Heap(Vec<u8>),
+    Mapped { pages: MmapMut, filled: usize },
+}
+
+impl Own {
+    fn room(&mut self, len: usize, wanted: usize) -> Result<Room<'_>, CommError> {
+        let (arrived, has_room) = match self {
+            Self::Heap(bytes) => (&bytes[..], bytes.len() < MAPPED_AFTER || len < MAPPED),
+            Self::Mapped { pages, filled } => (&pages[..*filled], *filled < pages.len()),
+        };
+        if !has_room {
+            let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
+            let mut pages =
+                MmapMut::map_anon(target).map_err(|_| CommError::OutOfMemory { len: target })?;
+            // A wish: without huge pages it is just slower.
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage);
+            let filled = arrived.len();
+            pages[..filled].copy_from_slice(arrived);
+            *self = Self::Mapped { pages, filled };
+        }
+        match self {
+            Self::Heap(bytes) => {
+                grow(bytes, wanted, len)?;
+                Ok(Room::Heap(bytes))
+            }
+            Self::Mapped { pages, filled } => Ok(Room::Mapped { pages, filled }),
+        }
+    }
+
+    fn finish(self) -> Bytes {
+        match self {
+            Self::Heap(bytes) => bytes.into(),
+            // All of it: the frame is as long as its last pages.
+            Self::Mapped { pages, .. } => Bytes::from_owner(pages),
+        }
+    }
+}
+
+/// Where the next bytes of a frame go.
+pub(crate) enum Room<'r> {
+    /// Behind what is there. There is some capacity.
+    Heap(&'r mut Vec<u8>),
+    /// From `filled` on, where there is some room.
+    Mapped {
+        pages: &'r mut MmapMut,
+        filled: &'r mut usize,
+    },
+}
+
+impl Room<'_> {
+    /// Takes as many of these bytes as there is room for, which is some.
+    pub(crate) fn put(self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Heap(room) => {
+                room.extend_from_slice(bytes);
+                bytes.len()
+            }
+            Self::Mapped { pages, filled } => {
+                let free = &mut pages[*filled..];
+                let count = free.len().min(bytes.len());
+                free[..count].copy_from_slice(&bytes[..count]);
+                *filled += count;
+                count
+            }
+        }
+    }
+
+    /// Reads once, no more than `missing` bytes. Cancel safe.
+    pub(crate) async fn read<R: AsyncRead + Unpin>(
+        self,
+        io: &mut R,
+        missing: usize,
+    ) -> io::Result<usize> {
+        match self {
+            // The limit keeps the next message out of this frame.
+            Self::Heap(room) => io.take(missing as u64).read_buf(room).await,
+            Self::Mapped { pages, filled } => {
+                let free = &mut pages[*filled..];
+                let most = free.len().min(missing);
+                let count = io.read(&mut free[..most]).await?;
+                *filled += count;
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// Makes room for `wanted` more bytes, and for more than that as it fills, up to
+/// `limit` bytes in all. Memory is not initialised.
+fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommError> {
+    if bytes.capacity() - bytes.len() < wanted {
+        let least = bytes.len().saturating_add(wanted);
+        let target = bytes
+            .len()
+            .saturating_mul(2)
+            .max(STEP)
+            .min(limit)
+            .max(least);
+        let more = target - bytes.len();
+        bytes
+            .try_reserve_exact(more)
+            .map_err(|_| CommError::OutOfMemory { len: target })?;
+    }
+    Ok(())
+}
+
 /// The frames of a message that is still arriving.
 #[derive(Debug)]
 pub(crate) struct Arriving {
@@ -97,7 +223,7 @@ pub(crate) struct Arriving {
     /// Bytes of all the small frames of this message, once that is known.
     shared_len: Option<usize>,
     /// The large frames, in order.
-    own: Vec<Vec<u8>>,
+    own: Vec<Own>,
     /// Which frame the last of `own` is.
     own_index: Option<usize>,
 }
@@ -112,8 +238,8 @@ impl Arriving {
         }
     }
 
-    /// Where the next bytes of frame `index` go, behind what is there, with
-    /// room for `wanted` bytes. Memory is not initialised.
+    /// Where the next bytes of frame `index` go, with room for `wanted` bytes,
+    /// or for some.
     ///
     /// `prelude` is asked for once a message.
     pub(crate) fn room<'p>(
@@ -122,8 +248,8 @@ impl Arriving {
         len: usize,
         wanted: usize,
         prelude: impl FnOnce() -> Option<Prelude<'p>>,
-    ) -> Result<&mut Vec<u8>, CommError> {
-        let (room, limit) = if len < OWN {
+    ) -> Result<Room<'_>, CommError> {
+        if len < OWN {
             let limit = *self.shared_len.get_or_insert_with(|| {
                 let lengths = prelude().into_iter().flat_map(|prelude| prelude.lengths());
                 lengths
@@ -131,24 +257,16 @@ impl Arriving {
                     .filter(|len| *len < OWN)
                     .fold(0, usize::saturating_add)
             });
-            (&mut self.shared, limit)
-        } else {
-            if self.own_index != Some(index) {
-                self.own_index = Some(index);
-                self.own.push(Vec::new());
-            }
-            // There is one: the lines above push the first.
-            let last = self.own.len() - 1;
-            (&mut self.own[last], len)
-        };
-        if room.capacity() - room.len() < wanted {
-            let least = room.len().saturating_add(wanted);
-            let target = room.len().saturating_mul(2).max(STEP).min(limit).max(least);
-            let more = target - room.len();
-            room.try_reserve_exact(more)
-                .map_err(|_| CommError::OutOfMemory { len: target })?;
+            grow(&mut self.shared, wanted, limit)?;
+            return Ok(Room::Heap(&mut self.shared));
         }
-        Ok(room)
+        if self.own_index != Some(index) {
+            self.own_index = Some(index);
+            self.own.push(Own::Heap(Vec::new()));
+        }
+        // There is one: the lines above push the first.
+        let last = self.own.len() - 1;
+        self.own[last].room(len, wanted)
     }
 
     /// The frames, once all of them have arrived.
@@ -158,7 +276,7 @@ impl Arriving {
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
             Ok(len) if len < OWN => shared.split_to(len),
-            _ => Bytes::from(own.next().unwrap_or_default()),
+            _ => own.next().map(Own::finish).unwrap_or_default(),
         });
         Frames(frames.collect())
     }
@@ -166,6 +284,11 @@ impl Arriving {
     /// Bytes allocated.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
-        self.shared.capacity() + self.own.iter().map(Vec::capacity).sum::<usize>()
+        let own = self.own.iter().map(|own| match own {
+            Own::Heap(bytes) => bytes.capacity(),
+            // Pages take memory where they have been touched.
+            Own::Mapped { filled, .. } => *filled,
+        });
+        self.shared.capacity() + own.sum::<usize>()
     }
 }

@@ -1,4 +1,4 @@
-//! Comms over TCP: the connections that Dask's schedulers, workers and clients
+//! Comms over TCP and TLS: the connections that Dask's schedulers, workers and clients
 //! keep between them, for [tokio].
 //!
 //! A *comm* is one connection with messages on it, after a handshake. Messages
@@ -39,9 +39,17 @@
 //! * Before the handshake it gets [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE)
 //!   and a deadline, afterwards the limits of [`Options`]. Memory grows with
 //!   what arrives, never with what is announced.
-//! * Nothing here is encrypted or authenticated, as in Dask without TLS:
-//!   whoever reaches the port is in. Bind to the loopback or to a network that
-//!   you trust.
+//! * Over `tcp://` nothing is encrypted or authenticated, as in Dask without
+//!   TLS: whoever reaches the port is in. Bind to the loopback or to a network
+//!   that you trust, or use `tls://`; the module [`tls`] says whom that lets
+//!   in.
+//!
+//! # Features
+//!
+//! * `tls`: the module [`tls`] and `tls://` addresses, with the crypto provider
+//!   of the caller;
+//! * `ring` (default), `aws-lc-rs`: a crypto provider. `ring` is used if both
+//!   are on.
 //!
 //! # Other streams
 //!
@@ -54,17 +62,22 @@
 
 mod address;
 mod comm;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod frames;
+mod inproc;
 mod net;
 mod reader;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod writer;
 
-pub use address::{Address, AddressError};
-pub use comm::{Agreement, Comm, Options, Role, Wire};
+pub use address::{Address, AddressError, Scheme};
+pub use comm::{Agreement, Comm, Connection, Options, ReadHalf, Role, Wire, WriteHalf};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
-pub use net::{Incoming, Listener, connect};
+pub use net::{Incoming, Listener, connect, connect_bytes};
 pub use reader::CommReader;
 pub use writer::CommWriter;
 

@@ -1,17 +1,32 @@
-//! Connections.
+//! Connecting and listening, for every scheme of this package.
 
 use core::time::Duration;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::Instant;
 
-use crate::{Address, Comm, CommError, Options, Phase, Role};
+use crate::inproc::{InprocListener, InprocStream};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
+use crate::{
+    Address, Comm, CommError, Connection, Options, Phase, ReadHalf, Role, Scheme, WriteHalf,
+};
+
+/// The first pause between two attempts to connect is shorter than this; the
+/// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
+const BACKOFF: Duration = Duration::from_millis(10);
 
 /// Makes a comm to a peer that listens at `address`.
 ///
-/// One attempt is made at each address that the name stands for. Whoever waits
-/// for a peer to come up tries again.
+/// While nobody listens there, or the name stands for nothing yet, further
+/// attempts are made until [`Options::connect_timeout`] has passed, after
+/// random pauses that may grow, so that a thousand workers that lost their
+/// scheduler do not come back all at once. The handshake is not repeated.
 ///
 /// # Cancel safety
 ///
@@ -19,54 +34,268 @@ use crate::{Address, Comm, CommError, Options, Phase, Role};
 ///
 /// # Errors
 ///
-/// * [`CommError::Connect`] if nobody listens there, or the name stands for
-///   nothing;
-/// * [`CommError::Timeout`] after [`Options::connect_timeout`];
+/// * [`CommError::Connect`] with what the last attempt met;
+/// * [`CommError::Timeout`] if the last attempt met nothing at all;
+/// * [`CommError::Scheme`] for a scheme that this package does not carry;
+/// * `CommError::NoTls` for a `tls` address without settings, and
+///   `CommError::Tls` if TLS fails, which is not tried again;
 /// * as [`Comm::establish`].
 pub async fn connect(address: &Address, options: &Options) -> Result<Comm, CommError> {
+    let stream = connect_stream(address, options).await?;
+    stream.establish(Role::Connector, options).await
+}
+
+/// Makes a connection as [`connect`] does, without the handshake of Dask.
+///
+/// # Errors
+///
+/// As [`connect`], but for those of the handshake.
+pub async fn connect_bytes(address: &Address, options: &Options) -> Result<Connection, CommError> {
+    let stream = connect_stream(address, options).await?;
+    stream.open(Role::Connector, options).await
+}
+
+async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, CommError> {
     let after = options.connect_timeout;
-    let connecting = TcpStream::connect((address.host(), address.port()));
-    let failed = |error| CommError::Connect {
-        address: address.clone(),
-        error,
-    };
-    let stream = match tokio::time::timeout(after, connecting).await {
-        Ok(outcome) => outcome.map_err(failed)?,
-        Err(_) => {
-            return Err(CommError::Timeout {
-                phase: Phase::Connect,
-                after,
+    let deadline = Instant::now() + after;
+    // A connection request may be lost; do not wait for the first one until
+    // it is too late for a second.
+    let mut patience = after / 5;
+    let mut backoff = BACKOFF;
+    let mut last = None;
+    loop {
+        let until = deadline.min(Instant::now() + patience);
+        patience = after;
+        match tokio::time::timeout_at(until, Stream::connect(address, options)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(Attempt::Fatal(error))) => return Err(error),
+            Ok(Err(Attempt::Failed(error))) => last = Some(error),
+            Err(_) => {}
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || (last.is_some() && !options.connect_retry) {
+            return Err(match last {
+                Some(error) => CommError::Connect {
+                    address: address.clone(),
+                    error,
+                },
+                None => CommError::Timeout {
+                    phase: Phase::Connect,
+                    after,
+                },
             });
         }
-    };
-    establish(stream, Role::Connector, options).await
+        tokio::time::sleep(jitter(backoff.min(left))).await;
+        backoff = backoff.saturating_mul(2);
+    }
+}
+
+/// Anything from nothing to `most`.
+fn jitter(most: Duration) -> Duration {
+    // Every RandomState has other keys.
+    let random = RandomState::new().hash_one(0_u8);
+    most.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)
+}
+
+/// Why an attempt to connect led to nothing.
+enum Attempt {
+    /// The next one may go better.
+    Failed(io::Error),
+    /// No other will go better.
+    Fatal(CommError),
+}
+
+impl From<io::Error> for Attempt {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A connection before its handshake.
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    /// With the address that was asked for, or that of the peer if it asked.
+    #[cfg(feature = "tls")]
+    Tls(TcpStream, Tls, Address),
+    #[cfg(unix)]
+    Unix(UnixStream, Address),
+    Inproc(InprocStream),
+}
+
+impl Stream {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
+    async fn connect(address: &Address, options: &Options) -> Result<Self, Attempt> {
+        Ok(match address.scheme() {
+            Scheme::Tcp => Self::Tcp(TcpStream::connect((address.host(), address.port())).await?),
+            #[cfg(feature = "tls")]
+            Scheme::Tls => {
+                let tls = tls(address, options).map_err(Attempt::Fatal)?;
+                let stream = TcpStream::connect((address.host(), address.port())).await?;
+                Self::Tls(stream, tls, address.clone())
+            }
+            #[cfg(unix)]
+            Scheme::Unix => Self::Unix(UnixStream::connect(address.path()).await?, address.clone()),
+            Scheme::Inproc => Self::Inproc(InprocStream::connect(address).await?),
+            scheme => return Err(Attempt::Fatal(CommError::Scheme { scheme })),
+        })
+    }
+
+    fn peer_address(&self) -> io::Result<Address> {
+        Ok(match self {
+            Self::Tcp(stream) => stream.peer_addr()?.into(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream, ..) => Address::new(Scheme::Tls, stream.peer_addr()?),
+            #[cfg(unix)]
+            Self::Unix(_, address) => address.clone(),
+            Self::Inproc(stream) => stream.peer.clone(),
+        })
+    }
+
+    async fn establish(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+        #[cfg(feature = "tls")]
+        if let Self::Tls(_, tls, _) = &self {
+            let tls = tls.clone();
+            // Both handshakes within the time of one.
+            let after = options.handshake_timeout;
+            let both = async {
+                let connection = self.open(role, options).await?;
+                let outcome = connection.handshake(role, options).await;
+                outcome.map_err(|error| tls.explain(error, role))
+            };
+            let outcome = tokio::time::timeout(after, both).await;
+            return outcome.unwrap_or(Err(late(after)));
+        }
+        self.open(role, options)
+            .await?
+            .handshake(role, options)
+            .await
+    }
+
+    /// The bytes of it, behind TLS where there is one.
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
+    async fn open(self, role: Role, options: &Options) -> Result<Connection, CommError> {
+        let reader: ReadHalf;
+        let writer: WriteHalf;
+        let (local, peer);
+        match self {
+            Self::Tcp(stream) => {
+                set_options(&stream).map_err(CommError::Io)?;
+                local = stream.local_addr().map_err(CommError::Io)?.into();
+                peer = stream.peer_addr().map_err(CommError::Io)?.into();
+                let halves = stream.into_split();
+                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+            }
+            #[cfg(feature = "tls")]
+            Self::Tls(stream, tls, host) => {
+                set_options(&stream).map_err(CommError::Io)?;
+                let end = |address| Address::new(Scheme::Tls, address);
+                local = end(stream.local_addr().map_err(CommError::Io)?);
+                peer = end(stream.peer_addr().map_err(CommError::Io)?);
+                let after = options.handshake_timeout;
+                let handshake = tls.establish(stream, role, &host);
+                (reader, writer) = match tokio::time::timeout(after, handshake).await {
+                    Ok(outcome) => outcome?,
+                    Err(_) => return Err(late(after)),
+                };
+            }
+            #[cfg(unix)]
+            Self::Unix(stream, address) => {
+                (local, peer) = (address.clone(), address);
+                let halves = stream.into_split();
+                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+            }
+            Self::Inproc(stream) => {
+                (local, peer) = (stream.local, stream.peer);
+                let halves = tokio::io::split(stream.bytes);
+                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+            }
+        }
+        Ok(Connection {
+            reader,
+            writer,
+            local,
+            peer,
+        })
+    }
+}
+
+#[cfg(feature = "tls")]
+const fn late(after: Duration) -> CommError {
+    CommError::Timeout {
+        phase: Phase::Handshake,
+        after,
+    }
+}
+
+/// The settings of TLS, which this address needs.
+#[cfg(feature = "tls")]
+fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
+    options.tls.clone().ok_or_else(|| CommError::NoTls {
+        address: address.clone(),
+    })
 }
 
 /// Waits for connections.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
+    socket: Socket,
     options: Options,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    #[cfg(feature = "tls")]
+    Tls(TcpListener, Tls),
+    #[cfg(unix)]
+    Unix(UnixListener, UnixPath),
+    Inproc(InprocListener),
+}
+
+/// The file of a Unix socket, which is there as long as somebody listens.
+#[cfg(unix)]
+#[derive(Debug)]
+struct UnixPath(Address);
+
+#[cfg(unix)]
+impl Drop for UnixPath {
+    fn drop(&mut self) {
+        // If it is gone already that is just as well.
+        let _ = std::fs::remove_file(self.0.path());
+    }
 }
 
 impl Listener {
     /// Listens at `address`; port 0 stands for any that is free, an empty host
-    /// for every interface of IPv4.
+    /// for every interface of IPv4. Of `inproc`, any name that nobody listens
+    /// at in this process will do.
     ///
     /// # Errors
     ///
-    /// [`CommError::Bind`].
+    /// * [`CommError::Bind`];
+    /// * `CommError::NoTls` for a `tls` address without settings;
+    /// * [`CommError::Scheme`] for a scheme that this package does not carry.
     pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
-        let host = match address.host() {
-            "" => "0.0.0.0",
-            host => host,
+        let failed = |error| CommError::Bind {
+            address: address.clone(),
+            error,
         };
-        let socket = TcpListener::bind((host, address.port()))
-            .await
-            .map_err(|error| CommError::Bind {
-                address: address.clone(),
-                error,
-            })?;
+        let socket = match address.scheme() {
+            Scheme::Tcp => Socket::Tcp(bind(address).await.map_err(failed)?),
+            #[cfg(feature = "tls")]
+            Scheme::Tls => {
+                let tls = tls(address, &options)?;
+                Socket::Tls(bind(address).await.map_err(failed)?, tls)
+            }
+            #[cfg(unix)]
+            Scheme::Unix => {
+                let socket = UnixListener::bind(address.path()).map_err(failed)?;
+                Socket::Unix(socket, UnixPath(address.clone()))
+            }
+            Scheme::Inproc => Socket::Inproc(InprocListener::bind(address).map_err(failed)?),
+            scheme => return Err(CommError::Scheme { scheme }),
+        };
         Ok(Self { socket, options })
     }
 
@@ -83,7 +312,20 @@ impl Listener {
     /// [`CommError::Io`]. The listener goes on: most errors here are about one
     /// connection, or pass (too many open files: wait before the next call).
     pub async fn accept(&self) -> Result<Incoming, CommError> {
-        let (stream, _) = self.socket.accept().await.map_err(CommError::Io)?;
+        let stream = match &self.socket {
+            Socket::Tcp(socket) => Stream::Tcp(socket.accept().await.map_err(CommError::Io)?.0),
+            #[cfg(feature = "tls")]
+            Socket::Tls(socket, tls) => {
+                let (stream, peer) = socket.accept().await.map_err(CommError::Io)?;
+                Stream::Tls(stream, tls.clone(), Address::new(Scheme::Tls, peer))
+            }
+            #[cfg(unix)]
+            Socket::Unix(socket, UnixPath(address)) => {
+                let (stream, _) = socket.accept().await.map_err(CommError::Io)?;
+                Stream::Unix(stream, address.clone())
+            }
+            Socket::Inproc(socket) => Stream::Inproc(socket.accept().await),
+        };
         Ok(Incoming {
             stream,
             options: self.options.clone(),
@@ -96,16 +338,32 @@ impl Listener {
     ///
     /// [`CommError::Io`].
     pub fn local_address(&self) -> Result<Address, CommError> {
-        let address = self.socket.local_addr().map_err(CommError::Io)?;
-        Ok(address.into())
+        Ok(match &self.socket {
+            Socket::Tcp(socket) => socket.local_addr().map_err(CommError::Io)?.into(),
+            #[cfg(feature = "tls")]
+            Socket::Tls(socket, _) => {
+                Address::new(Scheme::Tls, socket.local_addr().map_err(CommError::Io)?)
+            }
+            #[cfg(unix)]
+            Socket::Unix(_, UnixPath(address)) => address.clone(),
+            Socket::Inproc(socket) => socket.address().clone(),
+        })
     }
+}
+
+async fn bind(address: &Address) -> io::Result<TcpListener> {
+    let host = match address.host() {
+        "" => "0.0.0.0",
+        host => host,
+    };
+    TcpListener::bind((host, address.port())).await
 }
 
 /// A connection that was accepted, before its handshake.
 #[derive(Debug)]
 #[must_use = "a connection is closed when this is dropped"]
 pub struct Incoming {
-    stream: TcpStream,
+    stream: Stream,
     options: Options,
 }
 
@@ -114,9 +372,19 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// As [`Comm::establish`]; the connection is closed then.
+    /// As [`Comm::establish`], and `CommError::Tls` if TLS fails; the connection
+    /// is closed then.
     pub async fn handshake(self) -> Result<Comm, CommError> {
-        establish(self.stream, Role::Listener, &self.options).await
+        self.stream.establish(Role::Listener, &self.options).await
+    }
+
+    /// The connection without the handshake of Dask; that of TLS is done.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`] if the peer is gone, and those of TLS.
+    pub async fn bytes(self) -> Result<Connection, CommError> {
+        self.stream.open(Role::Listener, &self.options).await
     }
 
     /// The address of the other end.
@@ -125,18 +393,8 @@ impl Incoming {
     ///
     /// [`CommError::Io`] if the peer is gone.
     pub fn peer_address(&self) -> Result<Address, CommError> {
-        let address = self.stream.peer_addr().map_err(CommError::Io)?;
-        Ok(address.into())
+        self.stream.peer_address().map_err(CommError::Io)
     }
-}
-
-async fn establish(stream: TcpStream, role: Role, options: &Options) -> Result<Comm, CommError> {
-    set_options(&stream).map_err(CommError::Io)?;
-    let local = stream.local_addr().map_err(CommError::Io)?;
-    let peer = stream.peer_addr().map_err(CommError::Io)?;
-    let (reader, writer) = stream.into_split();
-    let ends = (local.into(), peer.into());
-    Comm::establish(reader, writer, ends, role, options).await
 }
 
 /// What Dask sets: no delay, and a peer that is gone without a word is found

@@ -3,12 +3,11 @@
 use core::fmt;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::tcp::OwnedReadHalf;
 use wire::Limits;
-use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Wanted};
+use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Prelude, Wanted};
 
 use crate::frames::{Arriving, Frames};
-use crate::{Closed, CommError};
+use crate::{Closed, CommError, ReadHalf};
 
 /// Read ahead at first, in bytes: most messages are smaller, and thousands of
 /// comms may be idle with a buffer each.
@@ -24,7 +23,7 @@ const KEPT_FRAME_COUNT: usize = 512;
 ///
 /// Small messages are taken from a small buffer, several with one read; large
 /// frames are read straight into memory that becomes the frame.
-pub struct CommReader<R = OwnedReadHalf> {
+pub struct CommReader<R = ReadHalf> {
     io: R,
     input: Input,
     prefix: Prefix,
@@ -70,6 +69,9 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         if self.failed {
             return Err(Closed::Earlier.into());
         }
+        if self.decoder.wanted()? == Wanted::Nothing {
+            self.decoder.reset();
+        }
         let outcome = self.read_next().await;
         self.failed = outcome.is_err();
         outcome
@@ -95,10 +97,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                     let missing = len - filled;
                     let prelude = || self.decoder.prelude();
                     let count = if !self.input.is_empty() {
-                        let bytes = self.input.take(missing);
+                        let bytes = self.input.peek(missing);
                         let room = self.arriving.room(index, len, bytes.len(), prelude)?;
-                        room.extend_from_slice(bytes);
-                        bytes.len()
+                        let count = room.put(bytes);
+                        self.input.take(count);
+                        count
                     } else if missing < self.input.capacity {
                         if !self.input.fill(&mut self.io).await? {
                             return Err(self.truncated());
@@ -106,9 +109,8 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                         continue;
                     } else {
                         let room = self.arriving.room(index, len, 1, prelude)?;
-                        // The limit keeps the next message out of this frame.
-                        let mut io = (&mut self.io).take(missing as u64);
-                        match io.read_buf(room).await.map_err(CommError::Io)? {
+                        let read = room.read(&mut self.io, missing);
+                        match read.await.map_err(CommError::Io)? {
                             0 => return Err(self.truncated()),
                             count => count,
                         }
@@ -142,10 +144,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         self.decoder = FrameDecoder::new(prefix, Vec::new(), limits);
     }
 
-    /// The first 8 bytes of the stream, without taking them.
+    /// The first 8 bytes of the stream, without taking them. They are not
+    /// those of TLS.
     pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
         loop {
-            if let Some(first) = self.input.bytes().first_chunk() {
+            let bytes = self.input.bytes();
+            if is_tls(bytes) {
+                return Err(CommError::PeerSpeaksTls);
+            }
+            if let Some(first) = bytes.first_chunk() {
                 return Ok(*first);
             }
             if !self.input.fill(&mut self.io).await? {
@@ -178,6 +185,65 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     }
 }
 
+impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> {
+    type Error = CommError;
+
+    async fn read_message<B: FrameBuffers + Send>(
+        &mut self,
+        frames: &mut B,
+    ) -> Result<Option<usize>, CommError> {
+        if self.failed {
+            return Err(Closed::Earlier.into());
+        }
+        if self.decoder.wanted()? == Wanted::Nothing {
+            // The last message, which was left for `prelude`.
+            self.decoder.reset();
+        }
+        let outcome = self.read_into(frames).await;
+        self.failed = outcome.is_err();
+        outcome
+    }
+
+    fn prelude(&self) -> Option<Prelude<'_>> {
+        match self.decoder.wanted() {
+            Ok(Wanted::Nothing) => self.decoder.prelude(),
+            _ => None,
+        }
+    }
+}
+
+impl<R: AsyncRead + Unpin> CommReader<R> {
+    async fn read_into<B: FrameBuffers>(
+        &mut self,
+        frames: &mut B,
+    ) -> Result<Option<usize>, CommError> {
+        loop {
+            let space = self.decoder.space(frames)?;
+            if space.is_empty() {
+                return Ok(self.decoder.prelude().map(|prelude| prelude.frame_count()));
+            }
+            let count = if !self.input.is_empty() {
+                self.input.take_into(space)
+            } else if space.len() < self.input.capacity {
+                if !self.input.fill(&mut self.io).await? {
+                    return if self.decoder.is_idle() {
+                        Ok(None)
+                    } else {
+                        Err(self.truncated())
+                    };
+                }
+                continue;
+            } else {
+                match self.io.read(space).await.map_err(CommError::Io)? {
+                    0 => return Err(self.truncated()),
+                    count => count,
+                }
+            };
+            self.decoder.advance(count)?;
+        }
+    }
+}
+
 impl<R> fmt::Debug for CommReader<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommReader")
@@ -194,6 +260,13 @@ impl FrameBuffers for NoFrames {
     fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
         None
     }
+}
+
+/// Whether this is the beginning of TLS: a handshake, or an alert of a peer that
+/// expected one. As the length of a message, or a number of frames, it would
+/// be beyond the limits of a handshake.
+const fn is_tls(first: &[u8]) -> bool {
+    matches!(first, [0x15 | 0x16, 3, 1..=4, ..])
 }
 
 /// What was read ahead.
@@ -225,18 +298,21 @@ impl Input {
         self.bytes().is_empty()
     }
 
-    fn take(&mut self, at_most: usize) -> &[u8] {
-        let start = self.taken;
-        let end = self.bytes.len().min(start.saturating_add(at_most));
-        self.taken = end;
-        self.bytes.get(start..end).unwrap_or_default()
+    fn peek(&self, at_most: usize) -> &[u8] {
+        let bytes = self.bytes();
+        bytes.get(..at_most).unwrap_or(bytes)
+    }
+
+    fn take(&mut self, count: usize) {
+        self.taken += count;
     }
 
     fn take_into(&mut self, space: &mut [u8]) -> usize {
-        let bytes = self.take(space.len());
-        let (place, _) = space.split_at_mut(bytes.len());
-        place.copy_from_slice(bytes);
-        place.len()
+        let bytes = self.peek(space.len());
+        let count = bytes.len();
+        space[..count].copy_from_slice(bytes);
+        self.take(count);
+        count
     }
 
     /// Reads once, and tells whether there was anything to read. Cancel safe.

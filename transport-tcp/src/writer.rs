@@ -4,10 +4,9 @@ use core::fmt;
 use std::io::{self, IoSlice};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::tcp::OwnedWriteHalf;
 use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
 
-use crate::{Closed, CommError};
+use crate::{Closed, CommError, WriteHalf};
 
 /// Frames below this many bytes are copied behind the prelude, so that they
 /// leave with it; larger ones are sent from where they are.
@@ -22,7 +21,7 @@ const KEPT: usize = 4 << 10;
 /// The half of a comm that messages leave on.
 ///
 /// A small message leaves with one write. Large frames are not copied.
-pub struct CommWriter<W = OwnedWriteHalf> {
+pub struct CommWriter<W = WriteHalf> {
     io: W,
     prefix: Prefix,
     buffer: Vec<u8>,
@@ -174,6 +173,18 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     /// The stream.
     pub const fn get_ref(&self) -> &W {
         &self.io
+    }
+}
+
+impl<W: AsyncWrite + Send + Unpin> wire::transport::CommWriter for CommWriter<W> {
+    type Error = CommError;
+
+    async fn write_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError> {
+        Self::write_message(self, frames).await
+    }
+
+    async fn close(&mut self) -> Result<(), CommError> {
+        Self::close(self).await
     }
 }
 

@@ -57,7 +57,8 @@ pub use zlib::Zlib;
 #[cfg(feature = "zstd")]
 pub use zstd::Zstd;
 
-/// A codec that Dask knows by name (PROTOCOL COMPRESS-1).
+/// A codec that Dask knows by name (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3
+/// and COMPRESS-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
@@ -235,6 +236,7 @@ pub fn decompressed_len(
         #[allow(unreachable_patterns)] // with all features
         codec => return Err(CompressionError::NotCompiledIn { codec }),
     };
+    // PROTOCOL COMPRESS-11
     if let Some(ratio) = codec.max_ratio()
         && declared > (frame.len() as u64).saturating_mul(ratio)
     {

@@ -40,7 +40,7 @@ impl core::fmt::Debug for SnappyTable {
     }
 }
 
-/// Compresses with snappy (PROTOCOL COMPRESS-1).
+/// Compresses with snappy (PROTOCOL COMPRESS-2).
 #[derive(Debug)]
 pub struct Snappy<'t> {
     table: &'t mut SnappyTable,

@@ -283,7 +283,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     }
 
     /// Whether no byte of the next message has arrived: the place where a
-    /// stream may end.
+    /// stream may end (PROTOCOL FRAME-12).
     pub const fn is_idle(&self) -> bool {
         matches!(self.state, State::Head { filled: 0 })
     }

@@ -2,7 +2,8 @@
 //!
 //! A message is a list of frames. On a stream it begins with the *prelude*:
 //! the number of frames and the length of each, as little-endian `u64`
-//! (PROTOCOL FRAME-1, FRAME-2). Since release 2021.3.0 another `u64` stands in front,
+//! (PROTOCOL FRAME-1, FRAME-2); the frames follow back to back (PROTOCOL FRAME-3).
+//! An empty frame has a length like any other (PROTOCOL FRAME-4). Since release 2021.3.0 another `u64` stands in front,
 //! see [`Prefix`].
 //!
 //! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
@@ -168,7 +169,8 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 /// returns how many bytes it took.
 ///
 /// With [`Prefix::U64`] the leading number is the length of everything behind
-/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-9).
+/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-9). The frames
+/// are the same whatever the prefix (PROTOCOL FORWARD-4).
 ///
 /// ```
 /// use daskwire::frame::{encode_prelude, Prefix};

@@ -75,7 +75,7 @@ impl<'a> Shard<'a> {
 
 /// A frame in pieces of `shard_len` bytes at most, each a whole number of items
 /// of `item_len` bytes, as Dask splits it: a frame that is not longer stays in
-/// one piece, even if it is empty (PROTOCOL SPLIT-1).
+/// one piece, even if it is empty (PROTOCOL SPLIT-1, SPLIT-2).
 ///
 /// ```
 /// use daskwire::message::shards;
@@ -121,11 +121,14 @@ pub enum BuildError {
     Entry,
     /// The header of a payload to be forwarded is wrong.
     Payload(MessageError),
-    /// A payload cannot go into the other layout.
+    /// A payload or a body cannot go into the other layout.
     NotConvertible {
         /// What stands in the way.
         reason: &'static str,
     },
+    /// A frame of a [`PayloadKind::Pickled`] payload in none or several pieces,
+    /// which its header cannot say (PROTOCOL MODERN-4).
+    PickledInPieces,
 }
 
 impl fmt::Display for BuildError {
@@ -141,10 +144,12 @@ impl fmt::Display for BuildError {
             ),
             Self::Entry => f.write_str("an entry of a header is not one MessagePack value"),
             Self::Payload(error) => write!(f, "the payload to be forwarded: {error}"),
-            Self::NotConvertible { reason } => write!(
-                f,
-                "the payload cannot be forwarded to a peer of the other layout: {reason}"
-            ),
+            Self::NotConvertible { reason } => {
+                write!(f, "this cannot be told in the other layout: {reason}")
+            }
+            Self::PickledInPieces => {
+                f.write_str("each frame of a __Pickled__ payload has to be one piece")
+            }
         }
     }
 }
@@ -191,6 +196,8 @@ pub struct MessageBuilder<'s, 'a> {
     slot_count: usize,
     pending: &'s mut [Pending<'a>],
     pending_count: usize,
+    /// Values that the body owes when the outermost set is complete.
+    owed_behind_set: Option<u64>,
 }
 
 impl<'s, 'a> MessageBuilder<'s, 'a> {
@@ -208,6 +215,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             },
             pending: buffers.pending,
             pending_count: 0,
+            owed_behind_set: None,
         }
     }
 
@@ -221,8 +229,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// `entries` are the header's own entries, with encoded values: what
     /// [`PayloadHeader`] reads, without the entries about frames, which are
-    /// added here (PROTOCOL HEADER-1). Frames longer than `shard_len` bytes are
-    /// split; see [`SHARD_LEN`].
+    /// added here (PROTOCOL MODERN-3, CLASSIC-8). Frames longer than `shard_len` bytes are
+    /// split; see [`SHARD_LEN`]. Those of [`PayloadKind::Pickled`] never are.
     ///
     /// # Errors
     ///
@@ -237,7 +245,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         frames: &[&'a [u8]],
         shard_len: usize,
     ) -> Result<&mut Self, BuildError> {
-        let pieces = frames.iter().enumerate().flat_map(|(index, frame)| {
+        // PROTOCOL MODERN-4: buffers of a pickle are never split.
+        let shard_len = match kind {
+            PayloadKind::Serialized => shard_len,
+            PayloadKind::Pickled => usize::MAX,
+        };
+        let pieces = frames.iter().enumerate().flat_map(move |(index, frame)| {
             shards(frame, shard_len, 1).map(move |shard| (index, Shard::plain(shard)))
         });
         self.pieces(kind, entries, frames.len(), pieces)
@@ -248,13 +261,17 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// # Errors
     ///
-    /// As [`payload`](Self::payload).
+    /// As [`payload`](Self::payload), and [`BuildError::PickledInPieces`] if a
+    /// frame of [`PayloadKind::Pickled`] is not one shard.
     pub fn compressed_payload(
         &mut self,
         kind: PayloadKind,
         entries: &[(&str, &[u8])],
         frames: &[&[Shard<'a>]],
     ) -> Result<&mut Self, BuildError> {
+        if kind == PayloadKind::Pickled && frames.iter().any(|shards| shards.len() != 1) {
+            return Err(BuildError::PickledInPieces);
+        }
         let pieces = frames
             .iter()
             .enumerate()
@@ -284,6 +301,11 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             self.slot(frame)?;
         }
         Ok(self)
+    }
+
+    fn is_in_set(&self) -> bool {
+        self.owed_behind_set
+            .is_some_and(|owed| self.body.owed() > owed)
     }
 
     const fn refuse_pickled(&self, kind: PayloadKind) -> Result<(), BuildError> {
@@ -339,9 +361,11 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// be. Its frames are not decoded, decompressed or copied.
     ///
     /// To a peer of the same layout the header goes as it is, so that the
-    /// payload arrives byte for byte. Into the other layout the header is
-    /// rewritten (PROTOCOL FORWARD-3): what it says about frames is put in the
-    /// other words, and a type's own entries move into or out of `sub-header`.
+    /// payload arrives byte for byte, compressed by whoever made it
+    /// (PROTOCOL FORWARD-1, FORWARD-2, FORWARD-3 and COMPRESS-10). Into the other
+    /// layout the header is rewritten (PROTOCOL FORWARD-5, FORWARD-6): what it
+    /// says about frames is put in the other words, and a type's own entries
+    /// move into or out of `sub-header`.
     ///
     /// # Errors
     ///
@@ -392,7 +416,13 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// # Errors
     ///
-    /// As [`forward`](Self::forward).
+    /// As [`forward`](Self::forward), and [`BuildError::NotConvertible`]
+    ///
+    /// * for a payload in a set in the classic layout, whose paths do not lead
+    ///   into sets;
+    /// * for the texts `__Serialized__` and `__Pickled__` from a classic into a
+    ///   modern message. As keys, which is where they occur (PROTOCOL BODY-5),
+    ///   they would make a placeholder.
     pub fn item<T: AsRef<[u8]>>(
         &mut self,
         item: Item<'_>,
@@ -400,10 +430,21 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<&mut Self, BuildError> {
         match item {
             Item::Token(token) => {
+                let crosses = (message.layout(), self.layout) == (Layout::Classic, Layout::Modern);
+                if crosses
+                    && let Token::Str(text) = token
+                    && (text == "__Serialized__" || text == "__Pickled__")
+                {
+                    // PROTOCOL BODY-5 and CLASSIC-13: it would be a placeholder.
+                    return not_convertible("the body has a key that is reserved there");
+                }
                 self.body.token(token);
             }
             Item::Set(count) => {
-                // PROTOCOL BODY-4
+                if self.owed_behind_set.is_none() {
+                    self.owed_behind_set = self.body.owed().checked_sub(1);
+                }
+                // PROTOCOL BODY-3
                 self.body.map(2).str("__Set__").bool(true);
                 self.body.str("as-list").array(count);
             }
@@ -411,6 +452,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             Item::Payload(number) => {
                 self.forward(&message.payload(number)?)?;
             }
+        }
+        if !self.is_in_set() {
+            self.owed_behind_set = None;
         }
         Ok(self)
     }
@@ -427,14 +471,19 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     pub fn finish(mut self, levels: &mut [Level]) -> Result<&'s [&'a [u8]], BuildError> {
         let body = core::mem::replace(&mut self.body, Writer::new(&mut []));
         let body = body.finish().map_err(BuildError::Body)?;
+        if self.layout == Layout::Classic && self.pending_count == 0 {
+            self.slot_count = 2;
+        }
+        let (needed, available) = (self.slot_count, self.slots.len());
+        if needed > available {
+            return Err(BuildError::Slots(BufferTooSmall { needed, available }));
+        }
         match self.layout {
             Layout::Modern => self.set_slot(0, body)?,
             Layout::Classic => {
                 self.set_slot(0, &[])?;
                 self.set_slot(1, body)?;
-                if self.pending_count == 0 {
-                    self.slot_count = 2;
-                } else {
+                if self.pending_count != 0 {
                     let header = self.payload_header(body, levels)?;
                     self.set_slot(2, header)?;
                 }
@@ -445,7 +494,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(slots.get(..count).unwrap_or_default())
     }
 
-    /// The payload header of the classic layout (PROTOCOL CLASSIC-4).
+    /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
     fn payload_header(
         &mut self,
         body: &[u8],
@@ -490,8 +539,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(space)
     }
 
-    /// Checks that there is room for a payload, so that none is put in halfway.
+    /// Checks that there is room for a payload, and a path to it, so that none
+    /// is put in halfway.
     fn room(&self, frame_count: usize) -> Result<(), BuildError> {
+        if self.layout == Layout::Classic && self.is_in_set() {
+            return not_convertible("it stands in a set, where no path leads");
+        }
         let header_count = match self.layout {
             Layout::Modern => 1,
             Layout::Classic => 0,
@@ -521,7 +574,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<(), BuildError> {
         match self.layout {
             Layout::Modern => {
-                // PROTOCOL MODERN-2
+                // PROTOCOL MODERN-2, MODERN-5: the next frame that is free.
                 let key: &[u8] = match kind {
                     PayloadKind::Serialized => b"\xae__Serialized__",
                     PayloadKind::Pickled => b"\xab__Pickled__",
@@ -540,7 +593,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                     };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
-                // PROTOCOL CLASSIC-7: the reader replaces what is there.
+                // PROTOCOL CLASSIC-6: the reader replaces what is there.
                 self.body.nil();
             }
         }
@@ -697,7 +750,8 @@ fn own_entries<'a>(
     header.entries().filter(|(key, _)| !is_common(key))
 }
 
-/// Kept whatever the layout.
+/// Kept whatever the layout; all else moves between a header and its
+/// `sub-header` (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
 
 const fn not_convertible<R>(reason: &'static str) -> Result<R, BuildError> {
@@ -714,7 +768,7 @@ fn regrouped(error: MessageError) -> BuildError {
     }
 }
 
-/// A classic header in modern words (PROTOCOL FORWARD-3).
+/// A classic header in modern words (PROTOCOL FORWARD-5).
 struct ToModern<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,
@@ -823,16 +877,24 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             let groups = self.payload.group_counts().ok();
             groups.into_iter().flatten().map(Result::unwrap_or_default)
         };
-        let logical_count = narrow(self.logical_count);
-        writer.str("split-num-sub-frames").array(logical_count);
-        for count in groups() {
-            writer.u64(count as u64);
-        }
-        writer.str("split-offsets").array(logical_count);
-        let mut offset = 0_usize;
-        for count in groups() {
-            writer.u64(offset as u64);
-            offset = offset.saturating_add(count);
+        if let Some(counts) = header.get("split-num-sub-frames")
+            && let Some(offsets) = header.get("split-offsets")
+        {
+            // 2021.3.0 has them already, in whatever order.
+            writer.str("split-num-sub-frames").encoded(counts);
+            writer.str("split-offsets").encoded(offsets);
+        } else {
+            let logical_count = narrow(self.logical_count);
+            writer.str("split-num-sub-frames").array(logical_count);
+            for count in groups() {
+                writer.u64(count as u64);
+            }
+            writer.str("split-offsets").array(logical_count);
+            let mut offset = 0_usize;
+            for count in groups() {
+                writer.u64(offset as u64);
+                offset = offset.saturating_add(count);
+            }
         }
         if let Some(list) = header.get("compression") {
             writer.str("compression").encoded(list);
@@ -903,7 +965,7 @@ fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// A modern header in classic words (PROTOCOL FORWARD-3).
+/// A modern header in classic words (PROTOCOL FORWARD-6).
 struct ToClassic<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,

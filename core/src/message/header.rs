@@ -9,7 +9,9 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 ///
 /// Dask's own entries have methods; every other entry is kept and found by
 /// [`get`](Self::get). Entries that are missing are `None`, since which ones a
-/// release writes has changed (PROTOCOL HEADER-1). The same type reads the
+/// release writes has changed (PROTOCOL HEADER-1). Families whose frames
+/// say all have no entries of their own here: bytes (PROTOCOL HEADER-5),
+/// msgpack (PROTOCOL HEADER-9), errors (PROTOCOL HEADER-10). The same type reads the
 /// header of an element of a collection, see
 /// [`sub_headers`](Self::sub_headers).
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +23,8 @@ pub struct PayloadHeader<'a> {
     at: usize,
 }
 
-/// Which family of functions wrote a payload and reads it again (PROTOCOL
-/// HEADER-2).
+/// Which family of functions wrote a payload and reads it again
+/// (PROTOCOL HEADER-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Serializer<'a> {
@@ -151,7 +153,7 @@ impl<'a> PayloadHeader<'a> {
     fn typed<R>(
         &self,
         key: &'static str,
-        expected: Kind,
+        expected: &'static str,
         read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
     ) -> Result<Option<R>, MessageError> {
         let Some((value, at)) = self.find(key) else {
@@ -163,7 +165,7 @@ impl<'a> PayloadHeader<'a> {
             Err(Malformed {
                 kind: MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange,
                 ..
-            }) => Err(self.entry_kind(at, key, words(expected))),
+            }) => Err(self.entry_kind(at, key, expected)),
             Err(error) => Err(MessageError::new(
                 self.frame,
                 at.saturating_add(error.at),
@@ -189,17 +191,17 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn text(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
-        self.typed(key, Kind::Str, |reader| {
+        self.typed(key, words(Kind::Str), |reader| {
             reader.str().map(|text| text.to_str())
         })
     }
 
     fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
-        self.typed(key, Kind::Integer, Reader::u64)
+        self.typed(key, "an integer of 0 or more", Reader::u64)
     }
 
     fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
-        let list = self.typed(key, Kind::Array, |reader| {
+        let list = self.typed(key, words(Kind::Array), |reader| {
             let left = reader.array()?;
             Ok((*reader, left))
         })?;
@@ -249,7 +251,7 @@ impl<'a> PayloadHeader<'a> {
         self.text("type")
     }
 
-    /// What selects the decoder: a pickled class; for a collection (see
+    /// What selects the decoder (PROTOCOL HEADER-3): a pickled class; for a collection (see
     /// [`is_collection`](Self::is_collection)) one of the words `list`,
     /// `tuple`, `set` and `dict`, as bytes.
     ///
@@ -257,7 +259,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor text.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("type-serialized", Kind::Bin, |reader| {
+        self.typed("type-serialized", words(Kind::Bin), |reader| {
             match reader.peek()? {
                 Token::Str(text) => Ok(text.as_bytes()),
                 _ => reader.bin(),
@@ -325,7 +327,8 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// Whether each buffer was writeable: booleans or nil. One for each
-    /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0).
+    /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0;
+    /// PROTOCOL HEADER-8).
     ///
     /// # Errors
     ///
@@ -344,17 +347,17 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("pickled-obj", Kind::Bin, Reader::bin)
+        self.typed("pickled-obj", words(Kind::Bin), Reader::bin)
     }
 
     /// Whether the payload is a collection whose elements were serialized one
-    /// by one (PROTOCOL HEADER-7).
+    /// by one (PROTOCOL HEADER-11).
     ///
     /// # Errors
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.typed("is-collection", Kind::Bool, Reader::bool)?;
+        let found = self.typed("is-collection", words(Kind::Bool), Reader::bool)?;
         Ok(found.unwrap_or_default())
     }
 
@@ -389,7 +392,7 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// The entries that are the type's own: the map `sub-header` since
-    /// 2021.11.0, among all others before.
+    /// 2021.11.0, among all others before (PROTOCOL HEADER-4).
     ///
     /// # Errors
     ///
@@ -411,7 +414,7 @@ impl<'a> PayloadHeader<'a> {
             return Ok(None);
         };
         let mut reader = Reader::new(value);
-        // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-8).
+        // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-6).
         if matches!(reader.peek(), Ok(Token::Array(2))) {
             let _ = (reader.token(), reader.token());
         }
@@ -419,7 +422,8 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// The shape of an array as it is stored, in elements: numbers. Where
-    /// `broadcast_to` is present in [`own`](Self::own), the array is larger.
+    /// `broadcast_to` is present in [`own`](Self::own), the array is larger
+    /// (PROTOCOL HEADER-7).
     ///
     /// # Errors
     ///

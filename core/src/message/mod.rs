@@ -147,7 +147,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         self.frames
     }
 
-    /// The body as a MessagePack document, decompressed.
+    /// The body as a MessagePack document, decompressed: any one value
+    /// (PROTOCOL BODY-1).
     ///
     /// In the modern layout payloads are placeholder maps in it; in the
     /// classic one they are missing from it, or nil.

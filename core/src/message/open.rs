@@ -216,7 +216,7 @@ pub(super) fn check_len(
 }
 
 /// The body of a classic message, decompressed into `scratch` if need be
-/// (PROTOCOL CLASSIC-2, CLASSIC-3).
+/// (PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3).
 fn classic_body<'a, T: AsRef<[u8]>>(
     frames: &'a [T],
     reading: &Reading,
@@ -258,8 +258,8 @@ fn classic_body<'a, T: AsRef<[u8]>>(
     Ok(scratch.get(..len).unwrap_or_default())
 }
 
-/// A value of a `compression` entry: nil and false are none (PROTOCOL
-/// COMPRESS-3).
+/// A value of a `compression` entry: nil and false are none
+/// (PROTOCOL COMPRESS-5, COMPRESS-6).
 pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKind> {
     let mut reader = Reader::new(value);
     match reader.token() {
@@ -568,7 +568,7 @@ struct Scan<'s> {
     path_count: usize,
 }
 
-/// The keys that make a map something else (PROTOCOL BODY-1).
+/// The keys that make a map something else (PROTOCOL BODY-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
     Serialized,
@@ -722,7 +722,7 @@ impl Scan<'_> {
     }
 
     /// Marks the payloads that go right into the container that `token` opens,
-    /// and returns the range that concerns it.
+    /// and returns the range that concerns it (PROTOCOL CLASSIC-5).
     fn resolve(
         &self,
         token: Token<'_>,
@@ -771,7 +771,10 @@ impl Scan<'_> {
         let marks = level.marks;
         let (start, end) = (level.start, offset(end));
         let at = start as usize;
-        // PROTOCOL MODERN-2, in the order of precedence of Dask's reader.
+        // PROTOCOL BODY-2: in this order. PROTOCOL MODERN-2, MODERN-6 and MODERN-8:
+        // any frame, other keys dropped. PROTOCOL CLASSIC-13: not in classic,
+        // where `true` marks an inline payload, left in the body as the map that
+        // it is (PROTOCOL BODY-5).
         if self.layout == Layout::Modern && (marks.serialized || marks.pickled) {
             if level.in_key {
                 return Err(self.fault(at, MessageErrorKind::PlaceholderInKey));
@@ -810,6 +813,7 @@ impl Scan<'_> {
             return Ok(());
         }
         if marks.enumeration {
+            // PROTOCOL BODY-4
             super::walk::EnumMember::parse(span(self.body, (start, end)))
                 .ok_or_else(|| self.fault(at, MessageErrorKind::EnumWithoutName))?;
             table.count = level.first_place as usize;
@@ -818,6 +822,7 @@ impl Scan<'_> {
                 .map_err(|kind| self.fault(at, kind));
         }
         if marks.set {
+            // PROTOCOL BODY-3
             let list = marks
                 .list
                 .then_some(level.list)

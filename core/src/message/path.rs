@@ -49,7 +49,7 @@ impl<'a> Elements<'a> {
                     left: count,
                 }
             }
-            // A single key (PROTOCOL CLASSIC-6).
+            // A single key (PROTOCOL CLASSIC-5).
             _ => Self { reader, left: 1 },
         }
     }

@@ -122,6 +122,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                     let (other_low, other_high) = other?.extent();
                     // Two placeholders may name one payload.
                     let same = (low, high) == (other_low, other_high);
+                    // PROTOCOL MODERN-7
                     if number > MOST || (!same && low < other_high && other_low < high) {
                         let kind = MessageErrorKind::FramesShared;
                         return Err(MessageError::new(low, 0, kind));
@@ -142,11 +143,12 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         super::open::check_len(index, header, &self.reading)?;
         let parsed = PayloadHeader::parse(header, &self.reading.limits, index, 0)?;
         if pickled {
-            // PROTOCOL HEADER-6
+            // PROTOCOL MODERN-4
             parsed
                 .pickled_object()?
                 .ok_or_else(|| parsed.missing("pickled-obj"))?;
         }
+        // PROTOCOL MODERN-3
         let needed = parsed
             .sub_frame_count()?
             .ok_or_else(|| parsed.missing("num-sub-frames"))?;
@@ -205,7 +207,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     }
 
     /// Whether the value is plain bytes that only travel as a payload because
-    /// they are long; `None` where the message does not say (modern layout,
+    /// they are long (PROTOCOL CLASSIC-11, CLASSIC-12); `None` where the message does not say (modern layout,
     /// and 1.14.0 and 1.14.1).
     pub const fn bytestring(&self) -> Option<bool> {
         self.bytestring
@@ -290,7 +292,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         if let Some(list) = &compression
             && list.count_left() as usize != self.frames.len()
         {
-            // PROTOCOL COMPRESS-4
+            // PROTOCOL COMPRESS-6
             let kind = MessageErrorKind::ListLength {
                 key: "compression",
                 found: u64::from(list.count_left()),
@@ -305,7 +307,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         })
     }
 
-    /// How the frames make up logical frames (PROTOCOL SPLIT-2, CLASSIC-10).
+    /// How the frames make up logical frames
+    /// (PROTOCOL SPLIT-3, CLASSIC-9 and CLASSIC-10).
     fn grouping(&self) -> Result<Grouping<'a>, MessageError> {
         let header = self.header()?;
         if self.kind == PayloadKind::Pickled {
@@ -384,8 +387,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Ok(total)
     }
 
-    /// Decompresses and merges: writes the logical frames one behind the other
-    /// to the front of `out`, and where each of them ends to `ends`.
+    /// Decompresses and merges, in this order (PROTOCOL SPLIT-5): writes the
+    /// logical frames one behind the other to the front of `out`, and where each
+    /// of them ends to `ends`.
     ///
     /// `out` needs [`merged_len`](Self::merged_len) bytes and `ends`
     /// [`logical_count`](Self::logical_count) entries. A frame that is not
@@ -632,6 +636,11 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 if have != wanted {
                     return Err(fault);
                 }
+                // Empty frames behind the last can be nothing else than its own.
+                while last && next_is_empty(&self.sub_frames, payload) {
+                    self.sub_frames.next();
+                    count = count.saturating_add(1);
+                }
                 self.next = first.saturating_add(count);
                 Ok((first, count))
             }
@@ -683,7 +692,7 @@ impl<'a> Split<'a> {
         })
     }
 
-    /// Each frame at most once, and none that is not there.
+    /// Each frame at most once, and none that is not there (PROTOCOL SPLIT-6).
     fn check(&self) -> Result<(), MessageError> {
         if self.counts.count_left() != self.offsets.count_left() {
             return Err(MessageError {

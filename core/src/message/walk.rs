@@ -179,7 +179,7 @@ impl Item<'_> {
     }
 }
 
-/// A member of a Python enumeration, by its names (PROTOCOL BODY-5).
+/// A member of a Python enumeration, by its names (PROTOCOL BODY-4).
 ///
 /// In practice one of `distributed.core.Status`. Nothing is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +288,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             State::Done => Ok(None),
             State::Start => {
                 self.state = State::Body;
-                // PROTOCOL CLASSIC-8: an empty path is the whole message.
+                // PROTOCOL CLASSIC-5: an empty path is the whole message.
                 if let [Place(Spot::Path(spot))] = self.message.payloads
                     && Elements::new(span(self.paths(), spot.path)).len() == 0
                 {

@@ -3,7 +3,7 @@
 //! The body of a message and the header of every payload are MessagePack
 //! documents. This module reads and writes the whole format (the
 //! [specification] of 2013 with `bin`, `ext` and timestamps), whatever of it
-//! Dask happens to use today.
+//! Dask happens to use today (PROTOCOL MSGPACK-2).
 //!
 //! * [`Reader`] takes a document apart token by token. Text, byte strings and
 //!   extension data are slices of the input; nothing is copied and nothing is

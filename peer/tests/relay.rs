@@ -1,0 +1,145 @@
+//! Messages passed on unopened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use daskwire_peer::relay::{Options, Passed, RelayError, relay};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+
+type Outcome = Result<(Passed, Passed), RelayError>;
+
+/// Both ends of a relay whose pipes hold `room` bytes, and its outcome.
+fn between(room: usize) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Outcome>) {
+    let (near, near_end) = duplex(room);
+    let (far, far_end) = duplex(room);
+    let task =
+        tokio::spawn(
+            async move { relay(split(near_end), split(far_end), &Options::default()).await },
+        );
+    (near, far, task)
+}
+
+fn vector(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors");
+    let path = folder.join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[tokio::test]
+async fn whole_sessions_pass_byte_for_byte() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/streams");
+    let mut stream_count = 0;
+    for entry in std::fs::read_dir(folder).expect("the recorded streams") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "bin") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("a stream");
+        let told: serde_json::Value = serde_json::from_slice(
+            &std::fs::read(path.with_extension("json")).expect("its meaning"),
+        )
+        .expect("JSON");
+        let message_count = told["messages"].as_array().expect("messages").len() as u64;
+        stream_count += 1;
+        for room in [7, 4096, 1 << 20] {
+            let (near, far, task) = between(room);
+            let (mut near_reader, mut near_writer) = split(near);
+            let (mut far_reader, mut far_writer) = split(far);
+            let sent = bytes.clone();
+            let writing = tokio::spawn(async move {
+                near_writer.write_all(&sent).await.expect("it is taken");
+                near_writer.shutdown().await.expect("it ends");
+            });
+            let mut arrived = Vec::new();
+            far_reader
+                .read_to_end(&mut arrived)
+                .await
+                .expect("it arrives");
+            assert!(arrived == bytes, "{} with {room}", path.display());
+            // The other direction was silent, but is still there.
+            let answer = vector("modern-nosplit-2026.8.0/handshake.bin");
+            let answering = async {
+                far_writer.write_all(&answer).await.expect("it is taken");
+                far_writer.shutdown().await.expect("it ends");
+            };
+            let mut answered = Vec::new();
+            let (_, outcome) = tokio::join!(answering, near_reader.read_to_end(&mut answered));
+            outcome.expect("it arrives");
+            assert!(answered == answer);
+            writing.await.expect("it was written");
+            let (there, back) = task.await.expect("no panic").expect("no error");
+            assert_eq!(
+                (there.message_count, there.len),
+                (message_count, bytes.len() as u64)
+            );
+            assert_eq!((back.message_count, back.len), (1, answer.len() as u64));
+        }
+    }
+    assert!(stream_count >= 10, "{stream_count} streams");
+}
+
+#[tokio::test]
+async fn a_message_leaves_before_all_of_it_has_arrived() {
+    let (near, mut far, _task) = between(1 << 20);
+    let (_, mut near_writer) = split(near);
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    near_writer
+        .write_all(&handshake)
+        .await
+        .expect("it is taken");
+    // One frame of a gigabyte, of which a kilobyte comes.
+    let mut start = Vec::new();
+    start.extend((16 + (1_u64 << 30)).to_le_bytes());
+    start.extend(1_u64.to_le_bytes());
+    start.extend((1_u64 << 30).to_le_bytes());
+    start.extend([7; 1024]);
+    near_writer.write_all(&start).await.expect("it is taken");
+    let mut arrived = vec![0; handshake.len() + start.len()];
+    far.read_exact(&mut arrived).await.expect("it arrives");
+    assert_eq!(arrived, [handshake, start].concat());
+}
+
+#[tokio::test]
+async fn what_is_no_dask_peer_is_cut_off_before_it_gets_through() {
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"[..],
+        &[0; 64],
+        &[255; 64],
+        // A handshake of a megabyte.
+        &[
+            16, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 1, 2, 3,
+        ],
+    ] {
+        let (mut near, mut far, task) = between(4096);
+        near.write_all(bytes).await.expect("it is taken");
+        let error = task.await.expect("no panic").expect_err("it is refused");
+        assert!(matches!(error, RelayError::Frame(_)), "{error}");
+        let mut arrived = Vec::new();
+        far.read_to_end(&mut arrived).await.expect("it ends");
+        assert_eq!(arrived, b"", "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_end_within_a_message_is_an_error() {
+    let (mut near, _far, task) = between(4096);
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    near.write_all(&handshake[..handshake.len() - 1])
+        .await
+        .expect("it is taken");
+    near.shutdown().await.expect("it ends");
+    let error = task.await.expect("no panic").expect_err("it is refused");
+    assert!(matches!(error, RelayError::Frame(_)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_says_nothing_is_cut_off_in_time() {
+    for said in [&b""[..], b"\x10", b"\x10\0\0\0\0\0\0\0\x01\0\0\0"] {
+        let (mut near, _far, task) = between(4096);
+        near.write_all(said).await.expect("it is taken");
+        let started = tokio::time::Instant::now();
+        let error = task.await.expect("no panic").expect_err("it is refused");
+        assert!(matches!(error, RelayError::Timeout { .. }), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(31));
+    }
+}

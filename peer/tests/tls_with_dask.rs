@@ -1,0 +1,211 @@
+//! TLS with a real Dask, with certificates of each shape that its clusters have.
+
+mod support;
+
+use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use daskwire_peer::identity::{identity, options};
+use daskwire_tcp::tls::{Tls, TlsSettings};
+use daskwire_tcp::{Address, CommError, Listener, Options};
+use support::{Environment, Peer};
+
+/// One of the certificates that the tests of `daskwire-tcp` use too.
+fn certificate(name: &str) -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    workspace.join("transport-tcp/tests/tls").join(name)
+}
+
+/// Files, in the order of Dask's settings: authority, certificate, key.
+struct Files([PathBuf; 3]);
+
+impl Files {
+    /// X.509 version 1, as Dask's own test certificates.
+    fn v1() -> Self {
+        Self(["ca.pem", "v1-cert.pem", "v1-key.pem"].map(certificate))
+    }
+
+    /// One certificate for everything.
+    fn self_signed() -> Self {
+        Self([(); 3].map(|()| certificate("self-signed.pem")))
+    }
+
+    fn tls(&self) -> Tls {
+        let [ca_file, cert, key] = &self.0;
+        let settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
+        settings
+            .with_key(key.as_path())
+            .build()
+            .expect("good settings")
+    }
+
+    fn arguments(&self) -> [&str; 3] {
+        self.0.each_ref().map(|path| path.to_str().expect("UTF-8"))
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+fn asks(scheduler: &Peer, files: &Files) {
+    let address: Address = scheduler.address().parse().expect("an address");
+    let options = Options {
+        tls: Some(files.tls()),
+        ..options(Duration::from_secs(30))
+    };
+    let (answer, _) = runtime()
+        .block_on(identity(&address, &options))
+        .expect("an identity");
+    assert_eq!(answer.kind, "Scheduler");
+    assert_eq!(answer.address, scheduler.address());
+    assert!(answer.address.starts_with("tls://"));
+}
+
+#[test]
+fn a_scheduler_with_temporary_certificates_says_who_it_is() {
+    let scratch =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{}", std::process::id()));
+    fs::create_dir_all(&scratch).expect("a test may write below target/");
+    let arguments = [scratch.to_str().expect("UTF-8")];
+    let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &arguments);
+    let pem = scratch.join("temporary.pem");
+    let text = fs::read_to_string(&pem).expect("the script wrote it");
+    asks(&scheduler, &Files([(); 3].map(|()| pem.clone())));
+    // The same, not through files.
+    let from_text = TlsSettings::new(text.as_str(), text.as_str()).build();
+    let options = Options {
+        tls: Some(from_text.expect("good settings")),
+        ..options(Duration::from_secs(30))
+    };
+    let address = scheduler.address().parse().expect("an address");
+    let asked = runtime().block_on(identity(&address, &options));
+    asked.expect("an identity");
+
+    let run = |arguments: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_daskwire"))
+            .args(["identity", scheduler.address()])
+            .args(arguments)
+            .output()
+            .expect("it runs")
+    };
+    let pem = pem.to_str().expect("UTF-8");
+    let output = run(&["--tls-ca-file", pem, "--tls-cert", pem, "--tls-key", pem]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        table.contains(&format!("Scheduler {}", scheduler.address())),
+        "{table}"
+    );
+    let output = run(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("--tls-ca-file"),
+        "{said}"
+    );
+    // Another certificate, which neither side believes.
+    let other = certificate("self-signed.pem");
+    let other = other.to_str().expect("UTF-8");
+    let output = run(&["--tls-ca-file", other, "--tls-cert", other]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("the certificate of the peer is refused"),
+        "{said}"
+    );
+    assert!(said.contains(other), "{said}");
+    // One that only Dask does not.
+    let output = run(&["--tls-ca-file", pem, "--tls-cert", other]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("the peer refuses the certificate of this side")
+            || said.contains("or refuse the certificate of this side"),
+        "{said}"
+    );
+    fs::remove_dir_all(&scratch).expect("it was there");
+}
+
+#[test]
+fn a_scheduler_with_certificates_of_version_1_says_who_it_is() {
+    let files = Files::v1();
+    let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &files.arguments());
+    asks(&scheduler, &files);
+}
+
+#[test]
+fn a_scheduler_with_one_self_signed_certificate_says_who_it_is() {
+    let files = Files::self_signed();
+    let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &files.arguments());
+    asks(&scheduler, &files);
+}
+
+#[test]
+fn a_scheduler_without_tls_is_told_apart() {
+    let scheduler = support::scheduler();
+    let address = scheduler.address().replace("tcp://", "tls://");
+    let options = Options {
+        tls: Some(Files::v1().tls()),
+        ..options(Duration::from_secs(30))
+    };
+    let address = address.parse().expect("an address");
+    let asked = runtime().block_on(identity(&address, &options));
+    let error = asked.expect_err("it is not TLS");
+    assert!(error.to_string().contains("does not speak TLS"), "{error}");
+}
+
+/// Accepts one comm of Dask and sends back what comes, to its end.
+fn echo_to_dask(files: &Files, version: &str, close: &str, lengths: &[&str]) {
+    let runtime = runtime();
+    let options = Options {
+        tls: Some(files.tls()),
+        ..Options::default()
+    };
+    let address = "tls://127.0.0.1:0".parse().expect("an address");
+    let listener = runtime.block_on(Listener::bind(&address, options));
+    let listener = listener.expect("a free port");
+    let address = listener.local_address().expect("an address").to_string();
+    let echo = std::thread::spawn(move || {
+        runtime.block_on(async {
+            let mut comm = listener.accept().await?.handshake().await?;
+            let mut count = 0;
+            while let Some(frames) = comm.read_message().await? {
+                comm.write_message(&frames).await?;
+                count += 1;
+            }
+            Ok::<_, CommError>(count)
+        })
+    });
+    let mut arguments = vec![&*address];
+    arguments.extend(files.arguments());
+    arguments.extend([version, close]);
+    arguments.extend(lengths);
+    let client = Peer::spawn(Environment::Current, "tls_client.py", &arguments);
+    assert_eq!(client.address(), format!("TLSv{version}"));
+    // Dask closes without a word, so this is about the end too.
+    let count = echo.join().expect("it does not panic");
+    assert_eq!(count.expect("the comm ends well"), lengths.len());
+}
+
+#[test]
+fn a_comm_of_dask_gets_back_what_it_sends() {
+    echo_to_dask(&Files::v1(), "1.3", "close", &["1", "100000", "100000000"]);
+}
+
+#[test]
+fn a_comm_of_dask_may_speak_tls_1_2() {
+    echo_to_dask(&Files::v1(), "1.2", "close", &["1", "100000"]);
+}
+
+#[test]
+fn a_comm_of_dask_may_have_one_self_signed_certificate() {
+    for version in ["1.2", "1.3"] {
+        echo_to_dask(&Files::self_signed(), version, "abort", &["1", "100000"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! What QUIC's errors mean for a comm.
+
+use core::fmt;
+use std::io;
+
+use quinn::{ConnectionError, ReadError, TransportErrorCode, VarInt, WriteError};
+
+use crate::ALPN;
+
+/// Codes that end streams and connections (PROTOCOL QUIC-12). 0 is what QUIC
+/// implementations send by themselves, and means nothing here.
+pub(crate) mod code {
+    use quinn::VarInt;
+
+    /// Of a connection: it has no comms, and all that the peer sent on those
+    /// that it had was received.
+    pub(crate) const DONE: VarInt = VarInt::from_u32(1);
+    /// Whoever had the comm, or the comms of this connection, is gone.
+    pub(crate) const GONE: VarInt = VarInt::from_u32(2);
+    /// Of a stream: nobody accepts comms here.
+    pub(crate) const REFUSED: VarInt = VarInt::from_u32(3);
+}
+
+/// The alert of TLS for no protocol in common (RFC 7301).
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+
+/// A connection that is no more, in words.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost(ConnectionError);
+
+impl Lost {
+    /// The alert of TLS that ended the connection, and whether it was the
+    /// peer's.
+    fn alert(&self) -> Option<(u8, bool)> {
+        let (code, is_theirs) = match &self.0 {
+            ConnectionError::ConnectionClosed(close) => (close.error_code, true),
+            ConnectionError::TransportError(error) => (error.code, false),
+            _ => return None,
+        };
+        // RFC 9001, section 4.8.
+        match u64::from(code).checked_sub(0x100) {
+            Some(alert) => u8::try_from(alert).ok().map(|alert| (alert, is_theirs)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.alert() {
+            Some((NO_APPLICATION_PROTOCOL, _)) => {
+                let alpn = String::from_utf8_lossy(ALPN);
+                return write!(
+                    f,
+                    "the peer speaks QUIC, but not {alpn} (TLS found no application protocol \
+                     in common)"
+                );
+            }
+            Some((alert, true)) => {
+                return write!(
+                    f,
+                    "the peer refused the TLS handshake: {}",
+                    alert_name(alert)
+                );
+            }
+            _ => {}
+        }
+        match &self.0 {
+            ConnectionError::TransportError(error) => {
+                write!(f, "the QUIC connection failed: {error}")
+            }
+            ConnectionError::ConnectionClosed(close) => {
+                write!(f, "the peer ended the QUIC connection: {close}")
+            }
+            ConnectionError::ApplicationClosed(_) => {
+                f.write_str("the peer closed the QUIC connection")
+            }
+            ConnectionError::Reset => f.write_str("the peer does not know the QUIC connection"),
+            ConnectionError::TimedOut => f.write_str("the peer has not been heard of for too long"),
+            ConnectionError::LocallyClosed => {
+                f.write_str("the QUIC connection was closed on this side")
+            }
+            other => write!(f, "no QUIC connection: {other}"),
+        }
+    }
+}
+
+impl core::error::Error for Lost {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// RFC 8446, section 6.
+fn alert_name(alert: u8) -> String {
+    let name = match alert {
+        40 => "handshake_failure",
+        42 => "bad_certificate, ours",
+        43 => "unsupported_certificate, ours",
+        44 => "certificate_revoked, ours",
+        45 => "certificate_expired, ours",
+        46 => "certificate_unknown, ours",
+        48 => "unknown_ca, our certificate is of an authority that the peer does not trust",
+        49 => "access_denied",
+        51 => "decrypt_error",
+        70 => "protocol_version",
+        112 => "unrecognized_name",
+        116 => "certificate_required, and this side sent none",
+        _ => return format!("alert {alert}"),
+    };
+    format!("alert {alert}, {name}")
+}
+
+/// The error of a connection that is no more.
+pub(crate) fn lost(error: ConnectionError) -> io::Error {
+    use io::ErrorKind;
+    let kind = match &error {
+        ConnectionError::TimedOut => ErrorKind::TimedOut,
+        ConnectionError::Reset => ErrorKind::ConnectionReset,
+        ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed => {
+            ErrorKind::ConnectionAborted
+        }
+        ConnectionError::ConnectionClosed(close) => match close.error_code {
+            TransportErrorCode::CONNECTION_REFUSED => ErrorKind::ConnectionRefused,
+            TransportErrorCode::NO_ERROR
+            | TransportErrorCode::INTERNAL_ERROR
+            | TransportErrorCode::APPLICATION_ERROR => ErrorKind::ConnectionAborted,
+            // Somebody broke a rule.
+            _ => ErrorKind::InvalidData,
+        },
+        ConnectionError::TransportError(_) | ConnectionError::VersionMismatch => {
+            ErrorKind::InvalidData
+        }
+        ConnectionError::CidsExhausted => ErrorKind::Other,
+    };
+    io::Error::new(kind, Lost(error))
+}
+
+/// Whether another attempt would meet the same: TLS and versions do not change
+/// within a deadline.
+pub(crate) fn is_final(error: &ConnectionError) -> bool {
+    lost(error.clone()).kind() == io::ErrorKind::InvalidData
+}
+
+pub(crate) fn of_read(error: ReadError) -> io::Error {
+    match error {
+        ReadError::Reset(code::REFUSED) => refused(),
+        ReadError::Reset(code) => {
+            io::Error::new(io::ErrorKind::ConnectionReset, Ended::Reset(code))
+        }
+        ReadError::ConnectionLost(error) => lost(error),
+        error => error.into(),
+    }
+}
+
+pub(crate) fn of_write(error: WriteError) -> io::Error {
+    match error {
+        WriteError::Stopped(code) => stopped(code),
+        WriteError::ConnectionLost(error) => lost(error),
+        error => error.into(),
+    }
+}
+
+pub(crate) fn stopped(code: VarInt) -> io::Error {
+    match code {
+        code::REFUSED => refused(),
+        code => io::Error::new(io::ErrorKind::BrokenPipe, Ended::Stopped(code)),
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionRefused, Ended::Refused)
+}
+
+/// A stream that the peer ended, in words.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    Reset(VarInt),
+    Stopped(VarInt),
+    Refused,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset(code) => write!(
+                f,
+                "the peer dropped the comm without closing it (code {code})"
+            ),
+            Self::Stopped(code) => {
+                write!(f, "the peer does not read this comm any more (code {code})")
+            }
+            Self::Refused => f.write_str("the peer accepts no comms any more"),
+        }
+    }
+}
+
+impl core::error::Error for Ended {}

@@ -1,0 +1,188 @@
+//! A connection and the count of its comms.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use quinn::VarInt;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::error::code;
+
+/// A connection that is up, or was.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) connection: quinn::Connection,
+    state: watch::Sender<State>,
+    /// Where streams are drained.
+    pub(crate) runtime: Handle,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) drain_len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Comms whose two halves have not both ended, those that drain included.
+    comm_count: usize,
+    /// Comms that there have been.
+    comms_ever: u64,
+    /// Comms that were closed and dropped here and wait for the peer's end.
+    draining_count: usize,
+    /// No new comms.
+    retired: bool,
+    /// Something that the peer sent was not received (PROTOCOL QUIC-15).
+    abandoned: bool,
+}
+
+impl Live {
+    pub(crate) fn new(
+        connection: quinn::Connection,
+        runtime: Handle,
+        drain_timeout: Duration,
+        drain_len: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            state: watch::Sender::new(State::default()),
+            runtime,
+            drain_timeout,
+            drain_len,
+        })
+    }
+
+    /// Whether a new comm can be had from it, as far as is known.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.state.borrow().retired && self.connection.close_reason().is_none()
+    }
+
+    /// Counts a new comm; `None` if there are no more.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Entry> {
+        let mut entered = false;
+        self.state.send_if_modified(|state| {
+            if !state.retired {
+                state.comm_count += 1;
+                state.comms_ever += 1;
+                entered = true;
+            }
+            false
+        });
+        entered.then(|| Entry {
+            live: Arc::clone(self),
+        })
+    }
+
+    /// Takes no new comms; those that there are go on.
+    pub(crate) fn retire(&self) {
+        self.state.send_if_modified(|state| {
+            state.retired = true;
+            false
+        });
+    }
+
+    /// PROTOCOL QUIC-15.
+    pub(crate) fn abandon(&self) {
+        self.state.send_if_modified(|state| {
+            state.abandoned = true;
+            false
+        });
+    }
+
+    fn drain_begins(&self) {
+        self.state.send_if_modified(|state| {
+            state.draining_count += 1;
+            false
+        });
+    }
+
+    fn drain_ends(&self) {
+        self.state.send_if_modified(|state| {
+            state.draining_count -= 1;
+            state.draining_count == 0
+        });
+    }
+
+    /// Waits until no comm drains.
+    pub(crate) async fn drained(&self) {
+        let mut state = self.state.subscribe();
+        // The sender is in `self`.
+        let _ = state.wait_for(|state| state.draining_count == 0).await;
+    }
+
+    /// Closes the connection a while after its last comm has ended (PROTOCOL
+    /// QUIC-14). For those who made the connection.
+    pub(crate) async fn close_when_done(self: Arc<Self>, linger: Duration) {
+        let mut state = self.state.subscribe();
+        loop {
+            let comms_ever = tokio::select! {
+                state = state.wait_for(|state| state.comm_count == 0) => match state {
+                    Ok(state) => state.comms_ever,
+                    // The sender is in `self`.
+                    Err(_) => return,
+                },
+                _ = self.connection.closed() => return,
+            };
+            tokio::time::sleep(linger).await;
+            let mut code = None;
+            self.state.send_if_modified(|state| {
+                if state.comm_count == 0 && state.comms_ever == comms_ever {
+                    state.retired = true;
+                    code = Some(state.close_code());
+                }
+                false
+            });
+            if let Some(code) = code {
+                return self.connection.close(code, b"");
+            }
+        }
+    }
+
+    /// Closes the connection with all that is on it.
+    pub(crate) fn close(&self) {
+        self.retire();
+        let code = self.state.borrow().close_code();
+        self.connection.close(code, b"");
+    }
+}
+
+impl State {
+    /// PROTOCOL QUIC-15.
+    const fn close_code(&self) -> VarInt {
+        if self.comm_count == 0 && !self.abandoned {
+            code::DONE
+        } else {
+            code::GONE
+        }
+    }
+}
+
+/// A comm in the count, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) live: Arc<Live>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.live.state.send_if_modified(|state| {
+            state.comm_count -= 1;
+            state.comm_count == 0
+        });
+    }
+}
+
+/// A comm that drains, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Draining(Arc<Live>);
+
+impl Draining {
+    pub(crate) fn new(live: &Arc<Live>) -> Self {
+        live.drain_begins();
+        Self(Arc::clone(live))
+    }
+}
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.0.drain_ends();
+    }
+}

@@ -1,0 +1,224 @@
+//! The two directions of a stream, with the meaning that a comm gives to
+//! closing and dropping them.
+
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, ready};
+use std::io;
+use std::sync::Arc;
+
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::{self, code};
+use crate::live::{Draining, Entry};
+
+/// What the two halves of a comm have in common.
+#[derive(Debug)]
+struct Shared {
+    entry: Entry,
+    /// The sending half was closed, and the peer has all of it.
+    is_closed: AtomicBool,
+}
+
+/// The half that bytes leave by.
+pub(crate) struct Sender {
+    stream: SendStream,
+    shared: Arc<Shared>,
+    closing: Option<Stopped>,
+    /// There is nothing to reset any more.
+    is_over: bool,
+}
+
+type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
+
+/// The half that bytes arrive on.
+pub(crate) struct Receiver {
+    /// `None` once it has been handed on to be drained.
+    stream: Option<RecvStream>,
+    shared: Arc<Shared>,
+    /// There is nothing to stop any more.
+    is_over: bool,
+    /// Nobody waits for what arrives.
+    is_draining: bool,
+}
+
+/// The two halves of a stream.
+pub(crate) fn halves(entry: Entry, send: SendStream, receive: RecvStream) -> (Receiver, Sender) {
+    let shared = Arc::new(Shared {
+        entry,
+        is_closed: AtomicBool::new(false),
+    });
+    let receiver = Receiver {
+        stream: Some(receive),
+        shared: Arc::clone(&shared),
+        is_over: false,
+        is_draining: false,
+    };
+    let sender = Sender {
+        stream: send,
+        shared,
+        closing: None,
+        is_over: false,
+    };
+    (receiver, sender)
+}
+
+impl Sender {
+    pub(crate) fn set_priority(&self, priority: i32) {
+        // An error means that the stream is over, which the next write says.
+        let _ = self.stream.set_priority(priority);
+    }
+
+    /// Ends the stream at once.
+    pub(crate) fn reset(&mut self, code: VarInt) {
+        if !self.is_over {
+            self.is_over = true;
+            // An error means that it is over already.
+            let _ = self.stream.reset(code);
+        }
+    }
+}
+
+impl AsyncWrite for Sender {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream)
+            .poll_write(cx, bytes)
+            .map_err(error::of_write)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What was written is sent without being asked to.
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the peer has acknowledged everything (PROTOCOL QUIC-9).
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.shared.is_closed.load(Ordering::Relaxed) {
+            return Poll::Ready(Ok(()));
+        }
+        let closing = match &mut this.closing {
+            Some(closing) => closing,
+            closing => {
+                // An error means that it is finished, or that the peer does
+                // not read any more: the future says.
+                let _ = this.stream.finish();
+                closing.insert(Box::pin(this.stream.stopped()))
+            }
+        };
+        let outcome = ready!(closing.as_mut().poll(cx));
+        this.closing = None;
+        Poll::Ready(match outcome {
+            Ok(None) => {
+                this.is_over = true;
+                this.shared.is_closed.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(Some(code)) => Err(error::stopped(code)),
+            Err(StoppedError::ConnectionLost(reason)) => match reason {
+                // Faster than the acknowledgement, and worth as much
+                // (PROTOCOL QUIC-15).
+                ConnectionError::ApplicationClosed(close) if close.error_code == code::DONE => {
+                    this.is_over = true;
+                    this.shared.is_closed.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
+                reason => Err(error::lost(reason)),
+            },
+            Err(other) => Err(other.into()),
+        })
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // PROTOCOL QUIC-10
+        self.reset(code::GONE);
+    }
+}
+
+impl Receiver {
+    /// Ends the stream at once.
+    pub(crate) fn stop(&mut self, code: VarInt) {
+        if let Some(stream) = self.stream.as_mut().filter(|_| !self.is_over) {
+            self.is_over = true;
+            self.shared.entry.live.abandon();
+            // An error means that it is over already.
+            let _ = stream.stop(code);
+        }
+    }
+}
+
+impl AsyncRead for Receiver {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Some(stream) = &mut this.stream else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let before = into.filled().len();
+        let had_room = into.remaining() != 0;
+        let outcome = ready!(stream.poll_read_buf(cx, into));
+        match outcome {
+            Ok(()) => this.is_over |= had_room && into.filled().len() == before,
+            // The peer has taken back what it sent, so nothing of it is amiss.
+            Err(ReadError::Reset(_)) => this.is_over = true,
+            Err(_) => {}
+        }
+        Poll::Ready(outcome.map_err(error::of_read))
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        if self.is_draining || !self.shared.is_closed.load(Ordering::Relaxed) {
+            // PROTOCOL QUIC-10
+            return self.stop(code::GONE);
+        }
+        // This side closed properly. The peer may be about to: stopped now, it
+        // would learn that something was lost (PROTOCOL QUIC-11).
+        if let Some(stream) = self.stream.take() {
+            let live = Arc::clone(&self.shared.entry.live);
+            let receiver = Self {
+                stream: Some(stream),
+                shared: Arc::clone(&self.shared),
+                is_over: false,
+                is_draining: true,
+            };
+            let draining = Draining::new(&live);
+            live.runtime.spawn(drain(receiver, draining));
+        }
+    }
+}
+
+async fn drain(mut receiver: Receiver, _draining: Draining) {
+    let live = Arc::clone(&receiver.shared.entry.live);
+    let Some(stream) = &mut receiver.stream else {
+        return;
+    };
+    let until_end = async {
+        let mut left = live.drain_len;
+        loop {
+            match stream.read_chunk(usize::MAX, true).await {
+                Ok(Some(chunk)) => left = left.checked_sub(chunk.bytes.len())?,
+                Ok(None) | Err(ReadError::Reset(_)) => return Some(()),
+                Err(_) => return None,
+            }
+        }
+    };
+    match tokio::time::timeout(live.drain_timeout, until_end).await {
+        Ok(Some(())) => receiver.is_over = true,
+        _ => receiver.stop(code::GONE),
+    }
+}

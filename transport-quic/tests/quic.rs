@@ -1,0 +1,980 @@
+//! Comms over QUIC, on the loopback.
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use daskwire_quic::rustls::server::WebPkiClientVerifier;
+use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
+use daskwire_quic::{
+    ALPN, Address, Comm, CommError, Congestion, Endpoint, Options, Priority, QuicOptions, Tls,
+    quinn,
+};
+use daskwire_tcp::Closed;
+use tokio::time::{Instant, timeout};
+use wire::Limits;
+
+/// An authority, and one certificate of it for all.
+struct Authority {
+    roots: Arc<RootCertStore>,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let own = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()]);
+        let own = own.unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(own.cert.der().clone()).unwrap();
+        Self {
+            roots: Arc::new(roots),
+            certificate: own.cert.der().clone(),
+            key: own.signing_key.serialize_der().try_into().unwrap(),
+        }
+    }
+
+    fn client(&self, with_certificate: bool) -> ClientConfig {
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap()
+            .with_root_certificates(Arc::clone(&self.roots));
+        if with_certificate {
+            let chain = vec![self.certificate.clone()];
+            config
+                .with_client_auth_cert(chain, self.key.clone_key())
+                .unwrap()
+        } else {
+            config.with_no_client_auth()
+        }
+    }
+
+    fn server(&self, ask: bool) -> ServerConfig {
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap();
+        let config = if ask {
+            let roots = Arc::clone(&self.roots);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            config.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            config.with_no_client_auth()
+        };
+        let chain = vec![self.certificate.clone()];
+        config
+            .with_single_cert(chain, self.key.clone_key())
+            .unwrap()
+    }
+
+    fn tls(&self) -> Tls {
+        Tls {
+            client: Some(Arc::new(self.client(true))),
+            server: Some(Arc::new(self.server(true))),
+        }
+    }
+}
+
+fn quick() -> QuicOptions {
+    QuicOptions {
+        linger: Duration::from_millis(100),
+        ..QuicOptions::default()
+    }
+}
+
+fn once() -> Options {
+    Options {
+        connect_retry: false,
+        connect_timeout: Duration::from_secs(5),
+        handshake_timeout: Duration::from_secs(5),
+        ..Options::default()
+    }
+}
+
+async fn bind(tls: &Tls, options: Options, quic: QuicOptions) -> (Endpoint, Address) {
+    let address = "quic://127.0.0.1:0".parse().unwrap();
+    let endpoint = Endpoint::bind(&address, tls, options, quic).await.unwrap();
+    let address = endpoint.local_address().unwrap();
+    (endpoint, address)
+}
+
+/// Two endpoints, and the address of the second.
+async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
+    let tls = Authority::new().tls();
+    let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
+    let (theirs, address) = bind(&tls, Options::default(), quic).await;
+    (ours, theirs, address)
+}
+
+async fn comm(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, Comm) {
+    let options = Options::default();
+    let (ours, theirs) = tokio::join!(ours.connect(address, &options), async {
+        theirs.accept().await?.handshake().await
+    });
+    (ours.unwrap(), theirs.unwrap())
+}
+
+fn serve_echo(endpoint: Endpoint) -> Arc<Endpoint> {
+    let endpoint = Arc::new(endpoint);
+    let accepting = Arc::clone(&endpoint);
+    tokio::spawn(async move {
+        while let Ok(incoming) = accepting.accept().await {
+            tokio::spawn(async move {
+                let mut comm = incoming.handshake().await?;
+                while let Some(frames) = comm.read_message().await? {
+                    comm.write_message(&frames).await?;
+                }
+                comm.close().await
+            });
+        }
+    });
+    endpoint
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    let bytes = (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8);
+    bytes.collect()
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+// Messages.
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn echo_of_all_sizes() {
+    for congestion in [Congestion::Cubic, Congestion::NewReno, Congestion::Bbr] {
+        let (ours, theirs, address) = endpoints(QuicOptions {
+            congestion,
+            ..quick()
+        })
+        .await;
+        let theirs = serve_echo(theirs);
+        let comm = ours.connect(&address, &Options::default()).await.unwrap();
+        assert_eq!(comm.peer_address(), &address);
+        let (mut reader, mut writer) = comm.split();
+        for len in [0, 1, 1_000, 16 << 10, 64 << 10, (1 << 20) + 1] {
+            let bytes = pattern(len);
+            let sent = [&bytes[..], b"", b"x"];
+            let (wrote, read) = tokio::join!(writer.write_message(&sent), reader.read_message());
+            wrote.unwrap();
+            assert_eq!(read.unwrap().unwrap().as_slices(), sent);
+        }
+        writer.close().await.unwrap();
+        writer.close().await.unwrap();
+        assert!(reader.read_message().await.unwrap().is_none());
+        assert!(reader.read_message().await.unwrap().is_none());
+        let error = writer.write_message(&[b"late"]).await.unwrap_err();
+        assert!(matches!(error, CommError::Closed(Closed::Here)), "{error}");
+        drop((reader, writer));
+        ours.close().await;
+        theirs.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_larger_than_every_window() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
+    let bytes = pattern(100 << 20);
+    let expected = bytes.clone();
+    let reading = tokio::spawn(async move {
+        let frames = theirs.read_message().await.unwrap().unwrap();
+        assert!(frames[0] == expected[..], "other bytes arrived");
+    });
+    ours.write_message(&[&bytes[..]]).await.unwrap();
+    reading.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_comms_on_one_connection() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let theirs = serve_echo(theirs);
+    let ours = Arc::new(ours);
+    let options = Options::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    // All at once: they share the one attempt to connect.
+    for _ in 0..2_000 {
+        let (ours, address, options) = (Arc::clone(&ours), address.clone(), options.clone());
+        tasks.spawn(async move { ours.connect(&address, &options).await.unwrap() });
+    }
+    let mut comms = tasks.join_all().await;
+    assert_eq!(ours.connection_count(), 1);
+    assert_eq!(theirs.connection_count(), 1);
+    for (number, comm) in comms.iter_mut().enumerate() {
+        comm.write_message(&[number.to_be_bytes()]).await.unwrap();
+    }
+    for (number, comm) in comms.iter_mut().enumerate() {
+        let answer = comm.read_message().await.unwrap().unwrap();
+        assert_eq!(answer[0][..], number.to_be_bytes());
+    }
+    drop(comms);
+    until("the last comm closes the connection", || {
+        ours.connection_count() == 0 && theirs.connection_count() == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_comm_costs_no_new_connection() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let theirs = serve_echo(theirs);
+    let mut last = None;
+    for _ in 0..100 {
+        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        comm.write_message(&[b"ping"]).await.unwrap();
+        comm.read_message().await.unwrap().unwrap();
+        comm.close().await.unwrap();
+        // The port at this end is that of the socket; a connection of its own
+        // would be counted here.
+        assert_eq!(theirs.connection_count(), 1);
+        last = Some(comm);
+    }
+    drop(last);
+    until("the connection is closed", || {
+        theirs.connection_count() == 0
+    })
+    .await;
+    // And there can be another one after it.
+    ours.connect(&address, &Options::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn comms_beyond_the_limit_wait() {
+    let tls = Authority::new().tls();
+    let (ours, _) = bind(&tls, Options::default(), quick()).await;
+    let few = QuicOptions {
+        max_comms: 2,
+        ..quick()
+    };
+    let (theirs, address) = bind(&tls, Options::default(), few).await;
+    let theirs = serve_echo(theirs);
+    let first = ours.connect(&address, &Options::default()).await.unwrap();
+    let _second = ours.connect(&address, &Options::default()).await.unwrap();
+    let short = Options {
+        connect_timeout: Duration::from_millis(200),
+        ..Options::default()
+    };
+    let error = ours.connect(&address, &short).await.unwrap_err();
+    assert!(matches!(error, CommError::Timeout { .. }), "{error}");
+    drop(first);
+    ours.connect(&address, &Options::default()).await.unwrap();
+    assert_eq!(theirs.connection_count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn control_goes_ahead_of_bulk() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let options = Options::default();
+    let (bulk, mut their_bulk) = {
+        let connecting = ours.connect_with_priority(&address, &options, Priority::Bulk);
+        let accepting = async { theirs.accept().await.unwrap().handshake().await };
+        let (a, b) = tokio::join!(connecting, accepting);
+        (a.unwrap(), b.unwrap())
+    };
+    let (mut control, mut their_control) = {
+        let connecting = ours.connect_with_priority(&address, &options, Priority::Control);
+        let accepting = async { theirs.accept().await.unwrap().handshake().await };
+        let (a, b) = tokio::join!(connecting, accepting);
+        (a.unwrap(), b.unwrap())
+    };
+    let (_reader, mut writer) = bulk.split();
+    let writing = tokio::spawn(async move {
+        let bytes = vec![7; 64 << 20];
+        writer.write_message(&[&bytes[..]]).await.unwrap();
+        writer.close().await.unwrap();
+    });
+    let reading = tokio::spawn(async move {
+        their_bulk.read_message().await.unwrap().unwrap();
+    });
+    // While the bulk is under way, control messages arrive.
+    for _ in 0..5 {
+        control.write_message(&[b"beat"]).await.unwrap();
+        their_control.read_message().await.unwrap().unwrap();
+    }
+    assert!(
+        !reading.is_finished(),
+        "all of the bulk came before five beats"
+    );
+    writing.await.unwrap();
+    reading.await.unwrap();
+}
+
+// Cancelling.
+
+#[tokio::test]
+async fn cancelled_reads_lose_nothing() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (ours, mut theirs) = comm(&ours, &theirs, &address).await;
+    let (_reader, mut writer) = ours.split();
+    let writing = tokio::spawn(async move {
+        for number in 0..50_u32 {
+            let frames = [number.to_be_bytes().to_vec(), pattern(100_000)];
+            writer.write_message(&frames).await.unwrap();
+        }
+        writer.close().await.unwrap();
+    });
+    let mut polls = 0;
+    for number in 0..50_u32 {
+        let frames = loop {
+            polls += 1;
+            let read = timeout(Duration::from_micros(50), theirs.read_message());
+            if let Ok(outcome) = read.await {
+                break outcome.unwrap().unwrap();
+            }
+        };
+        assert_eq!(frames[0][..], number.to_be_bytes());
+        assert!(frames[1] == pattern(100_000)[..]);
+    }
+    assert!(polls > 50, "no read was cancelled");
+    assert!(theirs.read_message().await.unwrap().is_none());
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn cancelled_writes_poison() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
+    {
+        let bytes = vec![7; 64 << 20];
+        let frames = [&bytes[..]];
+        let writing = pin!(ours.write_message(&frames));
+        // More than the windows hold, so it cannot have left.
+        let polled = writing.poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Pending));
+    }
+    let error = ours.write_message(&[b"next"]).await.unwrap_err();
+    assert!(
+        matches!(error, CommError::Closed(Closed::WriteCancelled)),
+        "{error}"
+    );
+    let reading = tokio::spawn(async move { theirs.read_message().await });
+    ours.close().await.unwrap();
+    let error = reading.await.unwrap().unwrap_err();
+    assert!(
+        matches!(error, CommError::Closed(Closed::WithinMessage(_))),
+        "{error}"
+    );
+}
+
+// Closing.
+
+/// Both sides write, close, drop and end their process as far as QUIC can
+/// tell, in every order that the scheduler comes up with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_loses_nothing() {
+    const MESSAGES: u32 = 40;
+    let tls = Authority::new().tls();
+    for round in 0..60 {
+        let quic = QuicOptions {
+            linger: Duration::from_millis(round % 3),
+            ..QuicOptions::default()
+        };
+        let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
+        let (theirs, address) = bind(&tls, Options::default(), quic).await;
+        let (our_comm, their_comm) = comm(&ours, &theirs, &address).await;
+        let side = |comm: Comm, endpoint: Endpoint, reads_first: bool| async move {
+            let (mut reader, mut writer) = comm.split();
+            let write = async {
+                for number in 0..MESSAGES {
+                    let frames = [number.to_be_bytes().to_vec(), pattern(2_000)];
+                    writer.write_message(&frames).await.unwrap();
+                }
+                writer.close().await.unwrap();
+                drop(writer);
+            };
+            let read = async {
+                for number in 0..MESSAGES {
+                    let frames = reader.read_message().await.unwrap().unwrap();
+                    assert_eq!(frames[0][..], number.to_be_bytes());
+                }
+                assert!(reader.read_message().await.unwrap().is_none());
+                drop(reader);
+            };
+            if reads_first {
+                read.await;
+                write.await;
+            } else {
+                write.await;
+                read.await;
+            }
+            endpoint.close().await;
+        };
+        let ours = tokio::spawn(side(our_comm, ours, round % 4 == 1));
+        let theirs = tokio::spawn(side(their_comm, theirs, round % 4 == 2));
+        timeout(Duration::from_secs(20), ours)
+            .await
+            .unwrap()
+            .unwrap();
+        timeout(Duration::from_secs(20), theirs)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// One side closes without having read the end of the other one: it has not
+/// come yet. That is how requests end, and nothing is lost by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_comm_closed_and_dropped_lets_the_peer_close() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    for _ in 0..50 {
+        let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
+        ours.write_message(&[b"request"]).await.unwrap();
+        let theirs = tokio::spawn(async move {
+            theirs.read_message().await.unwrap().unwrap();
+            theirs.write_message(&[b"reply"]).await.unwrap();
+            assert!(theirs.read_message().await.unwrap().is_none());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            theirs.close().await.unwrap();
+        });
+        ours.read_message().await.unwrap().unwrap();
+        ours.close().await.unwrap();
+        drop(ours);
+        theirs.await.unwrap();
+    }
+    assert_eq!(theirs.connection_count(), 1);
+}
+
+#[tokio::test]
+async fn closing_waits_for_what_the_peer_has_not_got() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (mut ours, theirs) = comm(&ours, &theirs, &address).await;
+    // More than one window.
+    let (mut their_reader, _their_writer) = theirs.split();
+    let written = tokio::spawn(async move {
+        let bytes = vec![7; 20 << 20];
+        ours.write_message(&[&bytes[..]]).await.unwrap();
+        ours.close().await.unwrap();
+        Instant::now()
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!written.is_finished(), "closed before the peer has it");
+    let frames = their_reader.read_message().await.unwrap().unwrap();
+    assert_eq!(frames[0].len(), 20 << 20);
+    timeout(Duration::from_secs(5), written)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_comm_is_closed_by_an_error() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (first, mut their_first) = comm(&ours, &theirs, &address).await;
+    let (mut second, mut their_second) = comm(&ours, &theirs, &address).await;
+    drop(first);
+    let error = their_first.read_message().await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+    let error = loop {
+        match their_first.write_message(&[b"more"]).await {
+            Ok(()) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_closed(), "{error}");
+    // The others go on.
+    second.write_message(&[b"ping"]).await.unwrap();
+    assert!(their_second.read_message().await.unwrap().is_some());
+}
+
+/// PROTOCOL QUIC-10, QUIC-12, QUIC-14, QUIC-15, seen by quinn alone.
+#[tokio::test]
+async fn the_connection_ends_with_a_code_that_says_how() {
+    let authority = Authority::new();
+    let mut tls = authority.server(true);
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let raw = quinn::Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = Address::new(daskwire_quic::Scheme::Quic, raw.local_addr().unwrap());
+    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    for (is_closed, code) in [(true, 1_u32), (false, 2)] {
+        let accepting = async {
+            let connection = raw.accept().await.unwrap().await.unwrap();
+            let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+            // Its own handshake will do as ours.
+            let handshake = receive.read_chunk(1_000, true).await.unwrap().unwrap();
+            send.write_all(&handshake.bytes).await.unwrap();
+            (connection, send, receive)
+        };
+        let options = Options::default();
+        let (comm, theirs) = tokio::join!(ours.connect(&address, &options), accepting);
+        let (mut comm, (connection, mut send, mut receive)) = (comm.unwrap(), theirs);
+        if is_closed {
+            comm.close().await.unwrap();
+            drop(comm);
+            receive.read_to_end(0).await.unwrap();
+            // Nobody reads this any more, and it is received all the same.
+            send.write_all(b"late").await.unwrap();
+            send.finish().unwrap();
+        } else {
+            drop(comm);
+            let error = receive.read_to_end(0).await.unwrap_err();
+            assert!(error.to_string().contains("error 2"), "{error}");
+            assert_eq!(send.stopped().await.unwrap(), Some(2_u32.into()));
+        }
+        match timeout(Duration::from_secs(5), connection.closed())
+            .await
+            .unwrap()
+        {
+            quinn::ConnectionError::ApplicationClosed(close) => {
+                assert_eq!(close.error_code, code.into());
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn closing_what_the_peer_will_not_read_says_so() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (mut ours, theirs) = comm(&ours, &theirs, &address).await;
+    ours.write_message(&[b"unread"]).await.unwrap();
+    drop(theirs);
+    let _ = ours.read_message().await.unwrap_err();
+    let error = ours.close().await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+}
+
+// Peers that go.
+
+/// A peer that is there no more and has not said so: its runtime is dropped.
+#[test]
+fn a_peer_that_vanishes_is_noticed() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let (here, there) = (runtime(), runtime());
+    let quic = QuicOptions {
+        idle_timeout: Duration::from_millis(600),
+        keep_alive: Some(Duration::from_millis(200)),
+        ..quick()
+    };
+    let tls = Authority::new().tls();
+    let (theirs, address) = there.block_on(bind(&tls, Options::default(), quic.clone()));
+    let theirs = Arc::new(theirs);
+    let accepting = Arc::clone(&theirs);
+    let (send, accepted) = tokio::sync::oneshot::channel();
+    there.spawn(async move {
+        let _comm = accepting.accept().await.unwrap().handshake().await.unwrap();
+        send.send(()).unwrap();
+        core::future::pending::<()>().await;
+    });
+    here.block_on(async {
+        let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
+        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        accepted.await.unwrap();
+        // Idle for longer than the timeout: kept alive.
+        let idle = timeout(Duration::from_millis(1_500), comm.read_message());
+        assert!(
+            idle.await.is_err(),
+            "the comm ended while the peer was there"
+        );
+
+        // A runtime that is stopped says nothing more; its socket goes last.
+        let socket = Arc::clone(&theirs);
+        drop(theirs);
+        std::thread::spawn(move || there.shutdown_background())
+            .join()
+            .unwrap();
+        let start = Instant::now();
+        let error = timeout(Duration::from_secs(10), comm.read_message()).await;
+        let error = error.unwrap().unwrap_err();
+        assert!(error.is_closed(), "{error}");
+        assert!(
+            start.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            start.elapsed()
+        );
+        let error = comm.write_message(&[b"x"]).await.unwrap_err();
+        assert!(error.is_closed(), "{error}");
+        let error = comm.close().await.unwrap_err();
+        assert!(error.is_closed(), "{error}");
+        drop(comm);
+        drop(socket);
+
+        // Somebody else at the same address: the dead connection is replaced.
+        let theirs = Endpoint::bind(&address, &tls, Options::default(), quic).await;
+        let _theirs = serve_echo(theirs.unwrap());
+        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        comm.write_message(&[b"ping"]).await.unwrap();
+        comm.read_message().await.unwrap().unwrap();
+    });
+}
+
+#[tokio::test]
+async fn an_endpoint_that_closes_takes_its_comms_along() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (_our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
+    ours.close().await;
+    let start = Instant::now();
+    let error = their_comm.read_message().await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let error = ours.accept().await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+}
+
+#[tokio::test]
+async fn who_does_not_accept_any_more_refuses() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (mut our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
+    drop(theirs);
+    let start = Instant::now();
+    let error = ours.connect(&address, &once()).await.unwrap_err();
+    assert!(matches!(error, CommError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("accepts no comms"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    // Those that there are go on.
+    our_comm.write_message(&[b"ping"]).await.unwrap();
+    assert!(their_comm.read_message().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_listener_that_comes_late_is_found() {
+    let tls = Authority::new().tls();
+    let (ours, _) = bind(&tls, Options::default(), quick()).await;
+    let (placeholder, address) = bind(&tls, Options::default(), quick()).await;
+    placeholder.close().await;
+    drop(placeholder);
+    let listening = async {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        let theirs = loop {
+            let options = Options::default();
+            match Endpoint::bind(&address, &tls, options, quick()).await {
+                Ok(endpoint) => break endpoint,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        serve_echo(theirs)
+    };
+    let options = Options {
+        connect_timeout: Duration::from_secs(10),
+        ..Options::default()
+    };
+    let (comm, _theirs) = tokio::join!(ours.connect(&address, &options), listening);
+    comm.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_there_is_found_out_in_time() {
+    let tls = Authority::new().tls();
+    let (ours, _) = bind(&tls, Options::default(), quick()).await;
+    // A socket that nobody reads from.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let address = format!("quic://127.0.0.1:{port}").parse().unwrap();
+    let options = Options {
+        connect_timeout: Duration::from_millis(500),
+        ..Options::default()
+    };
+    let start = Instant::now();
+    let error = ours.connect(&address, &options).await.unwrap_err();
+    assert!(matches!(error, CommError::Timeout { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    for text in ["tcp://127.0.0.1:1", "tls://127.0.0.1:1"] {
+        let error = ours
+            .connect(&text.parse().unwrap(), &options)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, CommError::Scheme { .. }), "{error}");
+    }
+}
+
+// Who may talk to us.
+
+#[tokio::test]
+async fn no_certificate_where_one_is_wanted_is_refused() {
+    let authority = Authority::new();
+    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let theirs = serve_echo(theirs);
+    for (client, says) in [
+        (authority.client(false), "certificate_required"),
+        // One of another authority; its own list is of ours, so that the
+        // server is found good.
+        (
+            {
+                let stranger = Authority::new();
+                let mut config = authority.client(true);
+                config.client_auth_cert_resolver = stranger.client(true).client_auth_cert_resolver;
+                config
+            },
+            "alert",
+        ),
+    ] {
+        let ours = Endpoint::client(Arc::new(client), quick()).unwrap();
+        // With retries: this is not one of the errors that pass.
+        let start = Instant::now();
+        let error = ours
+            .connect(&address, &Options::default())
+            .await
+            .unwrap_err();
+        assert!(matches!(error, CommError::Connect { .. }), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+    drop(theirs);
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_is_refused() {
+    let authority = Authority::new();
+    let (_theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let ours = Endpoint::client(Arc::new(Authority::new().client(true)), quick()).unwrap();
+    let error = ours
+        .connect(&address, &Options::default())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("invalid peer certificate"),
+        "{error}"
+    );
+    assert!(!error.is_closed());
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_peer_can_be_seen() {
+    let authority = Authority::new();
+    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    let (options, once) = (Options::default(), once());
+    let (comm, incoming) = tokio::join!(ours.connect(&address, &options), async {
+        let incoming = theirs.accept().await.unwrap();
+        let certificates = incoming.peer_certificates();
+        (certificates, incoming.handshake().await.unwrap())
+    });
+    let (_comm, (certificates, _incoming)) = (comm.unwrap(), incoming);
+    assert_eq!(
+        certificates.as_slice(),
+        core::slice::from_ref(&authority.certificate)
+    );
+
+    // Other certificates from now on, without disturbing what there is.
+    let other = Authority::new();
+    let tls = Tls {
+        client: None,
+        server: Some(Arc::new(other.server(false))),
+    };
+    theirs.set_tls(&tls).unwrap();
+    let newcomer = Endpoint::client(Arc::new(other.client(false)), quick()).unwrap();
+    let (comm, incoming) = tokio::join!(newcomer.connect(&address, &once), async {
+        let incoming = theirs.accept().await.unwrap();
+        (
+            incoming.peer_certificates(),
+            incoming.handshake().await.unwrap(),
+        )
+    });
+    comm.unwrap();
+    assert!(incoming.0.is_empty(), "nobody asked");
+    let error = theirs.connect(&address, &once).await.unwrap_err();
+    assert!(
+        error.to_string().contains("no TLS configuration"),
+        "{error}"
+    );
+    theirs.set_tls(&Tls::default()).unwrap_err();
+}
+
+/// quinn alone, as somebody else might use it.
+fn raw_client(mut tls: ClientConfig, alpn: &[u8]) -> quinn::Endpoint {
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
+    let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(tls)));
+    endpoint
+}
+
+fn socket(address: &Address) -> core::net::SocketAddr {
+    format!("{}:{}", address.host(), address.port())
+        .parse()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn another_protocol_is_refused_on_both_sides() {
+    let authority = Authority::new();
+    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let raw = raw_client(authority.client(true), b"h3");
+    let connecting = raw.connect(socket(&address), "localhost").unwrap();
+    let error = connecting.await.unwrap_err();
+    assert!(error.to_string().contains("120"), "{error}");
+
+    let mut tls = authority.server(true);
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
+    let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let raw = quinn::Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = Address::new(address.scheme(), raw.local_addr().unwrap());
+    tokio::spawn(async move { while raw.accept().await.unwrap().await.is_ok() {} });
+    let error = theirs
+        .connect(&address, &Options::default())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CommError::Connect { .. }), "{error}");
+    assert!(error.to_string().contains("dask-comm/1"), "{error}");
+    assert!(!error.is_closed());
+}
+
+#[tokio::test]
+async fn early_data_is_off() {
+    let authority = Authority::new();
+    // Whatever its configuration says.
+    let mut server = authority.server(false);
+    server.max_early_data_size = u32::MAX;
+    let mut client = authority.client(false);
+    client.enable_early_data = true;
+    let tls = Tls {
+        client: None,
+        server: Some(Arc::new(server)),
+    };
+    let (_theirs, address) = bind(&tls, Options::default(), quick()).await;
+    let raw = raw_client(client, ALPN);
+    for _ in 0..2 {
+        let connecting = raw.connect(socket(&address), "localhost").unwrap();
+        // The second time there is a ticket, and it does not allow it.
+        let connecting = match connecting.into_0rtt() {
+            Ok(_) => panic!("early data would be sent"),
+            Err(connecting) => connecting,
+        };
+        let connection = connecting.await.unwrap();
+        // Time for the ticket to come.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        connection.close(0_u32.into(), b"");
+    }
+}
+
+#[tokio::test]
+async fn configurations_that_will_not_do_are_refused() {
+    let authority = Authority::new();
+    let provider = Arc::new(crypto::ring::default_provider());
+    let old = |_| {
+        ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap()
+            .with_root_certificates(Arc::clone(&authority.roots))
+            .with_no_client_auth()
+    };
+    let mut ciphers = crypto::ring::default_provider();
+    ciphers
+        .cipher_suites
+        .retain(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    let without_initial = ClientConfig::builder_with_provider(Arc::new(ciphers))
+        .with_protocol_versions(&[&version::TLS13])
+        .unwrap()
+        .with_root_certificates(Arc::clone(&authority.roots))
+        .with_no_client_auth();
+    let error = Endpoint::client(Arc::new(without_initial), quick()).unwrap_err();
+    assert!(matches!(error, CommError::Bind { .. }), "{error}");
+    Endpoint::client(Arc::new(old(())), quick()).unwrap();
+    let address = "tcp://127.0.0.1:0".parse().unwrap();
+    let error = Endpoint::bind(&address, &authority.tls(), Options::default(), quick()).await;
+    assert!(matches!(error.unwrap_err(), CommError::Scheme { .. }));
+}
+
+// Limits.
+
+#[tokio::test]
+async fn announcements_beyond_the_limits_are_refused() {
+    let authority = Authority::new();
+    let limits = Limits {
+        frame_len: 1_000,
+        message_len: 2_000,
+        ..Limits::HOST
+    };
+    let options = Options {
+        limits,
+        ..Options::default()
+    };
+    let (theirs, address) = bind(&authority.tls(), options, quick()).await;
+    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
+    ours.write_message(&[[7; 1_000]]).await.unwrap();
+    assert!(theirs.read_message().await.unwrap().is_some());
+    ours.write_message(&[[7; 1_001]]).await.unwrap();
+    let error = theirs.read_message().await.unwrap_err();
+    assert!(matches!(error, CommError::Frame(_)), "{error}");
+    assert!(!error.is_closed());
+    let error = theirs.read_message().await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+}
+
+/// Before the handshake a stream gets less.
+#[tokio::test]
+async fn what_is_no_handshake_is_refused() {
+    let authority = Authority::new();
+    let options = Options {
+        handshake_timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let (theirs, address) = bind(&authority.tls(), options, quick()).await;
+    let raw = raw_client(authority.client(true), ALPN);
+    let connection = raw
+        .connect(socket(&address), "localhost")
+        .unwrap()
+        .await
+        .unwrap();
+    // One frame of 8 GiB.
+    let mut announced = Vec::new();
+    for number in [8_u64 << 30, 1, 8 << 30] {
+        announced.extend_from_slice(&number.to_le_bytes());
+    }
+    for (sent, closed) in [(&announced[..], false), (b"\x3d", true)] {
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(sent).await.unwrap();
+        let outcome = theirs.accept().await.unwrap().handshake().await;
+        let error = outcome.unwrap_err();
+        if closed {
+            assert!(matches!(error, CommError::Timeout { .. }), "{error}");
+        } else {
+            assert!(matches!(error, CommError::Frame(_)), "{error}");
+        }
+        // And it says so.
+        let error = receive.read_to_end(1 << 20).await.unwrap_err();
+        assert!(error.to_string().contains("reset"), "{error}");
+    }
+    // One-way streams and datagrams are not for this protocol.
+    assert_eq!(connection.max_datagram_size(), None);
+    assert!(
+        timeout(Duration::from_millis(50), connection.open_uni())
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_refused() {
+    let authority = Authority::new();
+    let few = QuicOptions {
+        max_connections: 1,
+        // And everybody has to prove where they are.
+        retry_threshold: 0,
+        ..quick()
+    };
+    let (theirs, address) = bind(&authority.tls(), Options::default(), few).await;
+    let theirs = serve_echo(theirs);
+    let tls = Arc::new(authority.client(true));
+    let first = Endpoint::client(Arc::clone(&tls), quick()).unwrap();
+    let comm = first.connect(&address, &once()).await.unwrap();
+    let second = Endpoint::client(tls, quick()).unwrap();
+    let error = second.connect(&address, &once()).await.unwrap_err();
+    assert!(
+        matches!(&error, CommError::Connect { error, .. }
+            if error.kind() == io::ErrorKind::ConnectionRefused),
+        "{error}"
+    );
+    // With retries it gets in when the first one has gone.
+    drop(comm);
+    second.connect(&address, &Options::default()).await.unwrap();
+    drop(theirs);
+}

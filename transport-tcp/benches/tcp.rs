@@ -1,0 +1,273 @@
+//! Messages over loopback TCP, against raw tokio and a codec that people use.
+//!
+//! `cargo bench -p daskwire-tcp --bench tcp`
+//!
+//! Every contestant has a connection of its own; in each round all of them move
+//! the same message, one after the other. A figure is the median over the
+//! rounds of the time of ours over that of raw tokio (1.00 is as fast, less is
+//! faster), with the least and the most. Raw tokio writes the same prelude and
+//! payload, and reads them into a buffer that it keeps.
+#![allow(missing_docs)]
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use daskwire_tcp::{CommReader, CommWriter};
+use futures_util::{SinkExt, StreamExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use wire::Limits;
+use wire::frame::{Arena, Prefix, encode_prelude};
+
+const LARGE: usize = 64 << 20;
+const SMALL: usize = 100;
+const PRELUDE_LEN: usize = 24;
+
+fn prelude(len: usize) -> [u8; PRELUDE_LEN] {
+    let mut out = [0; PRELUDE_LEN];
+    encode_prelude(Prefix::U64, [len as u64], &mut out).expect("room for it");
+    out
+}
+
+/// Something that receives messages and says when it has one.
+trait Sink: Send + 'static {
+    fn receive(&mut self) -> impl Future<Output = usize> + Send;
+}
+
+/// Something that sends them.
+trait Source {
+    async fn send(&mut self, payload: &bytes::Bytes);
+}
+
+struct Raw {
+    io: OwnedReadHalf,
+    buffer: Vec<u8>,
+}
+
+impl Sink for Raw {
+    async fn receive(&mut self) -> usize {
+        let mut head = [0; PRELUDE_LEN];
+        self.io.read_exact(&mut head).await.expect("it arrives");
+        self.io
+            .read_exact(&mut self.buffer)
+            .await
+            .expect("it arrives");
+        self.buffer.len()
+    }
+}
+
+/// Raw, but each message into memory of its own.
+struct RawFresh(OwnedReadHalf, usize);
+
+impl Sink for RawFresh {
+    async fn receive(&mut self) -> usize {
+        let mut head = [0; PRELUDE_LEN];
+        self.0.read_exact(&mut head).await.expect("it arrives");
+        let mut buffer = Vec::with_capacity(self.1);
+        while buffer.len() < self.1 {
+            let mut rest = (&mut self.0).take((self.1 - buffer.len()) as u64);
+            rest.read_buf(&mut buffer).await.expect("it arrives");
+        }
+        buffer.len()
+    }
+}
+
+impl Source for OwnedWriteHalf {
+    async fn send(&mut self, payload: &bytes::Bytes) {
+        self.write_all(&prelude(payload.len()))
+            .await
+            .expect("it is taken");
+        self.write_all(payload).await.expect("it is taken");
+    }
+}
+
+/// Ours, into a buffer that the caller keeps.
+struct Kept {
+    comm: CommReader<OwnedReadHalf>,
+    buffer: Vec<u8>,
+}
+
+impl Sink for Kept {
+    async fn receive(&mut self) -> usize {
+        let mut arena = Arena::new(&mut self.buffer);
+        wire::transport::CommReader::read_message(&mut self.comm, &mut arena)
+            .await
+            .expect("it arrives")
+            .expect("one more");
+        arena.filled().len()
+    }
+}
+
+/// Ours, each message in memory of its own.
+struct Fresh(CommReader<OwnedReadHalf>);
+
+impl Sink for Fresh {
+    async fn receive(&mut self) -> usize {
+        let frames = self.0.read_message().await.expect("it arrives");
+        frames.expect("one more")[0].len()
+    }
+}
+
+impl Source for CommWriter<OwnedWriteHalf> {
+    async fn send(&mut self, payload: &bytes::Bytes) {
+        self.write_message(&[payload]).await.expect("it is taken");
+    }
+}
+
+struct Delimited(FramedRead<OwnedReadHalf, LengthDelimitedCodec>);
+
+impl Sink for Delimited {
+    async fn receive(&mut self) -> usize {
+        let frame = self.0.next().await.expect("one more");
+        frame.expect("it arrives").len()
+    }
+}
+
+impl Source for FramedWrite<OwnedWriteHalf, LengthDelimitedCodec> {
+    async fn send(&mut self, payload: &bytes::Bytes) {
+        SinkExt::send(self, payload.clone())
+            .await
+            .expect("it is taken");
+    }
+}
+
+/// Both ends of a connection.
+async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let (near, far) = (near.expect("it connects"), far.expect("it connects").0);
+    near.set_nodelay(true).expect("an option");
+    far.set_nodelay(true).expect("an option");
+    (near, far)
+}
+
+/// A connection on which messages go there and a byte comes back for each.
+struct Lane<S> {
+    source: S,
+    answers: OwnedReadHalf,
+    sink: tokio::task::JoinHandle<()>,
+}
+
+impl<S> Drop for Lane<S> {
+    fn drop(&mut self) {
+        self.sink.abort();
+    }
+}
+
+impl<S: Source> Lane<S> {
+    async fn new<R: Sink>(
+        source: impl FnOnce(OwnedWriteHalf) -> S,
+        sink: impl FnOnce(OwnedReadHalf) -> R,
+        len: usize,
+    ) -> Self {
+        let (near, far) = pair().await;
+        let (answers, writer) = near.into_split();
+        let (reader, mut answer) = far.into_split();
+        let mut sink = sink(reader);
+        let sink = tokio::spawn(async move {
+            loop {
+                assert_eq!(sink.receive().await, len);
+                if answer.write_all(&[1]).await.is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            source: source(writer),
+            answers,
+            sink,
+        }
+    }
+
+    async fn round(&mut self, payload: &bytes::Bytes) -> Duration {
+        let started = Instant::now();
+        self.source.send(payload).await;
+        self.answers.read_u8().await.expect("an answer");
+        started.elapsed()
+    }
+}
+
+fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (
+        values[values.len() / 2],
+        values[0],
+        values[values.len() - 1],
+    )
+}
+
+async fn race(title: &str, len: usize, rounds: usize) {
+    let payload = bytes::Bytes::from(vec![7; len]);
+    let limits = Limits::HOST;
+    let reader = move |io| CommReader::new(io, Prefix::U64, limits);
+    let writer = |io| CommWriter::new(io, Prefix::U64);
+    let mut codec = LengthDelimitedCodec::builder();
+    let codec = *codec.max_frame_length(1 << 30).length_field_length(8);
+    let raw = |io| Raw {
+        io,
+        buffer: vec![1; len],
+    };
+    let kept = |io| Kept {
+        comm: reader(io),
+        buffer: vec![1; len],
+    };
+    let mut first = Lane::new(|io| io, raw, len).await;
+    let mut again = Lane::new(|io| io, raw, len).await;
+    let mut raw_fresh = Lane::new(|io| io, |io| RawFresh(io, len), len).await;
+    let mut ours = Lane::new(writer, kept, len).await;
+    let mut ours_fresh = Lane::new(writer, |io| Fresh(reader(io)), len).await;
+    let mut delimited = Lane::new(
+        |io| codec.new_write(io),
+        |io| Delimited(codec.new_read(io)),
+        len,
+    )
+    .await;
+    let names = [
+        "raw tokio, again",
+        "ours, into a buffer that is kept",
+        "raw tokio, into fresh memory",
+        "ours, into fresh memory",
+        "LengthDelimitedCodec",
+    ];
+    let mut ratios = vec![Vec::new(); names.len()];
+    let mut base = Vec::new();
+    for round in 0..=rounds {
+        let floor = first.round(&payload).await.as_secs_f64();
+        let times = [
+            again.round(&payload).await,
+            ours.round(&payload).await,
+            raw_fresh.round(&payload).await,
+            ours_fresh.round(&payload).await,
+            delimited.round(&payload).await,
+        ];
+        if round == 0 {
+            continue;
+        }
+        base.push(floor);
+        for (ratios, time) in ratios.iter_mut().zip(times) {
+            ratios.push(time.as_secs_f64() / floor);
+        }
+    }
+    let (base, ..) = median(base);
+    println!("{title}: raw tokio takes {:.1} us", base * 1e6);
+    for (name, ratios) in names.iter().zip(ratios) {
+        let (middle, least, most) = median(ratios);
+        println!("  {name:34} {middle:5.2}   ({least:.2} to {most:.2})");
+    }
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    println!("time as a multiple of raw tokio's: median (least to most)");
+    runtime.block_on(async {
+        race("one message of 64 MiB", LARGE, 31).await;
+        race("one message of 100 bytes and an answer", SMALL, 5001).await;
+    });
+}

@@ -1,0 +1,326 @@
+//! TLS as Dask does it: both sides show a certificate, and both check it.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use daskwire_tcp::tls::TlsSettings;
+//! use daskwire_tcp::{Options, connect};
+//!
+//! let settings = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
+//!     .with_key("/etc/dask/client-key.pem");
+//! let options = Options {
+//!     tls: Some(settings.build()?),
+//!     ..Options::default()
+//! };
+//! let comm = connect(&"tls://scheduler:8786".parse()?, &options).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Settings
+//!
+//! They are Dask's: `ca-file` for all, `cert` and `key` for each role
+//! ([`Security`]). Every value is the path of a PEM file, or PEM text if there
+//! is a newline in it. Without `key` the key is looked for in `cert`. TLS 1.2
+//! and 1.3 are spoken, with the cipher suites of the crypto provider; for other
+//! choices build the configurations and hand them to [`Tls::from_configs`].
+//!
+//! # Whom this lets in
+//!
+//! Everybody with a certificate that the authorities in `ca-file` signed, or
+//! that is in there itself, and with its key; see [`Verifier`]. In Dask's
+//! protocol whoever is in may run code on every worker. So the authority
+//! should be one of the cluster's own: with a public one in `ca-file`
+//! everybody in the world who has a certificate is in.
+//!
+//! As in Dask, **names are not checked** unless asked for: any member of the
+//! cluster can pass for any other, scheduler included. Nor are roles
+//! told apart, and nobody is asked about revocation.
+//!
+//! # The end of a connection
+//!
+//! Closing a comm says so to the peer (`close_notify`). Dask closes the socket
+//! and says nothing, so a connection that ends between two messages has ended
+//! well here, with or without notice. Whoever can cut the connection can
+//! therefore drop the last messages unnoticed, which no message of Dask's
+//! protocol relies on. An end within a message is an error.
+//!
+//! Sessions are not resumed: the certificate is shown and checked each time.
+
+mod settings;
+mod verifier;
+mod x509;
+
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, ServerConfig};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+use crate::{Address, Closed, CommError, ReadHalf, Role, WriteHalf};
+
+pub use rustls;
+pub use settings::{ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings};
+pub use verifier::Verifier;
+
+/// What comms over TLS need: configurations for both sides of a connection.
+/// Build it once; cloning it is cheap.
+///
+/// The configurations have no ALPN token, as Dask has none. For another
+/// protocol that uses the same certificates, QUIC for one, clone them and set
+/// theirs.
+#[derive(Clone)]
+pub struct Tls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    server_name: Option<ServerName<'static>>,
+    /// Where the authorities come from, for messages.
+    authorities: Arc<str>,
+}
+
+impl Tls {
+    /// With finished configurations, such as those with fewer cipher suites.
+    ///
+    /// Who may connect is then decided by their verifiers: rustls lets
+    /// everybody in unless told otherwise. [`Verifier`] is the one that
+    /// [`TlsSettings::build`] uses.
+    pub fn from_configs(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Self {
+        Self {
+            client,
+            server,
+            server_name: None,
+            authorities: "the TLS configuration of this side".into(),
+        }
+    }
+
+    /// Names `name` to every listener that is connected to, in place of the
+    /// host in its address: for gateways that tell clusters apart by it (SNI;
+    /// Dask's `server_hostname`). If names are checked this is the one.
+    #[must_use]
+    pub fn with_server_name(mut self, name: ServerName<'static>) -> Self {
+        self.server_name = Some(name);
+        self
+    }
+
+    /// The configuration of the side that connects.
+    pub const fn client_config(&self) -> &Arc<ClientConfig> {
+        &self.client
+    }
+
+    /// The configuration of the side that listens.
+    pub const fn server_config(&self) -> &Arc<ServerConfig> {
+        &self.server
+    }
+
+    /// Does the handshake of TLS; that of Dask comes after it.
+    pub(crate) async fn establish(
+        &self,
+        stream: TcpStream,
+        role: Role,
+        host: &Address,
+    ) -> Result<(ReadHalf, WriteHalf), CommError> {
+        let outcome = match role {
+            Role::Connector => {
+                let name = match &self.server_name {
+                    Some(name) => name.clone(),
+                    None => server_name(host, &stream)?,
+                };
+                let connector = TlsConnector::from(Arc::clone(&self.client));
+                let connecting = connector.connect(name, stream).into_fallible();
+                connecting.await.map(TlsStream::from)
+            }
+            Role::Listener => {
+                let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
+                let accepting = acceptor.accept(stream).into_fallible();
+                accepting.await.map(TlsStream::from)
+            }
+        };
+        match outcome {
+            Ok(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                Ok((Box::new(UntilEnd(reader)), Box::new(writer)))
+            }
+            Err((error, stream)) => {
+                let error = self.explain(CommError::Io(error), role);
+                if matches!(error, CommError::Tls(_)) {
+                    // Nobody has to wait for that.
+                    tokio::spawn(part(stream));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds what TLS has to say in the failure of a handshake, be it its own
+    /// or the one after it: with TLS 1.3 whoever connects has finished before
+    /// the other side has looked at its certificate.
+    pub(crate) fn explain(&self, error: CommError, role: Role) -> CommError {
+        let error = match error {
+            CommError::Io(error) => error,
+            CommError::Closed(Closed::BeforeHandshake) if role == Role::Connector => {
+                return Closed::WithinTlsHandshake.into();
+            }
+            error => return error,
+        };
+        let of_tls = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+            .cloned();
+        match (of_tls, error.kind(), role) {
+            (Some(error), _, _) => CommError::Tls(Box::new(TlsFailure {
+                error,
+                authorities: Arc::clone(&self.authorities),
+            })),
+            // A reset may overtake the alert.
+            (None, io::ErrorKind::UnexpectedEof, _)
+            | (None, io::ErrorKind::ConnectionReset, Role::Connector) => {
+                Closed::WithinTlsHandshake.into()
+            }
+            (None, ..) => CommError::Io(error),
+        }
+    }
+}
+
+/// Keys are none of anybody's business, nor is the rest of much use.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("authorities", &self.authorities)
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The name to ask for; the number where the host is no name that TLS takes.
+fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>, CommError> {
+    match ServerName::try_from(host.host().to_owned()) {
+        Ok(name) => Ok(name),
+        Err(_) => Ok(stream.peer_addr().map_err(CommError::Io)?.ip().into()),
+    }
+}
+
+/// Closes a connection so that the peer learns why.
+///
+/// What it has sent meanwhile is read, for a while: closed with bytes unread,
+/// the connection would be reset, and the alert be lost with it.
+async fn part(mut stream: TcpStream) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const MOST: u64 = 1 << 20;
+    if stream.shutdown().await.is_ok() {
+        let rest = &mut (&mut stream).take(MOST);
+        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
+    }
+}
+
+/// A stream that may end without notice: the framing above it knows whether
+/// something is missing.
+struct UntilEnd<R>(R);
+
+impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.0).poll_read(cx, buffer) {
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(()))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+/// Why two sides could not agree on TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFailure {
+    error: rustls::Error,
+    authorities: Arc<str>,
+}
+
+impl TlsFailure {
+    /// What rustls says.
+    pub const fn error(&self) -> &rustls::Error {
+        &self.error
+    }
+}
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use rustls::Error as E;
+        let authorities = &self.authorities;
+        match &self.error {
+            E::InvalidMessage(InvalidMessage::InvalidContentType) => {
+                f.write_str("the peer does not speak TLS; it may be one for tcp:// addresses")
+            }
+            E::InvalidCertificate(error) => {
+                f.write_str("the certificate of the peer is refused: ")?;
+                match error {
+                    CertificateError::UnknownIssuer => write!(
+                        f,
+                        "it is neither signed by an authority of {authorities} nor among \
+                         the certificates there; both sides need the same authority"
+                    ),
+                    CertificateError::BadSignature => write!(
+                        f,
+                        "the authority of that name in {authorities} did not sign it, or the \
+                         peer does not have its key"
+                    ),
+                    CertificateError::InvalidPurpose
+                    | CertificateError::InvalidPurposeContext { .. } => f.write_str(
+                        "it is not for this side of a connection; Dask's certificates are used \
+                         on both, so it needs the extended key usages serverAuth and clientAuth, \
+                         or none",
+                    ),
+                    CertificateError::Other(error) => error.0.fmt(f),
+                    error => error.fmt(f),
+                }
+            }
+            E::NoCertificatesPresented => f.write_str(
+                "the peer shows no certificate; Dask's peers need one on both sides \
+                 (settings cert and key of its role)",
+            ),
+            E::AlertReceived(alert) => {
+                let why = match alert {
+                    AlertDescription::UnknownCA => {
+                        "it was signed by no authority of the peer's ca-file"
+                    }
+                    AlertDescription::CertificateExpired => "it has expired",
+                    AlertDescription::CertificateRequired => {
+                        return f.write_str(
+                            "the peer wants a certificate, and none was shown \
+                             (settings cert and key)",
+                        );
+                    }
+                    AlertDescription::UnsupportedCertificate => {
+                        "it is of a kind, or for a purpose, that the peer does not take"
+                    }
+                    AlertDescription::BadCertificate
+                    | AlertDescription::CertificateRevoked
+                    | AlertDescription::CertificateUnknown
+                    | AlertDescription::AccessDenied => "it does not say why",
+                    AlertDescription::DecryptError => "a signature is not right",
+                    alert => return write!(f, "the peer refuses TLS: {alert:?}"),
+                };
+                write!(
+                    f,
+                    "the peer refuses the certificate of this side: {why} ({alert:?})"
+                )
+            }
+            error => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for TlsFailure {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

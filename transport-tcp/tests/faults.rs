@@ -1,0 +1,276 @@
+//! What happens when the n-th thing that a stream is asked to do goes wrong, for
+//! every n, in every way; and when peers die in the middle of a message.
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use daskwire_tcp::{Address, Comm, CommError, Frames, Listener, Options, Role, connect};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Nothing; the session is counted.
+    None,
+    /// From here on one byte at a time.
+    OneByte,
+    /// Not now.
+    NotYet,
+    /// The connection is reset.
+    Reset,
+    /// Reads find the end, writes take nothing.
+    End,
+}
+
+/// A stream that does something wrong at its n-th operation.
+struct Faulty {
+    stream: DuplexStream,
+    operation_count: Arc<AtomicUsize>,
+    at: usize,
+    fault: Fault,
+}
+
+/// What an operation is to do.
+enum Verdict {
+    Proceed { at_most: usize },
+    Instead(Poll<io::Result<()>>),
+}
+
+impl Faulty {
+    fn verdict(&self, context: &Context<'_>) -> Verdict {
+        let number = self.operation_count.fetch_add(1, Ordering::Relaxed);
+        let whole = Verdict::Proceed {
+            at_most: usize::MAX,
+        };
+        match self.fault {
+            Fault::OneByte if number >= self.at => Verdict::Proceed { at_most: 1 },
+            Fault::NotYet if number == self.at => {
+                context.waker().wake_by_ref();
+                Verdict::Instead(Poll::Pending)
+            }
+            Fault::Reset if number >= self.at => {
+                Verdict::Instead(Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())))
+            }
+            Fault::End if number >= self.at => Verdict::Instead(Poll::Ready(Ok(()))),
+            _ => whole,
+        }
+    }
+}
+
+impl AsyncRead for Faulty {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.verdict(context) {
+            Verdict::Instead(outcome) => outcome,
+            Verdict::Proceed { at_most } => {
+                let mut part = into.take(at_most);
+                let outcome = Pin::new(&mut self.stream).poll_read(context, &mut part);
+                let bytes = part.filled().to_vec();
+                into.put_slice(&bytes);
+                outcome
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Faulty {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.verdict(context) {
+            Verdict::Instead(outcome) => outcome.map_ok(|()| 0),
+            Verdict::Proceed { at_most } => {
+                let from = &from[..from.len().min(at_most)];
+                Pin::new(&mut self.stream).poll_write(context, from)
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.verdict(context) {
+            Verdict::Instead(Poll::Ready(Ok(()))) | Verdict::Proceed { .. } => {
+                Pin::new(&mut self.stream).poll_shutdown(context)
+            }
+            Verdict::Instead(outcome) => outcome,
+        }
+    }
+}
+
+/// Message `number` of the session.
+fn message(number: usize) -> Vec<Vec<u8>> {
+    let frame = |len: usize| (0..len).map(|at| (at * 7 + number) as u8).collect();
+    match number % 5 {
+        0 => vec![frame(3)],
+        1 => vec![frame(40), Vec::new(), frame(300)],
+        2 => vec![frame(20_000), frame(1)],
+        3 => (0..30).map(frame).collect(),
+        _ => vec![frame(5), frame(70_000), frame(70_000)],
+    }
+}
+
+const MESSAGE_COUNT: usize = 10;
+
+fn is_message(frames: &Frames, number: usize) -> bool {
+    frames
+        .iter()
+        .map(|frame| &frame[..])
+        .eq(message(number).iter().map(|frame| &frame[..]))
+}
+
+/// Sends messages and has each sent back. How many came back, and how it ended.
+async fn near(io: Faulty) -> (usize, Result<(), CommError>) {
+    let mut count = 0;
+    let outcome = async {
+        let mut comm = establish(io, Role::Connector).await?;
+        for number in 0..MESSAGE_COUNT {
+            comm.write_message(&message(number)).await?;
+            let Some(frames) = comm.read_message().await? else {
+                return Ok(());
+            };
+            assert!(
+                is_message(&frames, number),
+                "message {number} is another one"
+            );
+            count += 1;
+        }
+        comm.close().await?;
+        assert_eq!(comm.read_message().await?.map(|frames| frames.len()), None);
+        Ok(())
+    };
+    let outcome = outcome.await;
+    (count, outcome)
+}
+
+async fn far(io: DuplexStream) -> Result<usize, CommError> {
+    let mut comm = establish(io, Role::Listener).await?;
+    let mut count = 0;
+    while let Some(frames) = comm.read_message().await? {
+        assert!(is_message(&frames, count), "message {count} is another one");
+        comm.write_message(&frames).await?;
+        count += 1;
+    }
+    comm.close().await?;
+    Ok(count)
+}
+
+async fn establish<S>(
+    io: S,
+    role: Role,
+) -> Result<Comm<tokio::io::ReadHalf<S>, tokio::io::WriteHalf<S>>, CommError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (reader, writer) = tokio::io::split(io);
+    let end = |text: &str| text.parse::<Address>().expect("an address");
+    let ends = (end("tcp://10.0.0.1:1"), end("tcp://10.0.0.2:2"));
+    Comm::establish(reader, writer, ends, role, &Options::default()).await
+}
+
+/// One session. What the two ends say, and how many operations there were.
+async fn session(fault: Fault, at: usize) -> ((usize, Result<(), CommError>), usize) {
+    let (near_end, far_end) = tokio::io::duplex(50_000);
+    let operation_count = Arc::new(AtomicUsize::new(0));
+    let faulty = Faulty {
+        stream: near_end,
+        operation_count: Arc::clone(&operation_count),
+        at,
+        fault,
+    };
+    // Either ends when the other does; without that, the clock runs out.
+    let both = async { tokio::join!(near(faulty), far(far_end)) };
+    let Ok((near, far)) = tokio::time::timeout(Duration::from_secs(3600), both).await else {
+        panic!("{fault:?} at operation {at}: it hangs");
+    };
+    match far {
+        Ok(count) => assert!(count >= near.0, "{fault:?} at operation {at}"),
+        Err(error) => assert!(error.is_closed(), "{fault:?} at operation {at}: {error}"),
+    }
+    (near, operation_count.load(Ordering::Relaxed))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nth_operation_may_go_wrong_in_any_way() {
+    let ((count, outcome), operation_count) = session(Fault::None, 0).await;
+    outcome.expect("without a fault there is none");
+    assert_eq!(count, MESSAGE_COUNT);
+    assert!(operation_count > 40, "{operation_count} operations");
+    for at in 0..operation_count {
+        for fault in [Fault::OneByte, Fault::NotYet] {
+            if fault == Fault::OneByte && at % 16 != 0 {
+                continue;
+            }
+            let ((count, outcome), _) = session(fault, at).await;
+            outcome.unwrap_or_else(|error| panic!("{fault:?} at operation {at}: {error}"));
+            assert_eq!(count, MESSAGE_COUNT, "{fault:?} at operation {at}");
+        }
+        for fault in [Fault::Reset, Fault::End] {
+            let ((count, outcome), _) = session(fault, at).await;
+            match outcome {
+                // An end between two messages is one like any other.
+                Ok(()) => assert!(
+                    fault == Fault::End || count == MESSAGE_COUNT,
+                    "{fault:?} at operation {at} went unnoticed"
+                ),
+                Err(error) => assert!(error.is_closed(), "{fault:?} at operation {at}: {error:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_dies_within_a_message_is_noticed_at_once() {
+    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), Options::default())
+        .await
+        .expect("a port");
+    let address = listener.local_address().expect("it is bound");
+    let frame = vec![7; 1 << 20];
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..300 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let len = (random % (1 << 20)) as usize;
+        let options = Options::default();
+        let dying = async {
+            let comm = connect(&address, &options).await.expect("a comm");
+            let mut io = comm.split().1.into_inner();
+            let mut bytes = Vec::new();
+            bytes.extend((16 + (1_u64 << 20)).to_le_bytes());
+            bytes.extend(1_u64.to_le_bytes());
+            bytes.extend((1_u64 << 20).to_le_bytes());
+            bytes.extend(&frame);
+            io.write_all(&bytes[..24 + len]).await.expect("it is taken");
+        };
+        let surviving = async {
+            let mut comm = listener
+                .accept()
+                .await
+                .expect("one")
+                .handshake()
+                .await
+                .expect("a comm");
+            comm.read_message().await
+        };
+        let both = async { tokio::join!(dying, surviving) };
+        let (_, outcome) = tokio::time::timeout(Duration::from_secs(30), both)
+            .await
+            .unwrap_or_else(|_| panic!("round {round}: nobody has noticed"));
+        match outcome {
+            Err(error) => assert!(error.is_closed(), "round {round}: {error}"),
+            Ok(frames) => panic!("round {round}: {frames:?} of half a message"),
+        }
+    }
+}

@@ -1,0 +1,1036 @@
+//! Comms over TLS, with certificates of every shape that clusters have.
+//!
+//! Those in `tests/tls/` are made by `make.sh` there, all others here.
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use daskwire_tcp::tls::rustls::client::Resumption;
+use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
+use daskwire_tcp::tls::rustls::crypto::{CryptoProvider, ring};
+use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
+use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use daskwire_tcp::tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use daskwire_tcp::tls::rustls::version::{TLS12, TLS13};
+use daskwire_tcp::tls::rustls::{
+    self, AlertDescription, CertificateError, ClientConfig, ServerConfig, SupportedProtocolVersion,
+};
+use daskwire_tcp::tls::{
+    ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, Verifier,
+};
+use daskwire_tcp::{Address, Closed, Comm, CommError, Listener, Options, Phase, Scheme, connect};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const CA: &str = include_str!("tls/ca.pem");
+const V1_CERT: &str = include_str!("tls/v1-cert.pem");
+const V1_KEY: &str = include_str!("tls/v1-key.pem");
+const V1_FORGED: &str = include_str!("tls/v1-forged.pem");
+const V1_EXPIRED: &str = include_str!("tls/v1-expired.pem");
+const SELF_SIGNED: &str = include_str!("tls/self-signed.pem");
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/tls")
+        .join(name)
+}
+
+fn v1() -> String {
+    format!("{V1_CERT}{V1_KEY}")
+}
+
+// Certificates.
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+fn authority(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Authority {
+    let mut params = CertificateParams::new([]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    Authority {
+        pem: params.self_signed(&key).unwrap().pem(),
+        issuer: Issuer::new(params, key),
+    }
+}
+
+impl Authority {
+    /// A certificate and its key.
+    fn leaf(&self, change: impl FnOnce(&mut CertificateParams)) -> String {
+        self.leaf_with_key(&KeyPair::generate().unwrap(), change)
+    }
+
+    fn leaf_with_key(&self, key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> String {
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "leaf");
+        change(&mut params);
+        let certificate = params.signed_by(key, &self.issuer).unwrap();
+        certificate.pem() + &key.serialize_pem()
+    }
+}
+
+/// As `Security.temporary()` of Dask makes them.
+fn temporary(change: impl FnOnce(&mut CertificateParams)) -> String {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(["dask-internal".into()]).unwrap();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "dask-internal");
+    change(&mut params);
+    params.self_signed(&key).unwrap().pem() + &key.serialize_pem()
+}
+
+fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(Result::unwrap)
+        .collect()
+}
+
+/// What [`TlsSettings`] builds, for shapes that it refuses to build with.
+fn unchecked(
+    authorities: &str,
+    chain: &str,
+    key: &str,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Tls {
+    let provider: Arc<CryptoProvider> = ring::default_provider().into();
+    let verifier = Verifier::new(certificates(authorities), &provider).unwrap();
+    let verifier = Arc::new(verifier);
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let identity = SingleCertAndKey::from(CertifiedKey::new(certificates(chain), key));
+    let identity = Arc::new(identity);
+    let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier.clone())
+        .with_client_cert_resolver(identity.clone());
+    client.resumption = Resumption::disabled();
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(identity);
+    Tls::from_configs(client.into(), server.into())
+}
+
+const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+
+// Connections.
+
+fn options(tls: Tls) -> Options {
+    Options {
+        tls: Some(tls),
+        ..Options::default()
+    }
+}
+
+async fn listen(host: &str, tls: Tls) -> (Listener, Address) {
+    let address = format!("tls://{host}:0").parse().unwrap();
+    let listener = Listener::bind(&address, options(tls)).await.unwrap();
+    let address = listener.local_address().unwrap();
+    (listener, address)
+}
+
+/// What connecting comes to at both ends.
+async fn meet(listens: Tls, connects: Tls) -> (Result<Comm, CommError>, Result<Comm, CommError>) {
+    let (listener, address) = listen("127.0.0.1", listens).await;
+    let options = options(connects);
+    tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    })
+}
+
+/// Messages go both ways, and the end arrives.
+async fn converse((ours, theirs): (Result<Comm, CommError>, Result<Comm, CommError>), name: &str) {
+    let mut ours = ours.unwrap_or_else(|error| panic!("{name}: connecting: {error}"));
+    let mut theirs = theirs.unwrap_or_else(|error| panic!("{name}: listening: {error}"));
+    let echo = tokio::spawn(async move {
+        while let Some(frames) = theirs.read_message().await.unwrap() {
+            theirs.write_message(&frames).await.unwrap();
+        }
+        theirs.close().await.unwrap();
+    });
+    for len in [1, 100, 100_000] {
+        let frames = [vec![1; 1], vec![7; len]];
+        ours.write_message(&frames).await.unwrap();
+        let answer = ours.read_message().await.unwrap().unwrap();
+        assert!(answer.as_slices() == frames, "{name}: {answer:?}");
+    }
+    ours.close().await.unwrap();
+    assert!(ours.read_message().await.unwrap().is_none(), "{name}");
+    echo.await.unwrap();
+}
+
+#[track_caller]
+fn tls_error(outcome: Result<Comm, CommError>) -> rustls::Error {
+    match outcome.unwrap_err() {
+        CommError::Tls(failure) => failure.error().clone(),
+        error => panic!("{error:?}"),
+    }
+}
+
+// What is accepted.
+
+/// Authorities, and certificate and key of a member.
+fn good_shapes() -> Vec<(&'static str, String, String)> {
+    let cluster = authority("cluster", |_| {});
+    let middle_key = KeyPair::generate().unwrap();
+    let mut middle = CertificateParams::new([]).unwrap();
+    middle.distinguished_name.push(DnType::CommonName, "middle");
+    middle.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let middle_pem = middle
+        .signed_by(&middle_key, &cluster.issuer)
+        .unwrap()
+        .pem();
+    let middle = Authority {
+        pem: middle_pem.clone(),
+        issuer: Issuer::new(middle, middle_key),
+    };
+    let ed25519 = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let p384 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+    let own = temporary(|_| {});
+    let own_ca_false = temporary(|params| params.is_ca = IsCa::ExplicitNoCa);
+    let expired = authority("old", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let ca = || cluster.pem.clone();
+    vec![
+        ("leaf", ca(), cluster.leaf(|_| {})),
+        (
+            "leaf for both purposes",
+            ca(),
+            cluster.leaf(|params| {
+                params.extended_key_usages = vec![
+                    ExtendedKeyUsagePurpose::ServerAuth,
+                    ExtendedKeyUsagePurpose::ClientAuth,
+                ];
+            }),
+        ),
+        ("Ed25519", ca(), cluster.leaf_with_key(&ed25519, |_| {})),
+        ("P-384", ca(), cluster.leaf_with_key(&p384, |_| {})),
+        ("one between", ca(), middle.leaf(|_| {}) + &middle_pem),
+        (
+            "an old authority beside the right one",
+            expired.pem + &cluster.pem,
+            cluster.leaf(|_| {}),
+        ),
+        ("as Security.temporary() makes them", own.clone(), own),
+        ("the same with CA:FALSE", own_ca_false.clone(), own_ca_false),
+        ("v1", CA.into(), v1()),
+        ("v1 that is its own authority", V1_CERT.into(), v1()),
+        ("one self-signed", SELF_SIGNED.into(), SELF_SIGNED.into()),
+    ]
+}
+
+#[tokio::test]
+async fn certificates_that_dask_accepts_are_accepted() {
+    for (name, ca, cert) in good_shapes() {
+        let tls = TlsSettings::new(ca.as_str(), cert.as_str()).build();
+        let tls = tls.unwrap_or_else(|error| panic!("{name}: {error}"));
+        converse(meet(tls.clone(), tls).await, name).await;
+    }
+}
+
+#[tokio::test]
+async fn they_are_accepted_in_both_versions_of_tls() {
+    for (name, ca, cert) in good_shapes() {
+        for version in [&TLS12, &TLS13] {
+            let tls = unchecked(&ca, &cert, &cert, &[version]);
+            let any = unchecked(&ca, &cert, &cert, BOTH);
+            converse(meet(tls.clone(), any.clone()).await, name).await;
+            converse(meet(any, tls).await, name).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn shapes_may_be_mixed() {
+    let cluster = authority("cluster", |_| {});
+    let ca = format!("{}{CA}{SELF_SIGNED}", cluster.pem);
+    let tls = |cert: &str| TlsSettings::new(ca.as_str(), cert).build().unwrap();
+    let members = [tls(&cluster.leaf(|_| {})), tls(&v1()), tls(SELF_SIGNED)];
+    for listens in &members {
+        for connects in &members {
+            converse(meet(listens.clone(), connects.clone()).await, "mixed").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_text_and_keys_beside_or_within_the_certificate() {
+    let from = |settings: TlsSettings| settings.build().unwrap();
+    let ca = fixture("ca.pem");
+    let (cert, key) = (fixture("v1-cert.pem"), fixture("v1-key.pem"));
+    let text = v1();
+    let turned = format!("{V1_KEY}{V1_CERT}");
+    for tls in [
+        from(TlsSettings::new(&*ca, &*cert).with_key(&*key)),
+        from(TlsSettings::new(ca.to_str().unwrap(), cert.to_str().unwrap()).with_key(V1_KEY)),
+        from(TlsSettings::new(CA, &*cert).with_key(text.as_str())),
+        from(TlsSettings::new(&*ca, text)),
+        from(TlsSettings::new(CA, turned)),
+    ] {
+        converse(meet(tls.clone(), tls).await, "settings").await;
+    }
+    let own = fixture("self-signed.pem");
+    let tls = from(TlsSettings::new(&*own, &*own));
+    converse(meet(tls.clone(), tls).await, "one file").await;
+}
+
+#[tokio::test]
+async fn large_messages_in_both_directions_at_once() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (ours, theirs) = meet(tls.clone(), tls).await;
+    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+    let frames: Arc<[Vec<u8>]> = [5 << 20, 0, 17 << 20, 3, (64 << 10) - 1]
+        .into_iter()
+        .map(|len| (0..len).map(|at: usize| (at ^ (at >> 8)) as u8).collect())
+        .collect();
+    let mut tasks = tokio::task::JoinSet::new();
+    for comm in [ours, theirs] {
+        let (mut reader, mut writer) = comm.split();
+        let (sent, expected) = (Arc::clone(&frames), Arc::clone(&frames));
+        tasks.spawn(async move {
+            writer.write_message(&sent).await.unwrap();
+            writer.close().await.unwrap();
+        });
+        tasks.spawn(async move {
+            let read = reader.read_message().await.unwrap().unwrap();
+            assert!(read.as_slices() == &expected[..], "{read:?}");
+            assert!(reader.read_message().await.unwrap().is_none());
+        });
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn addresses_say_tls() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (listener, address) = listen("[::1]", tls.clone()).await;
+    assert_eq!(address.scheme(), Scheme::Tls);
+    let options = options(tls);
+    let (ours, (seen, theirs)) = tokio::join!(connect(&address, &options), async {
+        let incoming = listener.accept().await.unwrap();
+        (incoming.peer_address().unwrap(), incoming.handshake().await)
+    });
+    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+    assert_eq!(ours.peer_address(), &address);
+    assert_eq!(theirs.local_address(), &address);
+    assert_eq!(theirs.peer_address(), ours.local_address());
+    assert_eq!(&seen, ours.local_address());
+    assert_eq!(seen.scheme(), Scheme::Tls);
+}
+
+// What is refused.
+
+struct Refusal {
+    name: &'static str,
+    /// The certificate and key of the peer, and the authorities of the side
+    /// that refuses it.
+    peer: (String, String),
+    authorities: String,
+    /// Whether this side is expected to have refused for this reason.
+    why: fn(&rustls::Error) -> bool,
+    /// What the peer is told.
+    alert: AlertDescription,
+    /// What the message has in it.
+    says: &'static str,
+}
+
+fn refusals() -> Vec<Refusal> {
+    use rustls::Error::InvalidCertificate as Invalid;
+    let cluster = authority("cluster", |_| {});
+    let other = authority("other", |_| {});
+    let twin = authority("cluster", |_| {});
+    let old = authority("old", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let own = temporary(|_| {});
+    let same = |pem: String| (pem.clone(), pem);
+    // One that is believed for itself signs another.
+    let (member, signed_by_member) = {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "member");
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        let member = Authority { pem, issuer };
+        let leaf = member.leaf(|_| {});
+        (member.pem, leaf)
+    };
+    vec![
+        Refusal {
+            name: "another authority",
+            peer: same(other.leaf(|_| {})),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::UnknownIssuer)),
+            alert: AlertDescription::UnknownCA,
+            says: "both sides need the same authority",
+        },
+        Refusal {
+            name: "another authority of the same name",
+            peer: same(twin.leaf(|_| {})),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
+            alert: AlertDescription::DecryptError,
+            says: "did not sign it",
+        },
+        Refusal {
+            name: "another self-signed one",
+            peer: same(temporary(|_| {})),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::UnknownIssuer)),
+            alert: AlertDescription::UnknownCA,
+            says: "nor among the certificates there",
+        },
+        Refusal {
+            name: "v1 of another authority",
+            peer: same(v1()),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::UnknownIssuer)),
+            alert: AlertDescription::UnknownCA,
+            says: "both sides need the same authority",
+        },
+        Refusal {
+            name: "v1 of another authority of the same name",
+            peer: same(V1_FORGED.into()),
+            authorities: CA.into(),
+            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
+            alert: AlertDescription::DecryptError,
+            says: "did not sign it",
+        },
+        Refusal {
+            name: "v1 that has expired",
+            peer: same(V1_EXPIRED.into()),
+            authorities: CA.into(),
+            why: |error| matches!(error, Invalid(CertificateError::ExpiredContext { .. })),
+            alert: AlertDescription::CertificateExpired,
+            says: "expired",
+        },
+        Refusal {
+            name: "v1 that has expired, itself among the authorities",
+            peer: same(V1_EXPIRED.into()),
+            authorities: format!("{CA}{V1_EXPIRED}"),
+            why: |error| matches!(error, Invalid(CertificateError::ExpiredContext { .. })),
+            alert: AlertDescription::CertificateExpired,
+            says: "expired",
+        },
+        Refusal {
+            name: "expired",
+            peer: same(cluster.leaf(|params| params.not_after = date_time_ymd(2020, 1, 1))),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::ExpiredContext { .. })),
+            alert: AlertDescription::CertificateExpired,
+            says: "expired",
+        },
+        Refusal {
+            name: "not valid yet",
+            peer: same(cluster.leaf(|params| params.not_before = date_time_ymd(3000, 1, 1))),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::NotValidYetContext { .. })),
+            alert: AlertDescription::CertificateExpired,
+            says: "not valid yet",
+        },
+        Refusal {
+            name: "of an authority that has expired",
+            peer: same(old.leaf(|_| {})),
+            authorities: old.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
+            alert: AlertDescription::CertificateUnknown,
+            says: "whose own certificate has expired",
+        },
+        Refusal {
+            name: "signed by a member",
+            peer: same(signed_by_member),
+            authorities: format!("{}{member}", cluster.pem),
+            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
+            alert: AlertDescription::CertificateUnknown,
+            says: "may not sign others",
+        },
+        Refusal {
+            name: "an authority that the authority signed",
+            peer: same(cluster.leaf(|params| {
+                params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            })),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
+            alert: AlertDescription::CertificateUnknown,
+            says: "CA:TRUE",
+        },
+        Refusal {
+            name: "for another purpose",
+            peer: same(cluster.leaf(|params| {
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::CodeSigning];
+            })),
+            authorities: cluster.pem.clone(),
+            why: |error| matches!(error, Invalid(CertificateError::InvalidPurpose)),
+            alert: AlertDescription::UnsupportedCertificate,
+            says: "serverAuth and clientAuth",
+        },
+        Refusal {
+            name: "v1 with another key",
+            peer: (V1_CERT.into(), SELF_SIGNED.into()),
+            authorities: CA.into(),
+            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
+            alert: AlertDescription::DecryptError,
+            says: "does not have its key",
+        },
+        Refusal {
+            name: "one self-signed, with another key",
+            peer: (SELF_SIGNED.into(), V1_KEY.into()),
+            authorities: SELF_SIGNED.into(),
+            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
+            alert: AlertDescription::DecryptError,
+            says: "does not have its key",
+        },
+        Refusal {
+            name: "Security.temporary() with another key",
+            peer: (own.clone(), KeyPair::generate().unwrap().serialize_pem()),
+            authorities: own,
+            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
+            alert: AlertDescription::DecryptError,
+            says: "does not have its key",
+        },
+    ]
+}
+
+#[tokio::test]
+async fn certificates_are_refused_on_both_sides_and_both_learn_why() {
+    for refusal in refusals() {
+        for version in [&TLS12, &TLS13] {
+            let name = format!("{}, {version:?}", refusal.name);
+            let (chain, key) = &refusal.peer;
+            // Whoever refuses is itself beyond reproach to the peer.
+            let peer_believes = format!("{SELF_SIGNED}{CA}");
+            let peer = unchecked(&peer_believes, chain, key, &[version]);
+            let this = unchecked(&refusal.authorities, SELF_SIGNED, SELF_SIGNED, BOTH);
+            let (connector, listener) = meet(peer.clone(), this.clone()).await;
+            let (refused, told) = (connector.unwrap_err(), tls_error(listener));
+            assert_eq!(told, rustls::Error::AlertReceived(refusal.alert), "{name}");
+            assert!(
+                refused.to_string().contains(refusal.says),
+                "{name}: {refused}"
+            );
+            assert!((refusal.why)(&tls_error(Err(refused))), "{name}");
+
+            let (connector, listener) = meet(this, peer).await;
+            let (refused, told) = (listener.unwrap_err(), tls_error(connector));
+            assert_eq!(told, rustls::Error::AlertReceived(refusal.alert), "{name}");
+            assert!(
+                refused.to_string().contains(refusal.says),
+                "{name}: {refused}"
+            );
+            assert!(!refused.is_closed(), "{name}");
+            assert!((refusal.why)(&tls_error(Err(refused))), "{name}");
+        }
+    }
+}
+
+/// The signature is over every bit that means something, and DER has one form.
+#[test]
+fn version_1_with_any_bit_changed_is_refused() {
+    let provider = ring::default_provider();
+    let verifier = Verifier::new(certificates(CA), &provider).unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let verify = |certificate: &[u8]| {
+        let certificate = CertificateDer::from(certificate);
+        verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
+    };
+    let der = certificates(V1_CERT).remove(0);
+    verify(&der).unwrap();
+    for bit in 0..der.len() * 8 {
+        let mut changed = der.to_vec();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(verify(&changed).is_err(), "bit {bit}");
+    }
+    for len in 0..der.len() {
+        assert!(verify(&der[..len]).is_err(), "{len} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_for_one_side_is_refused_on_the_other() {
+    let cluster = authority("cluster", |_| {});
+    let only = |purpose| {
+        let cert = cluster.leaf(|params| params.extended_key_usages = vec![purpose]);
+        TlsSettings::new(cluster.pem.as_str(), cert)
+            .build()
+            .unwrap()
+    };
+    let server = only(ExtendedKeyUsagePurpose::ServerAuth);
+    let client = only(ExtendedKeyUsagePurpose::ClientAuth);
+    converse(meet(server.clone(), client.clone()).await, "as meant").await;
+    let (_, listener) = meet(server.clone(), server).await;
+    let wrong = rustls::Error::InvalidCertificate(CertificateError::InvalidPurpose);
+    assert_eq!(tls_error(listener), wrong);
+    let (connector, _) = meet(client.clone(), client).await;
+    assert_eq!(tls_error(connector), wrong);
+
+    let own = temporary(|params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    let own = TlsSettings::new(own.as_str(), own.as_str())
+        .build()
+        .unwrap();
+    let (_, listener) = meet(own.clone(), own).await;
+    assert_eq!(tls_error(listener), wrong);
+}
+
+#[tokio::test]
+async fn a_client_without_certificate_is_refused_and_the_listener_goes_on() {
+    let tls = TlsSettings::new(CA, v1()).build().unwrap();
+    let (listener, address) = listen("127.0.0.1", tls.clone()).await;
+    let provider: Arc<CryptoProvider> = ring::default_provider().into();
+    let verifier = Verifier::new(certificates(CA), &provider).unwrap();
+    for version in [&TLS12, &TLS13] {
+        let verifier = Verifier::new(certificates(CA), &provider).unwrap();
+        let bare = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        let bare = Tls::from_configs(bare.into(), Arc::clone(tls.server_config()));
+        let options = options(bare);
+        let (connector, listened) = tokio::join!(connect(&address, &options), async {
+            listener.accept().await?.handshake().await
+        });
+        assert_eq!(tls_error(listened), rustls::Error::NoCertificatesPresented);
+        let told = connector.unwrap_err();
+        let says = told.to_string();
+        assert!(
+            says.contains("settings cert and key") || says.contains("Handshake"),
+            "{says}"
+        );
+        assert!(matches!(
+            tls_error(Err(told)),
+            rustls::Error::AlertReceived(_)
+        ));
+    }
+    drop(verifier);
+    let options = options(tls);
+    let both = tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    converse(both, "afterwards").await;
+}
+
+#[tokio::test]
+async fn names_are_checked_only_if_asked_for() {
+    let cluster = authority("cluster", |_| {});
+    let named = |name: &str| {
+        let name = rcgen::string::Ia5String::try_from(name).unwrap();
+        let cert = cluster.leaf(|params| {
+            params.subject_alt_names = vec![rcgen::SanType::DnsName(name)];
+        });
+        TlsSettings::new(cluster.pem.as_str(), cert)
+    };
+    let listens = || named("scheduler").build().unwrap();
+    let connects = named("client").build().unwrap();
+    converse(meet(listens(), connects).await, "unchecked").await;
+
+    let mut strict = named("client");
+    strict.check_name = true;
+    let strict = strict.build().unwrap();
+    let (connector, _) = meet(listens(), strict.clone()).await;
+    assert!(matches!(
+        tls_error(connector),
+        rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. })
+    ));
+    let name = ServerName::try_from("scheduler").unwrap();
+    converse(
+        meet(listens(), strict.with_server_name(name)).await,
+        "named",
+    )
+    .await;
+
+    // Version 1 has no names, so it cannot be the right one.
+    let mut strict = TlsSettings::new(CA, v1());
+    strict.check_name = true;
+    let strict = strict.build().unwrap();
+    let (connector, _) = meet(strict.clone(), strict).await;
+    assert!(matches!(
+        tls_error(connector),
+        rustls::Error::InvalidCertificate(CertificateError::NotValidForName)
+    ));
+}
+
+// Peers that do not speak TLS, or stop.
+
+#[tokio::test]
+async fn tcp_and_tls_do_not_mix_and_say_so() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (listener, address) = listen("127.0.0.1", tls.clone()).await;
+    let plain: Address = address.to_string().replace("tls", "tcp").parse().unwrap();
+    let defaults = Options::default();
+    let (connector, listened) = tokio::join!(connect(&plain, &defaults), async {
+        listener.accept().await?.handshake().await
+    });
+    let listened = listened.unwrap_err();
+    assert!(
+        listened.to_string().contains("does not speak TLS"),
+        "{listened}"
+    );
+    let connector = connector.unwrap_err();
+    assert!(
+        matches!(connector, CommError::PeerSpeaksTls),
+        "{connector:?}"
+    );
+
+    let plain = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), defaults)
+        .await
+        .unwrap();
+    let address = plain.local_address().unwrap();
+    let address: Address = address.to_string().replace("tcp", "tls").parse().unwrap();
+    let options = options(tls);
+    let (connector, listened) = tokio::join!(connect(&address, &options), async {
+        plain.accept().await?.handshake().await
+    });
+    let listened = listened.unwrap_err();
+    assert!(matches!(listened, CommError::PeerSpeaksTls), "{listened:?}");
+    let connector = connector.unwrap_err();
+    assert!(matches!(
+        connector,
+        CommError::Closed(Closed::WithinTlsHandshake)
+    ));
+
+    // Dask speaks first, to whoever it is.
+    let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(Scheme::Tls, raw.local_addr().unwrap());
+    let (connector, ()) = tokio::join!(connect(&address, &options), async {
+        let (mut stream, _) = raw.accept().await.unwrap();
+        stream
+            .write_all(b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0")
+            .await
+            .unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let connector = connector.unwrap_err();
+    assert!(
+        connector.to_string().contains("does not speak TLS"),
+        "{connector}"
+    );
+}
+
+#[tokio::test]
+async fn tls_needs_settings() {
+    let address: Address = "tls://127.0.0.1:0".parse().unwrap();
+    let connector = connect(&address, &Options::default()).await.unwrap_err();
+    let listener = Listener::bind(&address, Options::default())
+        .await
+        .unwrap_err();
+    for error in [connector, listener] {
+        assert!(matches!(&error, CommError::NoTls { address: of } if *of == address));
+        assert!(
+            error.to_string().contains("a ca-file, a cert and its key"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn both_handshakes_have_one_deadline() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let after = Duration::from_millis(200);
+    let options = Options {
+        handshake_timeout: after,
+        ..options(tls)
+    };
+    let address = "tls://127.0.0.1:0".parse().unwrap();
+    let listener = Listener::bind(&address, options.clone()).await.unwrap();
+    let address = listener.local_address().unwrap();
+    let silent = TcpStream::connect((address.host(), address.port()))
+        .await
+        .unwrap();
+    let listened = listener.accept().await.unwrap().handshake().await;
+    drop(silent);
+    let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(Scheme::Tls, raw.local_addr().unwrap());
+    let connector = connect(&address, &options).await;
+    for outcome in [listened, connector] {
+        assert!(matches!(
+            outcome.unwrap_err(),
+            CommError::Timeout { phase: Phase::Handshake, after: of } if of == after
+        ));
+    }
+}
+
+/// A comm whose connection passes through a stranger who cuts it, after
+/// `passed` bytes to the connecting side, counted from now.
+async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (listener, address) = listen("127.0.0.1", tls.clone()).await;
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = Address::new(Scheme::Tls, between.local_addr().unwrap());
+    let (cut, mut is_cut) = tokio::sync::watch::channel(None::<usize>);
+    let stranger = tokio::spawn(async move {
+        let (near, _) = between.accept().await.unwrap();
+        let far = TcpStream::connect((address.host(), address.port()))
+            .await
+            .unwrap();
+        let (mut near, mut far) = (near, far);
+        tokio::select! {
+            outcome = tokio::io::copy_bidirectional(&mut near, &mut far) => {
+                panic!("{outcome:?}")
+            }
+            _ = is_cut.changed() => {}
+        }
+        let left = is_cut.borrow().unwrap();
+        let mut bytes = vec![0; left];
+        far.read_exact(&mut bytes).await.unwrap();
+        near.write_all(&bytes).await.unwrap();
+        near.shutdown().await.unwrap();
+        // Until the near side has closed too: a reset would be another end.
+        let _ = near.read_to_end(&mut Vec::new()).await;
+    });
+    let options = options(tls);
+    let (ours, theirs) = tokio::join!(connect(&front, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    let (ours, mut theirs) = (ours.unwrap(), theirs.unwrap());
+    cut.send(Some(passed)).unwrap();
+    tokio::task::yield_now().await;
+    theirs.write_message(frames).await.unwrap();
+    drop(stranger);
+    (ours, theirs)
+}
+
+#[tokio::test]
+async fn an_end_without_notice_is_an_end_between_messages_only() {
+    let (mut ours, _theirs) = cut(0, &[vec![7; 100]]).await;
+    assert!(ours.read_message().await.unwrap().is_none());
+
+    // A record and its overhead, so that half of the message arrives.
+    let (mut ours, _theirs) = cut(17_000, &[vec![7; 40_000]]).await;
+    let error = ours.read_message().await.unwrap_err();
+    assert!(
+        matches!(error, CommError::Closed(Closed::WithinMessage(_))),
+        "{error:?}"
+    );
+}
+
+// Settings that are wrong.
+
+#[test]
+fn what_is_wrong_with_settings_is_said_with_the_file() {
+    let scratch =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = scratch.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let ca = fixture("ca.pem");
+    let cert = fixture("v1-cert.pem");
+    let key = fixture("v1-key.pem");
+    let other_key = file("other-key.pem", SELF_SIGNED);
+    let expired = fixture("v1-expired.pem");
+    let late = temporary(|params| params.not_before = date_time_ymd(3000, 1, 1));
+    let late = file("late.pem", &late);
+    let empty = file("empty.pem", "");
+    let broken = file("broken.pem", &V1_CERT.replace("MII", "M-I"));
+    let short = file(
+        "short.pem",
+        "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+    );
+    let missing = scratch.join("missing.pem");
+    let encrypted = fixture("encrypted-key.pem");
+    let encrypted_rsa = fixture("encrypted-rsa-key.pem");
+    let both = file(
+        "both.pem",
+        &(V1_CERT.to_owned() + &std::fs::read_to_string(&encrypted_rsa).unwrap()),
+    );
+
+    let with = |ca: &Path, cert: &Path, key: Option<&Path>| {
+        let settings = TlsSettings::new(ca, cert);
+        match key {
+            Some(key) => settings.with_key(key),
+            None => settings,
+        }
+    };
+    use TlsProblem as P;
+    type Expected = fn(&TlsProblem) -> bool;
+    let cases: Vec<(TlsSettings, &str, &Path, Expected, &str)> = vec![
+        (
+            with(&missing, &cert, Some(&key)),
+            "ca-file",
+            &missing,
+            |p| matches!(p, P::Read(_)),
+            "cannot be read",
+        ),
+        (
+            with(&empty, &cert, Some(&key)),
+            "ca-file",
+            &empty,
+            |p| matches!(p, P::NoCertificate { is_key: false }),
+            "no certificate",
+        ),
+        (
+            with(&key, &cert, Some(&key)),
+            "ca-file",
+            &key,
+            |p| matches!(p, P::NoCertificate { is_key: true }),
+            "swapped",
+        ),
+        (
+            with(&broken, &cert, Some(&key)),
+            "ca-file",
+            &broken,
+            |p| matches!(p, P::Pem(_)),
+            "no PEM",
+        ),
+        (
+            with(&short, &cert, Some(&key)),
+            "ca-file",
+            &short,
+            |p| matches!(p, P::Certificate { index: 0 }),
+            "certificate 1",
+        ),
+        (
+            with(&expired, &cert, Some(&key)),
+            "ca-file",
+            &expired,
+            |p| matches!(p, P::Expired { .. }),
+            "expired at 2020-01-31 00:00:00 UTC",
+        ),
+        (
+            with(&ca, &missing, Some(&key)),
+            "cert",
+            &missing,
+            |p| matches!(p, P::Read(_)),
+            "cannot be read",
+        ),
+        (
+            with(&ca, &key, Some(&cert)),
+            "cert",
+            &key,
+            |p| matches!(p, P::NoCertificate { is_key: true }),
+            "swapped",
+        ),
+        (
+            with(&ca, &expired, None),
+            "cert",
+            &expired,
+            |p| matches!(p, P::Expired { .. }),
+            "make a new one",
+        ),
+        (
+            with(&ca, &late, None),
+            "cert",
+            &late,
+            |p| matches!(p, P::NotValidYet { .. }),
+            "before 3000-01-01 00:00:00 UTC",
+        ),
+        (
+            with(&ca, &cert, None),
+            "cert",
+            &cert,
+            |p| matches!(p, P::NoKey { is_in_cert: true }),
+            "append the key",
+        ),
+        (
+            with(&ca, &cert, Some(&ca)),
+            "key",
+            &ca,
+            |p| matches!(p, P::NoKey { is_in_cert: false }),
+            "no private key",
+        ),
+        (
+            with(&ca, &cert, Some(&encrypted)),
+            "key",
+            &encrypted,
+            |p| matches!(p, P::EncryptedKey),
+            "passphrase",
+        ),
+        (
+            with(&ca, &cert, Some(&encrypted_rsa)),
+            "key",
+            &encrypted_rsa,
+            |p| matches!(p, P::EncryptedKey),
+            "openssl pkey",
+        ),
+        (
+            with(&ca, &both, None),
+            "cert",
+            &both,
+            |p| matches!(p, P::EncryptedKey),
+            "passphrase",
+        ),
+        (
+            with(&ca, &cert, Some(&other_key)),
+            "key",
+            &other_key,
+            |p| matches!(p, P::KeyMismatch),
+            "not the one of the certificate",
+        ),
+    ];
+    for (settings, setting, path, expected, says) in cases {
+        let error: TlsError = settings.build().unwrap_err();
+        assert_eq!(error.setting(), setting, "{error}");
+        assert!(expected(error.problem()), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with(&path.display().to_string()), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    std::fs::remove_dir_all(&scratch).unwrap();
+}
+
+#[test]
+fn roles_have_settings_of_their_own() {
+    let mut security = Security::default();
+    let error = security.role(ClusterRole::Client).unwrap_err();
+    assert!(
+        error.to_string().contains("distributed.comm.tls.ca-file"),
+        "{error}"
+    );
+    security.ca_file = Some(CA.into());
+    security.scheduler.cert = Some(V1_CERT.into());
+    security.scheduler.key = Some(V1_KEY.into());
+    security.client.cert = Some(SELF_SIGNED.into());
+    security
+        .role(ClusterRole::Scheduler)
+        .unwrap()
+        .build()
+        .unwrap();
+    security.role(ClusterRole::Client).unwrap().build().unwrap();
+    let error = security.role(ClusterRole::Worker).unwrap_err();
+    assert!(matches!(error.problem(), TlsProblem::NotSet));
+    assert!(
+        error
+            .to_string()
+            .contains("distributed.comm.tls.worker.cert"),
+        "{error}"
+    );
+}
+
+#[test]
+fn keys_are_never_printed() {
+    let settings = TlsSettings::new(CA, V1_CERT).with_key(V1_KEY);
+    let tls = settings.build().unwrap();
+    let mut security = Security::default();
+    security.worker.key = Some(Pem::from(V1_KEY));
+    let error = TlsSettings::new(CA, V1_CERT)
+        .with_key("PRIVATE KEY\n")
+        .build()
+        .unwrap_err();
+    for text in [
+        format!("{settings:?}"),
+        format!("{security:?}"),
+        format!("{tls:?}"),
+        format!("{:?}", options(tls)),
+        format!("{error:?} {error}"),
+    ] {
+        assert!(!text.contains("PRIVATE KEY"), "{text}");
+    }
+}
