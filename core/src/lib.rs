@@ -51,8 +51,12 @@
 //!
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
-//! (storage that grows). Features add items and never change what the others
-//! do.
+//! (storage that grows). For firmware, all without a heap: `heapless-09`
+//! (storage in the vectors of heapless 0.9), `embedded-io-07` and
+//! `embedded-io-async-07` (messages over the streams of embedded-io 0.7,
+//! blocking and async; `transport::embedded_io_07`). Features add items and
+//! never change what the others do; types of a crate before its 1.0 stand in no
+//! signature outside the feature with its version.
 //!
 //! [Dask]: https://docs.dask.org
 #![no_std]

@@ -390,6 +390,7 @@ impl Endpoint {
     /// [`QuicOptions::drain_timeout`] while peers have not closed comms that
     /// are closed here.
     pub async fn close(&self) {
+        // PROTOCOL QUIC-17
         self.quinn.set_server_config(None);
         let lives = self.lives.all();
         for live in &lives {
@@ -422,6 +423,7 @@ impl Endpoint {
         loop {
             let (entry, is_fresh) = self.connection(address, patience).await?;
             let live = Arc::clone(&entry.live);
+            // PROTOCOL QUIC-5, QUIC-8: the handshake is written at once.
             match live.connection.open_bi().await {
                 Ok((send, receive)) => {
                     let (receiver, sender) = stream::halves(entry, send, receive);
@@ -439,7 +441,7 @@ impl Endpoint {
         }
     }
 
-    /// The connection to `address`, and whether it is new.
+    /// The connection to `address` (PROTOCOL QUIC-4), and whether it is new.
     async fn connection(
         &self,
         address: &Address,
@@ -695,6 +697,7 @@ impl Acceptor {
 
     /// Hands out the comms of one connection.
     async fn serve(mut self, quinn: quinn::Endpoint, incoming: quinn::Incoming) {
+        // PROTOCOL QUIC-23
         let after = self.options.handshake_timeout;
         let handshaking = core::mem::take(&mut self.handshaking);
         let connection = match tokio::time::timeout(after, incoming).await {
@@ -823,6 +826,7 @@ impl Incoming {
     }
 
     fn refuse(mut self) {
+        // PROTOCOL QUIC-13
         self.sender.reset(code::REFUSED);
         self.receiver.stop(code::REFUSED);
     }
@@ -836,7 +840,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// PROTOCOL QUIC-1, QUIC-3
+/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
 fn client_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::ClientConfig>> {
     let Some(tls) = &tls.client else {
         return Ok(None);
@@ -856,7 +860,7 @@ fn client_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
     Ok(Some(config))
 }
 
-/// PROTOCOL QUIC-1, QUIC-3
+/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
 fn server_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::ServerConfig>> {
     let Some(tls) = &tls.server else {
         return Ok(None);
@@ -873,6 +877,7 @@ fn server_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
     config
         .transport_config(settings.to_transport_config())
+        // PROTOCOL QUIC-6
         .migration(settings.migration)
         .max_incoming(settings.max_incoming)
         .incoming_buffer_size(settings.incoming_buffer_len)

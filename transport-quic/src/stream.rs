@@ -166,6 +166,7 @@ impl AsyncRead for Receiver {
         };
         let before = into.filled().len();
         let had_room = into.remaining() != 0;
+        // What has arrived comes before the end (PROTOCOL QUIC-16).
         let outcome = ready!(stream.poll_read_buf(cx, into));
         match outcome {
             Ok(()) => this.is_over |= had_room && into.filled().len() == before,

@@ -162,7 +162,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
                 .get_mut(filled..self.prefix.head_len())
                 .unwrap_or_default()),
             State::Lengths { len, filled, .. } => {
-                let available = self.storage.bytes().len();
+                let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
                     Some(space) if !space.is_empty() => Ok(space),
                     _ => Err(FrameError {
@@ -334,6 +334,13 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// forgotten.
     pub fn reset(&mut self) {
         self.state = State::Head { filled: 0 };
+    }
+
+    /// Starts the next message in another form.
+    #[cfg(feature = "embedded-io-07")]
+    pub(crate) fn restart(&mut self, prefix: Prefix, limits: Limits) {
+        self.prefix = prefix;
+        self.reset_with(limits);
     }
 
     /// The state after `count` more bytes.

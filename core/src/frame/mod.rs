@@ -37,6 +37,8 @@
 //! ```
 
 mod decoder;
+#[cfg(feature = "heapless-09")]
+mod heapless_09;
 mod storage;
 
 use core::fmt;

@@ -32,6 +32,7 @@ impl<B: FrameBuffers + ?Sized> FrameBuffers for &mut B {
 /// Room for the table of lengths, supplied by the caller: 8 bytes a frame.
 ///
 /// Implemented for arrays and slices, which hold as many frames as they hold,
+/// with feature `heapless-09` for the vectors of heapless up to their capacity,
 /// and with feature `alloc` for `Vec<u8>`, which grows with what arrives.
 pub trait PreludeStorage {
     /// Room for the bytes from `filled` on of a table of `len` bytes; one step
@@ -40,6 +41,12 @@ pub trait PreludeStorage {
 
     /// What it holds.
     fn bytes(&self) -> &[u8];
+
+    /// How many bytes it may come to hold, for the error that says that they
+    /// are too few. Those it holds, unless it grows.
+    fn capacity(&self) -> usize {
+        self.bytes().len()
+    }
 }
 
 impl PreludeStorage for &mut [u8] {

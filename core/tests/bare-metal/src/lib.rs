@@ -21,7 +21,11 @@ use daskwire::message::{
     Pending, Place, Reading, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
+use daskwire::transport::embedded_io_07::{
+    CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
+};
 use daskwire::{BufferTooSmall, Limits};
+use embedded_io::ErrorKind;
 
 /// A message that a real release sent, and what is in it.
 #[derive(Clone, Copy)]
@@ -95,6 +99,8 @@ pub enum Fault {
     Document(daskwire::msgpack::Malformed),
     /// In a document that is written.
     Write(daskwire::msgpack::WriteError),
+    /// In a comm.
+    Comm(CommError<ErrorKind>),
     /// Too little room.
     Room(BufferTooSmall),
     /// It is not what it should be.
@@ -131,6 +137,7 @@ from! {
     Compression: daskwire::compression::CompressionError,
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
+    Comm: CommError<ErrorKind>,
     Room: BufferTooSmall,
     Text: fmt::Error,
 }
@@ -432,6 +439,93 @@ pub fn handshake(stream: &[u8]) -> Result<u8, Fault> {
     Ok(agreed.pickle_protocol)
 }
 
+/// A stream as hardware has it: gives and takes a few bytes at a time.
+struct Serial<'a> {
+    received: &'a [u8],
+    sent: &'a mut [u8],
+    sent_len: usize,
+}
+
+impl embedded_io::ErrorType for Serial<'_> {
+    type Error = ErrorKind;
+}
+
+impl embedded_io::Read for Serial<'_> {
+    fn read(&mut self, space: &mut [u8]) -> Result<usize, ErrorKind> {
+        let count = space.len().min(self.received.len()).min(black_box(13));
+        let now = self.received.split_at_checked(count);
+        let ((now, later), place) = now.zip(space.get_mut(..count)).ok_or(ErrorKind::Other)?;
+        place.copy_from_slice(now);
+        self.received = later;
+        black_box(Ok(count))
+    }
+}
+
+impl embedded_io::Write for Serial<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
+        let bytes = bytes.get(..black_box(13)).unwrap_or(bytes);
+        let rest = self.sent.get_mut(self.sent_len..).unwrap_or_default();
+        let place = rest.get_mut(..bytes.len());
+        place.ok_or(ErrorKind::WriteZero)?.copy_from_slice(bytes);
+        self.sent_len = self.sent_len.wrapping_add(bytes.len());
+        black_box(Ok(bytes.len()))
+    }
+
+    fn flush(&mut self) -> Result<(), ErrorKind> {
+        black_box(Ok(()))
+    }
+}
+
+/// Does the handshake over streams of embedded-io, and sends every message
+/// back. Returns how many there were.
+pub fn comm(greeting: &[u8], stream: &[u8], opening: Opening) -> Result<u32, Fault> {
+    let (mut received, mut sent) = ([0; 1024], [0; 1024]);
+    let received = lay(&[greeting, stream], &mut received)?;
+    let serial = |received, sent| Serial {
+        received,
+        sent,
+        sent_len: 0,
+    };
+    let limits = reading().limits;
+    let rx = serial(received, &mut []);
+    let mut reader = MessageReader::new(rx, Prefix::U64, [0_u8; 64], limits);
+    let tx = serial(&[], &mut sent);
+    let mut writer = MessageWriter::new(tx, Prefix::U64, [0_u8; 128]);
+    let mut storage = [0; 1024];
+    let ours = Handshake::new(black_box(Some("lz4")));
+    let agreed = shake_hands(&mut reader, &mut writer, &ours, opening, &mut storage)?;
+    black_box(agreed);
+    let greeted_len = writer.get_ref().sent_len;
+    let mut arena = Arena::new(&mut storage);
+    let mut count = 0_u32;
+    while reader.read_message(&mut arena)?.is_some() {
+        let prelude = reader.prelude().ok_or(Fault::Wrong("no prelude"))?;
+        let mut slots = [&[][..]; 8];
+        writer.write_message(prelude.split(arena.filled(), &mut slots)?)?;
+        arena.clear();
+        count = count.wrapping_add(1);
+    }
+    writer.close()?;
+    let Serial { sent, sent_len, .. } = writer.into_inner();
+    ensure(
+        sent.get(greeted_len..sent_len) == Some(stream),
+        "the messages came back as others",
+    )?;
+    Ok(count)
+}
+
+/// Pieces side by side.
+fn lay<'o>(pieces: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
+    let mut len = 0_usize;
+    for piece in pieces {
+        let rest = out.get_mut(len..).unwrap_or_default();
+        let place = rest.get_mut(..piece.len());
+        place.ok_or(Fault::Wrong("no room"))?.copy_from_slice(piece);
+        len = len.saturating_add(piece.len());
+    }
+    out.get(..len).ok_or(Fault::Wrong("no room"))
+}
+
 /// Compresses with snappy where it pays, and undoes that.
 pub fn compress(data: &[u8], table: &mut SnappyTable) -> Result<usize, Fault> {
     let mut snappy = Snappy::new(table);
@@ -511,6 +605,9 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
             if let Err(fault) = handshake(bytes) {
                 write!(Nothing, "{fault}")?;
             }
+            if let Err(fault) = comm(HANDSHAKE, bytes, black_box(Opening::Answer)) {
+                write!(Nothing, "{fault}")?;
+            }
             match exchange(bytes, message.prefix, message.layout, &mut Nothing) {
                 Ok(_) => accepted = accepted.wrapping_add(1),
                 Err(fault) => {
@@ -560,6 +657,15 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
     writeln!(
         text,
         "    handshake: lz4 and pickle protocol {protocol} agreed"
+    )?;
+    let stream = black_box(ONES[0].bytes);
+    for opening in [Opening::Speak(Layout::Modern), Opening::Answer] {
+        let count = comm(black_box(HANDSHAKE), stream, black_box(opening))?;
+        ensure(count == 1, "messages are missing")?;
+    }
+    writeln!(
+        text,
+        "    embedded-io: a handshake and a message, either side first"
     )?;
     let data = [7_u8; 10_000];
     let len = compress(black_box(&data), table)?;

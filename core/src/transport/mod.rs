@@ -5,7 +5,9 @@
 //! written against [`CommReader`] and [`CommWriter`] runs over TCP, TLS, QUIC,
 //! a pipe or a UART alike. There is no I/O here: transports implement these
 //! traits, each as a thin loop over [`FrameDecoder`](crate::frame::FrameDecoder)
-//! and [`encode_prelude`](crate::frame::encode_prelude).
+//! and [`encode_prelude`](crate::frame::encode_prelude). Two such loops are in
+//! this crate, for streams that other crates define: `embedded_io_07` and
+//! `embedded_io_async_07`, each with the feature of its name.
 //!
 //! # What every comm promises
 //!
@@ -62,6 +64,13 @@
 //!     writer.close().await.map_err(|error| (None, Some(error)))
 //! }
 //! ```
+
+#[cfg(feature = "embedded-io-07")]
+pub mod embedded_io_07;
+#[cfg(feature = "embedded-io-async-07")]
+pub mod embedded_io_async_07;
+#[cfg(feature = "embedded-io-07")]
+mod halves;
 
 use crate::frame::{FrameBuffers, Prelude};
 

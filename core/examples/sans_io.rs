@@ -1,0 +1,168 @@
+//! A comm driven by hand: no I/O, no heap, no runtime.
+//!
+//! Bytes come in pieces from somewhere, as from the interrupt of a UART or a
+//! callback of a network stack. They go where the decoder says. When a message
+//! is complete it is opened in place and answered, with its payload forwarded
+//! untouched. What is to be sent is a list of slices, for whoever sends it.
+//!
+//! ```sh
+//! cargo run -p daskwire --example sans_io
+//! ```
+
+use core::error::Error;
+
+use daskwire::Limits;
+use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
+use daskwire::handshake::Handshake;
+use daskwire::message::{Buffers, Item, Layout, Level, Message, MessageBuilder, Place, Reading};
+use daskwire::msgpack::Writer;
+
+/// What the peer sends: its handshake, and a message with an array of five
+/// ones, both recorded from distributed 2026.8.0.
+const RECEIVED: [&[u8]; 2] = [
+    include_bytes!("../tests/vectors/modern-nosplit-2026.8.0/handshake.bin"),
+    include_bytes!("../tests/vectors/modern-nosplit-2026.8.0/docs-get-data-ones5.bin"),
+];
+
+/// Stands for the hardware: gives up to `most` bytes at a time.
+struct Wire {
+    /// The bytes that have not come yet.
+    messages: [&'static [u8]; 2],
+    most: usize,
+}
+
+impl Wire {
+    /// Fills the front of `space` and returns how many bytes came.
+    fn receive(&mut self, space: &mut [u8]) -> usize {
+        let next = self.messages.iter_mut().find(|bytes| !bytes.is_empty());
+        let Some(bytes) = next else {
+            return 0;
+        };
+        let count = space.len().min(self.most).min(bytes.len());
+        let (now, later) = bytes.split_at(count);
+        space[..count].copy_from_slice(now);
+        *bytes = later;
+        count
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut wire = Wire {
+        messages: RECEIVED,
+        most: 100,
+    };
+    // All the memory there is for what arrives: the lengths of 8 frames, and
+    // the frames of one message.
+    let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8 * 8], Limits::HANDSHAKE);
+    let mut storage = [0; 1024];
+
+    let mut frames = Arena::new(&mut storage);
+    receive(&mut wire, &mut decoder, &mut frames)?;
+    shake_hands(&decoder, frames.filled())?;
+
+    // From here on the peer may send more than a handshake takes.
+    decoder.reset_with(Limits::MICROCONTROLLER);
+    frames.clear();
+    receive(&mut wire, &mut decoder, &mut frames)?;
+    answer(&decoder, frames.filled())
+}
+
+/// Takes pieces from the wire until there is a message.
+fn receive(
+    wire: &mut Wire,
+    decoder: &mut FrameDecoder<[u8; 64]>,
+    frames: &mut Arena<'_>,
+) -> Result<(), Box<dyn Error>> {
+    loop {
+        let space = decoder.space(frames)?;
+        if space.is_empty() {
+            return Ok(());
+        }
+        let wanted = space.len();
+        let count = wire.receive(space);
+        println!("    {wanted:3} bytes have a place, {count:3} came");
+        if count == 0 {
+            // Within a message this is an error, which says where.
+            decoder.end()?;
+            return Err("the peer has nothing more to say".into());
+        }
+        decoder.advance(count)?;
+    }
+}
+
+fn shake_hands(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn Error>> {
+    let prelude = decoder.prelude().ok_or("no message")?;
+    let mut slots = [&[][..]; 2];
+    let frames = prelude.split(frames, &mut slots)?;
+    let (theirs, layout) = Handshake::from_frames(frames, &Limits::HANDSHAKE)?;
+    let ours = Handshake::new(None);
+    println!("received a handshake: {theirs:?}, {layout:?} layout");
+    println!("agreed on {:?}", ours.negotiate(&theirs));
+
+    let mut document = [0; 128];
+    let mut writer = Writer::new(&mut document);
+    ours.encode(&mut writer);
+    send(&[writer.finish()?])
+}
+
+fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn Error>> {
+    let prelude = decoder.prelude().ok_or("no message")?;
+    let mut slots = [&[][..]; 8];
+    let frames = prelude.split(frames, &mut slots)?;
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
+    let reading = Reading {
+        limits: Limits::MICROCONTROLLER,
+        ..Reading::default()
+    };
+    let message = Message::open(
+        frames,
+        Layout::Modern,
+        &reading,
+        &mut levels,
+        &mut places,
+        &mut [],
+    )?;
+    let op = message.op().ok_or("a message without op")?;
+    println!("received \"{}\" in {} frames", op.to_str()?, frames.len());
+    for payload in message.payloads() {
+        let payload = payload?;
+        println!(
+            "    with a payload by the serializer {:?}: {} bytes",
+            payload.header()?.serializer()?,
+            payload.merged_len()?.unwrap_or_default()
+        );
+    }
+
+    // The answer is {"status": "OK", "result": the payload}.
+    let (mut body, mut headers) = ([0; 128], [0; 256]);
+    let (mut slots, mut levels) = ([&[][..]; 8], [Level::EMPTY; 8]);
+    let mut builder = MessageBuilder::new(
+        Layout::Modern,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut [],
+        },
+    );
+    builder.body().map(2).str("status").str("OK").str("result");
+    builder.item(Item::Payload(0), &message)?;
+    send(builder.finish(&mut levels)?)
+}
+
+/// Where the prelude and then each frame would leave.
+fn send(frames: &[&[u8]]) -> Result<(), Box<dyn Error>> {
+    let mut prelude = [0; 16 + 8 * 8];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let prelude_len = encode_prelude(Prefix::U64, lengths, &mut prelude)?;
+    println!("to send: a prelude of {prelude_len} bytes");
+    for (index, frame) in frames.iter().enumerate() {
+        let (start, dots) = match frame.get(..24) {
+            Some(start) => (start, "..."),
+            None => (*frame, ""),
+        };
+        let text = start.escape_ascii();
+        println!("    frame {index}, {} bytes: {text}{dots}", frame.len());
+    }
+    Ok(())
+}
