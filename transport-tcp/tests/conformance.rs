@@ -82,3 +82,103 @@ async fn unix_sockets() {
 async fn within_the_process() {
     battery(&Scheme::new("inproc://conformance").await).await;
 }
+
+/// The blocking adapter of the core, over a pair of sockets.
+#[cfg(unix)]
+mod embedded_io {
+    use std::io::{Read as _, Write as _};
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+
+    use daskwire_tcp::conformance::{Transport, battery};
+    use embedded_io::{ErrorType, Read, Write};
+    use wire::Limits;
+    use wire::frame::{FrameBuffers, Prefix, Prelude};
+    use wire::transport::embedded_io_07::{CommError, MessageReader, MessageWriter};
+    use wire::transport::{CommReader, CommWriter};
+
+    struct Pipe(UnixStream);
+
+    impl ErrorType for Pipe {
+        type Error = std::io::Error;
+    }
+
+    impl Read for Pipe {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
+            self.0.write(from)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    struct Pipes;
+
+    /// embedded-io has no word for ending a stream, so this is said here.
+    struct Writer(MessageWriter<Pipe, Vec<u8>>);
+
+    impl CommWriter for Writer {
+        type Error = CommError<std::io::Error>;
+
+        async fn write_message(&mut self, frames: &[&[u8]]) -> Result<(), Self::Error> {
+            self.0.write_message(frames)
+        }
+
+        async fn close(&mut self) -> Result<(), Self::Error> {
+            self.0.close()?;
+            match self.0.get_ref().0.shutdown(Shutdown::Write) {
+                // The peer was faster.
+                Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(()),
+                outcome => outcome.map_err(CommError::Io),
+            }
+        }
+    }
+
+    struct Reader(MessageReader<Pipe, Vec<u8>>);
+
+    impl CommReader for Reader {
+        type Error = CommError<std::io::Error>;
+
+        async fn read_message<B: FrameBuffers + Send>(
+            &mut self,
+            frames: &mut B,
+        ) -> Result<Option<usize>, Self::Error> {
+            self.0.read_message(frames)
+        }
+
+        fn prelude(&self) -> Option<Prelude<'_>> {
+            self.0.prelude()
+        }
+    }
+
+    impl Transport for Pipes {
+        type Reader = Reader;
+        type Writer = Writer;
+
+        async fn pair(&self) -> [(Reader, Writer); 2] {
+            let (near, far) = UnixStream::pair().expect("two sockets");
+            [near, far].map(|end| {
+                let other = end.try_clone().expect("the same socket");
+                let reader = MessageReader::new(Pipe(end), Prefix::U64, Vec::new(), Limits::HOST);
+                let writer = MessageWriter::new(Pipe(other), Prefix::U64, vec![0; 32 << 10]);
+                (Reader(reader), Writer(writer))
+            })
+        }
+
+        fn is_cancellable(&self) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn embedded_io_over_a_pipe() {
+        battery(&Pipes).await;
+    }
+}
