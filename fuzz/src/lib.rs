@@ -6,6 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+use core::time::Duration;
+use std::sync::OnceLock;
+
 use daskwire::Limits;
 use daskwire::compression::{
     Codec, Compression, Lz4, Lz4Table, Snappy, SnappyTable, Zlib, Zstd, decompress,
@@ -20,13 +23,20 @@ use daskwire::message::{
     Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, Pending, Reading, Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
+use daskwire_tcp::Address;
+use daskwire_tcp::tls::Verifier;
+use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
+use daskwire_tcp::tls::rustls::crypto::ring;
+use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
+use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
 
 /// A surface: its name, which is that of its target and its folder of seeds,
 /// and what must hold for it.
 pub type Surface = (&'static str, fn(&[u8]));
 
 /// All surfaces.
-pub const SURFACES: [Surface; 12] = [
+pub const SURFACES: [Surface; 14] = [
     ("prelude", prelude),
     ("msgpack", msgpack),
     ("message_modern", message_modern),
@@ -39,6 +49,8 @@ pub const SURFACES: [Surface; 12] = [
     ("handshake", handshake),
     ("round_trip", round_trip),
     ("rmp", rmp),
+    ("certificate", certificate),
+    ("address", address),
 ];
 
 /// Small enough that an input of some kilobytes costs some kilobytes.
@@ -722,5 +734,50 @@ fn compare(ours: &mut Reader<'_>, theirs: &rmpv::ValueRef<'_>) {
             }
         }
         (ours, theirs) => panic!("{ours:?} is {theirs:?} for rmpv"),
+    }
+}
+
+/// Any bytes as the certificate of a peer: they are believed only if they are
+/// just those of a member of the cluster.
+pub fn certificate(input: &[u8]) {
+    static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
+    let (verifier, known) = MEMBERS.get_or_init(|| {
+        let read = |pem: &str| {
+            let pem = CertificateDer::pem_slice_iter(pem.as_bytes());
+            pem.map(|der| der.expect("a certificate"))
+                .collect::<Vec<_>>()
+        };
+        let mut authorities = read(include_str!("../../transport-tcp/tests/tls/ca.pem"));
+        authorities.extend(read(include_str!(
+            "../../transport-tcp/tests/tls/self-signed.pem"
+        )));
+        let mut known = authorities.clone();
+        known.extend(read(include_str!(
+            "../../transport-tcp/tests/tls/v1-cert.pem"
+        )));
+        let verifier = Verifier::new(authorities, &ring::default_provider());
+        (verifier.expect("good authorities"), known)
+    });
+    let leaf = CertificateDer::from(input);
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+    let name = ServerName::try_from("scheduler").expect("a name");
+    let outcomes = [
+        verifier
+            .verify_server_cert(&leaf, &[], &name, &[], now)
+            .is_ok(),
+        verifier.verify_client_cert(&leaf, &[], now).is_ok(),
+    ];
+    if outcomes.contains(&true) {
+        assert!(known.contains(&leaf), "a stranger is believed");
+    }
+}
+
+/// What is an address is the same address when it is printed and read again.
+pub fn address(input: &[u8]) {
+    let Ok(text) = core::str::from_utf8(input) else {
+        return;
+    };
+    if let Ok(address) = text.parse::<Address>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
     }
 }
