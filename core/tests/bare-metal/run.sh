@@ -17,43 +17,16 @@
 #
 # Usage: core/tests/bare-metal/run.sh [host|cortex-m]      (both if not said)
 #
-# Needs cargo and binutils; for the Cortex-M4 the Debian packages below, which
-# are installed where that is possible: Debian's compiler comes with its library
-# as source, from which `core` is built for the chip. CARGO_TARGET_DIR says
+# Needs cargo and binutils; for the Cortex-M4 the Debian packages in common.sh,
+# which are installed where that is possible. CARGO_TARGET_DIR says
 # where things are built, `target` beside this file if it is not set.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/target}/bare-metal
-packages=(rustc-web rust-web-src cargo-web lld qemu-system-arm)
 chip=thumbv7em-none-eabi
-log=$(mktemp)
+source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
-
-fail() {
-    echo "bare-metal: $*" >&2
-    exit 1
-}
-
-# Runs a command that is to succeed, and shows what it said if it does not.
-quietly() {
-    "$@" >"$log" 2>&1 && return
-    tail -n 40 "$log" | cut -c 1-400 >&2
-    fail "this failed: $*"
-}
-
-# A command that is to fail, for the reason given.
-refused() {
-    local reason=$1
-    shift
-    if "$@" >"$log" 2>&1; then
-        fail "this should have failed with '$reason': $*"
-    fi
-    if ! grep -q "$reason" "$log"; then
-        tail -n 40 "$log" | cut -c 1-400 >&2
-        fail "this failed for another reason than '$reason': $*"
-    fi
-}
 
 host() {
     command -v size >/dev/null || fail "binutils is missing, for size"
@@ -69,39 +42,10 @@ host() {
     echo "host: links without allocator and panics, $text bytes of text; runs"
 }
 
-install_packages() {
-    local package missing=()
-    for package in "${packages[@]}"; do
-        if ! dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null |
-            grep -qx installed; then
-            missing+=("$package")
-        fi
-    done
-    if ((${#missing[@]} == 0)); then
-        return
-    fi
-    if ! command -v apt-get >/dev/null; then
-        fail "the Cortex-M4 build needs Debian's packages: ${missing[*]}"
-    fi
-    if ((EUID != 0)); then
-        fail "packages are missing; as root: apt-get install ${missing[*]}"
-    fi
-    echo "cortex-m: installing ${missing[*]}"
-    quietly apt-get update
-    quietly env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${missing[@]}"
-}
-
 cortex_m() {
     install_packages
-    # Debian's compiler, whatever else is in front of it; nightly options are
-    # for building `core`, the code itself uses stable Rust.
-    local build=(env -u RUSTUP_TOOLCHAIN -u CARGO_ENCODED_RUSTFLAGS -u CARGO
-        PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
-        RUSTFLAGS="-C linker=ld.lld -C link-arg=-T$here/link.x"
-        CARGO_TARGET_DIR="$target/cortex-m"
-        /usr/bin/cargo build --manifest-path "$here/Cargo.toml" --locked --release
-        -Zbuild-std=core --target "$chip")
+    local build
+    build_for_chip "$here" "$target/cortex-m" "$chip"
     quietly "${build[@]}" --bin cortex-m --bin cortex-m-decode
     refused daskwire_panics "${build[@]}" --bin cortex-m --features break-no-panic
     # The refused build has replaced nothing: cargo links only what compiles.

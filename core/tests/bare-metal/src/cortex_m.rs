@@ -1,5 +1,5 @@
-//! Start, text output and exit on a bare Cortex-M4: all that stands between the
-//! proof and the chip. Text and exit status travel by semihosting, which qemu
+//! Start, text output and exit on a bare Cortex-M: all that stands between a
+//! program and the chip. Text and exit status travel by semihosting, which qemu
 //! and debuggers understand.
 //!
 //! A program includes this file as a module; its `program` is what runs.
