@@ -1,4 +1,5 @@
-//! TLS with a real Dask, with certificates of each shape that its clusters have.
+//! Comms of a real Dask over TCP and TLS, with certificates of each shape that its
+//! clusters have.
 
 mod support;
 
@@ -161,13 +162,17 @@ fn a_scheduler_without_tls_is_told_apart() {
 }
 
 /// Accepts one comm of Dask and sends back what comes, to its end.
-fn echo_to_dask(files: &Files, version: &str, close: &str, lengths: &[&str]) {
+///
+/// Without files it is in the clear.
+fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&str]) {
     let runtime = runtime();
     let options = Options {
-        tls: Some(files.tls()),
+        tls: files.map(Files::tls),
         ..Options::default()
     };
-    let address = "tls://127.0.0.1:0".parse().expect("an address");
+    let scheme = if files.is_some() { "tls" } else { "tcp" };
+    let address = format!("{scheme}://127.0.0.1:0");
+    let address = address.parse().expect("an address");
     let listener = runtime.block_on(Listener::bind(&address, options));
     let listener = listener.expect("a free port");
     let address = listener.local_address().expect("an address").to_string();
@@ -183,11 +188,12 @@ fn echo_to_dask(files: &Files, version: &str, close: &str, lengths: &[&str]) {
         })
     });
     let mut arguments = vec![&*address];
-    arguments.extend(files.arguments());
+    arguments.extend(files.map_or(["-"; 3], Files::arguments));
     arguments.extend([version, close]);
     arguments.extend(lengths);
-    let client = Peer::spawn(Environment::Current, "tls_client.py", &arguments);
-    assert_eq!(client.address(), format!("TLSv{version}"));
+    let client = Peer::spawn(Environment::Current, "echo_client.py", &arguments);
+    let spoken = files.map_or("TCP".to_owned(), |_| format!("TLSv{version}"));
+    assert_eq!(client.address(), spoken);
     // Dask closes without a word, so this is about the end too.
     let count = echo.join().expect("it does not panic");
     assert_eq!(count.expect("the comm ends well"), lengths.len());
@@ -195,17 +201,39 @@ fn echo_to_dask(files: &Files, version: &str, close: &str, lengths: &[&str]) {
 
 #[test]
 fn a_comm_of_dask_gets_back_what_it_sends() {
-    echo_to_dask(&Files::v1(), "1.3", "close", &["1", "100000", "100000000"]);
+    echo_to_dask(
+        Some(&Files::v1()),
+        "1.3",
+        "close",
+        &["1", "100000", "100000000"],
+    );
+}
+
+#[test]
+fn a_comm_of_dask_gets_back_what_it_sends_in_the_clear() {
+    echo_to_dask(None, "-", "close", &["1", "100000", "100000000"]);
+}
+
+/// More than 32 bits with a sign hold; some 10 GB of memory for a while.
+#[test]
+fn a_comm_of_dask_gets_back_two_gibibytes() {
+    echo_to_dask(None, "-", "close", &["2147483649"]);
+    echo_to_dask(Some(&Files::v1()), "1.3", "close", &["2147483649"]);
 }
 
 #[test]
 fn a_comm_of_dask_may_speak_tls_1_2() {
-    echo_to_dask(&Files::v1(), "1.2", "close", &["1", "100000"]);
+    echo_to_dask(Some(&Files::v1()), "1.2", "close", &["1", "100000"]);
 }
 
 #[test]
 fn a_comm_of_dask_may_have_one_self_signed_certificate() {
     for version in ["1.2", "1.3"] {
-        echo_to_dask(&Files::self_signed(), version, "abort", &["1", "100000"]);
+        echo_to_dask(
+            Some(&Files::self_signed()),
+            version,
+            "abort",
+            &["1", "100000"],
+        );
     }
 }
