@@ -13,6 +13,7 @@ use daskwire_peer::encode::{Target, documents};
 use daskwire_peer::inspect::{Inspector, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::relay::{Passed, RelayError};
+use daskwire_quic::{Congestion, QuicOptions};
 use daskwire_tcp::tls::{Tls, TlsSettings};
 use daskwire_tcp::{Address, Scheme};
 
@@ -118,8 +119,20 @@ struct Relay {
     /// Where to connect to for each connection that comes
     #[arg(long, value_name = "ADDRESS")]
     connect: String,
+    /// For quic://: how much to send at once where packets get lost
+    #[arg(long, value_enum, default_value = "cubic")]
+    congestion: CongestionChoice,
     #[command(flatten)]
     tls: TlsArguments,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CongestionChoice {
+    /// As most of the Internet does
+    Cubic,
+    /// By measured bandwidth: several times as fast on a link that loses
+    /// packets, at the price of more packets
+    Bbr,
 }
 
 /// As the commands of Dask have them.
@@ -391,8 +404,15 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         ..daskwire_tcp::Options::default()
     };
     runtime.block_on(async {
-        let connector = Arc::new(Connector::new(options.clone()));
-        let listener = Listener::bind(&listen, options).await;
+        let quic = QuicOptions {
+            congestion: match arguments.congestion {
+                CongestionChoice::Cubic => Congestion::Cubic,
+                CongestionChoice::Bbr => Congestion::Bbr,
+            },
+            ..QuicOptions::default()
+        };
+        let connector = Arc::new(Connector::with_quic(options.clone(), quic.clone()));
+        let listener = Listener::bind_with_quic(&listen, options, quic).await;
         let listener = listener.map_err(|error| error.to_string())?;
         let bound = listener.local_address().map_err(|error| error.to_string())?;
         eprintln!("daskwire: passing on from {bound} to {connect}");

@@ -22,6 +22,7 @@ use daskwire_tcp::{Address, Comm, CommError, Connection, Options, Scheme};
 #[derive(Debug)]
 pub struct Connector {
     options: Options,
+    quic_options: QuicOptions,
     /// Made when it is needed; keeps one connection with each peer.
     quic: Mutex<Option<Arc<Endpoint>>>,
 }
@@ -29,9 +30,15 @@ pub struct Connector {
 impl Connector {
     /// Connects with these options. `tls://` and `quic://` need
     /// [`Options::tls`].
-    pub const fn new(options: Options) -> Self {
+    pub fn new(options: Options) -> Self {
+        Self::with_quic(options, QuicOptions::default())
+    }
+
+    /// Connects with these options, those for `quic://` included.
+    pub const fn with_quic(options: Options, quic_options: QuicOptions) -> Self {
         Self {
             options,
+            quic_options,
             quic: Mutex::new(None),
         }
     }
@@ -83,7 +90,7 @@ impl Connector {
         }
         let tls = tls(address, &self.options)?;
         let endpoint = match tls.client {
-            Some(client) => Endpoint::client(client, QuicOptions::default())?,
+            Some(client) => Endpoint::client(client, self.quic_options.clone())?,
             None => {
                 let address = address.clone();
                 return Err(CommError::NoTls { address });
@@ -110,12 +117,25 @@ impl Listener {
     ///
     /// As [`daskwire_tcp::Listener::bind`] and [`Endpoint::bind`].
     pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
+        Self::bind_with_quic(address, options, QuicOptions::default()).await
+    }
+
+    /// Listens with these options, those for `quic://` included.
+    ///
+    /// # Errors
+    ///
+    /// As [`Listener::bind`].
+    pub async fn bind_with_quic(
+        address: &Address,
+        options: Options,
+        quic: QuicOptions,
+    ) -> Result<Self, CommError> {
         if address.scheme() != Scheme::Quic {
             let listener = daskwire_tcp::Listener::bind(address, options).await?;
             return Ok(Self(Socket::Stream(listener)));
         }
         let tls = tls(address, &options)?;
-        let endpoint = Endpoint::bind(address, &tls, options, QuicOptions::default()).await?;
+        let endpoint = Endpoint::bind(address, &tls, options, quic).await?;
         Ok(Self(Socket::Quic(endpoint)))
     }
 

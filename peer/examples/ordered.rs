@@ -1,0 +1,116 @@
+//! A million messages, each of which has to arrive once and in its place.
+//!
+//! One end receives, the other sends:
+//!
+//! ```sh
+//! cargo run --release -p daskwire-peer --example ordered -- receive quic://127.0.0.1:9000 cert.pem
+//! cargo run --release -p daskwire-peer --example ordered -- send quic://127.0.0.1:9000 cert.pem 1000000
+//! ```
+//!
+//! `cert.pem` is a certificate with its key that both believe; `tcp://` does
+//! without. `peer/tests/lossy.sh` runs this over a link that loses packets.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use daskwire_peer::net::{Connector, Listener};
+use daskwire_quic::{Congestion, QuicOptions};
+use daskwire_tcp::tls::TlsSettings;
+use daskwire_tcp::{Address, Options};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Bytes of each message: its number, and more of it.
+const LEN: usize = 128;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Runtime::new();
+    let outcome = match (runtime, &arguments[..]) {
+        (Ok(runtime), [role, address, pem]) if role == "receive" => {
+            runtime.block_on(receive(address, pem))
+        }
+        (Ok(runtime), [role, address, pem, count]) if role == "send" => {
+            runtime.block_on(send(address, pem, count))
+        }
+        (Err(error), _) => Err(error.into()),
+        _ => Err("usage: ordered receive ADDRESS CERT | ordered send ADDRESS CERT COUNT".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ordered: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn settings(
+    address: &Address,
+    pem: &str,
+) -> Result<(Options, QuicOptions), Box<dyn std::error::Error>> {
+    let mut options = Options::default();
+    if address.scheme() != daskwire_tcp::Scheme::Tcp {
+        options.tls = Some(TlsSettings::new(Path::new(pem), Path::new(pem)).build()?);
+    }
+    let quic = QuicOptions {
+        congestion: Congestion::Bbr,
+        ..QuicOptions::default()
+    };
+    Ok((options, quic))
+}
+
+fn message(number: u64) -> [u8; LEN] {
+    let mut message = [0; LEN];
+    for (place, byte) in message
+        .iter_mut()
+        .zip(number.to_le_bytes().into_iter().cycle())
+    {
+        *place = byte;
+    }
+    message
+}
+
+async fn receive(address: &str, pem: &str) -> Outcome {
+    let address: Address = address.parse()?;
+    let (options, quic) = settings(&address, pem)?;
+    let listener = Listener::bind_with_quic(&address, options, quic).await?;
+    println!("listening at {}", listener.local_address()?);
+    let mut comm = listener.accept().await?.handshake().await?;
+    let mut number = 0;
+    while let Some(frames) = comm.read_message().await? {
+        if frames.len() != 1 || frames[0][..] != message(number) {
+            return Err(format!("message {number} is another one").into());
+        }
+        number += 1;
+    }
+    // Who sends waits for this.
+    comm.write_message(&[number.to_le_bytes()]).await?;
+    comm.close().await?;
+    println!("{number} messages arrived, each once and in its place");
+    Ok(())
+}
+
+async fn send(address: &str, pem: &str, count: &str) -> Outcome {
+    let address: Address = address.parse()?;
+    let (options, quic) = settings(&address, pem)?;
+    let count: u64 = count.parse()?;
+    let connector = Connector::with_quic(options, quic);
+    let comm = connector.connect(&address).await?;
+    let started = Instant::now();
+    let (mut reader, mut writer) = comm.split();
+    for number in 0..count {
+        writer.write_message(&[message(number)]).await?;
+    }
+    writer.close().await?;
+    let answer = reader.read_message().await?.ok_or("no answer came")?;
+    let seconds = started.elapsed().as_secs_f64();
+    drop((reader, writer));
+    connector.close().await;
+    if answer[0][..] != count.to_le_bytes() {
+        return Err("not all messages arrived".into());
+    }
+    println!("{count} messages in {seconds:.1} s");
+    Ok(())
+}
