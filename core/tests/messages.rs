@@ -1194,7 +1194,7 @@ fn lengths_regroup_the_bytes() {
         "hm-classic-compressed-join",
     ] {
         let name = format!("classic-2.30.1/{name}");
-        let missing = support::vector(&name).missing_codec(0);
+        let missing = vector(&name).missing_codec(0);
         with_vector(&name, |message, _| {
             let merged = merged(&message.payload(0).unwrap());
             match (missing, merged) {
@@ -1464,9 +1464,10 @@ fn other_families_say_little() {
         ("classic-2.30.1/df-two-dtypes", 4),
         ("modern-nosplit-2026.8.0/pickle-small", 0),
     ] {
-        let missing = support::vector(name).missing_codec(0);
         with_vector(name, |message, _| {
-            let payload = message.payload(0).unwrap();
+            let last = message.payload_count() - 1;
+            let missing = vector(name).missing_codec(last);
+            let payload = message.payload(last).unwrap();
             let flags = payload.header().unwrap().writeable().unwrap().unwrap();
             assert_eq!(flags.count_left(), flag_count, "{name}");
             match (missing, merged(&payload)) {
