@@ -274,3 +274,73 @@ async fn a_peer_that_dies_within_a_message_is_noticed_at_once() {
         }
     }
 }
+
+/// A thousand peers that say nothing and a thousand that say a byte now and then
+/// keep nobody waiting, and are gone when their time is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_slow_peers_keep_nobody_waiting() {
+    const SLOW_COUNT: usize = 1000;
+    rlimit::increase_nofile_limit(10_000).expect("10,000 open files");
+    let options = Options {
+        handshake_timeout: Duration::from_secs(4),
+        ..Options::default()
+    };
+    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), options)
+        .await
+        .expect("a port");
+    let address = listener.local_address().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok(incoming) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut comm = incoming.handshake().await?;
+                while let Some(frames) = comm.read_message().await? {
+                    comm.write_message(&frames).await?;
+                }
+                Ok::<_, CommError>(())
+            });
+        }
+    });
+    let socket = (address.host().to_owned(), address.port());
+    let mut slow = Vec::new();
+    for number in 0..2 * SLOW_COUNT {
+        let mut stream = tokio::net::TcpStream::connect(&socket)
+            .await
+            .expect("it accepts");
+        slow.push(tokio::spawn(async move {
+            let mut answer = [0; 1024];
+            loop {
+                // A handshake of 66 bytes would take ten seconds like this.
+                if number % 2 == 0 && stream.write_all(&[16]).await.is_err() {
+                    break;
+                }
+                let pause = Duration::from_millis(500);
+                let read = tokio::io::AsyncReadExt::read(&mut stream, &mut answer);
+                match tokio::time::timeout(pause, read).await {
+                    Err(_) | Ok(Ok(1..)) => {}
+                    Ok(_) => break,
+                }
+            }
+        }));
+    }
+    // While all of them are there.
+    for _ in 0..100 {
+        let mut comm = connect(&address, &Options::default())
+            .await
+            .expect("a comm");
+        comm.write_message(&message(1)).await.expect("it is taken");
+        let frames = comm
+            .read_message()
+            .await
+            .expect("an echo")
+            .expect("an echo");
+        assert!(is_message(&frames, 1));
+        comm.close().await.expect("it ends");
+    }
+    let over = async {
+        for peer in slow {
+            peer.await.expect("it ends");
+        }
+    };
+    let outcome = tokio::time::timeout(Duration::from_secs(60), over).await;
+    assert!(outcome.is_ok(), "slow peers are still there");
+}
