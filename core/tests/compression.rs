@@ -973,6 +973,27 @@ mod zstd {
         assert!(read > 100, "{read}");
     }
 
+    /// A window of 32 GiB, content of 10 bytes, and blocks of 4 bytes that become
+    /// 128 KiB each.
+    #[test]
+    fn a_window_larger_than_the_content_takes_no_memory() {
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x80, 25 << 3, 10, 0, 0, 0];
+        for _ in 0..1000 {
+            frame.extend([0x02, 0x00, 0x10, 7]);
+        }
+        assert_eq!(
+            from(Codec::Zstd, &frame, 10),
+            Err(CompressionError::Malformed {
+                codec: Codec::Zstd,
+                at: 4,
+                reason: "its header is damaged, or asks to look back too far"
+            })
+        );
+        // With the smallest window there is, the blocks are too much at once.
+        frame[5] = 0;
+        assert!(from(Codec::Zstd, &frame, 10).is_err());
+    }
+
     #[test]
     fn two_frames_and_skippable_frames_are_no_payload() {
         let mut zstd = Zstd::new();

@@ -126,10 +126,48 @@ where
     FR: AsyncRead + Unpin,
     FW: AsyncWrite + Unpin,
 {
-    tokio::try_join!(
-        pass_on(near.0, far.1, options),
-        pass_on(far.0, near.1, options)
-    )
+    let (mut passed_there, mut passed_back) = (Passed::default(), Passed::default());
+    let outcome = {
+        let there = pass_on(near.0, far.1, options, &mut passed_there);
+        let back = pass_on(far.0, near.1, options, &mut passed_back);
+        tokio::pin!(there, back);
+        // Whoever does not read any more may still have something to say: only its
+        // end is the end, or a fault.
+        let (first, is_there) = tokio::select! {
+            first = &mut there => (first, true),
+            first = &mut back => (first, false),
+        };
+        let other = async { if is_there { back.await } else { there.await } };
+        match first {
+            Ok(()) => other.await,
+            Err(End::Unwritable(error)) => match tokio::time::timeout(LAST_WORDS, other).await {
+                Ok(other) => other,
+                Err(_) => Err(End::Unwritable(error)),
+            },
+            failed => failed,
+        }
+    };
+    match outcome {
+        Ok(()) => Ok((passed_there, passed_back)),
+        Err(End::Unwritable(error)) => Err(error.into()),
+        Err(End::Fault(error)) => Err(error),
+    }
+}
+
+/// How long a peer that reads no more may go on talking.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+
+/// Why one direction has ended before its time.
+enum End {
+    /// Nobody reads at the other end.
+    Unwritable(io::Error),
+    Fault(RelayError),
+}
+
+impl<E: Into<RelayError>> From<E> for End {
+    fn from(error: E) -> Self {
+        Self::Fault(error.into())
+    }
 }
 
 /// Accepts connections until the listener fails, and for each makes one to
@@ -177,17 +215,18 @@ async fn pass_on<R, W>(
     mut reader: R,
     mut writer: W,
     options: &Options,
-) -> Result<Passed, RelayError>
+    passed: &mut Passed,
+) -> Result<(), End>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut passed = Passed::default();
     let mut buffer = Vec::with_capacity(4 << 10);
 
     // As many bytes as tell how messages are framed.
     let after = options.handshake_timeout;
-    let deadline = tokio::time::Instant::now() + after;
+    let now = tokio::time::Instant::now();
+    let deadline = now.checked_add(after).unwrap_or(now);
     let late = |_| RelayError::Timeout { after };
     while buffer.len() < 8 {
         let count = tokio::time::timeout_at(deadline, reader.read_buf(&mut buffer))
@@ -203,10 +242,15 @@ where
     let mut decoder = FrameDecoder::new(prefix, Vec::new(), options.handshake_limits);
 
     while !buffer.is_empty() {
-        follow(&mut decoder, &buffer, options, &mut passed)?;
-        writer.write_all(&buffer).await?;
-        writer.flush().await?;
-        passed.len += buffer.len() as u64;
+        // What was good goes on, whatever comes behind it.
+        let (good, verdict) = follow(&mut decoder, &buffer, options, passed);
+        let sent = async {
+            writer.write_all(&buffer[..good]).await?;
+            writer.flush().await
+        };
+        sent.await.map_err(End::Unwritable)?;
+        passed.len += good as u64;
+        verdict?;
         let was_full = buffer.len() == buffer.capacity();
         buffer.clear();
         if was_full && buffer.capacity() < CHUNK {
@@ -222,39 +266,53 @@ where
         }
     }
     decoder.end()?;
-    writer.shutdown().await?;
-    Ok(passed)
+    writer.shutdown().await.map_err(End::Unwritable)?;
+    Ok(())
 }
 
 /// Takes the framing of `bytes` into account. Frames are not kept.
+///
+/// Returns how many bytes belong to messages in which no fault was found, and
+/// the fault.
 fn follow(
     decoder: &mut FrameDecoder<Vec<u8>>,
-    mut bytes: &[u8],
+    bytes: &[u8],
     options: &Options,
     passed: &mut Passed,
-) -> Result<(), FrameError> {
-    loop {
+) -> (usize, Result<(), FrameError>) {
+    let mut at = 0;
+    // Where the message began that is arriving, if it is in these bytes.
+    let mut start = 0;
+    let mut step = |at: &mut usize, start: &mut usize| -> Result<bool, FrameError> {
+        let rest = &bytes[*at..];
         let count = match decoder.wanted()? {
-            Wanted::Prelude { .. } if !bytes.is_empty() => {
+            Wanted::Prelude { .. } if !rest.is_empty() => {
                 let mut nothing = Nothing;
                 let space = decoder.space(&mut nothing)?;
-                let count = space.len().min(bytes.len());
+                let count = space.len().min(rest.len());
                 let (place, _) = space.split_at_mut(count);
-                place.copy_from_slice(&bytes[..count]);
+                place.copy_from_slice(&rest[..count]);
                 count
             }
-            Wanted::Frame { len, filled, .. } if !bytes.is_empty() => {
-                (len - filled).min(bytes.len())
-            }
+            Wanted::Frame { len, filled, .. } if !rest.is_empty() => (len - filled).min(rest.len()),
             Wanted::Nothing => {
                 passed.message_count += 1;
                 decoder.reset_with(options.limits);
-                continue;
+                *start = *at;
+                return Ok(true);
             }
-            _ => return Ok(()),
+            _ => return Ok(false),
         };
         decoder.advance(count)?;
-        bytes = &bytes[count..];
+        *at += count;
+        Ok(true)
+    };
+    loop {
+        match step(&mut at, &mut start) {
+            Ok(true) => {}
+            Ok(false) => return (at, Ok(())),
+            Err(error) => return (start, Err(error)),
+        }
     }
 }
 

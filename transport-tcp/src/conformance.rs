@@ -1,28 +1,32 @@
 //! What every transport must do, as one battery of checks that any transport
 //! can be put through: those of this project, and your own.
 //!
-//! The checks are the promises of [`wire::transport`], and the behaviours that
-//! Dask's own comm tests ask of its transports (`distributed/comm/tests`), one
-//! by one; each names the one that it stands for. Implement [`Transport`] and
+//! The checks are those promises of [`wire::transport`] that show themselves
+//! within seconds and without help from inside, and the behaviours that Dask's
+//! own comm tests ask of its transports (`distributed/comm/tests`); each names
+//! the one that it stands for. What a transport does about limits, deadlines and
+//! peers that vanish is for tests of its own. Implement [`Transport`] and
 //! call [`battery`] from a test:
 //!
 //! ```
 //! use daskwire_tcp::conformance::{Transport, battery};
 //! use daskwire_tcp::{CommReader, CommWriter};
-//! use tokio::io::{DuplexStream, ReadHalf, WriteHalf};
+//! use tokio::io::DuplexStream;
 //! use wire::{Limits, frame::Prefix};
 //!
-//! /// Comms over a pair of pipes.
+//! /// Comms over pairs of pipes.
 //! struct Pipes;
 //!
 //! impl Transport for Pipes {
-//!     type Reader = CommReader<ReadHalf<DuplexStream>>;
-//!     type Writer = CommWriter<WriteHalf<DuplexStream>>;
+//!     type Reader = CommReader<DuplexStream>;
+//!     type Writer = CommWriter<DuplexStream>;
 //!
 //!     async fn pair(&self) -> [(Self::Reader, Self::Writer); 2] {
-//!         let (near, far) = tokio::io::duplex(64 << 10);
-//!         [near, far].map(|end| {
-//!             let (reader, writer) = tokio::io::split(end);
+//!         // One for each direction, so that the end of a half is the end of
+//!         // its pipe.
+//!         let (near_writer, far_reader) = tokio::io::duplex(64 << 10);
+//!         let (far_writer, near_reader) = tokio::io::duplex(64 << 10);
+//!         [(near_reader, near_writer), (far_reader, far_writer)].map(|(reader, writer)| {
 //!             let reader = CommReader::new(reader, Prefix::U64, Limits::HOST);
 //!             (reader, CommWriter::new(writer, Prefix::U64))
 //!         })
@@ -436,7 +440,8 @@ async fn a_dropped_write_poisons<T: Transport>(transport: &T) {
         panic!("a message was sent behind half of another one");
     };
     assert!(error.is_closed(), "{error}");
-    drop((writer, _reader));
+    // The other half stays.
+    drop(writer);
     match read(&mut far_reader).await {
         Err(error) => assert!(error.is_closed(), "{error}"),
         Ok(frames) => panic!(

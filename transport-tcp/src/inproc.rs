@@ -34,7 +34,11 @@ fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<InprocStream
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct InprocStream {
-    pub(crate) bytes: DuplexStream,
+    /// What comes. One pipe for each direction, so that the end of a half is
+    /// the end of its pipe.
+    pub(crate) reader: DuplexStream,
+    /// What goes.
+    pub(crate) writer: DuplexStream,
     pub(crate) local: Address,
     pub(crate) peer: Address,
 }
@@ -47,15 +51,18 @@ impl InprocStream {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = format!("{}/{number}", std::process::id());
         let local = Address::with_path(Scheme::Inproc, &path);
-        let (ours, theirs) = tokio::io::duplex(UNDER_WAY);
+        let (our_writer, their_reader) = tokio::io::duplex(UNDER_WAY);
+        let (their_writer, our_reader) = tokio::io::duplex(UNDER_WAY);
         let theirs = Self {
-            bytes: theirs,
+            reader: their_reader,
+            writer: their_writer,
             local: address.clone(),
             peer: local.clone(),
         };
         listener.send(theirs).await.map_err(|_| refused())?;
         Ok(Self {
-            bytes: ours,
+            reader: our_reader,
+            writer: our_writer,
             local,
             peer: address.clone(),
         })

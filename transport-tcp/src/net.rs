@@ -57,20 +57,20 @@ pub async fn connect_bytes(address: &Address, options: &Options) -> Result<Conne
 
 async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, CommError> {
     let after = options.connect_timeout;
-    let deadline = Instant::now() + after;
+    let deadline = later(after);
     // A connection request may be lost; do not wait for the first one until
     // it is too late for a second.
     let mut patience = after / 5;
     let mut backoff = BACKOFF;
-    let mut last = None;
+    let mut last;
     loop {
-        let until = deadline.min(Instant::now() + patience);
+        let until = deadline.min(later(patience));
         patience = after;
         match tokio::time::timeout_at(until, Stream::connect(address, options)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Attempt::Fatal(error))) => return Err(error),
             Ok(Err(Attempt::Failed(error))) => last = Some(error),
-            Err(_) => {}
+            Err(_) => last = None,
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || (last.is_some() && !options.connect_retry) {
@@ -88,6 +88,12 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
         tokio::time::sleep(jitter(backoff.min(left))).await;
         backoff = backoff.saturating_mul(2);
     }
+}
+
+/// A time from now. More than a lifetime is a lifetime.
+fn later(after: Duration) -> Instant {
+    const LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    Instant::now() + after.min(LIFETIME)
 }
 
 /// Anything from nothing to `most`.
@@ -207,8 +213,7 @@ impl Stream {
             }
             Self::Inproc(stream) => {
                 (local, peer) = (stream.local, stream.peer);
-                let halves = tokio::io::split(stream.bytes);
-                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+                (reader, writer) = (Box::new(stream.reader), Box::new(stream.writer));
             }
         }
         Ok(Connection {

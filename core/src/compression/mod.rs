@@ -295,7 +295,7 @@ pub fn decompress(
         #[cfg(feature = "snappy")]
         Codec::Snappy => snappy::decompress(frame, out)?,
         #[cfg(feature = "zstd")]
-        Codec::Zstd => zstd::decompress(frame, out, limits.decompressed_len)?,
+        Codec::Zstd => zstd::decompress(frame, out)?,
         codec => return Err(CompressionError::NotCompiledIn { codec }),
     }
     Ok(needed)

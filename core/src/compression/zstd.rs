@@ -54,10 +54,12 @@ pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
 const WINDOW_LEN: u64 = 8 << 20;
 
 /// Fills `out`, which is as long as the frame declares. Takes as much heap as
-/// the frame asks to look back at: `limit`, or 8 MiB if that is more.
-pub(super) fn decompress(frame: &[u8], out: &mut [u8], limit: u64) -> Result<(), CompressionError> {
+/// that, or 8 MiB if that is more: ruzstd keeps what it may look back at.
+pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let mut decoder = FrameDecoder::new();
-    decoder.set_max_window_size(limit.max(WINDOW_LEN));
+    // Nobody looks back further than to the start, so writers that know the
+    // length do not ask for more.
+    decoder.set_max_window_size((out.len() as u64).max(WINDOW_LEN));
     let mut input = frame;
     if decoder.init(&mut input).is_err() {
         return Err(malformed(

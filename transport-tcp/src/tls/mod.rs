@@ -145,6 +145,7 @@ impl Tls {
         match outcome {
             Ok(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
+                let writer = EndsWhenDropped(Some(writer));
                 Ok((Box::new(UntilEnd(reader)), Box::new(writer)))
             }
             Err((error, stream)) => {
@@ -322,5 +323,65 @@ impl fmt::Display for TlsFailure {
 impl core::error::Error for TlsFailure {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.error)
+    }
+}
+
+/// The half that bytes leave by. The reading half keeps the connection open, so
+/// that dropping this one has to say that nothing more comes.
+struct EndsWhenDropped(Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>);
+
+impl Drop for EndsWhenDropped {
+    fn drop(&mut self) {
+        let (Some(mut half), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        runtime.spawn(async move {
+            let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
+            // Whoever does not read has waited long enough.
+            let _ = tokio::time::timeout(Duration::from_secs(10), end).await;
+        });
+    }
+}
+
+impl EndsWhenDropped {
+    fn half(
+        self: Pin<&mut Self>,
+    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<TcpStream>>>> {
+        let half = self.get_mut().0.as_mut();
+        let half = half.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Pin::new(half))
+    }
+}
+
+impl tokio::io::AsyncWrite for EndsWhenDropped {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(tokio::io::AsyncWrite::is_write_vectored)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half()?.poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half()?.poll_shutdown(context)
     }
 }
