@@ -143,3 +143,57 @@ async fn whoever_says_nothing_is_cut_off_in_time() {
         assert!(started.elapsed() < Duration::from_secs(31));
     }
 }
+
+#[tokio::test]
+async fn good_messages_in_front_of_a_bad_one_go_through() {
+    let (near, mut far, task) = between(1 << 20);
+    let (_near_reader, mut near_writer) = split(near);
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    let message = vector("modern-nosplit-2026.8.0/docs-get-data-ones5.bin");
+    let good = [&handshake[..], &message, &message].concat();
+    let all = [&good[..], &[255; 24]].concat();
+    near_writer.write_all(&all).await.expect("it is taken");
+    let mut arrived = Vec::new();
+    far.read_to_end(&mut arrived).await.expect("it ends");
+    assert!(arrived == good, "{} of {} bytes", arrived.len(), good.len());
+    let error = task.await.expect("no panic").expect_err("it is refused");
+    assert!(matches!(error, RelayError::Frame(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_last_words_of_who_reads_no_more_arrive() {
+    let (near, near_end) = duplex(1 << 20);
+    let (far, far_end) = duplex(4096);
+    // Near has gone: it wrote much, and reads nothing any more.
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    let message = vector("modern-nosplit-2026.8.0/docs-get-data-ones5.bin");
+    let words = [&handshake[..], &message.repeat(300)].concat();
+    let (mut far_reader, mut far_writer) = split(far);
+    let (near_reader, mut near_writer) = tokio::io::simplex(1 << 20);
+    let (closed_reader, closed_writer) = duplex(16);
+    drop(closed_reader);
+    drop((near, near_end));
+    near_writer.write_all(&words).await.expect("it is taken");
+    near_writer.shutdown().await.expect("it ends");
+    let task = tokio::spawn(async move {
+        relay(
+            (near_reader, closed_writer),
+            split(far_end),
+            &Options::default(),
+        )
+        .await
+    });
+    // Far speaks first, which nobody hears.
+    far_writer.write_all(&handshake).await.expect("it is taken");
+    tokio::task::yield_now().await;
+    let mut arrived = Vec::new();
+    far_reader.read_to_end(&mut arrived).await.expect("it ends");
+    assert!(
+        arrived == words,
+        "{} of {} bytes",
+        arrived.len(),
+        words.len()
+    );
+    let (there, _) = task.await.expect("no panic").expect("no error");
+    assert_eq!(there.message_count, 301);
+}

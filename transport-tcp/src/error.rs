@@ -92,6 +92,10 @@ pub enum Closed {
     /// A write was dropped after part of a message had left, so nothing more
     /// can be sent that the peer would understand.
     WriteCancelled,
+    /// A message that has begun to arrive in the buffers of one call was to go
+    /// on in those of another: the two ways of reading cannot be mixed within a
+    /// message. Nothing is lost; read on in the way that it began.
+    OtherBuffers,
     /// An earlier error, which was returned then, ended this half of the comm.
     Earlier,
     /// This side closed it.
@@ -200,6 +204,9 @@ impl fmt::Display for Closed {
             Self::WriteCancelled => f.write_str(
                 "an earlier write was cancelled after part of its message had been sent, \
                  so this comm cannot send any more",
+            ),
+            Self::OtherBuffers => f.write_str(
+                "a message is arriving in the buffers of an earlier call, and has to go on there",
             ),
             Self::Earlier => f.write_str("the comm is closed after an earlier error"),
             Self::Here => f.write_str("the comm was closed on this side"),

@@ -404,7 +404,9 @@ impl Incoming {
 
 /// What Dask sets: no delay, and a peer that is gone without a word is found
 /// after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
-/// `distributed/comm/tcp.py`).
+/// `distributed/comm/tcp.py`). On Linux that is also how long a peer may take
+/// nothing of what is sent to it, as between two processes of Dask: its window
+/// being closed counts.
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);

@@ -31,6 +31,8 @@ pub struct CommReader<R = ReadHalf> {
     decoder: FrameDecoder<Vec<u8>>,
     arriving: Arriving,
     failed: bool,
+    /// Whether the message that is arriving goes into buffers of the caller's.
+    into_given: bool,
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
@@ -47,6 +49,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
             decoder: FrameDecoder::new(prefix, Vec::new(), limits),
             arriving: Arriving::new(),
             failed: false,
+            into_given: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         if self.decoder.wanted()? == Wanted::Nothing {
             self.decoder.reset();
         }
+        self.go_on(false)?;
         let outcome = self.read_next().await;
         self.failed = outcome.is_err();
         outcome
@@ -200,6 +204,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
             // The last message, which was left for `prelude`.
             self.decoder.reset();
         }
+        self.go_on(true)?;
         let outcome = self.read_into(frames).await;
         self.failed = outcome.is_err();
         outcome
@@ -214,6 +219,16 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
+    /// A message that began to arrive in buffers of the caller's goes on there,
+    /// and one that did not does not.
+    fn go_on(&mut self, into_given: bool) -> Result<(), CommError> {
+        if !self.decoder.is_idle() && self.into_given != into_given {
+            return Err(Closed::OtherBuffers.into());
+        }
+        self.into_given = into_given;
+        Ok(())
+    }
+
     async fn read_into<B: FrameBuffers>(
         &mut self,
         frames: &mut B,

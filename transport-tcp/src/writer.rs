@@ -53,7 +53,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     /// Writes a message of these frames.
     ///
     /// When it returns the message is with the operating system; whether the
-    /// peer has it, nobody knows.
+    /// peer has it, nobody knows. Over TCP a peer that takes nothing for 30
+    /// seconds counts as gone, as it does for Dask.
     ///
     /// # Cancel safety
     ///

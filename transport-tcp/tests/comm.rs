@@ -775,3 +775,27 @@ async fn large_frames_have_memory_of_their_own_and_small_ones_share() {
     drop(frames);
     assert!(kept == large);
 }
+
+#[tokio::test]
+async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
+    let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+    let bytes = message(Prefix::U64, &[&[7; 100_000]]);
+    let mut reader = CommReader::new(ours, Prefix::U64, Limits::HOST);
+    theirs.write_all(&bytes[..50_000]).await.unwrap();
+    let mut given: Vec<Vec<u8>> = Vec::new();
+    let began = {
+        let reading = wire::transport::CommReader::read_message(&mut reader, &mut given);
+        tokio::time::timeout(Duration::from_millis(50), reading).await
+    };
+    assert!(began.is_err(), "half a message is one");
+    theirs.write_all(&bytes[50_000..]).await.unwrap();
+    let error = CommReader::read_message(&mut reader).await.unwrap_err();
+    assert!(
+        matches!(error, CommError::Closed(Closed::OtherBuffers)),
+        "{error}"
+    );
+    // The first way goes on.
+    let read = wire::transport::CommReader::read_message(&mut reader, &mut given).await;
+    assert_eq!(read.unwrap(), Some(1));
+    assert!(given == [vec![7; 100_000]]);
+}
