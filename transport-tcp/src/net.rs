@@ -295,7 +295,7 @@ impl Listener {
             }
             #[cfg(unix)]
             Scheme::Unix => {
-                let socket = UnixListener::bind(address.path()).map_err(failed)?;
+                let socket = bind_unix(address.path()).await.map_err(failed)?;
                 Socket::Unix(socket, UnixPath(address.clone()))
             }
             Scheme::Inproc => Socket::Inproc(InprocListener::bind(address).map_err(failed)?),
@@ -353,6 +353,27 @@ impl Listener {
             Socket::Unix(_, UnixPath(address)) => address.clone(),
             Socket::Inproc(socket) => socket.address().clone(),
         })
+    }
+}
+
+/// Binds a Unix socket, in place of one that a process left behind which is not
+/// there any more.
+#[cfg(unix)]
+async fn bind_unix(path: &str) -> io::Result<UnixListener> {
+    use std::os::unix::fs::FileTypeExt as _;
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let answer = UnixStream::connect(path).await;
+            let is_left =
+                answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !is_socket || !is_left {
+                return Err(error);
+            }
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        outcome => outcome,
     }
 }
 

@@ -799,3 +799,24 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
     assert_eq!(read.unwrap(), Some(1));
     assert!(given == [vec![7; 100_000]]);
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_socket_that_was_left_behind_is_no_obstacle() {
+    let path = std::env::temp_dir().join(format!("daskwire-left-{}.sock", std::process::id()));
+    let address: Address = format!("unix://{}", path.display()).parse().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let listener = Listener::bind(&address, Options::default()).await.unwrap();
+    // One that somebody listens at is.
+    let error = Listener::bind(&address, Options::default())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CommError::Bind { .. }), "{error}");
+    drop(listener);
+    assert!(!path.exists());
+    // Nor is a file overwritten that is no socket.
+    std::fs::write(&path, "mine").unwrap();
+    assert!(Listener::bind(&address, Options::default()).await.is_err());
+    std::fs::remove_file(&path).unwrap();
+}
