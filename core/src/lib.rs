@@ -15,6 +15,7 @@
 //! | [`frame`] | messages on a stream of bytes: the prelude, incremental decoding |
 //! | [`msgpack`] | documents: a pull reader and a measuring writer |
 //! | [`message`] | both layouts in one model: a body with payloads at places |
+//! | [`pickle`] | pickles, taken apart and written, never run |
 //! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
 //! | [`handshake`] | the first message of a comm, and what follows from it |
 //! | [`display`] | any bytes as text, for people |
@@ -85,6 +86,7 @@ pub mod handshake;
 mod limits;
 pub mod message;
 pub mod msgpack;
+pub mod pickle;
 pub mod transport;
 
 pub use error::BufferTooSmall;
