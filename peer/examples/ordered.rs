@@ -101,7 +101,7 @@ async fn send(address: &str, pem: &str, count: &str) -> Outcome {
     let started = Instant::now();
     let (mut reader, mut writer) = comm.split();
     for number in 0..count {
-        writer.write_message(&[message(number)]).await?;
+        writer.feed_message(&[message(number)]).await?;
     }
     writer.close().await?;
     let answer = reader.read_message().await?.ok_or("no answer came")?;

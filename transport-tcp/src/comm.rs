@@ -229,6 +229,24 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         self.writer.write_message(frames).await
     }
 
+    /// [`CommWriter::feed_message`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn feed_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
+        self.writer.feed_message(frames).await
+    }
+
+    /// [`CommWriter::flush`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn flush(&mut self) -> Result<(), CommError> {
+        self.writer.flush().await
+    }
+
     /// [`CommWriter::close`].
     ///
     /// # Errors

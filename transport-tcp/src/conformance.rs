@@ -67,6 +67,13 @@ pub trait Transport: Sync {
         true
     }
 
+    /// Whether what was sent arrives if the comm was closed and then dropped with
+    /// something unread in it. Halves that know nothing of each other, and sit on
+    /// a socket that is reset then, cannot help it.
+    fn lingers(&self) -> bool {
+        true
+    }
+
     /// How many comms to have at the same time.
     fn comm_count(&self) -> usize {
         200
@@ -99,10 +106,15 @@ pub async fn battery<T: Transport>(transport: &T) {
         a_message_without_frames_is_refused_and_nothing_else,
         closing_loses_nothing,
         closing_is_seen_by_both,
+        what_was_sent_before_a_close_is_read_after_it,
+        a_half_can_go_before_the_other,
         dropping_is_seen_by_the_peer,
         a_writer_waits_for_its_reader,
         many_comms_at_once,
     );
+    if transport.lingers() {
+        check!(closing_with_something_unread_loses_nothing);
+    }
     if transport.is_cancellable() {
         check!(
             reads_may_be_dropped_at_any_time,
@@ -279,6 +291,87 @@ async fn closing_loses_nothing<T: Transport>(transport: &T) {
     expect(writer.close().await);
     drop((writer, _reader));
     assert_eq!(join(far).await, COUNT);
+}
+
+/// Whoever closes need not care for what the peer still says.
+async fn closing_with_something_unread_loses_nothing<T: Transport>(transport: &T) {
+    const COUNT: usize = 50;
+    for writer_goes_first in [true, false] {
+        let [(reader, mut writer), (mut far_reader, mut far_writer)] = transport.pair().await;
+        for seed in 0..5 {
+            expect(write(&mut far_writer, &message(seed, &[1000])).await);
+        }
+        let far = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let mut count = 0;
+            while let Some(frames) = expect(read(&mut far_reader).await) {
+                assert!(frames == message(count, &[40_000, 10]), "message {count}");
+                count += 1;
+            }
+            expect(far_writer.close().await);
+            count
+        });
+        for seed in 0..COUNT {
+            expect(write(&mut writer, &message(seed, &[40_000, 10])).await);
+        }
+        expect(writer.close().await);
+        if writer_goes_first {
+            drop(writer);
+            drop(reader);
+        } else {
+            drop(reader);
+            drop(writer);
+        }
+        assert_eq!(join(far).await, COUNT);
+    }
+}
+
+/// Closing ends what this side says; the peer may not be done yet.
+async fn what_was_sent_before_a_close_is_read_after_it<T: Transport>(transport: &T) {
+    const COUNT: usize = 50;
+    let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = transport.pair().await;
+    let far = tokio::spawn(async move {
+        assert_eq!(expect(read(&mut far_reader).await), None);
+        for seed in 0..COUNT {
+            expect(write(&mut far_writer, &message(seed, &[100_000, 10])).await);
+        }
+        expect(far_writer.close().await);
+        (far_reader, far_writer)
+    });
+    expect(writer.close().await);
+    for seed in 0..COUNT {
+        let frames = expect(read(&mut reader).await);
+        assert!(
+            frames == Some(message(seed, &[100_000, 10])),
+            "message {seed}"
+        );
+    }
+    assert_eq!(expect(read(&mut reader).await), None);
+    drop(join(far).await);
+}
+
+/// The halves of a comm live on their own: one that is dropped leaves the other
+/// as it was.
+async fn a_half_can_go_before_the_other<T: Transport>(transport: &T) {
+    const COUNT: usize = 50;
+    let [(reader, mut writer), (mut far_reader, far_writer)] = transport.pair().await;
+    drop((reader, far_writer));
+    let far = tokio::spawn(async move {
+        for seed in 0..COUNT {
+            let frames = expect(read(&mut far_reader).await);
+            assert!(
+                frames == Some(message(seed, &[100_000, 10])),
+                "message {seed}"
+            );
+        }
+        assert_eq!(expect(read(&mut far_reader).await), None);
+        far_reader
+    });
+    for seed in 0..COUNT {
+        expect(write(&mut writer, &message(seed, &[100_000, 10])).await);
+    }
+    expect(writer.close().await);
+    drop(join(far).await);
 }
 
 /// test_tcp_comm_closed_explicit, _explicit_2.

@@ -67,6 +67,7 @@ pub mod conformance;
 mod error;
 mod frames;
 mod inproc;
+mod linger;
 mod net;
 mod reader;
 #[cfg(feature = "tls")]

@@ -11,6 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use crate::inproc::{InprocListener, InprocStream};
+use crate::linger::lingering;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
@@ -190,7 +191,7 @@ impl Stream {
                 local = stream.local_addr().map_err(CommError::Io)?.into();
                 peer = stream.peer_addr().map_err(CommError::Io)?.into();
                 let halves = stream.into_split();
-                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+                (reader, writer) = lingering(halves.0, halves.1);
             }
             #[cfg(feature = "tls")]
             Self::Tls(stream, tls, host) => {
@@ -209,7 +210,7 @@ impl Stream {
             Self::Unix(stream, address) => {
                 (local, peer) = (address.clone(), address);
                 let halves = stream.into_split();
-                (reader, writer) = (Box::new(halves.0), Box::new(halves.1));
+                (reader, writer) = lingering(halves.0, halves.1);
             }
             Self::Inproc(stream) => {
                 (local, peer) = (stream.local, stream.peer);

@@ -757,6 +757,101 @@ fn many_small_frames_are_not_gathered_without_end() {
     assert!(flow.received == message(Prefix::U64, &frames));
 }
 
+#[test]
+fn fed_messages_leave_together_and_in_order() {
+    let (sluice, mut writer) = sluice(usize::MAX);
+    let mut expected = Vec::new();
+    for number in 0..100_u32 {
+        let frame = number.to_le_bytes();
+        expected.extend(message(Prefix::U64, &[&frame, b"x"]));
+        let fed = poll_once(writer.feed_message(&[&frame[..], b"x"]));
+        assert!(matches!(fed, Poll::Ready(Ok(()))));
+    }
+    assert_eq!(sluice.0.lock().unwrap().write_count, 0);
+    // No message, and none of the others is lost.
+    let fed = poll_once(writer.feed_message::<&[u8]>(&[]));
+    assert!(matches!(fed, Poll::Ready(Err(CommError::Encode(_)))));
+    assert!(matches!(poll_once(writer.flush()), Poll::Ready(Ok(()))));
+    {
+        let flow = sluice.0.lock().unwrap();
+        assert!(flow.received == expected);
+        assert_eq!(flow.write_count, 1);
+    }
+    // Those that are fed before one that is written, and before the end.
+    for number in 0..3_u32 {
+        let frame = number.to_le_bytes();
+        expected.extend(message(Prefix::U64, &[&frame]));
+        let fed = poll_once(writer.feed_message(&[frame]));
+        assert!(matches!(fed, Poll::Ready(Ok(()))));
+    }
+    expected.extend(message(Prefix::U64, &[b"written"]));
+    let written = poll_once(writer.write_message(&[b"written"]));
+    assert!(matches!(written, Poll::Ready(Ok(()))));
+    assert_eq!(sluice.0.lock().unwrap().write_count, 2);
+    expected.extend(message(Prefix::U64, &[b"last"]));
+    let fed = poll_once(writer.feed_message(&[b"last"]));
+    assert!(matches!(fed, Poll::Ready(Ok(()))));
+    assert!(matches!(poll_once(writer.close()), Poll::Ready(Ok(()))));
+    let flow = sluice.0.lock().unwrap();
+    assert!(flow.received == expected);
+    assert!(flow.closed);
+}
+
+#[test]
+fn what_is_fed_is_not_piled_up_without_end() {
+    let (sluice, mut writer) = sluice(usize::MAX);
+    let large = pattern(20_000);
+    let mut expected = Vec::new();
+    for number in 0..5000_usize {
+        let frame: &[u8] = if number % 100 == 99 {
+            &large
+        } else {
+            &[7; 100]
+        };
+        expected.extend(message(Prefix::U64, &[b"", frame]));
+        let fed = poll_once(writer.feed_message(&[b"", frame]));
+        assert!(matches!(fed, Poll::Ready(Ok(()))));
+        let received_len = sluice.0.lock().unwrap().received.len();
+        assert!(expected.len() - received_len <= 80 << 10);
+    }
+    assert!(matches!(poll_once(writer.flush()), Poll::Ready(Ok(()))));
+    assert!(sluice.0.lock().unwrap().received == expected);
+}
+
+#[test]
+fn a_write_that_is_dropped_before_its_first_byte_leaves_what_was_fed() {
+    let (sluice, mut writer) = sluice(0);
+    let mut expected = Vec::new();
+    for number in 0..10_u32 {
+        let frame = number.to_le_bytes();
+        let fed = poll_once(writer.feed_message(&[frame]));
+        assert!(matches!(fed, Poll::Ready(Ok(()))));
+        expected.extend(message(Prefix::U64, &[&frame]));
+        assert!(poll_once(writer.write_message(&[b"never sent"])).is_pending());
+        assert!(poll_once(writer.flush()).is_pending());
+        assert!(poll_once(writer.feed_message(&[&[7; 80 << 10]])).is_pending());
+    }
+    sluice.0.lock().unwrap().allowed = usize::MAX;
+    assert!(matches!(poll_once(writer.flush()), Poll::Ready(Ok(()))));
+    assert!(sluice.0.lock().unwrap().received == expected);
+}
+
+#[test]
+fn a_flush_that_is_dropped_poisons_the_comm() {
+    let whole = message(Prefix::U64, &[b"fed"]);
+    for allowed in 1..whole.len() {
+        let (sluice, mut writer) = sluice(allowed);
+        assert!(poll_once(writer.feed_message(&[b"fed"])).is_ready());
+        assert!(poll_once(writer.flush()).is_pending());
+        sluice.0.lock().unwrap().allowed = usize::MAX;
+        let Poll::Ready(Err(error)) = poll_once(writer.feed_message(&[b"x"])) else {
+            panic!("written after {allowed} bytes of another message");
+        };
+        assert!(matches!(error, CommError::Closed(Closed::WriteCancelled)));
+        assert_eq!(sluice.0.lock().unwrap().received, whole[..allowed]);
+    }
+}
+
 // Memory.
 
 #[tokio::test]

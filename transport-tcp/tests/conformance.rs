@@ -175,6 +175,10 @@ mod embedded_io {
         fn is_cancellable(&self) -> bool {
             false
         }
+
+        fn lingers(&self) -> bool {
+            false
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -28,10 +28,12 @@
 //!   once; it never goes on in the middle of something.
 //! * **Closing loses nothing.** [`close`](CommWriter::close) returns when what
 //!   was written before has been handed over for good; what the peer has sent
-//!   can still be read, and is to be read to its end before the comm is dropped:
-//!   a connection that is dropped with something unread in it (over TCP) is
-//!   reset, and takes along what has not arrived yet. Dropping a comm without
-//!   closing it may lose what was written last.
+//!   can still be read. A socket that is dropped with something unread in it is
+//!   reset, and takes along what has not arrived yet: a transport over sockets
+//!   goes on reading for a while after a comm was closed and dropped, as
+//!   daskwire-tcp does, or asks its users to read to the end first, as the
+//!   halves in this crate do, which know nothing of each other. Dropping a comm
+//!   without closing it may lose what was written last.
 //! * **Memory is bounded** by the [`Limits`](crate::Limits) that the comm was
 //!   made with, and by what arrives, not by what is announced.
 //! * **Time is bounded** before the comm is there: connecting and the handshake

@@ -64,6 +64,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::linger::lingering;
 use crate::{Address, Closed, CommError, ReadHalf, Role, WriteHalf};
 
 pub use rustls;
@@ -146,7 +147,7 @@ impl Tls {
             Ok(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
                 let writer = EndsWhenDropped(Some(writer));
-                Ok((Box::new(UntilEnd(reader)), Box::new(writer)))
+                Ok(lingering(UntilEnd(reader), writer))
             }
             Err((error, stream)) => {
                 let error = self.explain(CommError::Io(error), role);

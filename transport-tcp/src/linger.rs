@@ -1,0 +1,156 @@
+//! Closing a connection without taking back what is on its way.
+//!
+//! A socket that goes while something unread is in it, or arrives afterwards, is
+//! reset, and a reset throws away what the peer has not read yet: what was sent
+//! before a proper close would be lost because the peer had something to say
+//! as well. So a connection that was closed before it was dropped stays, in the
+//! background, until the peer ends it too.
+
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+use crate::{ReadHalf, WriteHalf};
+
+/// How long the peer has to end a connection that was closed and dropped here.
+const TIME: Duration = Duration::from_secs(10);
+
+/// How much the peer may send until then.
+const LEN: u64 = 64 << 20;
+
+/// The two halves, which linger after a proper close.
+pub(crate) fn lingering<R, W>(reader: R, writer: W) -> (ReadHalf, WriteHalf)
+where
+    R: AsyncRead + Send + Sync + Unpin + 'static,
+    W: AsyncWrite + Send + Sync + Unpin + 'static,
+{
+    let shared = Arc::new(Shared {
+        left: Mutex::new(None),
+        is_closed: AtomicBool::new(false),
+    });
+    let reader = Reader {
+        half: Some(reader),
+        is_over: false,
+        shared: Arc::clone(&shared),
+    };
+    let writer = Writer {
+        half: writer,
+        shared,
+    };
+    (Box::new(reader), Box::new(writer))
+}
+
+/// What outlives both halves by a moment.
+struct Shared<R: AsyncRead + Send + Unpin + 'static> {
+    /// The reading half, when it was dropped before the peer had ended.
+    left: Mutex<Option<R>>,
+    /// Everything has been sent, and the peer told that nothing follows.
+    is_closed: AtomicBool,
+}
+
+impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
+    fn drop(&mut self) {
+        let left = match self.left.get_mut() {
+            Ok(left) => left.take(),
+            Err(poisoned) => poisoned.into_inner().take(),
+        };
+        if !*self.is_closed.get_mut() {
+            return;
+        }
+        if let (Some(half), Ok(runtime)) = (left, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move {
+                let mut half = half.take(LEN);
+                let mut nowhere = tokio::io::sink();
+                // Whatever ends it, that was all that could be done.
+                let _ = tokio::time::timeout(TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
+            });
+        }
+    }
+}
+
+struct Reader<R: AsyncRead + Send + Unpin + 'static> {
+    /// There until this is dropped.
+    half: Option<R>,
+    /// Nothing more comes.
+    is_over: bool,
+    shared: Arc<Shared<R>>,
+}
+
+impl<R: AsyncRead + Send + Unpin + 'static> AsyncRead for Reader<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let Some(half) = &mut this.half else {
+            return Poll::Ready(Ok(()));
+        };
+        let room = into.remaining();
+        let outcome = Pin::new(half).poll_read(context, into);
+        match &outcome {
+            Poll::Ready(Ok(())) => this.is_over |= room != 0 && into.remaining() == room,
+            Poll::Ready(Err(_)) => this.is_over = true,
+            Poll::Pending => {}
+        }
+        outcome
+    }
+}
+
+impl<R: AsyncRead + Send + Unpin + 'static> Drop for Reader<R> {
+    fn drop(&mut self) {
+        if !self.is_over
+            && let Ok(mut left) = self.shared.left.lock()
+        {
+            *left = self.half.take();
+        }
+    }
+}
+
+struct Writer<R: AsyncRead + Send + Unpin + 'static, W> {
+    half: W,
+    shared: Arc<Shared<R>>,
+}
+
+impl<R, W> AsyncWrite for Writer<R, W>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Unpin,
+{
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.half).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.half).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.half.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.half).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.half).poll_shutdown(context);
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.shared.is_closed.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+}
