@@ -12,7 +12,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use daskwire_tcp::{CommReader, CommWriter};
+use daskwire_tcp::{BufferPool, CommReader, CommWriter};
 use futures_util::{SinkExt, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -219,6 +219,12 @@ async fn race(title: &str, len: usize, rounds: usize) {
     let mut raw_fresh = Lane::new(|io| io, |io| RawFresh(io, len), len).await;
     let mut ours = Lane::new(writer, kept, len).await;
     let mut ours_fresh = Lane::new(writer, |io| Fresh(reader(io)), len).await;
+    let pooled = |io| {
+        let mut reader = reader(io);
+        reader.set_pool(Some(BufferPool::new(1 << 30)));
+        Fresh(reader)
+    };
+    let mut ours_pooled = Lane::new(writer, pooled, len).await;
     let mut delimited = Lane::new(
         |io| codec.new_write(io),
         |io| Delimited(codec.new_read(io)),
@@ -228,6 +234,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
     let names = [
         "raw tokio, again",
         "ours, into a buffer that is kept",
+        "ours, into memory of a pool",
         "raw tokio, into fresh memory",
         "ours, into fresh memory",
         "LengthDelimitedCodec",
@@ -239,6 +246,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
         let times = [
             again.round(&payload).await,
             ours.round(&payload).await,
+            ours_pooled.round(&payload).await,
             raw_fresh.round(&payload).await,
             ours_fresh.round(&payload).await,
             delimited.round(&payload).await,
@@ -259,6 +267,130 @@ async fn race(title: &str, len: usize, rounds: usize) {
     }
 }
 
+/// What receives a batch of small messages.
+trait Batch: Send + 'static {
+    /// Reads once and says how many bytes of messages came; none at the end.
+    fn read(&mut self) -> impl Future<Output = usize> + Send;
+}
+
+struct RawBatch(OwnedReadHalf, Vec<u8>);
+
+impl Batch for RawBatch {
+    async fn read(&mut self) -> usize {
+        self.0.read(&mut self.1).await.expect("it arrives")
+    }
+}
+
+impl Batch for Kept {
+    async fn read(&mut self) -> usize {
+        let mut arena = Arena::new(&mut self.buffer);
+        let read = wire::transport::CommReader::read_message(&mut self.comm, &mut arena);
+        match read.await.expect("it arrives") {
+            Some(_) => PRELUDE_LEN + arena.filled().len(),
+            None => 0,
+        }
+    }
+}
+
+impl Batch for Fresh {
+    async fn read(&mut self) -> usize {
+        let frames = self.0.read_message().await.expect("it arrives");
+        frames.map_or(0, |frames| PRELUDE_LEN + frames[0].len())
+    }
+}
+
+/// One connection, with whoever receives at its far end.
+async fn batches<B: Batch>(
+    make: impl FnOnce(OwnedReadHalf) -> B,
+) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let (near, far) = pair().await;
+    let (far_in, mut far_out) = far.into_split();
+    let mut batch = make(far_in);
+    tokio::spawn(async move {
+        let mut left = BATCH_LEN;
+        loop {
+            match batch.read().await {
+                0 => break,
+                len => left -= len,
+            }
+            if left == 0 {
+                left = BATCH_LEN;
+                far_out.write_all(&[1]).await.expect("it is taken");
+            }
+        }
+    });
+    near.into_split()
+}
+
+/// Messages in one batch of [`one_way`], and their bytes.
+const BATCH: usize = 100_000;
+const BATCH_LEN: usize = BATCH * (SMALL + PRELUDE_LEN);
+
+/// Many small messages, one after the other, and one byte as the answer to all.
+async fn one_way(rounds: usize) {
+    let reader = |io| CommReader::new(io, Prefix::U64, Limits::HOST);
+    let kept = |io| Kept {
+        comm: reader(io),
+        buffer: vec![1; SMALL],
+    };
+    let (mut raw_in, mut raw_out) = batches(|io| RawBatch(io, vec![1; 64 << 10])).await;
+    let (mut kept_in, kept_out) = batches(kept).await;
+    let (mut fresh_in, fresh_out) = batches(|io| Fresh(reader(io))).await;
+    let mut kept_out = CommWriter::new(kept_out, Prefix::U64);
+    let mut fresh_out = CommWriter::new(fresh_out, Prefix::U64);
+    let payload = [7; SMALL];
+    let chunk = vec![7; 64 << 10];
+    let mut answer = [0];
+    let mut base = Vec::new();
+    let mut ratios = [Vec::new(), Vec::new()];
+    for round in 0..=rounds {
+        let start = Instant::now();
+        let mut left = BATCH_LEN;
+        while left != 0 {
+            let len = left.min(chunk.len());
+            raw_out.write_all(&chunk[..len]).await.expect("it is taken");
+            left -= len;
+        }
+        raw_in.read_exact(&mut answer).await.expect("an answer");
+        let floor = start.elapsed().as_secs_f64();
+        if round != 0 {
+            base.push(floor / BATCH as f64);
+        }
+        let lanes = [
+            (&mut kept_in, &mut kept_out),
+            (&mut fresh_in, &mut fresh_out),
+        ];
+        for ((near_in, near_out), ratios) in lanes.into_iter().zip(&mut ratios) {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                near_out
+                    .feed_message(&[payload])
+                    .await
+                    .expect("it is taken");
+            }
+            near_out.flush().await.expect("it is taken");
+            near_in.read_exact(&mut answer).await.expect("an answer");
+            if round != 0 {
+                ratios.push(start.elapsed().as_secs_f64() / floor);
+            }
+        }
+    }
+    let (base, ..) = median(base);
+    println!(
+        "{BATCH} messages of {SMALL} bytes, one way: raw tokio takes {:.3} us each, in writes \
+         of 64 KiB",
+        base * 1e6
+    );
+    let names = [
+        "ours, into a buffer that is kept",
+        "ours, into fresh memory",
+    ];
+    for (name, ratios) in names.iter().zip(ratios) {
+        let (middle, least, most) = median(ratios);
+        println!("  {name:34} {middle:5.2}   ({least:.2} to {most:.2})");
+    }
+}
+
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -267,7 +399,16 @@ fn main() {
         .expect("a runtime");
     println!("time as a multiple of raw tokio's: median (least to most)");
     runtime.block_on(async {
-        race("one message of 64 MiB", LARGE, 31).await;
-        race("one message of 100 bytes and an answer", SMALL, 5001).await;
+        let only = std::env::args().nth(1).unwrap_or_default();
+        if !only.starts_with("one") {
+            race("one message of 64 MiB", LARGE, 31).await;
+            race("one message of 100 bytes and an answer", SMALL, 5001).await;
+        }
+        one_way(
+            std::env::args()
+                .nth(2)
+                .map_or(101, |rounds| rounds.parse().expect("a number")),
+        )
+        .await;
     });
 }

@@ -12,7 +12,7 @@ use wire::message::Layout;
 use wire::msgpack::Writer;
 
 use crate::address::same_host;
-use crate::{Address, Closed, CommError, CommReader, CommWriter, Frames, Phase};
+use crate::{Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase};
 
 /// How comms are made.
 ///
@@ -44,6 +44,9 @@ pub struct Options {
     pub limits: Limits,
     /// Which form of the wire to use.
     pub wire: Wire,
+    /// Where large frames get their memory, instead of from the system each
+    /// time.
+    pub pool: Option<BufferPool>,
     /// Certificates and keys for `tls://` addresses.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::tls::Tls>,
@@ -51,7 +54,7 @@ pub struct Options {
 
 impl Default for Options {
     /// 30 seconds for each of connection and handshake, retries, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no TLS.
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no pool, no TLS.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
@@ -60,6 +63,7 @@ impl Default for Options {
             compression: None,
             limits: Limits::HOST,
             wire: Wire::Auto,
+            pool: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -354,6 +358,7 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         layout,
     };
     reader.restart(found, options.limits);
+    reader.set_pool(options.pool.clone());
     Ok((reader, writer, agreement))
 }
 

@@ -5,11 +5,11 @@ use core::ops::Deref;
 use std::io;
 
 use bytes::Bytes;
-use memmap2::MmapMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use wire::frame::Prelude;
 
-use crate::CommError;
+use crate::pool::Pages;
+use crate::{BufferPool, CommError};
 
 /// Frames of this many bytes and more get memory of their own; smaller ones of
 /// one message share an allocation.
@@ -40,7 +40,7 @@ const MAPPED_RATIO: usize = 1 << 10;
 /// Each frame is a [`Bytes`]: cloning one is cheap, and a clone lives on when
 /// the message is gone. Small frames share one allocation, a frame of 64 KiB
 /// or more has its own, one of 4 MiB or more in pages that go back to the
-/// system when the last clone is gone.
+/// system, or to the [`BufferPool`], when the last clone is gone.
 ///
 /// ```
 /// # fn read(frames: daskwire_tcp::Frames) {
@@ -57,6 +57,22 @@ impl Frames {
     /// The frames, each of which is an `AsRef<[u8]>`.
     pub fn as_slices(&self) -> &[Bytes] {
         &self.0
+    }
+
+    /// The frames of a whole message without large ones, which lie side by side
+    /// in `bytes`. `None` if it has large ones.
+    pub(crate) fn copy(prelude: Prelude<'_>, bytes: &[u8]) -> Option<Self> {
+        if prelude.lengths().any(|len| len >= OWN as u64) {
+            return None;
+        }
+        let mut shared = Bytes::copy_from_slice(bytes);
+        let last = prelude.frame_count().checked_sub(1)?;
+        let mut frames = Vec::with_capacity(last + 1);
+        for len in prelude.lengths().take(last) {
+            frames.push(shared.split_to(usize::try_from(len).ok()?));
+        }
+        frames.push(shared);
+        Some(Self(frames))
     }
 
     /// The frames as a vector.
@@ -109,22 +125,35 @@ impl fmt::Debug for Frames {
 #[derive(Debug)]
 enum Own {
     Heap(Vec<u8>),
-    Mapped { pages: MmapMut, filled: usize },
+    Mapped { pages: Pages, filled: usize },
 }
 
 impl Own {
-    fn room(&mut self, len: usize, wanted: usize) -> Result<Room<'_>, CommError> {
+    /// Memory that was used before, if there is some, or none yet.
+    fn new(len: usize, pool: Option<&BufferPool>) -> Self {
+        let used = pool.filter(|_| len >= MAPPED);
+        match used.and_then(|pool| pool.take(len)) {
+            Some(pages) => Self::Mapped { pages, filled: 0 },
+            None => Self::Heap(Vec::new()),
+        }
+    }
+
+    fn room(
+        &mut self,
+        len: usize,
+        wanted: usize,
+        pool: Option<&BufferPool>,
+    ) -> Result<Room<'_>, CommError> {
         let (arrived, has_room) = match self {
             Self::Heap(bytes) => (&bytes[..], bytes.len() < MAPPED_AFTER || len < MAPPED),
             Self::Mapped { pages, filled } => (&pages[..*filled], *filled < pages.len()),
         };
         if !has_room {
             let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
-            let mut pages =
-                MmapMut::map_anon(target).map_err(|_| CommError::OutOfMemory { len: target })?;
-            // A wish: without huge pages it is just slower.
-            #[cfg(target_os = "linux")]
-            let _ = pages.advise(memmap2::Advice::HugePage);
+            // What is not all of the frame is not for another one either.
+            let pool = pool.filter(|_| target == len);
+            let mut pages = Pages::new(target, pool.cloned())
+                .map_err(|_| CommError::OutOfMemory { len: target })?;
             let filled = arrived.len();
             pages[..filled].copy_from_slice(arrived);
             *self = Self::Mapped { pages, filled };
@@ -153,7 +182,7 @@ pub(crate) enum Room<'r> {
     Heap(&'r mut Vec<u8>),
     /// From `filled` on, where there is some room.
     Mapped {
-        pages: &'r mut MmapMut,
+        pages: &'r mut Pages,
         filled: &'r mut usize,
     },
 }
@@ -226,6 +255,8 @@ pub(crate) struct Arriving {
     own: Vec<Own>,
     /// Which frame the last of `own` is.
     own_index: Option<usize>,
+    /// Where large frames come from and go back to.
+    pool: Option<BufferPool>,
 }
 
 impl Arriving {
@@ -235,7 +266,12 @@ impl Arriving {
             shared_len: None,
             own: Vec::new(),
             own_index: None,
+            pool: None,
         }
+    }
+
+    pub(crate) fn set_pool(&mut self, pool: Option<BufferPool>) {
+        self.pool = pool;
     }
 
     /// Where the next bytes of frame `index` go, with room for `wanted` bytes,
@@ -262,17 +298,19 @@ impl Arriving {
         }
         if self.own_index != Some(index) {
             self.own_index = Some(index);
-            self.own.push(Own::Heap(Vec::new()));
+            self.own.push(Own::new(len, self.pool.as_ref()));
         }
         // There is one: the lines above push the first.
         let last = self.own.len() - 1;
-        self.own[last].room(len, wanted)
+        self.own[last].room(len, wanted, self.pool.as_ref())
     }
 
     /// The frames, once all of them have arrived.
-    pub(crate) fn finish(self, prelude: Prelude<'_>) -> Frames {
-        let mut shared = Bytes::from(self.shared);
-        let mut own = self.own.into_iter();
+    pub(crate) fn take(&mut self, prelude: Prelude<'_>) -> Frames {
+        let this = core::mem::replace(self, Self::new());
+        self.pool = this.pool;
+        let mut shared = Bytes::from(this.shared);
+        let mut own = this.own.into_iter();
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
             Ok(len) if len < OWN => shared.split_to(len),

@@ -69,6 +69,7 @@ mod frames;
 mod inproc;
 mod linger;
 mod net;
+mod pool;
 mod reader;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -79,6 +80,7 @@ pub use comm::{Agreement, Comm, Connection, Options, ReadHalf, Role, Wire, Write
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use net::{Incoming, Listener, connect, connect_bytes};
+pub use pool::BufferPool;
 pub use reader::CommReader;
 pub use writer::CommWriter;
 

@@ -4,10 +4,10 @@ use core::fmt;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use wire::Limits;
-use wire::frame::{FrameBuffers, FrameDecoder, Prefix, Prelude, Wanted};
+use wire::frame::{Envelope, FrameBuffers, FrameDecoder, Prefix, Prelude, Wanted};
 
 use crate::frames::{Arriving, Frames};
-use crate::{Closed, CommError, ReadHalf};
+use crate::{BufferPool, Closed, CommError, ReadHalf};
 
 /// Read ahead at first, in bytes: most messages are smaller, and thousands of
 /// comms may be idle with a buffer each.
@@ -53,6 +53,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
+    /// Takes the memory for large frames from this pool from now on.
+    pub fn set_pool(&mut self, pool: Option<BufferPool>) {
+        self.arriving.set_pool(pool);
+    }
+
     /// Reads the next message. `None` when the peer has closed the connection
     /// between two messages.
     ///
@@ -93,6 +98,9 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                             Err(self.truncated())
                         };
                     }
+                    if let Some(frames) = self.take_whole() {
+                        return Ok(Some(frames));
+                    }
                     let mut frames = NoFrames;
                     let space = self.decoder.space(&mut frames)?;
                     let count = self.input.take_into(space);
@@ -129,12 +137,25 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
+    /// A message all of which was read ahead, without large frames. Most are
+    /// like that. Anything amiss is for the decoder to tell.
+    fn take_whole(&mut self) -> Option<Frames> {
+        if !self.decoder.is_idle() {
+            return None;
+        }
+        let envelope = Envelope::parse(self.input.bytes(), self.prefix, &self.limits).ok()?;
+        let frames = Frames::copy(envelope.prelude, envelope.frames)?;
+        let len = usize::try_from(envelope.message_len()).ok()?;
+        self.input.take(len);
+        Some(frames)
+    }
+
     fn finish(&mut self) -> Result<Frames, CommError> {
         let Some(prelude) = self.decoder.prelude() else {
             return Err(Closed::Earlier.into());
         };
         let frame_count = prelude.frame_count();
-        let frames = core::mem::replace(&mut self.arriving, Arriving::new()).finish(prelude);
+        let frames = self.arriving.take(prelude);
         if frame_count > KEPT_FRAME_COUNT {
             self.restart(self.prefix, self.limits);
         } else {
@@ -234,13 +255,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         frames: &mut B,
     ) -> Result<Option<usize>, CommError> {
         loop {
+            if !self.input.is_empty() {
+                let count = self.decoder.push(self.input.bytes(), frames)?;
+                self.input.take(count);
+            }
             let space = self.decoder.space(frames)?;
             if space.is_empty() {
                 return Ok(self.decoder.prelude().map(|prelude| prelude.frame_count()));
             }
-            let count = if !self.input.is_empty() {
-                self.input.take_into(space)
-            } else if space.len() < self.input.capacity {
+            let count = if space.len() < self.input.capacity {
                 if !self.input.fill(&mut self.io).await? {
                     return if self.decoder.is_idle() {
                         Ok(None)

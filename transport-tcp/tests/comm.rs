@@ -9,8 +9,8 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
 use daskwire_tcp::{
-    Address, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Listener, Options, Phase,
-    Role, Wire, connect,
+    Address, BufferPool, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Listener, Options,
+    Phase, Role, Wire, connect,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -914,4 +914,44 @@ async fn a_socket_that_was_left_behind_is_no_obstacle() {
     std::fs::write(&path, "mine").unwrap();
     assert!(Listener::bind(&address, Options::default()).await.is_err());
     std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test]
+async fn large_frames_use_the_memory_of_a_pool_again() {
+    let pool = BufferPool::new(64 << 20);
+    let options = Options {
+        pool: Some(pool.clone()),
+        ..Options::default()
+    };
+    let (listener, address) = listen("127.0.0.1", options).await;
+    let near = tokio::spawn(async move {
+        let mut comm = connect(&address, &Options::default()).await.unwrap();
+        for byte in 0..6_u8 {
+            let large = vec![byte; (8 << 20) - usize::from(byte)];
+            comm.write_message(&[b"small", &large[..]]).await.unwrap();
+        }
+        comm.close().await.unwrap();
+    });
+    let mut comm = listener.accept().await.unwrap().handshake().await.unwrap();
+    let mut kept = Vec::new();
+    let mut places = Vec::new();
+    for byte in 0..6_u8 {
+        let frames = comm.read_message().await.unwrap().unwrap();
+        let large = frames[1].clone();
+        assert_eq!(large.len(), (8 << 20) - usize::from(byte));
+        assert!(large.iter().all(|there| *there == byte));
+        places.push(large.as_ptr() as usize);
+        if byte == 2 {
+            kept.push(large);
+        }
+    }
+    near.await.unwrap();
+    // The first is used again and again, until somebody keeps it.
+    assert_eq!(places[..3], [places[0]; 3]);
+    assert_ne!(places[3], places[0]);
+    assert_eq!(places[3..], [places[3]; 3]);
+    assert!(kept[0].iter().all(|there| *there == 2));
+    assert_eq!(pool.kept_len(), (8 << 20) - 3);
+    drop(kept);
+    assert_eq!(pool.kept_len(), (16 << 20) - 3);
 }

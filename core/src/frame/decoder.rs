@@ -232,7 +232,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         B: FrameBuffers + ?Sized,
     {
         self.wanted()?;
-        let mut rest = input;
+        let mut rest = self.take_prelude(input).unwrap_or(input);
         while !rest.is_empty() {
             let space = match self.space(frames) {
                 Ok(space) => space,
@@ -254,6 +254,32 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             self.advance(len)?;
         }
         Ok(input.len().wrapping_sub(rest.len()))
+    }
+
+    /// Takes a prelude that is there as a whole, and returns what is behind it.
+    /// `None` if it is not, or anything is amiss, of which the slow way tells.
+    fn take_prelude<'i>(&mut self, input: &'i [u8]) -> Option<&'i [u8]> {
+        if !self.is_idle() {
+            return None;
+        }
+        let (head, behind) = input.split_at_checked(self.prefix.head_len())?;
+        let mut checker = Checker::new(self.prefix, head, &self.limits).ok()?;
+        let (bytes, rest) = behind.split_at_checked(checker.lengths_len().ok()?)?;
+        let (lengths, _) = bytes.as_chunks();
+        checker.lengths(lengths, &self.limits).ok()?;
+        checker.finish().ok()?;
+        let mut at = 0_usize;
+        while let Some(missing) = bytes.get(at..).filter(|missing| !missing.is_empty()) {
+            let space = self.storage.space(at, bytes.len())?;
+            let len = space.len().min(missing.len());
+            if len == 0 {
+                return None;
+            }
+            space.get_mut(..len)?.copy_from_slice(missing.get(..len)?);
+            at = at.wrapping_add(len);
+        }
+        self.state = self.frame(checker, 0, 0);
+        Some(rest)
     }
 
     /// The lengths of the frames, once all of them have arrived and passed.
