@@ -1,57 +1,15 @@
 //! The battery that every transport must pass, over QUIC.
 
-use std::path::Path;
+use daskwire_tcp::conformance::{battery, peers_that_die_are_noticed};
 
-use daskwire_quic::{Address, Endpoint, Options, QuicOptions, Tls};
-use daskwire_tcp::conformance::{Transport, battery};
-use daskwire_tcp::tls::TlsSettings;
-use daskwire_tcp::{CommReader, CommWriter};
-
-/// Comms between two endpoints, on one connection.
-struct Quic {
-    near: Endpoint,
-    far: Endpoint,
-    address: Address,
-}
-
-impl Quic {
-    async fn new(address: &str) -> Self {
-        // One certificate for all, which is its own authority.
-        let pem = "../transport-tcp/tests/tls/self-signed.pem";
-        let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
-        let settings = TlsSettings::new(&*pem, &*pem);
-        let tls = Tls::from(&settings.build().expect("a certificate and its key"));
-        let address = address.parse().expect("an address");
-        let (options, quic) = (Options::default(), QuicOptions::default());
-        let far = Endpoint::bind(&address, &tls, options, quic.clone()).await;
-        let far = far.expect("it can be listened on");
-        let client = tls.client.expect("it has both sides");
-        let near = Endpoint::client(client, quic).expect("a socket");
-        let address = far.local_address().expect("it is bound");
-        Self { near, far, address }
-    }
-}
-
-impl Transport for Quic {
-    type Reader = CommReader;
-    type Writer = CommWriter;
-
-    async fn pair(&self) -> [(CommReader, CommWriter); 2] {
-        let options = Options::default();
-        let far = async { self.far.accept().await?.handshake().await };
-        let (near, far) = tokio::join!(self.near.connect(&self.address, &options), far);
-        [near, far].map(|comm| comm.expect("a comm").split())
-    }
-
-    fn comm_count(&self) -> usize {
-        2000
-    }
-}
+mod support;
+use support::Quic;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn quic_over_ipv4() {
     let quic = Quic::new("quic://127.0.0.1:0").await;
     battery(&quic).await;
+    peers_that_die_are_noticed(&quic, 1000).await;
     assert_eq!(quic.near.connection_count(), 1, "one for all comms");
 }
 

@@ -1,0 +1,16 @@
+//! Two thousand comms at the same time, and what is left of them.
+//!
+//! Memory and open files are those of the process, so this is its only test.
+#![cfg(target_os = "linux")]
+
+use daskwire_tcp::conformance::nothing_is_left_of_many_comms;
+
+mod support;
+use support::Quic;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_two_thousand_comms() {
+    let quic = Quic::new("quic://127.0.0.1:0").await;
+    nothing_is_left_of_many_comms(&quic, 2000).await;
+    assert!(quic.near.connection_count() <= 1, "one for all comms");
+}

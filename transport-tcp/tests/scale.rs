@@ -1,0 +1,26 @@
+//! Two thousand comms at the same time, and what is left of them.
+//!
+//! Memory and open files are those of the process, so this is its only test.
+#![cfg(target_os = "linux")]
+
+use daskwire_tcp::Options;
+use daskwire_tcp::conformance::nothing_is_left_of_many_comms;
+
+mod support;
+use support::Scheme;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_two_thousand_comms_of_any_scheme() {
+    let path = std::env::temp_dir().join(format!("daskwire-scale-{}.sock", std::process::id()));
+    let unix = format!("unix://{}", path.display());
+    for (address, options) in [
+        ("tcp://127.0.0.1:0", Options::default()),
+        (&*unix, Options::default()),
+        ("inproc://scale", Options::default()),
+        #[cfg(feature = "ring")]
+        ("tls://127.0.0.1:0", support::with_tls()),
+    ] {
+        let scheme = Scheme::with_options(address, options).await;
+        nothing_is_left_of_many_comms(&scheme, 2000).await;
+    }
+}
