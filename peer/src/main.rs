@@ -427,7 +427,44 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             Err(error) => eprintln!("daskwire: {peer} is cut off: {error}"),
         };
         let options = daskwire_peer::relay::Options::default();
-        let served = daskwire_peer::relay::serve(&listener, connector, &connect, options, told);
-        served.await.map_err(|error| error.to_string())
+        let stop = asked_to_stop()?;
+        let serving = Arc::clone(&connector);
+        let served =
+            daskwire_peer::relay::serve(&listener, serving, &connect, options, told, stop);
+        let outcome = served.await.map_err(|error| error.to_string());
+        // Peers learn of it now, not when they have waited long enough.
+        let closing = async { tokio::join!(listener.close(), connector.close()) };
+        let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
+        outcome
+    })
+}
+
+/// Waits until somebody wants this process to end: by Control-C, or by the
+/// signal that service managers send.
+fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
+    #[cfg(unix)]
+    let asked = {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+    };
+    #[cfg(not(unix))]
+    let asked = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // Then the system ends the process itself.
+            std::future::pending::<()>().await;
+        }
+    };
+    Ok(async {
+        asked.await;
+        eprintln!("daskwire: asked to stop; all connections end");
     })
 }

@@ -151,6 +151,16 @@ impl Listener {
         }))
     }
 
+    /// Listens no more, and waits until everything has arrived that went over
+    /// connections which several comms share.
+    pub async fn close(&self) {
+        match &self.0 {
+            // It ends when it is dropped.
+            Socket::Stream(_) => {}
+            Socket::Quic(endpoint) => endpoint.close().await,
+        }
+    }
+
     /// Where it listens, with the port that it got.
     ///
     /// # Errors

@@ -18,8 +18,10 @@ use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::detect_prefix;
 use daskwire_tcp::{Address, CommError};
 
-use crate::net::{Connector, Listener};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::task::JoinSet;
+
+use crate::net::{Connector, Listener};
 
 /// Bytes that are under way at once in each direction.
 const CHUNK: usize = 256 << 10;
@@ -173,6 +175,8 @@ impl<E: Into<RelayError>> From<E> for End {
 /// Accepts connections until the listener fails, and for each makes one to
 /// `to` and passes on what comes, both ways. `told` hears of every end.
 ///
+/// That goes on until `stop` is ready: then all connections are cut off.
+///
 /// # Errors
 ///
 /// What made listening impossible. Connections that fail are told of, and end.
@@ -182,10 +186,21 @@ pub async fn serve(
     to: &Address,
     options: Options,
     told: impl Fn(&Address, Result<(Passed, Passed), RelayError>) + Send + Sync + 'static,
+    stop: impl Future<Output = ()>,
 ) -> Result<(), CommError> {
     let told = Arc::new(told);
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
     loop {
-        let incoming = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = &mut stop => {
+                connections.shutdown().await;
+                return Ok(());
+            }
+        };
+        let incoming = match accepted {
             Ok(incoming) => incoming,
             // Mostly too many open files, which passes.
             Err(CommError::Io(error)) if error.kind() != io::ErrorKind::NotConnected => {
@@ -195,7 +210,7 @@ pub async fn serve(
             Err(error) => return Err(error),
         };
         let (connector, to, told) = (Arc::clone(&connector), to.clone(), Arc::clone(&told));
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let mut from = to.clone();
             let outcome = async {
                 let near = incoming.bytes().await?;

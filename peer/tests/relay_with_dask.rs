@@ -2,58 +2,10 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use support::relay::{Relay, certificate};
 use support::{Environment, Peer};
-
-/// A relay, as the command.
-struct Relay {
-    process: Child,
-    address: String,
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Relay {
-    fn start(listen: &str, connect: &str) -> Self {
-        // One certificate for all, which is its own authority.
-        let pem = "../transport-tcp/tests/tls/self-signed.pem";
-        let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
-        let mut process = Command::new(env!("CARGO_BIN_EXE_daskwire"))
-            .args(["relay", "--listen", listen, "--connect", connect])
-            .arg("--tls-ca-file")
-            .arg(&pem)
-            .arg("--tls-cert")
-            .arg(&pem)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the command runs");
-        let mut said = BufReader::new(process.stderr.take().expect("a pipe"));
-        let mut first = String::new();
-        said.read_line(&mut first).expect("text");
-        let address = first
-            .strip_prefix("daskwire: passing on from ")
-            .and_then(|rest| rest.split_once(" to "))
-            .unwrap_or_else(|| panic!("the relay says: {first}"))
-            .0
-            .to_owned();
-        // Somebody has to read what else it says.
-        std::thread::spawn(move || {
-            for line in said.lines().map_while(Result::ok) {
-                println!("{line}");
-            }
-        });
-        Self { process, address }
-    }
-}
 
 #[test]
 fn a_client_submits_and_gathers_through_two_relays_over_quic() {
@@ -66,8 +18,7 @@ fn a_client_submits_and_gathers_through_two_relays_over_quic() {
     assert_eq!(client.address(), "5050");
 
     // Our own question goes over QUIC too.
-    let pem = "../transport-tcp/tests/tls/self-signed.pem";
-    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let pem = certificate();
     let output = Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["identity", &inner.address])
         .arg("--tls-ca-file")

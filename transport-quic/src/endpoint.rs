@@ -399,6 +399,10 @@ impl Endpoint {
         for live in &lives {
             live.drained().await;
         }
+        // The end of a connection is said once, and lost where the peer's socket
+        // is full. The end of a stream is said until it is acknowledged.
+        let patience = lives.iter().filter_map(|live| live.reset_time()).max();
+        tokio::time::sleep(patience.unwrap_or_default()).await;
         // Once more: there may be new ones from handshakes that were under way.
         for live in self.lives.all() {
             live.close();

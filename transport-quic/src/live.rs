@@ -71,6 +71,16 @@ impl Live {
         })
     }
 
+    /// How long it takes, when comms were dropped in the middle, until the peer
+    /// has been told often enough to know.
+    pub(crate) fn reset_time(&self) -> Option<Duration> {
+        const LEAST: Duration = Duration::from_millis(50);
+        const MOST: Duration = Duration::from_secs(1);
+        let is_open = self.connection.close_reason().is_none();
+        let was_dropped = self.state.borrow().abandoned;
+        (is_open && was_dropped).then(|| (self.connection.rtt() * 6).clamp(LEAST, MOST))
+    }
+
     /// Takes no new comms; those that there are go on.
     pub(crate) fn retire(&self) {
         self.state.send_if_modified(|state| {

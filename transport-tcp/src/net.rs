@@ -70,6 +70,12 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
         match tokio::time::timeout_at(until, Stream::connect(address, options)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(Attempt::Fatal(error))) => return Err(error),
+            Ok(Err(Attempt::Failed(error))) if is_lasting(&error) => {
+                return Err(CommError::Connect {
+                    address: address.clone(),
+                    error,
+                });
+            }
             Ok(Err(Attempt::Failed(error))) => last = Some(error),
             Err(_) => last = None,
         }
@@ -89,6 +95,14 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
         tokio::time::sleep(jitter(backoff.min(left))).await;
         backoff = backoff.saturating_mul(2);
     }
+}
+
+/// Whether another attempt would meet the same.
+fn is_lasting(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported
+    )
 }
 
 /// A time from now. More than a lifetime is a lifetime.
@@ -262,13 +276,35 @@ enum Socket {
 /// The file of a Unix socket, which is there as long as somebody listens.
 #[cfg(unix)]
 #[derive(Debug)]
-struct UnixPath(Address);
+struct UnixPath {
+    address: Address,
+    /// Which file it is, should another one take its place.
+    file: Option<(u64, u64)>,
+}
+
+#[cfg(unix)]
+impl UnixPath {
+    fn new(address: &Address) -> Self {
+        Self {
+            file: Self::file(address),
+            address: address.clone(),
+        }
+    }
+
+    fn file(address: &Address) -> Option<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::symlink_metadata(address.path()).ok()?;
+        Some((file.dev(), file.ino()))
+    }
+}
 
 #[cfg(unix)]
 impl Drop for UnixPath {
     fn drop(&mut self) {
-        // If it is gone already that is just as well.
-        let _ = std::fs::remove_file(self.0.path());
+        if self.file.is_some() && self.file == Self::file(&self.address) {
+            // If it is gone by now that is just as well.
+            let _ = std::fs::remove_file(self.address.path());
+        }
     }
 }
 
@@ -297,7 +333,7 @@ impl Listener {
             #[cfg(unix)]
             Scheme::Unix => {
                 let socket = bind_unix(address.path()).await.map_err(failed)?;
-                Socket::Unix(socket, UnixPath(address.clone()))
+                Socket::Unix(socket, UnixPath::new(address))
             }
             Scheme::Inproc => Socket::Inproc(InprocListener::bind(address).map_err(failed)?),
             scheme => return Err(CommError::Scheme { scheme }),
@@ -326,7 +362,7 @@ impl Listener {
                 Stream::Tls(stream, tls.clone(), Address::new(Scheme::Tls, peer))
             }
             #[cfg(unix)]
-            Socket::Unix(socket, UnixPath(address)) => {
+            Socket::Unix(socket, UnixPath { address, .. }) => {
                 let (stream, _) = socket.accept().await.map_err(CommError::Io)?;
                 Stream::Unix(stream, address.clone())
             }
@@ -351,7 +387,7 @@ impl Listener {
                 Address::new(Scheme::Tls, socket.local_addr().map_err(CommError::Io)?)
             }
             #[cfg(unix)]
-            Socket::Unix(_, UnixPath(address)) => address.clone(),
+            Socket::Unix(_, UnixPath { address, .. }) => address.clone(),
             Socket::Inproc(socket) => socket.address().clone(),
         })
     }

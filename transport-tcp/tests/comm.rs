@@ -897,6 +897,16 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
 
 #[cfg(unix)]
 #[tokio::test]
+async fn what_will_never_do_is_not_tried_again() {
+    let long = format!("unix:///{}", "x".repeat(300)).parse().unwrap();
+    let options = Options::default();
+    let once = tokio::time::timeout(Duration::from_secs(5), connect(&long, &options));
+    let error = once.await.expect("it is not tried again").unwrap_err();
+    assert!(error.to_string().contains("xxx"), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
 async fn a_socket_that_was_left_behind_is_no_obstacle() {
     let path = std::env::temp_dir().join(format!("daskwire-left-{}.sock", std::process::id()));
     let address: Address = format!("unix://{}", path.display()).parse().unwrap();
@@ -909,6 +919,14 @@ async fn a_socket_that_was_left_behind_is_no_obstacle() {
         .unwrap_err();
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     drop(listener);
+    assert!(!path.exists());
+    // One that took its place stays.
+    let listener = Listener::bind(&address, Options::default()).await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let other = Listener::bind(&address, Options::default()).await.unwrap();
+    drop(listener);
+    assert!(path.exists());
+    drop(other);
     assert!(!path.exists());
     // Nor is a file overwritten that is no socket.
     std::fs::write(&path, "mine").unwrap();

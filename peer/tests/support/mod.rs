@@ -33,6 +33,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+pub mod relay;
+
 /// Which release of `distributed` to have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Environment {

@@ -1,0 +1,153 @@
+//! What peers notice when a process ends, politely or by `kill -9`.
+#![cfg(unix)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use daskwire_peer::net::{Connector, Listener};
+use daskwire_quic::QuicOptions;
+use daskwire_tcp::tls::TlsSettings;
+use daskwire_tcp::{Address, Comm, CommError, Options};
+use support::relay::{Relay, certificate};
+
+/// Bytes of each message.
+const LEN: usize = 1 << 20;
+
+fn options() -> Options {
+    let pem = certificate();
+    Options {
+        tls: Some(
+            TlsSettings::new(&*pem, &*pem)
+                .build()
+                .expect("a certificate"),
+        ),
+        ..Options::default()
+    }
+}
+
+fn quic() -> QuicOptions {
+    QuicOptions {
+        idle_timeout: Duration::from_secs(3),
+        keep_alive: Some(Duration::from_secs(1)),
+        ..QuicOptions::default()
+    }
+}
+
+/// Somebody who sends messages of 1 MiB without end to whoever asks.
+async fn talker() -> Address {
+    let any = "tcp://127.0.0.1:0".parse().expect("an address");
+    let listener = Listener::bind(&any, Options::default())
+        .await
+        .expect("a port");
+    let address = listener.local_address().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok(incoming) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut comm = incoming.handshake().await?;
+                let frame = vec![7; LEN];
+                loop {
+                    comm.write_message(&[&frame]).await?;
+                }
+                #[allow(unreachable_code, reason = "for the type")]
+                Ok::<_, CommError>(())
+            });
+        }
+    });
+    address
+}
+
+/// A comm to the talker through a relay that listens at `listen`.
+async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Connector, Comm) {
+    let relay = Relay::start(listen, &talker.to_string());
+    let connector = Connector::with_quic(options(), quic());
+    let address = relay.address.parse().expect("an address");
+    let comm = connector.connect(&address).await.expect("a comm");
+    (relay, connector, comm)
+}
+
+/// Reads until the comm ends, and says how long that took from `since` on.
+async fn read_to_the_end(comm: &mut Comm, since: Instant) -> Duration {
+    loop {
+        match comm.read_message().await {
+            Ok(Some(frames)) => assert_eq!((frames.len(), frames[0].len()), (1, LEN)),
+            Ok(None) => return since.elapsed(),
+            Err(error) => {
+                assert!(error.is_closed(), "{error}");
+                return since.elapsed();
+            }
+        }
+    }
+}
+
+fn unix(name: &str) -> String {
+    let file = format!("daskwire-{name}-{}.sock", std::process::id());
+    format!("unix://{}", std::env::temp_dir().join(file).display())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_killed_is_noticed() {
+    let talker = talker().await;
+    let unix = unix("killed");
+    for (listen, rounds, at_most) in [
+        ("tcp://127.0.0.1:0", 10, Duration::from_secs(1)),
+        ("tls://127.0.0.1:0", 10, Duration::from_secs(1)),
+        (&*unix, 10, Duration::from_secs(1)),
+        // Nobody speaks for a process that is gone: its silence is noticed.
+        ("quic://127.0.0.1:0", 3, Duration::from_secs(6)),
+    ] {
+        for round in 0..rounds {
+            let (mut relay, _connector, mut comm) = through_a_relay(&talker, listen).await;
+            let killing = async {
+                tokio::time::sleep(Duration::from_millis(3 + 7 * round)).await;
+                relay.signal("KILL");
+                Instant::now()
+            };
+            // What was received before it was killed takes its time to be read.
+            let reading = read_to_the_end(&mut comm, Instant::now());
+            let (killed, end) = tokio::time::timeout(Duration::from_secs(30), async {
+                tokio::join!(killing, async {
+                    reading.await;
+                    Instant::now()
+                })
+            })
+            .await
+            .unwrap_or_else(|_| panic!("{listen}: nobody has noticed"));
+            let late = end.saturating_duration_since(killed);
+            assert!(late <= at_most, "{listen}: noticed after {late:?}");
+            assert!(!relay.wait().success());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_is_asked_to_stop_says_so_to_its_peers() {
+    let talker = talker().await;
+    let unix = unix("stopped");
+    for listen in [
+        "tcp://127.0.0.1:0",
+        "tls://127.0.0.1:0",
+        &unix,
+        "quic://127.0.0.1:0",
+    ] {
+        for signal in ["TERM", "INT"] {
+            let (mut relay, _connector, mut comm) = through_a_relay(&talker, listen).await;
+            assert!(comm.read_message().await.expect("a message").is_some());
+            relay.signal(signal);
+            let asked = Instant::now();
+            let reading = read_to_the_end(&mut comm, asked);
+            let late = tokio::time::timeout(Duration::from_secs(30), reading).await;
+            let late = late.unwrap_or_else(|_| panic!("{listen}: nobody has noticed"));
+            assert!(
+                late < Duration::from_secs(2),
+                "{listen}: noticed after {late:?}"
+            );
+            assert!(relay.wait().success(), "{listen}: {signal}");
+        }
+    }
+    let path = unix.strip_prefix("unix://").expect("its scheme");
+    assert!(
+        !std::path::Path::new(path).exists(),
+        "the socket is left behind"
+    );
+}

@@ -1,0 +1,71 @@
+//! The command `daskwire relay` as a process.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A relay, as the command.
+pub struct Relay {
+    process: Child,
+    /// Where it listens.
+    pub address: String,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Relay {
+    pub fn start(listen: &str, connect: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+        command.args(["relay", "--listen", listen, "--connect", connect]);
+        let is_encrypted =
+            |address: &str| address.starts_with("tls:") || address.starts_with("quic:");
+        if is_encrypted(listen) || is_encrypted(connect) {
+            command.arg("--tls-ca-file").arg(certificate());
+            command.arg("--tls-cert").arg(certificate());
+        }
+        let mut process = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command runs");
+        let mut said = BufReader::new(process.stderr.take().expect("a pipe"));
+        let mut first = String::new();
+        said.read_line(&mut first).expect("text");
+        let address = first
+            .strip_prefix("daskwire: passing on from ")
+            .and_then(|rest| rest.split_once(" to "))
+            .unwrap_or_else(|| panic!("the relay says: {first}"))
+            .0
+            .to_owned();
+        // Somebody has to read what else it says.
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                println!("{line}");
+            }
+        });
+        Self { process, address }
+    }
+
+    /// Sends it a signal, by its name without `SIG`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        let outcome = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(outcome.expect("the command kill").success());
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait().expect("it was started")
+    }
+}
+
+/// One certificate for all, which is its own authority.
+pub fn certificate() -> PathBuf {
+    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(pem)
+}
