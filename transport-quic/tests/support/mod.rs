@@ -1,5 +1,7 @@
 //! What several tests need.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::path::Path;
 
 use daskwire_quic::{Address, Endpoint, Options, QuicOptions, Tls};
@@ -16,11 +18,7 @@ pub(crate) struct Quic {
 
 impl Quic {
     pub(crate) async fn new(address: &str) -> Self {
-        // One certificate for all, which is its own authority.
-        let pem = "../transport-tcp/tests/tls/self-signed.pem";
-        let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
-        let settings = TlsSettings::new(&*pem, &*pem);
-        let tls = Tls::from(&settings.build().expect("a certificate and its key"));
+        let tls = tls();
         let address = address.parse().expect("an address");
         let (options, quic) = (Options::default(), QuicOptions::default());
         let far = Endpoint::bind(&address, &tls, options, quic.clone()).await;
@@ -46,4 +44,12 @@ impl Transport for Quic {
     fn comm_count(&self) -> usize {
         2000
     }
+}
+
+/// One certificate for all, which is its own authority.
+pub(crate) fn tls() -> Tls {
+    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let settings = TlsSettings::new(&*pem, &*pem);
+    Tls::from(&settings.build().expect("a certificate and its key"))
 }
