@@ -18,7 +18,7 @@ use daskwire_tcp::tls::rustls::{
     self, AlertDescription, CertificateError, ClientConfig, ServerConfig, SupportedProtocolVersion,
 };
 use daskwire_tcp::tls::{
-    ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, Verifier,
+    ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, TlsVersion, Verifier,
 };
 use daskwire_tcp::{Address, Closed, Comm, CommError, Listener, Options, Phase, Scheme, connect};
 use rcgen::{
@@ -985,6 +985,79 @@ fn what_is_wrong_with_settings_is_said_with_the_file() {
     }
     std::fs::remove_dir_all(&scratch).unwrap();
 }
+
+/// test_min_max_version_*, and the forced cipher of test_tls_listen_connect.
+#[tokio::test]
+async fn versions_and_ciphers_can_be_chosen() {
+    let with = |min, max, ciphers: Option<&str>| {
+        let mut settings = TlsSettings::new(SELF_SIGNED, SELF_SIGNED);
+        (settings.min_version, settings.max_version) = (min, max);
+        settings.ciphers = ciphers.map(Into::into);
+        settings.build().unwrap()
+    };
+    use TlsVersion::{V1_2, V1_3};
+    let any = || with(V1_2, V1_3, None);
+    // The key of this certificate decides which of the suites can be used.
+    let (aes_128, aes_256) = (
+        "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256",
+        "ECDHE-RSA-AES256-GCM-SHA384, ECDHE-ECDSA-AES256-GCM-SHA384",
+    );
+    for (name, tls) in [
+        ("only 1.2", with(V1_2, V1_2, None)),
+        ("only 1.3", with(V1_3, V1_3, None)),
+        ("one cipher", with(V1_2, V1_2, Some(aes_128))),
+        // Those of 1.3 are not chosen from.
+        ("a cipher of 1.2, and 1.3", with(V1_3, V1_3, Some(aes_128))),
+    ] {
+        converse(meet(tls.clone(), any()).await, name).await;
+        converse(meet(any(), tls.clone()).await, name).await;
+        converse(meet(tls.clone(), tls).await, name).await;
+    }
+    for (ours, theirs) in [
+        (with(V1_2, V1_2, None), with(V1_3, V1_3, None)),
+        (
+            with(V1_2, V1_2, Some(aes_128)),
+            with(V1_2, V1_2, Some(aes_256)),
+        ),
+    ] {
+        let (listens, connects) = meet(ours, theirs).await;
+        assert!(matches!(listens, Err(CommError::Tls(_))), "{listens:?}");
+        assert!(matches!(connects, Err(CommError::Tls(_))), "{connects:?}");
+    }
+
+    let mut security = Security::default();
+    security.ca_file = Some(SELF_SIGNED.into());
+    security.client.cert = Some(SELF_SIGNED.into());
+    security.min_version = Some(V1_3);
+    security.max_version = Some(V1_2);
+    let error = security
+        .role(ClusterRole::Client)
+        .unwrap()
+        .build()
+        .unwrap_err();
+    assert!(error.to_string().contains("min-version"), "{error}");
+    security.max_version = None;
+    security.ciphers = Some("ECDHE-RSA-AES128-GCM-SHA256:DES-CBC3-SHA".into());
+    let error = security
+        .role(ClusterRole::Client)
+        .unwrap()
+        .build()
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("\"DES-CBC3-SHA\"") && text.contains(CHACHA),
+        "{text}"
+    );
+    security.ciphers = Some(" : ".into());
+    let error = security
+        .role(ClusterRole::Client)
+        .unwrap()
+        .build()
+        .unwrap_err();
+    assert!(matches!(error.problem(), TlsProblem::NoCipher), "{error}");
+}
+
+const CHACHA: &str = "ECDHE-RSA-CHACHA20-POLY1305";
 
 #[test]
 fn roles_have_settings_of_their_own() {

@@ -68,7 +68,9 @@ use crate::linger::lingering;
 use crate::{Address, Closed, CommError, ReadHalf, Role, WriteHalf};
 
 pub use rustls;
-pub use settings::{ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings};
+pub use settings::{
+    ClusterRole, Pem, RoleSettings, Security, TlsError, TlsProblem, TlsSettings, TlsVersion,
+};
 pub use verifier::Verifier;
 
 /// What comms over TLS need: configurations for both sides of a connection.

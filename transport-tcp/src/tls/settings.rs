@@ -11,7 +11,9 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{
+    CipherSuite, ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+};
 use zeroize::Zeroizing;
 
 use super::x509::{Certificate, Time};
@@ -108,16 +110,67 @@ pub struct TlsSettings {
     pub key: Option<Pem>,
     /// [`Verifier::check_name`]; Dask does not.
     pub check_name: bool,
+    /// `ciphers`: what TLS 1.2 may encrypt with, as OpenSSL names it, separated by
+    /// colons; `None` for all that there is. As with OpenSSL, those of TLS 1.3
+    /// are not chosen from.
+    pub ciphers: Option<String>,
+    /// `min-version`: the oldest version to speak.
+    pub min_version: TlsVersion,
+    /// `max-version`: the newest version to speak. QUIC needs 1.3.
+    pub max_version: TlsVersion,
 }
 
+/// A version of TLS: `1.2` and `1.3` in Dask's configuration, which has no
+/// others either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// TLS 1.2, the oldest.
+    #[default]
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+/// The suites of TLS 1.2 that rustls has, and how OpenSSL names them.
+const CIPHERS: [(&str, CipherSuite); 6] = [
+    (
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    ),
+    (
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    ),
+    (
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ),
+    (
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    ),
+    (
+        "ECDHE-RSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    ),
+    (
+        "ECDHE-RSA-CHACHA20-POLY1305",
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    ),
+];
+
 impl TlsSettings {
-    /// These certificates, with the key in `cert`, and no check of names.
+    /// These certificates, with the key in `cert`, no check of names, and both
+    /// versions of TLS with all ciphers.
     pub fn new(ca_file: impl Into<Pem>, cert: impl Into<Pem>) -> Self {
         Self {
             ca_file: ca_file.into(),
             cert: cert.into(),
             key: None,
             check_name: false,
+            ciphers: None,
+            min_version: TlsVersion::V1_2,
+            max_version: TlsVersion::V1_3,
         }
     }
 
@@ -152,6 +205,11 @@ impl TlsSettings {
     ///
     /// [`TlsError`], which names the file and what to do.
     pub fn build_with_provider(&self, provider: Arc<CryptoProvider>) -> Result<Tls, TlsError> {
+        let versions = self.versions()?;
+        let provider = match &self.ciphers {
+            Some(ciphers) => self.limit(ciphers, &provider)?.into(),
+            None => provider,
+        };
         let now = now();
         let failed = |setting, pem: &Pem| {
             let source = pem.clone();
@@ -179,7 +237,7 @@ impl TlsSettings {
         let in_ca = |error| in_ca(TlsProblem::Config(error));
         let verifier = Arc::new(verifier);
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(rustls::ALL_VERSIONS)
+            .with_protocol_versions(versions)
             .map_err(in_ca.clone())?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
@@ -188,7 +246,7 @@ impl TlsSettings {
         // may have expired since.
         client.resumption = rustls::client::Resumption::disabled();
         let mut server = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(rustls::ALL_VERSIONS)
+            .with_protocol_versions(versions)
             .map_err(in_ca)?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(identity);
@@ -202,6 +260,56 @@ impl TlsSettings {
         };
         tls.authorities = format!("{} (ca-file, {count})", self.ca_file).into();
         Ok(tls)
+    }
+
+    fn versions(&self) -> Result<&'static [&'static SupportedProtocolVersion], TlsError> {
+        static ONLY_1_2: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
+        static ONLY_1_3: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
+        match (self.min_version, self.max_version) {
+            (TlsVersion::V1_2, TlsVersion::V1_3) => Ok(rustls::ALL_VERSIONS),
+            (TlsVersion::V1_2, TlsVersion::V1_2) => Ok(&ONLY_1_2),
+            (TlsVersion::V1_3, TlsVersion::V1_3) => Ok(&ONLY_1_3),
+            (TlsVersion::V1_3, TlsVersion::V1_2) => Err(TlsError {
+                setting: "min-version",
+                source: PathBuf::new().into(),
+                problem: TlsProblem::NoVersion,
+            }),
+        }
+    }
+
+    /// The provider, with no more than these suites of TLS 1.2.
+    fn limit(&self, ciphers: &str, provider: &CryptoProvider) -> Result<CryptoProvider, TlsError> {
+        let failed = |problem| TlsError {
+            setting: "ciphers",
+            source: PathBuf::new().into(),
+            problem,
+        };
+        let mut wanted = Vec::new();
+        // As OpenSSL separates them.
+        for name in ciphers
+            .split([':', ',', ' '])
+            .filter(|name| !name.is_empty())
+        {
+            let known = CIPHERS.iter().find(|(known, _)| *known == name);
+            match known {
+                Some((_, suite)) => wanted.push(*suite),
+                None => return Err(failed(TlsProblem::Cipher { name: name.into() })),
+            }
+        }
+        let (mut suites, modern): (Vec<SupportedCipherSuite>, Vec<_>) = provider
+            .cipher_suites
+            .iter()
+            .partition(|suite| suite.version().version == rustls::ProtocolVersion::TLSv1_2);
+        suites.retain(|suite| wanted.contains(&suite.suite()));
+        if suites.is_empty() {
+            return Err(failed(TlsProblem::NoCipher));
+        }
+        // The first are preferred, as they are named.
+        suites.sort_by_key(|suite| wanted.iter().position(|name| *name == suite.suite()));
+        Ok(CryptoProvider {
+            cipher_suites: modern.into_iter().chain(suites).collect(),
+            ..provider.clone()
+        })
     }
 
     fn read_authorities(
@@ -333,6 +441,12 @@ pub struct Security {
     pub scheduler: RoleSettings,
     /// `distributed.comm.tls.worker`
     pub worker: RoleSettings,
+    /// `distributed.comm.tls.ciphers`: [`TlsSettings::ciphers`].
+    pub ciphers: Option<String>,
+    /// `distributed.comm.tls.min-version`; without it, 1.2.
+    pub min_version: Option<TlsVersion>,
+    /// `distributed.comm.tls.max-version`; without it, 1.3.
+    pub max_version: Option<TlsVersion>,
 }
 
 /// What one role presents.
@@ -387,6 +501,9 @@ impl Security {
         let cert = cert.clone().ok_or_else(|| not_set(role.cert_setting()))?;
         Ok(TlsSettings {
             key: key.clone(),
+            ciphers: self.ciphers.clone(),
+            min_version: self.min_version.unwrap_or(TlsVersion::V1_2),
+            max_version: self.max_version.unwrap_or(TlsVersion::V1_3),
             ..TlsSettings::new(ca_file, cert)
         })
     }
@@ -402,7 +519,7 @@ pub struct TlsError {
 
 impl TlsError {
     /// The setting that is wrong: `ca-file`, `cert` or `key`, with the role in
-    /// front where that matters.
+    /// front where that matters; `ciphers`, `min-version`.
     pub const fn setting(&self) -> &'static str {
         self.setting
     }
@@ -456,6 +573,16 @@ pub enum TlsProblem {
     KeyMismatch,
     /// It cannot be used with the crypto provider.
     Config(rustls::Error),
+    /// No version of TLS is as new as the oldest one allowed, and as old as the
+    /// newest.
+    NoVersion,
+    /// One of the ciphers is not known here.
+    Cipher {
+        /// Its name.
+        name: String,
+    },
+    /// The crypto provider has none of the ciphers.
+    NoCipher,
 }
 
 impl fmt::Display for TlsError {
@@ -472,9 +599,29 @@ impl fmt::Display for TlsError {
                  distributed.comm.tls.{setting})"
             );
         }
+        match problem {
+            TlsProblem::NoVersion => {
+                return f.write_str("min-version for TLS is 1.3, and max-version 1.2");
+            }
+            TlsProblem::Cipher { name } => {
+                let known = CIPHERS.map(|(name, _)| name).join(", ");
+                return write!(
+                    f,
+                    "ciphers: there is no {name:?} here; give names of single ciphers of TLS 1.2, \
+                     separated by colons, out of {known}"
+                );
+            }
+            TlsProblem::NoCipher => {
+                return f.write_str("ciphers: the crypto provider has none of those named");
+            }
+            _ => {}
+        }
         write!(f, "{source} ({setting}): ")?;
         match problem {
-            TlsProblem::NotSet => Ok(()),
+            TlsProblem::NotSet
+            | TlsProblem::NoVersion
+            | TlsProblem::Cipher { .. }
+            | TlsProblem::NoCipher => Ok(()),
             TlsProblem::Read(error) => write!(f, "cannot be read: {error}"),
             TlsProblem::Pem(error) => write!(f, "is no PEM: {error}"),
             TlsProblem::NoCertificate { is_key: true } => f.write_str(
