@@ -79,6 +79,7 @@
 extern crate alloc;
 
 pub mod compression;
+mod counting;
 pub mod display;
 mod error;
 pub mod frame;

@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::{TIMESTAMP, Token};
 use crate::BufferTooSmall;
+use crate::counting::{append, head, put, short};
 
 /// Writes one document into a buffer, as msgpack-python would write it: every
 /// integer and every length in the shortest form, every Python `float` as
@@ -385,54 +386,6 @@ impl<'b> Writer<'b> {
 // What follows takes the length so far and returns the new one. None of it
 // takes the writer, so that a run of calls keeps the writer in registers.
 
-// Where there is no place, nothing is written and the length is counted on.
-
-#[inline]
-fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
-    append(out, at, &bytes)
-}
-
-/// A marker and a number.
-#[inline]
-fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
-    let Some(end) = at.checked_add(N.wrapping_add(1)) else {
-        return usize::MAX;
-    };
-    if let Some([first, rest @ ..]) = out.get_mut(at..end)
-        && let Ok(rest) = <&mut [u8; N]>::try_from(rest)
-    {
-        *first = marker;
-        *rest = bytes;
-    }
-    end
-}
-
-#[inline]
-fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
-    let Some(end) = at.checked_add(bytes.len()) else {
-        return usize::MAX;
-    };
-    if let Some(place) = out.get_mut(at..end) {
-        place.copy_from_slice(bytes);
-    }
-    end
-}
-
-/// Short data under a head of fixed length.
-#[inline]
-fn short<const N: usize>(out: &mut [u8], at: usize, head: [u8; N], data: &[u8]) -> usize {
-    let Some(end) = at.checked_add(data.len().saturating_add(N)) else {
-        return usize::MAX;
-    };
-    if let Some(place) = out.get_mut(at..end)
-        && let Some((first, rest)) = place.split_first_chunk_mut()
-    {
-        *first = head;
-        copy(rest, data);
-    }
-    end
-}
-
 /// Text that is known when a program is compiled becomes constants here.
 #[inline]
 fn str_data(out: &mut [u8], at: usize, text: &[u8], too_long: &mut u64) -> usize {
@@ -495,40 +448,5 @@ fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {
         (Ok(len), _) if markers[0] != 0 => put(out, at, [markers[0], len]),
         (_, Ok(len)) => head(out, at, markers[1], len.to_be_bytes()),
         _ => head(out, at, markers[2], len.to_be_bytes()),
-    }
-}
-
-/// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
-/// moves of a fixed size, the later ones overlapping, and no call.
-#[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
-    let len = to.len();
-    if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
-        if len == from.len() {
-            to.copy_from_slice(from);
-        }
-    } else if len >= 32 {
-        ends::<32>(to, from);
-    } else if len >= 16 {
-        ends::<16>(to, from);
-    } else if len >= 8 {
-        ends::<8>(to, from);
-    } else if len >= 4 {
-        ends::<4>(to, from);
-    } else if len >= 2 {
-        ends::<2>(to, from);
-    } else {
-        ends::<1>(to, from);
-    }
-}
-
-/// Copies the first and the last `N` bytes, if there are as many.
-#[inline]
-fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
-    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut()) {
-        *to = *from;
-    }
-    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut()) {
-        *to = *from;
     }
 }

@@ -8,5 +8,9 @@
 //! [PEP 574]: https://peps.python.org/pep-0574/
 
 mod opcode;
+mod pickle_buffer;
+mod writer;
 
 pub use opcode::{Form, Opcode};
+pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
+pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};

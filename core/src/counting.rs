@@ -1,0 +1,90 @@
+//! Writing that counts on where the buffer ends, for writers that measure.
+//!
+//! Each function takes the length so far and returns the new one. Where there is
+//! no place, nothing is written; a length that overflows stays at the most.
+
+#[inline]
+pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
+    append(out, at, &bytes)
+}
+
+/// A marker and a number.
+#[inline]
+pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
+    let Some(end) = at.checked_add(N.wrapping_add(1)) else {
+        return usize::MAX;
+    };
+    if let Some([first, rest @ ..]) = out.get_mut(at..end)
+        && let Ok(rest) = <&mut [u8; N]>::try_from(rest)
+    {
+        *first = marker;
+        *rest = bytes;
+    }
+    end
+}
+
+#[inline]
+pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    let Some(end) = at.checked_add(bytes.len()) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end) {
+        place.copy_from_slice(bytes);
+    }
+    end
+}
+
+/// Short data under a head of fixed length.
+#[inline]
+pub(crate) fn short<const N: usize>(
+    out: &mut [u8],
+    at: usize,
+    head: [u8; N],
+    data: &[u8],
+) -> usize {
+    let Some(end) = at.checked_add(data.len().saturating_add(N)) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end)
+        && let Some((first, rest)) = place.split_first_chunk_mut()
+    {
+        *first = head;
+        copy(rest, data);
+    }
+    end
+}
+
+/// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
+/// moves of a fixed size, the later ones overlapping, and no call.
+#[inline]
+fn copy(to: &mut [u8], from: &[u8]) {
+    let len = to.len();
+    if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
+        if len == from.len() {
+            to.copy_from_slice(from);
+        }
+    } else if len >= 32 {
+        ends::<32>(to, from);
+    } else if len >= 16 {
+        ends::<16>(to, from);
+    } else if len >= 8 {
+        ends::<8>(to, from);
+    } else if len >= 4 {
+        ends::<4>(to, from);
+    } else if len >= 2 {
+        ends::<2>(to, from);
+    } else {
+        ends::<1>(to, from);
+    }
+}
+
+/// Copies the first and the last `N` bytes, if there are as many.
+#[inline]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut()) {
+        *to = *from;
+    }
+}
