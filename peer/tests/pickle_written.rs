@@ -1,0 +1,813 @@
+//! CPython loads the pickles that we write, and would have written the same.
+
+mod support;
+
+use core::fmt::Write as _;
+use std::collections::BTreeMap;
+
+use daskwire::pickle::{
+    Framing, Level, Mutability, Options, PickleBuffer, Placement, Protocol, Writer,
+};
+use serde_json::json;
+use support::Peer;
+
+/// How many values, and how many at a time.
+const COUNT: usize = 100_000;
+const BATCH_COUNT: usize = 2_000;
+
+/// A value as it is in Python.
+#[derive(Debug)]
+enum Value {
+    None,
+    Bool(bool),
+    Int(Vec<u8>),
+    Float(f64),
+    Str(Vec<u8>),
+    Bytes(Vec<u8>),
+    ByteArray(Vec<u8>),
+    Buffer(Vec<u8>, Mutability, Placement),
+    Tuple(Vec<Self>),
+    List(Vec<Self>),
+    Set(Vec<Self>),
+    FrozenSet(Vec<Self>),
+    Dict(Vec<(Self, Self)>),
+    Deque(Vec<Self>),
+    OrderedDict(Vec<(Self, Self)>),
+    Global(&'static str, &'static str),
+}
+
+/// What CPython has only once, so that a second occurrence is the same object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Single {
+    Str(Vec<u8>),
+    Bytes(Vec<u8>),
+    Module(&'static str),
+    Global(&'static str, &'static str),
+}
+
+impl Single {
+    /// Texts of at most one character below U+0100.
+    fn str(text: &[u8]) -> Option<Self> {
+        let single = matches!(text, [] | [_] | [0xc2 | 0xc3, _]);
+        single.then(|| Self::Str(text.to_vec()))
+    }
+
+    fn bytes(data: &[u8]) -> Option<Self> {
+        (data.len() < 2).then(|| Self::Bytes(data.to_vec()))
+    }
+}
+
+/// How often each occurs where CPython looks for it, then its index in the memo.
+#[derive(Default)]
+struct Singles(BTreeMap<Single, (usize, Option<u32>)>);
+
+impl Singles {
+    fn count(&mut self, single: Option<Single>) {
+        if let Some(single) = single {
+            self.0.entry(single).or_default().0 += 1;
+        }
+    }
+
+    fn count_global(&mut self, module: &'static str, name: &'static str) {
+        let global = Single::Global(module, name);
+        if !self.0.contains_key(&global) {
+            self.count(Some(Single::Module(module)));
+        }
+        self.count(Some(global));
+    }
+
+    fn of(value: &Value, protocol: Protocol) -> Self {
+        let mut singles = Self::default();
+        singles.add(value, protocol);
+        singles
+    }
+
+    fn add(&mut self, value: &Value, protocol: Protocol) {
+        match value {
+            Value::Str(text) => self.count(Single::str(text)),
+            Value::Bytes(data) | Value::Buffer(data, Mutability::ReadOnly, Placement::InBand) => {
+                self.count(Single::bytes(data));
+            }
+            Value::ByteArray(data) if protocol == Protocol::V4 => {
+                self.count_global("builtins", "bytearray");
+                if !data.is_empty() {
+                    self.count(Single::bytes(data));
+                }
+            }
+            Value::Deque(items) => {
+                self.count_global("collections", "deque");
+                items.iter().for_each(|item| self.add(item, protocol));
+            }
+            Value::Tuple(items)
+            | Value::List(items)
+            | Value::Set(items)
+            | Value::FrozenSet(items) => items.iter().for_each(|item| self.add(item, protocol)),
+            Value::OrderedDict(entries) | Value::Dict(entries) => {
+                if matches!(value, Value::OrderedDict(_)) {
+                    self.count_global("collections", "OrderedDict");
+                }
+                for (key, item) in entries {
+                    self.add(key, protocol);
+                    self.add(item, protocol);
+                }
+            }
+            Value::Global(module, name) => self.count_global(module, name),
+            _ => {}
+        }
+    }
+
+    fn is_shared(&self, single: &Single) -> bool {
+        self.0.get(single).is_some_and(|(count, _)| *count > 1)
+    }
+
+    /// Writes a value: the first time as it is, later from the memo.
+    fn write(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        single: Option<Single>,
+        write: impl FnOnce(&mut Self, &mut Writer<'_, '_>),
+    ) {
+        let index = |singles: &Self| Some(singles.0.get(single.as_ref()?)?.1);
+        match index(self) {
+            Some(Some(index)) => {
+                writer.get(index);
+            }
+            _ => {
+                write(self, writer);
+                if let Some(single) = single
+                    && let Some((2.., index)) = self.0.get_mut(&single)
+                {
+                    *index = Some(writer.memoize());
+                }
+            }
+        }
+    }
+
+    fn write_bytes(&mut self, writer: &mut Writer<'_, '_>, data: &[u8]) {
+        self.write(writer, Single::bytes(data), |_, writer| {
+            writer.bytes(data);
+        });
+    }
+
+    fn write_global(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        module: &'static str,
+        name: &'static str,
+    ) {
+        let global = Single::Global(module, name);
+        self.write(writer, Some(global), |singles, writer| {
+            if singles.is_shared(&Single::Module(module)) {
+                writer.stack_global();
+                singles.write(writer, Some(Single::Module(module)), |_, writer| {
+                    writer.str(module);
+                });
+                writer.str(name).end();
+            } else {
+                writer.global(module, name);
+            }
+        });
+    }
+
+    fn write_value(&mut self, writer: &mut Writer<'_, '_>, value: &Value, protocol: Protocol) {
+        match value {
+            Value::None => {
+                writer.none();
+            }
+            Value::Bool(value) => {
+                writer.bool(*value);
+            }
+            Value::Int(bytes) => {
+                // Whatever can write it.
+                if let Ok(small) = <[u8; 8]>::try_from(&bytes[..]) {
+                    writer.i64(i64::from_le_bytes(small));
+                } else {
+                    writer.int_bytes(bytes);
+                }
+            }
+            Value::Float(value) => {
+                writer.f64(*value);
+            }
+            Value::Str(text) => self.write(writer, Single::str(text), |_, writer| {
+                match core::str::from_utf8(text) {
+                    Ok(text) => writer.str(text),
+                    Err(_) => writer.str_bytes(text),
+                };
+            }),
+            Value::Bytes(data) => self.write_bytes(writer, data),
+            Value::ByteArray(data) => {
+                let bytearray = Single::Global("builtins", "bytearray");
+                let module = Single::Module("builtins");
+                let shared = self.is_shared(&bytearray)
+                    || self.is_shared(&module)
+                    || Single::bytes(data).is_some_and(|bytes| self.is_shared(&bytes));
+                if protocol == Protocol::V5 || !shared {
+                    writer.bytearray(data);
+                    return;
+                }
+                writer.reduce();
+                self.write_global(writer, "builtins", "bytearray");
+                writer.tuple(usize::from(!data.is_empty()));
+                if !data.is_empty() {
+                    self.write_bytes(writer, data);
+                }
+            }
+            Value::Buffer(data, Mutability::ReadOnly, Placement::InBand) => {
+                self.write(writer, Single::bytes(data), |_, writer| {
+                    let buffer = PickleBuffer::new(data, Mutability::ReadOnly);
+                    writer.buffer(buffer, |_| Placement::InBand);
+                });
+            }
+            Value::Buffer(data, mutability, placement) => {
+                writer.buffer(PickleBuffer::new(data, *mutability), |_| *placement);
+            }
+            Value::Tuple(items) => self.write_items(writer.tuple(items.len()), items, protocol),
+            Value::List(items) => self.write_items(writer.list(items.len()), items, protocol),
+            Value::Set(items) => self.write_items(writer.set(items.len()), items, protocol),
+            Value::FrozenSet(items) => {
+                self.write_items(writer.frozenset(items.len()), items, protocol);
+            }
+            Value::Dict(entries) => {
+                self.write_entries(writer.dict(entries.len()), entries, protocol);
+            }
+            Value::Deque(items) => {
+                writer.extend(items.len()).reduce();
+                self.write_global(writer, "collections", "deque");
+                self.write_items(writer.tuple(0), items, protocol);
+            }
+            Value::OrderedDict(entries) => {
+                writer.update(entries.len()).reduce();
+                self.write_global(writer, "collections", "OrderedDict");
+                self.write_entries(writer.tuple(0), entries, protocol);
+            }
+            Value::Global(module, name) => self.write_global(writer, module, name),
+        }
+    }
+
+    fn write_items(&mut self, writer: &mut Writer<'_, '_>, items: &[Value], protocol: Protocol) {
+        for item in items {
+            self.write_value(writer, item, protocol);
+        }
+    }
+
+    fn write_entries(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        entries: &[(Value, Value)],
+        protocol: Protocol,
+    ) {
+        for (key, item) in entries {
+            self.write_value(writer, key, protocol);
+            self.write_value(writer, item, protocol);
+        }
+    }
+}
+
+impl Value {
+    /// As `text` of `pickle_peer.py` has it.
+    fn text(&self, out: &mut String) {
+        let (name, data) = match self {
+            Self::None => return out.push_str("None"),
+            Self::Bool(true) => return out.push_str("True"),
+            Self::Bool(false) => return out.push_str("False"),
+            Self::Float(value) => {
+                let _ = write!(out, "float {:016x}", value.to_bits());
+                return;
+            }
+            Self::Global(module, name) => {
+                let _ = write!(out, "global {module} {name}");
+                return;
+            }
+            Self::Tuple(items) => return texts(out, "tuple", items, false),
+            Self::List(items) => return texts(out, "list", items, false),
+            Self::Deque(items) => return texts(out, "deque", items, false),
+            Self::Set(items) => return texts(out, "set", items, true),
+            Self::FrozenSet(items) => return texts(out, "frozenset", items, true),
+            Self::Dict(entries) => return entry_texts(out, "dict", entries),
+            Self::OrderedDict(entries) => return entry_texts(out, "OrderedDict", entries),
+            Self::Int(data) => ("int", data),
+            Self::Str(data) => ("str", data),
+            Self::Bytes(data) | Self::Buffer(data, Mutability::ReadOnly, Placement::InBand) => {
+                ("bytes", data)
+            }
+            Self::ByteArray(data) | Self::Buffer(data, Mutability::Writable, Placement::InBand) => {
+                ("bytearray", data)
+            }
+            Self::Buffer(data, Mutability::ReadOnly, Placement::OutOfBand) => ("read-only", data),
+            Self::Buffer(data, Mutability::Writable, Placement::OutOfBand) => ("writable", data),
+        };
+        out.push_str(name);
+        out.push(' ');
+        hex(out, data);
+    }
+
+    /// The out-of-band buffers, in order.
+    fn buffers<'v>(&'v self, out: &mut Vec<(&'v [u8], bool)>) {
+        match self {
+            Self::Buffer(data, mutability, Placement::OutOfBand) => {
+                out.push((data, *mutability == Mutability::Writable));
+            }
+            Self::Tuple(items) | Self::List(items) | Self::Deque(items) => {
+                items.iter().for_each(|item| item.buffers(out));
+            }
+            Self::Dict(entries) | Self::OrderedDict(entries) => {
+                entries.iter().for_each(|(_, item)| item.buffers(out));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether there is a set whose order is not known.
+    fn has_order(&self) -> bool {
+        match self {
+            Self::Set(items) | Self::FrozenSet(items) => {
+                let numbers = (0..items.len()).all(|number| {
+                    matches!(&items[number], Self::Int(bytes) if *bytes == int(number as i64))
+                });
+                (items.len() < 2 || numbers) && items.iter().all(Self::has_order)
+            }
+            Self::Tuple(items) | Self::List(items) | Self::Deque(items) => {
+                items.iter().all(Self::has_order)
+            }
+            Self::Dict(entries) | Self::OrderedDict(entries) => entries
+                .iter()
+                .all(|(key, item)| key.has_order() && item.has_order()),
+            _ => true,
+        }
+    }
+}
+
+fn texts(out: &mut String, name: &str, items: &[Value], sorted: bool) {
+    let mut parts: Vec<String> = items
+        .iter()
+        .map(|item| {
+            let mut part = String::new();
+            item.text(&mut part);
+            part
+        })
+        .collect();
+    if sorted {
+        parts.sort_unstable();
+    }
+    let _ = write!(out, "{name}({})", parts.join(","));
+}
+
+fn entry_texts(out: &mut String, name: &str, entries: &[(Value, Value)]) {
+    out.push_str(name);
+    out.push('(');
+    for (index, (key, item)) in entries.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        key.text(out);
+        out.push(':');
+        item.text(out);
+    }
+    out.push(')');
+}
+
+fn hex(out: &mut String, data: &[u8]) {
+    for byte in data {
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+/// Two's complement without bytes that only repeat the sign.
+fn shortest(mut bytes: Vec<u8>) -> Vec<u8> {
+    while let [.., before, last] = bytes[..]
+        && last == if before < 0x80 { 0 } else { 0xff }
+    {
+        bytes.pop();
+    }
+    bytes
+}
+
+fn int(value: i64) -> Vec<u8> {
+    shortest(value.to_le_bytes().to_vec())
+}
+
+/// Makes values up, the same every time.
+struct Random {
+    state: u64,
+    protocol: Protocol,
+}
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from((self.next() >> 11) % bound as u64).expect("below a usize")
+    }
+
+    /// Mostly few, at times many.
+    fn count(&mut self, depth: usize) -> usize {
+        match (self.below(200), depth) {
+            (0, 0) => self.below(2_100),
+            (0..3, 0) => 998 + self.below(5),
+            (0..60, _) => self.below(2),
+            _ => self.below(5),
+        }
+    }
+
+    fn data(&mut self) -> Vec<u8> {
+        let len = match self.below(400) {
+            0 => 65_500 + self.below(100),
+            1..4 => 250 + self.below(10),
+            4..100 => self.below(3),
+            _ => self.below(24),
+        };
+        let first = self.next();
+        let step = self.next() % 5;
+        (0..len as u64)
+            .map(|at| first.wrapping_add(at.wrapping_mul(step)).to_le_bytes()[0])
+            .collect()
+    }
+
+    fn text(&mut self) -> Vec<u8> {
+        if self.below(40) == 0 {
+            return self.data().iter().map(|byte| byte & 0x7f).collect();
+        }
+        let mut text = Vec::new();
+        for _ in 0..self.below(9) {
+            let mut character = [0; 4];
+            match self.below(20) {
+                // Not only UTF-8. A high one before a low one is two as well.
+                0 => text.extend([0xed, 0xa0 | self.below(0x20) as u8, 0x80]),
+                1..4 => {
+                    let code = u32::try_from(self.below(0x11_0000)).expect("small");
+                    let code = char::from_u32(code).unwrap_or('\u{e4}');
+                    text.extend(code.encode_utf8(&mut character).as_bytes());
+                }
+                4 => text.extend("é".as_bytes()),
+                _ => text.push(b'a' + self.below(26) as u8),
+            }
+        }
+        text
+    }
+
+    fn int(&mut self) -> Vec<u8> {
+        match self.below(12) {
+            0 => {
+                let most = if self.below(30) == 0 { 300 } else { 40 };
+                let len = 1 + self.below(most);
+                shortest((0..len).map(|_| self.next().to_le_bytes()[3]).collect())
+            }
+            // At the powers of two.
+            1..4 => {
+                let power = 1_i128 << self.below(70);
+                let sign = if self.below(2) == 0 { 1 } else { -1 };
+                let value = sign * power + self.below(3) as i128 - 1;
+                shortest(value.to_le_bytes().to_vec())
+            }
+            4..8 => int(self.below(300) as i64 - 20),
+            _ => int(self.next().cast_signed() >> self.below(64)),
+        }
+    }
+
+    /// One that can be a key, and differs from any with another index.
+    fn key(&mut self, index: usize) -> Value {
+        match self.below(6) {
+            0 => Value::Int(int(index as i64 * 77 - 100)),
+            1 => Value::Bytes(format!("{index}").into_bytes()),
+            2 => Value::Tuple(vec![
+                Value::Int(int(index as i64)),
+                Value::Str(self.text()),
+                Value::FrozenSet(vec![Value::None]),
+            ]),
+            _ => Value::Str(format!("key {index} {}", self.below(100)).into_bytes()),
+        }
+    }
+
+    fn set(&mut self, depth: usize) -> Vec<Value> {
+        let count = self.count(depth);
+        match self.below(3) {
+            0 => (0..count).map(|index| self.key(index)).collect(),
+            1 => vec![self.key(0)],
+            // Their order is known.
+            _ => (0..count)
+                .map(|number| Value::Int(int(number as i64)))
+                .collect(),
+        }
+    }
+
+    fn values(&mut self, depth: usize) -> Vec<Value> {
+        let count = self.count(depth);
+        (0..count).map(|_| self.value(depth + 1)).collect()
+    }
+
+    fn entries(&mut self, depth: usize) -> Vec<(Value, Value)> {
+        let count = self.count(depth);
+        (0..count)
+            .map(|index| (self.key(index), self.value(depth + 1)))
+            .collect()
+    }
+
+    fn global(&mut self) -> Value {
+        const GLOBALS: [(&str, &str); 5] = [
+            ("builtins", "int"),
+            ("builtins", "str"),
+            ("collections", "deque"),
+            ("collections", "OrderedDict"),
+            ("_operator", "add"),
+        ];
+        let (module, name) = GLOBALS[self.below(5)];
+        Value::Global(module, name)
+    }
+
+    fn value(&mut self, depth: usize) -> Value {
+        // Containers outside, scalars inside.
+        let choice = self.below(if depth > 4 { 10 } else { 20 });
+        match choice {
+            0 => Value::None,
+            1 => Value::Bool(self.below(2) == 0),
+            2 | 3 => Value::Int(self.int()),
+            4 => Value::Float(match self.below(4) {
+                0 => f64::from_bits(self.next()),
+                1 => [0.0, -0.0, f64::INFINITY, f64::NAN][self.below(4)],
+                _ => self.below(1000) as f64 / 8.0,
+            }),
+            5 | 6 => Value::Str(self.text()),
+            7 => Value::Bytes(self.data()),
+            8 => match self.below(3) {
+                0 => Value::ByteArray(self.data()),
+                _ if self.protocol == Protocol::V4 => self.global(),
+                _ => Value::Buffer(
+                    self.data(),
+                    [Mutability::ReadOnly, Mutability::Writable][self.below(2)],
+                    [Placement::InBand, Placement::OutOfBand][self.below(2)],
+                ),
+            },
+            9 => self.global(),
+            10 | 11 => Value::Tuple(self.values(depth)),
+            12 | 13 => Value::List(self.values(depth)),
+            14 | 15 => Value::Dict(self.entries(depth)),
+            16 => Value::Set(self.set(depth)),
+            17 => Value::FrozenSet(self.set(depth)),
+            18 => Value::Deque(self.values(depth)),
+            _ => Value::OrderedDict(self.entries(depth)),
+        }
+    }
+}
+
+fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
+    let mut levels = [Level::EMPTY; 32];
+    let mut measure = Writer::with_options(&mut [], &mut levels, options);
+    write(&mut measure);
+    let len = measure.measure().expect("a pickle");
+    let mut out = vec![0xa5; len];
+    let mut writer = Writer::with_options(&mut out, &mut levels, options);
+    write(&mut writer);
+    assert_eq!(writer.finish().expect("it fits").len(), len);
+    out
+}
+
+#[test]
+fn cpython_loads_100_000_values_and_pickles_them_alike() {
+    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    let mut random = Random {
+        state: 0x7069_636b_6c65,
+        protocol: Protocol::V5,
+    };
+    let (mut exact_count, mut buffer_count, mut shared_count) = (0, 0, 0);
+    for batch in 0..COUNT / BATCH_COUNT {
+        let (mut data, mut described, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..BATCH_COUNT {
+            random.protocol = match random.below(4) {
+                0 => Protocol::V4,
+                _ => Protocol::V5,
+            };
+            let value = random.value(0);
+            let options = Options {
+                protocol: random.protocol,
+                framing: match random.below(10) {
+                    0 => Framing::None,
+                    _ => Framing::Frames,
+                },
+            };
+            let pickle = written(
+                |writer| {
+                    let mut singles = Singles::of(&value, options.protocol);
+                    singles.write_value(writer, &value, options.protocol);
+                },
+                options,
+            );
+            let mut buffers = Vec::new();
+            value.buffers(&mut buffers);
+            let exact = options.framing == Framing::Frames && value.has_order();
+            exact_count += usize::from(exact);
+            buffer_count += buffers.len();
+            shared_count += usize::from(
+                Singles::of(&value, options.protocol)
+                    .0
+                    .values()
+                    .any(|(count, _)| *count > 1),
+            );
+            described.push(json!({
+                "len": pickle.len(),
+                "protocol": match options.protocol { Protocol::V4 => 4, _ => 5 },
+                "buffers": buffers.iter().map(|(data, writable)| json!([data.len(), writable]))
+                    .collect::<Vec<_>>(),
+                "exact": exact,
+            }));
+            data.extend(pickle);
+            buffers.iter().for_each(|(buffer, _)| data.extend(*buffer));
+            let mut text = String::new();
+            value.text(&mut text);
+            texts.push((text, value));
+        }
+        let question = json!({"op": "written", "pickles": described});
+        let (answer, _) = peer.ask(&question.to_string(), &data);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        let values = answer["values"].as_array().expect("a list");
+        assert_eq!(values.len(), texts.len(), "{answer}");
+        for (index, ((expected, value), loaded)) in texts.iter().zip(values).enumerate() {
+            assert_eq!(
+                loaded, expected,
+                "value {index} of batch {batch}: {value:?}"
+            );
+        }
+        for wrong in answer["wrong"].as_array().expect("a list") {
+            let index = usize::try_from(wrong[0].as_u64().expect("an index")).expect("small");
+            let value = &texts[index].1;
+            let options = Options {
+                protocol: match described[index]["protocol"].as_u64() {
+                    Some(4) => Protocol::V4,
+                    _ => Protocol::V5,
+                },
+                ..Options::default()
+            };
+            let pickle = written(
+                |writer| {
+                    Singles::of(value, options.protocol).write_value(
+                        writer,
+                        value,
+                        options.protocol,
+                    );
+                },
+                options,
+            );
+            let mut ours = String::new();
+            hex(&mut ours, &pickle);
+            panic!(
+                "CPython pickles {value:?} in {:?} as\n{}\nand not as\n{ours}",
+                options.protocol, wrong[1]
+            );
+        }
+    }
+    println!("{exact_count} exact, {shared_count} of all with sharing, {buffer_count} buffers");
+    assert!(exact_count > COUNT * 3 / 4, "{exact_count} were compared");
+    assert!(buffer_count > COUNT / 100 && shared_count > COUNT / 100);
+}
+
+/// What Dask pickles, written by hand: its name in `pickle_peer.py`, and the
+/// `repr` of what comes of it.
+type Known = (&'static str, fn(&mut Writer<'_, '_>), &'static str);
+
+const KNOWN: [Known; 6] = [
+    (
+        "task",
+        |writer| {
+            writer.build();
+            writer.newobj().global("dask._task_spec", "Task").tuple(0);
+            writer
+                .tuple(9)
+                .bool(false)
+                .frozenset(0)
+                .none()
+                .none()
+                .none();
+            writer.tuple(2).i64(1).i64(2);
+            writer.global("_operator", "add").str("add-1").dict(0);
+        },
+        "3",
+    ),
+    (
+        "task with a dependency",
+        |writer| {
+            writer.build();
+            writer.newobj().stack_global().str("dask._task_spec");
+            let module = writer.memoize();
+            writer.str("Task").tuple(0);
+            writer.tuple(9).bool(false).frozenset(1).str("add-1");
+            let key = writer.memoize();
+            writer.none().none().none();
+            writer.tuple(1).reduce();
+            writer.stack_global().get(module).str("TaskRef");
+            writer.tuple(1).get(key);
+            writer.global("_operator", "neg").str("neg-1").dict(0);
+        },
+        "-3",
+    ),
+    (
+        "data",
+        |writer| {
+            writer.reduce().global("dask._task_spec", "DataNode");
+            writer.tuple(2).str("x").list(2).i64(1).f64(2.5);
+        },
+        "DataNode([1, 2.5])",
+    ),
+    (
+        "array",
+        |writer| {
+            let data: [[u8; 8]; 6] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0].map(f64::to_le_bytes);
+            let strides = (&[2, 3][..], &[24, 8][..]);
+            array(writer, data.as_flattened(), 8, "f8", strides, "C");
+        },
+        "[[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], True, False]",
+    ),
+    (
+        "array of Fortran",
+        |writer| {
+            let data: [[u8; 4]; 6] = [0_i32, 3, 1, 4, 2, 5].map(i32::to_le_bytes);
+            let strides = (&[2, 3][..], &[4, 8][..]);
+            array(writer, data.as_flattened(), 4, "i4", strides, "F");
+        },
+        "[[[0, 1, 2], [3, 4, 5]], True, True]",
+    ),
+    (
+        "exception",
+        |writer| {
+            writer.reduce();
+            writer.global("tblib.pickling_support", "unpickle_exception_with_attrs");
+            writer.tuple(8).global("builtins", "KeyError");
+            writer.dict(2).str("__dict__").dict(0);
+            writer.str("args").tuple(1).str("missing");
+            writer.none().none().none().bool(false).none().tuple(0);
+        },
+        "KeyError('missing')",
+    ),
+];
+
+/// A numpy array of 2 axes with its data beside the pickle.
+fn array(
+    writer: &mut Writer<'_, '_>,
+    data: &[u8],
+    item_len: usize,
+    kind: &str,
+    (shape, strides): (&[usize], &[isize]),
+    order: &str,
+) {
+    let view = PickleBuffer::with_strides(data, Mutability::Writable, item_len, shape, strides)
+        .expect("contiguous");
+    writer.reduce();
+    writer.global("numpy._core.numeric", "_frombuffer").tuple(4);
+    writer.buffer(view, |_| Placement::OutOfBand);
+    writer.build().reduce().global("numpy", "dtype");
+    writer.tuple(3).str(kind).bool(false).bool(true);
+    writer.tuple(8).i64(3).str("<").none().none().none();
+    writer.i64(-1).i64(-1).i64(0);
+    writer.tuple(shape.len());
+    for count in shape {
+        writer.u64(*count as u64);
+    }
+    writer.str(order);
+}
+
+/// What it has beside it.
+fn beside(name: &str) -> Vec<u8> {
+    match name {
+        "array" => [0.0_f64, 1.0, 2.0, 3.0, 4.0, 5.0]
+            .map(f64::to_le_bytes)
+            .as_flattened()
+            .to_vec(),
+        "array of Fortran" => [0_i32, 3, 1, 4, 2, 5]
+            .map(i32::to_le_bytes)
+            .as_flattened()
+            .to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn what_dask_pickles_is_written_alike_and_works() {
+    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    for (name, write, result) in KNOWN {
+        let pickle = written(write, Options::default());
+        let (answer, expected) = peer.ask(&json!({"op": "dumps", "name": name}).to_string(), b"");
+        assert_eq!(pickle, expected, "{name}");
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        let buffer = beside(name);
+        let mut beside = String::new();
+        hex(&mut beside, &buffer);
+        let buffers: Vec<usize> = [buffer.len()].into_iter().filter(|len| *len > 0).collect();
+        assert_eq!(
+            answer["buffers"],
+            if beside.is_empty() {
+                json!([])
+            } else {
+                json!([beside])
+            },
+            "{name}"
+        );
+
+        let question = json!({"op": "evaluate", "len": pickle.len(), "buffers": buffers});
+        let (answer, _) = peer.ask(&question.to_string(), &[pickle, buffer].concat());
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["value"], result, "{name}");
+    }
+}

@@ -1,0 +1,144 @@
+"""What CPython makes of pickles.
+
+Speaks the records of exchange.py; the word after `ready` is its version.
+
+    {"op": "written", "pickles": [...]} and pickles with their buffers
+        Loads each, and pickles what comes out again. A description has the
+        `len` of the pickle, its `protocol`, the `buffers` that go with it as
+        pairs of length and whether it is writable, and whether to be `exact`.
+        In the data each pickle stands before its buffers. The answer's
+        `values` are what `text` here makes of the values; `wrong` lists those
+        that CPython pickles into other bytes, with these in hexadecimal.
+    {"op": "dumps", "name": NAME}
+        The optimized pickle of one of the values below; `buffers`, its
+        out-of-band buffers in hexadecimal.
+    {"op": "evaluate", "buffers": [...]} and a pickle with its buffers
+        `value`: the `repr` of what comes out, called if it can be.
+"""
+
+import collections
+import operator
+import pickle
+import pickletools
+import platform
+import struct
+
+import exchange  # noqa: I001  (finds the modules after it)
+
+import numpy
+from dask._task_spec import DataNode, Task, TaskRef
+
+
+def text(value):
+    """`value` as text that tells any two apart, the same in Python and in Rust."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return str(value)
+    if kind is int:
+        len_ = (value if value >= 0 else ~value).bit_length() // 8 + 1
+        return f"int {value.to_bytes(len_, 'little', signed=True).hex()}"
+    if kind is float:
+        return f"float {struct.pack('>d', value).hex()}"
+    if kind is str:
+        return f"str {value.encode('utf-8', 'surrogatepass').hex()}"
+    if kind in (bytes, bytearray):
+        return f"{kind.__name__} {value.hex()}"
+    if kind is pickle.PickleBuffer:
+        view = memoryview(value)
+        return f"{'read-only' if view.readonly else 'writable'} {view.hex()}"
+    if kind in (tuple, list, collections.deque):
+        return f"{kind.__name__}({','.join(map(text, value))})"
+    if kind in (set, frozenset):
+        return f"{kind.__name__}({','.join(sorted(map(text, value)))})"
+    if kind in (dict, collections.OrderedDict):
+        return f"{kind.__name__}({','.join(text(key) + ':' + text(item) for key, item in value.items())})"
+    return f"global {value.__module__} {value.__qualname__}"
+
+
+def take(data, at, lens):
+    """The parts of `data` from `at` on, and where they end."""
+    parts = []
+    for len_ in lens:
+        parts.append(data[at : at + len_])
+        assert len(parts[-1]) == len_, "the data is too short"
+        at += len_
+    return parts, at
+
+
+def written(question, data):
+    values, wrong, at = [], [], 0
+    for index, case in enumerate(question["pickles"]):
+        (document, *parts), at = take(data, at, [case["len"], *(len_ for len_, _ in case["buffers"])])
+        buffers = [
+            pickle.PickleBuffer(bytearray(part) if writable else part)
+            for part, (_, writable) in zip(parts, case["buffers"])
+        ]
+        value = pickle.loads(document, buffers=buffers)
+        values.append(text(value))
+        if buffers:
+            # Memory that is writable becomes read-only where the pickle says so.
+            check_mutability(document, parts, case["buffers"])
+        if not case["exact"]:
+            continue
+        again = []
+        options = {"buffer_callback": again.append} if case["protocol"] == 5 else {}
+        expected = pickletools.optimize(pickle.dumps(value, case["protocol"], **options))
+        if expected != document or [id(buffer) for buffer in again] != [id(buffer) for buffer in buffers]:
+            wrong.append([index, expected.hex()])
+    assert at == len(data), "there is more data than described"
+    return {"values": values, "wrong": wrong}
+
+
+def check_mutability(document, parts, described):
+    beside = [bytearray(part) for part in parts]
+    found = {}
+
+    def walk(value):
+        if isinstance(value, memoryview):
+            assert value.readonly
+            found[id(value.obj)] = False
+        elif isinstance(value, bytearray) and any(value is part for part in beside):
+            found[id(value)] = True
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                walk(key)
+                walk(item)
+        elif isinstance(value, (tuple, list, collections.deque)):
+            for item in value:
+                walk(item)
+
+    value = pickle.loads(document, buffers=beside)
+    walk(value)
+    assert [found[id(part)] for part in beside] == [writable for _, writable in described]
+
+
+def values():
+    """What Dask sends pickled."""
+    return {
+        "task": Task("add-1", operator.add, 1, 2),
+        "task with a dependency": Task("neg-1", operator.neg, TaskRef("add-1")),
+        "data": DataNode("x", [1, 2.5]),
+        "array": numpy.arange(6.0).reshape(2, 3),
+        "array of Fortran": numpy.asfortranarray(numpy.arange(6, dtype="<i4").reshape(2, 3)),
+        "exception": KeyError("missing"),
+    }
+
+
+def dumps(question, data):
+    buffers = []
+    document = pickle.dumps(values()[question["name"]], 5, buffer_callback=buffers.append)
+    return {"buffers": [buffer.raw().hex() for buffer in buffers]}, pickletools.optimize(document)
+
+
+def evaluate(question, data):
+    (document, *buffers), _ = take(data, 0, [question["len"], *question["buffers"]])
+    value = pickle.loads(document, buffers=[bytearray(buffer) for buffer in buffers])
+    if isinstance(value, Task):
+        value = value({"add-1": 3})
+    elif isinstance(value, numpy.ndarray):
+        value = [value.tolist(), value.flags.writeable, value.flags.f_contiguous]
+    return {"value": repr(value)}
+
+
+if __name__ == "__main__":
+    exchange.serve(platform.python_version(), {"written": written, "dumps": dumps, "evaluate": evaluate})
