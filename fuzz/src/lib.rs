@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod pickles;
+
 use core::time::Duration;
 use std::sync::OnceLock;
 
@@ -31,14 +33,17 @@ use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
 
+pub use pickles::pickle_writer;
+
 /// A surface: its name, which is that of its target and its folder of seeds,
 /// and what must hold for it.
 pub type Surface = (&'static str, fn(&[u8]));
 
 /// All surfaces.
-pub const SURFACES: [Surface; 14] = [
+pub const SURFACES: [Surface; 15] = [
     ("prelude", prelude),
     ("msgpack", msgpack),
+    ("pickle_writer", pickle_writer),
     ("message_modern", message_modern),
     ("message_classic", message_classic),
     ("payload_header", payload_header),

@@ -41,9 +41,23 @@ enum Value {
 enum Single {
     Str(Vec<u8>),
     Bytes(Vec<u8>),
-    Module(&'static str),
+    /// Of the global with this index, which is the first that has it.
+    Module(usize),
     Global(&'static str, &'static str),
 }
+
+/// All that is named here.
+const GLOBALS: [(&str, &str); 6] = [
+    ("builtins", "int"),
+    ("builtins", "str"),
+    ("builtins", "bytearray"),
+    ("collections", "deque"),
+    ("collections", "OrderedDict"),
+    ("_operator", "add"),
+];
+
+/// For each of those the first with the same object for its module's name.
+type Modules = [usize; GLOBALS.len()];
 
 impl Single {
     /// Texts of at most one character below U+0100.
@@ -58,26 +72,36 @@ impl Single {
 }
 
 /// How often each occurs where CPython looks for it, then its index in the memo.
-#[derive(Default)]
-struct Singles(BTreeMap<Single, (usize, Option<u32>)>);
+struct Singles {
+    seen: BTreeMap<Single, (usize, Option<u32>)>,
+    modules: Modules,
+}
 
 impl Singles {
     fn count(&mut self, single: Option<Single>) {
         if let Some(single) = single {
-            self.0.entry(single).or_default().0 += 1;
+            self.seen.entry(single).or_default().0 += 1;
         }
     }
 
     fn count_global(&mut self, module: &'static str, name: &'static str) {
         let global = Single::Global(module, name);
-        if !self.0.contains_key(&global) {
-            self.count(Some(Single::Module(module)));
+        if !self.seen.contains_key(&global) {
+            self.count(Some(self.module_of(module, name)));
         }
         self.count(Some(global));
     }
 
-    fn of(value: &Value, protocol: Protocol) -> Self {
-        let mut singles = Self::default();
+    fn module_of(&self, module: &str, name: &str) -> Single {
+        let index = GLOBALS.iter().position(|global| *global == (module, name));
+        Single::Module(self.modules[index.expect("a known global")])
+    }
+
+    fn of(value: &Value, protocol: Protocol, modules: Modules) -> Self {
+        let mut singles = Self {
+            seen: BTreeMap::new(),
+            modules,
+        };
         singles.add(value, protocol);
         singles
     }
@@ -117,7 +141,7 @@ impl Singles {
     }
 
     fn is_shared(&self, single: &Single) -> bool {
-        self.0.get(single).is_some_and(|(count, _)| *count > 1)
+        self.seen.get(single).is_some_and(|(count, _)| *count > 1)
     }
 
     /// Writes a value: the first time as it is, later from the memo.
@@ -127,7 +151,7 @@ impl Singles {
         single: Option<Single>,
         write: impl FnOnce(&mut Self, &mut Writer<'_, '_>),
     ) {
-        let index = |singles: &Self| Some(singles.0.get(single.as_ref()?)?.1);
+        let index = |singles: &Self| Some(singles.seen.get(single.as_ref()?)?.1);
         match index(self) {
             Some(Some(index)) => {
                 writer.get(index);
@@ -135,7 +159,7 @@ impl Singles {
             _ => {
                 write(self, writer);
                 if let Some(single) = single
-                    && let Some((2.., index)) = self.0.get_mut(&single)
+                    && let Some((2.., index)) = self.seen.get_mut(&single)
                 {
                     *index = Some(writer.memoize());
                 }
@@ -156,10 +180,11 @@ impl Singles {
         name: &'static str,
     ) {
         let global = Single::Global(module, name);
+        let shared = self.module_of(module, name);
         self.write(writer, Some(global), |singles, writer| {
-            if singles.is_shared(&Single::Module(module)) {
+            if singles.is_shared(&shared) {
                 writer.stack_global();
-                singles.write(writer, Some(Single::Module(module)), |_, writer| {
+                singles.write(writer, Some(shared), |_, writer| {
                     writer.str(module);
                 });
                 writer.str(name).end();
@@ -197,7 +222,7 @@ impl Singles {
             Value::Bytes(data) => self.write_bytes(writer, data),
             Value::ByteArray(data) => {
                 let bytearray = Single::Global("builtins", "bytearray");
-                let module = Single::Module("builtins");
+                let module = self.module_of("builtins", "bytearray");
                 let shared = self.is_shared(&bytearray)
                     || self.is_shared(&module)
                     || Single::bytes(data).is_some_and(|bytes| self.is_shared(&bytes));
@@ -508,14 +533,7 @@ impl Random {
     }
 
     fn global(&mut self) -> Value {
-        const GLOBALS: [(&str, &str); 5] = [
-            ("builtins", "int"),
-            ("builtins", "str"),
-            ("collections", "deque"),
-            ("collections", "OrderedDict"),
-            ("_operator", "add"),
-        ];
-        let (module, name) = GLOBALS[self.below(5)];
+        let (module, name) = GLOBALS[self.below(GLOBALS.len())];
         Value::Global(module, name)
     }
 
@@ -573,6 +591,10 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
         state: 0x7069_636b_6c65,
         protocol: Protocol::V5,
     };
+    let question = json!({"op": "modules", "globals": GLOBALS});
+    let (answer, _) = peer.ask(&question.to_string(), b"");
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    let modules: Modules = serde_json::from_value(answer["same"].clone()).expect("indices");
     let (mut exact_count, mut buffer_count, mut shared_count) = (0, 0, 0);
     for batch in 0..COUNT / BATCH_COUNT {
         let (mut data, mut described, mut texts) = (Vec::new(), Vec::new(), Vec::new());
@@ -591,7 +613,7 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
             };
             let pickle = written(
                 |writer| {
-                    let mut singles = Singles::of(&value, options.protocol);
+                    let mut singles = Singles::of(&value, options.protocol, modules);
                     singles.write_value(writer, &value, options.protocol);
                 },
                 options,
@@ -602,8 +624,8 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
             exact_count += usize::from(exact);
             buffer_count += buffers.len();
             shared_count += usize::from(
-                Singles::of(&value, options.protocol)
-                    .0
+                Singles::of(&value, options.protocol, modules)
+                    .seen
                     .values()
                     .any(|(count, _)| *count > 1),
             );
@@ -643,7 +665,7 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
             };
             let pickle = written(
                 |writer| {
-                    Singles::of(value, options.protocol).write_value(
+                    Singles::of(value, options.protocol, modules).write_value(
                         writer,
                         value,
                         options.protocol,

@@ -9,6 +9,9 @@ Speaks the records of exchange.py; the word after `ready` is its version.
         In the data each pickle stands before its buffers. The answer's
         `values` are what `text` here makes of the values; `wrong` lists those
         that CPython pickles into other bytes, with these in hexadecimal.
+    {"op": "modules", "globals": [[MODULE, NAME], ...]}
+        `same`: for each the first whose `__module__` is the same object, and
+        not only equal. That differs between versions of Python.
     {"op": "dumps", "name": NAME}
         The optimized pickle of one of the values below; `buffers`, its
         out-of-band buffers in hexadecimal.
@@ -22,6 +25,7 @@ import pickle
 import pickletools
 import platform
 import struct
+import sys
 
 import exchange  # noqa: I001  (finds the modules after it)
 
@@ -112,6 +116,11 @@ def check_mutability(document, parts, described):
     assert [found[id(part)] for part in beside] == [writable for _, writable in described]
 
 
+def modules(question, data):
+    names = [getattr(sys.modules[module], name).__module__ for module, name in question["globals"]]
+    return {"same": [[other is name for other in names].index(True) for name in names]}
+
+
 def values():
     """What Dask sends pickled."""
     return {
@@ -141,4 +150,4 @@ def evaluate(question, data):
 
 
 if __name__ == "__main__":
-    exchange.serve(platform.python_version(), {"written": written, "dumps": dumps, "evaluate": evaluate})
+    exchange.serve(platform.python_version(), {"written": written, "modules": modules, "dumps": dumps, "evaluate": evaluate})

@@ -1,0 +1,378 @@
+//! Pickles: what is written is right, whatever the calls.
+
+use daskwire::BufferTooSmall;
+use daskwire::pickle::{
+    Form, Framing, Level, Mutability, Opcode, Options, PickleBuffer, Placement, Protocol,
+    WriteError, Writer,
+};
+
+/// So many values are written in all to fill what was announced, and so many
+/// long texts, so that an input does not take seconds.
+const FILL_COUNT: u64 = 10_000;
+const LONG_COUNT: usize = 6;
+
+/// Bytes as choices. Where they end, everything is 0.
+struct Choices<'a> {
+    rest: &'a [u8],
+    long_count: usize,
+    fill_count: u64,
+}
+
+impl<'a> Choices<'a> {
+    const fn new(input: &'a [u8]) -> Self {
+        Self {
+            rest: input,
+            long_count: LONG_COUNT,
+            fill_count: FILL_COUNT,
+        }
+    }
+
+    fn byte(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.rest.split_first() else {
+            return 0;
+        };
+        self.rest = rest;
+        byte
+    }
+
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (bytes, rest) = self.rest.split_at(len.min(self.rest.len()));
+        self.rest = rest;
+        bytes
+    }
+
+    fn u64(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(self.bytes(8)) {
+            *to = *from;
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Mostly few members.
+    fn count(&mut self) -> usize {
+        match self.byte() {
+            byte @ 0..=199 => usize::from(byte % 5),
+            byte @ 200..=250 => 998 + usize::from(byte % 5),
+            251 => 2_000,
+            252 => usize::MAX,
+            _ => usize::from(self.byte()) << 3,
+        }
+    }
+
+    /// Mostly short, some around the lengths where something changes.
+    fn data(&mut self) -> Vec<u8> {
+        let byte = self.byte();
+        let len = match byte {
+            0..=239 => return self.bytes(usize::from(byte % 24)).to_vec(),
+            248.. if self.long_count > 0 => {
+                self.long_count -= 1;
+                65_520 + usize::from(self.byte() % 20)
+            }
+            _ => 253 + usize::from(byte % 5),
+        };
+        vec![self.byte(); len]
+    }
+}
+
+/// Writes what the choices say, and returns how many buffers are not in it.
+fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
+    let mut beside = 0;
+    let mut memoized = 0;
+    while !choices.rest.is_empty() {
+        match choices.byte() % 32 {
+            0 => writer.none(),
+            1 => writer.bool(choices.byte() & 1 == 1),
+            2 => writer.i64(i64::from(choices.byte().cast_signed())),
+            3 => writer.i64(choices.u64().cast_signed() >> (choices.byte() & 63)),
+            4 => writer.u64(choices.u64()),
+            5 => writer.i128(i128::from(choices.u64()) << (choices.byte() & 63)),
+            6 => writer.int_bytes(&choices.data()),
+            7 => writer.int_magnitude(choices.byte() & 1 == 1, &choices.data()),
+            8 => writer.f64(f64::from_bits(choices.u64())),
+            9 => writer.str(&String::from_utf8_lossy(&choices.data())),
+            10 => writer.str_bytes(&choices.data()),
+            11 => writer.bytes(&choices.data()),
+            12 => writer.bytearray(&choices.data()),
+            13 | 14 => {
+                let choice = choices.byte();
+                let mutability = [Mutability::ReadOnly, Mutability::Writable];
+                let data = choices.data();
+                let buffer = PickleBuffer::new(&data, mutability[usize::from(choice & 1)]);
+                writer.buffer(buffer, |buffer| {
+                    assert_eq!(buffer.as_bytes().as_ptr(), data.as_ptr());
+                    if choice & 2 == 0 {
+                        return Placement::InBand;
+                    }
+                    beside += 1;
+                    Placement::OutOfBand
+                })
+            }
+            15 => writer.global("module", &String::from_utf8_lossy(&choices.data())),
+            16 => writer.stack_global(),
+            17 => writer.tuple(choices.count()),
+            18 => writer.frozenset(choices.count()),
+            19 => writer.list(choices.count()),
+            20 => writer.dict(choices.count()),
+            21 => writer.set(choices.count()),
+            22 => writer.reduce(),
+            23 => writer.newobj(),
+            24 => writer.newobj_ex(),
+            25 => writer.build(),
+            26 => writer.extend(choices.count()),
+            27 => writer.update(choices.count()),
+            28 => writer.end(),
+            29 => {
+                let index = writer.memoize();
+                assert!(index <= memoized, "an index was left out");
+                memoized += 1;
+                continue;
+            }
+            30 => writer.get(u32::from(choices.byte() % 8)),
+            _ => fill(choices, writer),
+        };
+    }
+    if beside > 0 || writer.owed() % 2 == 0 {
+        fill(choices, writer);
+    }
+    beside
+}
+
+/// Writes all that is owed.
+fn fill<'w, 'b, 'l>(
+    choices: &mut Choices<'_>,
+    writer: &'w mut Writer<'b, 'l>,
+) -> &'w mut Writer<'b, 'l> {
+    let owed = writer.owed();
+    if let Some(left) = choices.fill_count.checked_sub(owed) {
+        choices.fill_count = left;
+        for _ in 0..owed {
+            writer.none();
+        }
+    }
+    writer
+}
+
+/// No sequence of calls panics; measuring and writing agree; and a pickle that
+/// comes about leaves one value on the stack of whoever loads it.
+pub fn pickle_writer(input: &[u8]) {
+    let (&choice, input) = input.split_first().unwrap_or((&0, &[]));
+    let mut levels = vec![Level::EMPTY; usize::from(choice >> 2 & 15)];
+    let protocol = [Protocol::V5, Protocol::V4][usize::from(choice & 1)];
+    let mut pickles = [Framing::Frames, Framing::None].map(|framing| {
+        let options = Options { protocol, framing };
+        let mut measure = Writer::with_options(&mut [], &mut levels, options);
+        let beside = write(&mut Choices::new(input), &mut measure);
+        let measured = measure.measure();
+        let len = measured.unwrap_or(input.len());
+        let mut out = vec![0xa5; len + 1];
+
+        let mut writer = Writer::with_options(&mut out, &mut levels, options);
+        assert_eq!(write(&mut Choices::new(input), &mut writer), beside);
+        match (writer.finish().map(<[u8]>::len), measured) {
+            (Ok(written), Ok(measured)) => assert_eq!(written, measured),
+            (Err(written), Err(measured)) => {
+                assert_eq!(written, measured);
+                assert!(!matches!(written, WriteError::BufferTooSmall(_)));
+                assert!(!written.to_string().is_empty());
+                return None;
+            }
+            (written, measured) => panic!("{written:?} written, {measured:?} measured"),
+        }
+        assert_eq!(out.pop(), Some(0xa5), "it wrote behind the end");
+
+        // A part of the buffer is too small, by as much.
+        let available = len.saturating_sub(usize::from(choice >> 4) + 1);
+        let mut part = vec![0; available];
+        let mut writer = Writer::with_options(&mut part, &mut levels, options);
+        write(&mut Choices::new(input), &mut writer);
+        let too_small = BufferTooSmall {
+            needed: len,
+            available,
+        };
+        assert_eq!(writer.finish(), Err(too_small.into()));
+        Some((out, beside))
+    });
+    match &mut pickles {
+        [Some((framed, beside)), Some((bare, _))] => {
+            assert_eq!(without_frames(framed), *bare);
+            load(bare, *beside, protocol);
+        }
+        [None, None] => {}
+        other => panic!("frames are the difference between {other:?}"),
+    }
+}
+
+/// The first opcode, its argument without a count, and what comes after it.
+fn opcode(rest: &[u8]) -> (Opcode, &[u8], &[u8]) {
+    let (&byte, rest) = rest.split_first().expect("STOP comes last");
+    let opcode = Opcode::from_byte(byte).expect("an opcode");
+    let number = |len: usize| {
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(&rest[..len]);
+        usize::try_from(u64::from_le_bytes(bytes)).expect("a length")
+    };
+    let (start, len) = match opcode.form() {
+        Form::None => (0, 0),
+        Form::Bytes(len) => (0, usize::from(len)),
+        Form::Counted(len) => (usize::from(len), number(usize::from(len))),
+        _ => panic!("{opcode} is of an old protocol"),
+    };
+    let (argument, rest) = rest[start..].split_at(len);
+    (opcode, argument, rest)
+}
+
+/// The same without its frames, each of which must hold whole opcodes.
+fn without_frames(pickle: &[u8]) -> Vec<u8> {
+    let (mut bare, mut rest) = (Vec::new(), pickle);
+    while !rest.is_empty() {
+        let (first, argument, after) = opcode(rest);
+        let len = rest.len() - after.len();
+        if first != Opcode::Frame {
+            bare.extend(&rest[..len]);
+            rest = after;
+            continue;
+        }
+        let frame_len = u64::from_le_bytes(argument.try_into().expect("8 bytes"));
+        let frame_len = usize::try_from(frame_len).expect("a length");
+        let mut frame = &after[..frame_len];
+        bare.extend(frame);
+        while !frame.is_empty() {
+            let (inner, _, behind) = opcode(frame);
+            assert_ne!(inner, Opcode::Frame, "a frame in a frame");
+            let begun = frame_len - frame.len();
+            assert!(begun < 1 << 16, "the frame should have ended");
+            assert!(frame.len() - behind.len() <= 1 << 16, "too long for frames");
+            frame = behind;
+        }
+        rest = &after[frame_len..];
+    }
+    bare
+}
+
+/// What can be on the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Item {
+    Value,
+    Set,
+    Mark,
+}
+
+/// Follows the stack as a loader does.
+fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
+    let (mut stack, mut memo, mut buffers) = (Vec::new(), Vec::new(), 0);
+    let mut rest = pickle;
+    loop {
+        let (opcode, argument, after) = opcode(rest);
+        rest = after;
+        let limit = if protocol == Protocol::V5 { 5 } else { 4 };
+        assert!(opcode.protocol() <= limit, "{opcode} in {protocol:?}");
+        match opcode {
+            Opcode::Proto => assert_eq!(argument, [limit]),
+            Opcode::Stop => break,
+            Opcode::Mark => stack.push(Item::Mark),
+            Opcode::EmptySet => stack.push(Item::Set),
+            Opcode::Append => {
+                pop(&mut stack);
+                check_top(&stack);
+            }
+            Opcode::SetItem => {
+                pop(&mut stack);
+                pop(&mut stack);
+                check_top(&stack);
+            }
+            Opcode::Appends => {
+                assert!(pop_mark(&mut stack) <= 1000);
+                check_top(&stack);
+            }
+            Opcode::SetItems => {
+                let count = pop_mark(&mut stack);
+                assert!(count <= 2000 && count % 2 == 0);
+                check_top(&stack);
+            }
+            Opcode::AddItems => {
+                assert!(pop_mark(&mut stack) <= 1000);
+                assert_eq!(stack.last(), Some(&Item::Set));
+            }
+            Opcode::Tuple => {
+                assert!(pop_mark(&mut stack) > 3);
+                stack.push(Item::Value);
+            }
+            Opcode::FrozenSet => {
+                pop_mark(&mut stack);
+                stack.push(Item::Value);
+            }
+            Opcode::Tuple1 => made_of(&mut stack, 1),
+            Opcode::Tuple3 | Opcode::NewObjEx => made_of(&mut stack, 3),
+            Opcode::Tuple2 | Opcode::StackGlobal | Opcode::Reduce | Opcode::NewObj => {
+                made_of(&mut stack, 2);
+            }
+            Opcode::Build => {
+                pop(&mut stack);
+                check_top(&stack);
+            }
+            Opcode::Memoize => {
+                check_top(&stack);
+                memo.extend(stack.last().copied());
+            }
+            Opcode::BinGet | Opcode::LongBinGet => {
+                let mut index = [0; 4];
+                index[..argument.len()].copy_from_slice(argument);
+                stack.push(memo[u32::from_le_bytes(index) as usize]);
+            }
+            Opcode::NextBuffer => {
+                buffers += 1;
+                stack.push(Item::Value);
+            }
+            Opcode::ReadOnlyBuffer => assert_eq!(stack.last(), Some(&Item::Value)),
+            Opcode::None
+            | Opcode::NewTrue
+            | Opcode::NewFalse
+            | Opcode::BinInt
+            | Opcode::BinInt1
+            | Opcode::BinInt2
+            | Opcode::Long1
+            | Opcode::Long4
+            | Opcode::BinFloat
+            | Opcode::ShortBinBytes
+            | Opcode::BinBytes
+            | Opcode::ByteArray8
+            | Opcode::ShortBinUnicode
+            | Opcode::BinUnicode
+            | Opcode::EmptyList
+            | Opcode::EmptyDict
+            | Opcode::EmptyTuple => stack.push(Item::Value),
+            other => panic!("{other} is never written"),
+        }
+    }
+    assert!(rest.is_empty(), "it goes on after STOP");
+    assert_eq!(stack.len(), 1, "{stack:?}");
+    assert_ne!(stack[0], Item::Mark);
+    assert_eq!(buffers, beside, "buffers");
+}
+
+fn pop(stack: &mut Vec<Item>) {
+    assert_ne!(stack.pop().expect("a value"), Item::Mark);
+}
+
+fn pop_mark(stack: &mut Vec<Item>) -> usize {
+    let mark = stack
+        .iter()
+        .rposition(|item| *item == Item::Mark)
+        .expect("a mark");
+    let count = stack.len() - mark - 1;
+    stack.truncate(mark);
+    count
+}
+
+fn made_of(stack: &mut Vec<Item>, count: usize) {
+    for _ in 0..count {
+        pop(stack);
+    }
+    stack.push(Item::Value);
+}
+
+/// Whether there is something on top that items or a state can be for.
+fn check_top(stack: &[Item]) {
+    assert!(!matches!(stack.last(), None | Some(Item::Mark)));
+}
