@@ -21,6 +21,9 @@ use daskwire::message::{
     Pending, Place, Reading, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
+use daskwire::pickle::{
+    self, Framing, Mutability, Options, PickleBuffer, PickleBufferError, Placement, Protocol,
+};
 use daskwire::transport::embedded_io_07::{
     CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
 };
@@ -99,6 +102,10 @@ pub enum Fault {
     Document(daskwire::msgpack::Malformed),
     /// In a document that is written.
     Write(daskwire::msgpack::WriteError),
+    /// In a pickle that is written.
+    Pickle(pickle::WriteError),
+    /// In a buffer that goes beside a pickle.
+    PickleBuffer(PickleBufferError),
     /// In a comm.
     Comm(CommError<ErrorKind>),
     /// Too little room.
@@ -137,6 +144,8 @@ from! {
     Compression: daskwire::compression::CompressionError,
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
+    Pickle: pickle::WriteError,
+    PickleBuffer: PickleBufferError,
     Comm: CommError<ErrorKind>,
     Room: BufferTooSmall,
     Text: fmt::Error,
@@ -576,6 +585,71 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Writes whatever the bytes say, and returns how long the pickle is.
+pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
+    let mut levels = [pickle::Level::EMPTY; 8];
+    let mut out = [0; 512];
+    let options = Options {
+        protocol: black_box(Protocol::V5),
+        framing: black_box(Framing::Frames),
+    };
+    let mut writer = pickle::Writer::with_options(&mut out, &mut levels, options);
+    let mut rest = choices;
+    while let [choice, after @ ..] = rest {
+        let (data, after) = after.split_at(after.len().min(9));
+        rest = after;
+        let number = data.first().copied().map_or(0, i64::from);
+        let count = data.len();
+        match choice & 31 {
+            0 => writer.bool(number > 9),
+            1 => writer.i64(number.wrapping_sub(100)),
+            2 => writer.u64(number.unsigned_abs()),
+            3 => writer.i128(i128::from(number)),
+            4 => writer.int_bytes(data),
+            5 => writer.int_magnitude(number > 9, choices),
+            6 => writer.f64(black_box(1.5)),
+            7 => writer.str(core::str::from_utf8(data).unwrap_or("x")),
+            8 => writer.str_bytes(choices),
+            9 => writer.bytes(choices),
+            10 => writer.bytearray(data),
+            11 => {
+                let view = PickleBuffer::with_strides(
+                    data,
+                    black_box(Mutability::Writable),
+                    1,
+                    &[count],
+                    &[black_box(1)],
+                )?;
+                writer.buffer(view, |_| black_box(Placement::OutOfBand))
+            }
+            12 => writer.global("m", core::str::from_utf8(data).unwrap_or("x")),
+            13 => writer.stack_global(),
+            14 => writer.tuple(count),
+            15 => writer.frozenset(count),
+            16 => writer.list(count),
+            17 => writer.dict(count),
+            18 => writer.set(count),
+            19 => writer.reduce(),
+            20 => writer.newobj(),
+            21 => writer.newobj_ex(),
+            22 => writer.build(),
+            23 => writer.extend(count),
+            24 => writer.update(count),
+            25 => writer.end(),
+            26 => {
+                black_box(writer.memoize());
+                continue;
+            }
+            27 => writer.get(data.first().copied().map_or(0, u32::from)),
+            _ => writer.none(),
+        };
+    }
+    for _ in 0..writer.owed().min(1000) {
+        writer.none();
+    }
+    Ok(writer.finish()?.len())
+}
+
 /// Each message with one byte after the other made wrong: refused or not, it
 /// has to come back. Returns how many were refused, and how many were not.
 pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fault> {
@@ -603,6 +677,9 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
                 write!(Nothing, "{fault}")?;
             }
             if let Err(fault) = handshake(bytes) {
+                write!(Nothing, "{fault}")?;
+            }
+            if let Err(fault) = write_pickle(bytes) {
                 write!(Nothing, "{fault}")?;
             }
             if let Err(fault) = comm(HANDSHAKE, bytes, black_box(Opening::Answer)) {
@@ -670,6 +747,10 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
     let data = [7_u8; 10_000];
     let len = compress(black_box(&data), table)?;
     writeln!(text, "    snappy: 10000 bytes into {len} and back")?;
+    // A dictionary of 5 entries, all None.
+    let len = write_pickle(black_box(b"\x1112345"))?;
+    ensure(len == 25, "another pickle was written")?;
+    writeln!(text, "    pickle: {len} bytes written")?;
     for message in &ONES {
         let (refused, accepted) = damage(message, text)?;
         ensure(refused != 0, "no damage was seen")?;
