@@ -132,7 +132,7 @@ fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
             _ => fill(choices, writer),
         };
     }
-    if beside > 0 || writer.owed() % 2 == 0 {
+    if beside > 0 || writer.owed().is_multiple_of(2) {
         fill(choices, writer);
     }
     beside
@@ -287,7 +287,7 @@ fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
             }
             Opcode::SetItems => {
                 let count = pop_mark(&mut stack);
-                assert!(count <= 2000 && count % 2 == 0);
+                assert!(count <= 2000 && count.is_multiple_of(2));
                 check_top(&stack);
             }
             Opcode::AddItems => {
