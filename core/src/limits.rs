@@ -28,6 +28,8 @@ pub struct Limits {
     pub depth: u32,
     /// Values in one msgpack document (elements of arrays, keys and values of maps).
     pub items: u32,
+    /// Opcodes in one pickle.
+    pub opcode_count: u32,
     /// Bytes that one compressed frame may decompress to.
     pub decompressed_len: u64,
 }
@@ -47,6 +49,7 @@ impl Limits {
         document_len: 256 << 20,
         depth: Self::MAX_DEPTH,
         items: 16 << 20,
+        opcode_count: 16 << 20,
         decompressed_len: 1 << 36,
     };
 
@@ -59,6 +62,7 @@ impl Limits {
         document_len: 64 << 10,
         depth: 16,
         items: 256,
+        opcode_count: 0,
         decompressed_len: 0,
     };
 
@@ -70,6 +74,7 @@ impl Limits {
         document_len: 4 << 10,
         depth: 32,
         items: 1024,
+        opcode_count: 4096,
         decompressed_len: 16 << 10,
     };
 }

@@ -66,6 +66,7 @@ const LIMITS: Limits = Limits {
     document_len: 1 << 20,
     depth: 128,
     items: 1 << 16,
+    opcode_count: 1 << 16,
     decompressed_len: 1 << 20,
 };
 

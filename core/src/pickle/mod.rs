@@ -1,16 +1,32 @@
-//! Pickles, read without Python: protocols 0 to 5, with out-of-band buffers
-//! ([PEP 574]).
+//! Pickles, read and written without Python: protocols 0 to 5, with out-of-band
+//! buffers ([PEP 574]).
 //!
 //! A pickle is a program for a small stack machine, and loading one runs it: it
 //! may import and call anything. Nothing here does. What is here takes the
 //! program apart, and writes programs that build plain values.
 //!
+//! * [`Reader`] takes a pickle apart opcode by opcode, with borrowed arguments.
+//! * [`Buffers`] reads a pickle with its out-of-band buffers.
+//! * [`Writer`] writes what CPython would for the same value, into a caller's
+//!   buffer; [`PickleBuffer`]s go in the pickle or out of band.
+//!
+//! Reading is safe, whatever the pickle. It does not make loading it safe: a
+//! pickle that reads well can still do anything when Python loads it.
+//!
 //! [PEP 574]: https://peps.python.org/pep-0574/
 
+mod buffers;
+mod error;
 mod opcode;
 mod pickle_buffer;
+mod reader;
+mod text;
 mod writer;
 
+pub use buffers::{Buffers, Data, Item};
+pub use error::{PickleError, PickleErrorKind};
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
+pub use reader::{Argument, Reader, Token};
+pub use text::{BigInt, Decimal, Text};
 pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};

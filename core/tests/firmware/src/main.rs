@@ -60,6 +60,7 @@ const LIMITS: Limits = Limits {
     document_len: MESSAGE_LEN as u64,
     depth: 16,
     items: MESSAGE_LEN as u32,
+    opcode_count: 0,
     decompressed_len: 0,
 };
 
