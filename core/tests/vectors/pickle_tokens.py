@@ -89,16 +89,37 @@ def raw_names():
 
 
 def operations(pickle):
-    try:
-        return list(pickletools.genops(pickle))
-    except ValueError:
+    """What genops yields, and the error that ended it, if one did."""
+
+    def read():
+        found = []
+        try:
+            for operation in pickletools.genops(pickle):
+                found.append(operation)
+        except ValueError as error:
+            return found, error
+        return found, None
+
+    found, error = read()
+    if error is not None:
         with raw_names():
-            return list(pickletools.genops(pickle))
+            return read()
+    return found, None
+
+
+def lines(pickle):
+    """The lines of `pickle`, and the error that ended them, if one did."""
+    found, error = operations(pickle)
+    written = [
+        f"{offset} {opcode.name} {argument(pickle, opcode, value, offset)}".rstrip()
+        for opcode, value, offset in found
+    ]
+    return written, error
 
 
 def tokens(pickle):
     """The lines of `pickle`. Raises what genops raises."""
-    return [
-        f"{offset} {opcode.name} {argument(pickle, opcode, value, offset)}".rstrip()
-        for opcode, value, offset in operations(pickle)
-    ]
+    written, error = lines(pickle)
+    if error is not None:
+        raise error
+    return written

@@ -1,0 +1,181 @@
+"""What CPython pickles, and what `pickletools` sees in it.
+
+Speaks the records of exchange.py; the word after `ready` is Python's version.
+
+    {"op": "random", "seed": N, "count": K, "kind": "written" | "damaged" | "text"}
+        K pickles back to back. `pickles`: for each its `len`, the SHA-256 of
+        what its opcodes are (core/tests/vectors/pickle_tokens.py) up to the
+        first that is refused, their `count`, and whether it is `whole`: read
+        to STOP. Kinds: as `pickle.dumps` writes random values; the same with
+        bytes changed; text opcodes with random lines.
+"""
+
+import exchange  # noqa: I001  (finds the module after it)
+
+import collections
+import datetime
+import decimal
+import hashlib
+import io
+import pickle
+import pickletools
+import platform
+import random
+import warnings
+
+import pickle_tokens
+
+
+class Named:
+    def __init__(self, state):
+        self.__dict__.update(state)
+
+
+class Pickler(pickle.Pickler):
+    """Some objects get a persistent id."""
+
+    def persistent_id(self, value):
+        return f"id-{id(value) % 7}" if isinstance(value, Persistent) else None
+
+
+class Persistent:
+    pass
+
+
+ATOMS = [
+    lambda source: source.choice([None, True, False, ..., int, len, Named]),
+    lambda source: source.randint(-300, 300),
+    lambda source: source.choice([1, -1]) * source.getrandbits(source.choice([8, 16, 31, 32, 33, 63, 64, 100, 2100])),
+    lambda source: source.choice([0.0, -0.0, float("inf"), float("nan"), source.random(), source.gauss(0, 1e200)]),
+    lambda source: "".join(
+        source.choice(["a", "\n", "\\", "é", "\ud800", "😀", "\0", "\\u0041", "'", "\x85"])
+        for _ in range(source.choice([0, 1, 5, 300]))
+    ),
+    lambda source: source.randbytes(source.choice([0, 1, 5, 300])),
+    lambda source: bytearray(source.randbytes(source.choice([0, 1, 5, 300]))),
+    lambda source: pickle.PickleBuffer(source.choice([bytes, bytearray])(b"buffer")),
+    lambda source: datetime.datetime(2000 + source.randrange(50), 1, 1, tzinfo=datetime.timezone.utc),
+    lambda source: decimal.Decimal(source.randint(0, 1000)) / 7,
+    lambda source: Persistent(),
+]
+
+
+def value(source, depth, seen):
+    if seen and source.random() < 0.1:
+        return source.choice(seen)
+    if depth == 0 or source.random() < 0.3:
+        return source.choice(ATOMS)(source)
+    items = [value(source, depth - 1, seen) for _ in range(source.choice([0, 1, 2, 3, 4, 8]))]
+    keys = [source.choice([f"k{source.randrange(9)}", source.randrange(9), (1, "t")]) for _ in items]
+    made = source.choice(
+        [
+            lambda: items,
+            lambda: tuple(items),
+            lambda: dict(zip(keys, items)),
+            lambda: set(keys),
+            lambda: frozenset(keys),
+            lambda: Named({f"a{index}": item for index, item in enumerate(items)}),
+            lambda: collections.OrderedDict(zip(keys, items)),
+            lambda: collections.deque(items),
+        ]
+    )()
+    if isinstance(made, list) and source.random() < 0.1:
+        made.append(made)
+    seen.append(made)
+    return made
+
+
+def written(source):
+    while True:
+        protocol = source.randrange(6)
+        output = io.BytesIO()
+        buffers = []
+        choice = source.choice([None, buffers.append, lambda buffer: source.random() < 0.5])
+        pickler = Pickler(output, protocol, buffer_callback=choice if protocol == 5 else None)
+        try:
+            pickler.dump(value(source, source.randrange(5), []))
+        except pickle.PicklingError:
+            # A buffer, and a protocol before 5.
+            continue
+        data = output.getvalue()
+        return pickletools.optimize(data) if source.random() < 0.1 else data
+
+
+def damaged(source):
+    data = bytearray(written(source))
+    for _ in range(source.choice([1, 1, 2, 5])):
+        at = source.randrange(len(data) + 1)
+        kind = source.randrange(5)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << source.randrange(8)
+        elif kind == 1 and at < len(data):
+            data[at] = source.randrange(256)
+        elif kind == 2:
+            data[at:at] = source.randbytes(source.randrange(5))
+        elif kind == 3:
+            del data[at : at + source.randrange(9)]
+        else:
+            data[at:at] = bytes([source.choice(list(map(ord, pickletools.code2op)))])
+    return bytes(data)
+
+
+ALPHABETS = [b"0123456789", b" +-_.eL0159\r\t\x0b\x0c\x1c\0", b"nNaAiIfFtTyY+- ", b"'\"\\xu0178aU\xc3\xa9\xff", b"abc.\\ "]
+
+
+def text(source):
+    """Lines for opcodes that take them: mostly nonsense, often nearly right."""
+    out = []
+    for _ in range(source.randrange(1, 4)):
+        code = source.choice("ILSFVgpcitP")
+        alphabet = source.choice(ALPHABETS)
+        words = [b"", b"00", b"01", b"inf", b"\\u00e9", b"\\U0010ffff", b"\\U00110000", b"\\x41", b"\\x80", b"\\177", b"\\200", b"1e400"]
+        body = bytes(source.choice(alphabet) for _ in range(source.randrange(8)))
+        body = source.choice([b"", b"", source.choice(words)]) + body + source.choice([b"", b"", source.choice(words), b"L"])
+        if code == "S" and source.random() < 0.8:
+            quote = source.choice([b"'", b'"'])
+            body = quote + body + quote
+        out.append(code.encode() + body + b"\n" * source.choice([1, 1, 2]))
+    return b"".join(out) + b"."
+
+
+def judged(pickle):
+    """What must be read of `pickle`, and whether that is all of it."""
+    lines, error = pickle_tokens.lines(pickle)
+    for index, line in enumerate(lines):
+        offset, name, *arguments = line.split()
+        # What genops lets pass and no unpickler does.
+        if (
+            (name == "PROTO" and int(arguments[0]) > 5)
+            or (name == "FRAME" and int(arguments[0]) > len(pickle) - int(offset) - 9)
+            or (name in ("GET", "PUT") and not 0 <= int(arguments[0]) < 1 << 64)
+        ):
+            return lines[:index], False
+    return lines, error is None
+
+
+KINDS = {"written": written, "damaged": damaged, "text": text}
+
+
+def random_pickles(question, data):
+    source = random.Random(question["seed"])
+    make = KINDS[question["kind"]]
+    described, pickles = [], []
+    for _ in range(question["count"]):
+        made = make(source)
+        lines, is_whole = judged(made)
+        described.append(
+            {
+                "len": len(made),
+                "count": len(lines),
+                "sha256": hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest(),
+                "whole": is_whole,
+            }
+        )
+        pickles.append(made)
+    return {"pickles": described}, b"".join(pickles)
+
+
+if __name__ == "__main__":
+    # Of escapes that Python will refuse one day.
+    warnings.simplefilter("ignore")
+    exchange.serve(platform.python_version(), {"random": random_pickles})
