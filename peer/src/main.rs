@@ -35,6 +35,11 @@ enum Command {
     Identity(Identity),
     /// Pass messages on unopened, between any two transports
     Relay(Relay),
+    /// List what a pickle does, without doing it
+    #[command(
+        after_help = "Listing a pickle is safe, whatever it is. It does not make loading it safe."
+    )]
+    Pickle(Pickle),
 }
 
 /// What stands in front of the frames of a message.
@@ -124,6 +129,18 @@ struct Relay {
     congestion: CongestionChoice,
     #[command(flatten)]
     tls: TlsArguments,
+}
+
+#[derive(Debug, Args)]
+struct Pickle {
+    /// The pickle, or - for standard input
+    file: PathBuf,
+    /// Its out-of-band buffers, in order, each a file
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    buffers: Option<Vec<PathBuf>>,
+    /// Read the text opcodes of protocols 0 and 1, which Dask never writes
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    text_opcodes: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -230,6 +247,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Encode(arguments) => encode(&arguments),
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
+        Command::Pickle(arguments) => pickle(&arguments),
     }
 }
 
@@ -467,4 +485,26 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
         asked.await;
         eprintln!("daskwire: asked to stop; all connections end");
     })
+}
+
+fn pickle(arguments: &Pickle) -> Result<(), String> {
+    let pickle = read(&arguments.file)?;
+    let paths = arguments.buffers.as_deref();
+    let buffers: Option<Vec<Vec<u8>>> = paths
+        .map(|paths| paths.iter().map(|path| read(path)).collect())
+        .transpose()?;
+    let options = daskwire_peer::pickle::Options {
+        buffers: buffers.as_deref(),
+        text_opcodes: arguments.text_opcodes,
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let listed = daskwire_peer::pickle::list(&pickle, &options, &mut out)
+        .and_then(|fault| out.flush().map(|()| fault));
+    match listed {
+        Ok(None) => Ok(()),
+        Ok(Some(fault)) => Err(format!("{}: {fault}", name(&arguments.file))),
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(format!("standard output: {error}")),
+    }
 }

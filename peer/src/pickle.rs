@@ -1,0 +1,842 @@
+//! A pickle as a listing for people who want to know what it would do before
+//! anyone loads it.
+//!
+//! The stack and the memo are followed as far as names need it: what is text,
+//! what is a name, what a call returned. No value is built. What cannot be known
+//! that way is said to be unknown.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter, Write as _};
+use std::io::{self, Write};
+
+use daskwire::Limits;
+use daskwire::pickle::{Argument, Buffers, Opcode, PickleError, Reader, Token};
+
+/// How to list a pickle.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// The out-of-band buffers that belong to the pickle, if they are at hand.
+    pub buffers: Option<&'a [Vec<u8>]>,
+    /// Whether to read text opcodes, which protocols 0 and 1 use.
+    pub text_opcodes: bool,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            buffers: None,
+            text_opcodes: true,
+        }
+    }
+}
+
+/// What is wrong with a pickle that was listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It cannot be read, or its buffers do not fit it.
+    Pickle(PickleError),
+    /// An opcode finds too little on the stack. Loading would end there; the
+    /// listing goes on.
+    Stack {
+        /// Offset of the opcode, in bytes.
+        offset: usize,
+        /// The opcode.
+        opcode: Opcode,
+    },
+    /// An opcode asks for what was not put into the memo. Loading would end
+    /// there; the listing goes on.
+    Memo {
+        /// Offset of the opcode, in bytes.
+        offset: usize,
+        /// The opcode.
+        opcode: Opcode,
+        /// The index that it asks for.
+        index: u64,
+    },
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pickle(error) => error.fmt(f),
+            Self::Stack { offset, opcode } => {
+                write!(
+                    f,
+                    "at byte {offset}: {opcode} finds too little on the stack"
+                )
+            }
+            Self::Memo {
+                offset,
+                opcode,
+                index,
+            } => write!(
+                f,
+                "at byte {offset}: {opcode} asks for {index}, which is not in the memo"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Columns by which what follows a mark is indented.
+const INDENT: usize = 2;
+
+/// Marks that indent; a pickle can have a million open at once.
+const MOST_INDENTS: usize = 24;
+
+/// Characters of text or bytes that are shown.
+const MOST_TEXT: usize = 72;
+
+/// Where remarks begin, if the argument leaves room.
+const REMARKS: usize = 44;
+
+/// Writes the listing of `pickle` to `out`, and returns the first thing that is
+/// wrong with the pickle. What can be read is listed first, and summed up.
+///
+/// Takes time and memory in proportion to the pickle.
+///
+/// # Errors
+///
+/// What writing to `out` fails with.
+pub fn list(
+    pickle: &[u8],
+    options: &Options<'_>,
+    out: &mut impl Write,
+) -> io::Result<Option<Fault>> {
+    let limits = Limits {
+        opcode_count: u32::MAX,
+        ..Limits::HOST
+    };
+    let mut reader = Reader::with_limits(pickle, &limits).text_opcodes(options.text_opcodes);
+    let mut fault = options
+        .buffers
+        .and_then(|buffers| wrong_buffers(reader, buffers))
+        .map(Fault::Pickle);
+    let mut machine = Machine {
+        buffers: options.buffers,
+        ..Machine::default()
+    };
+    let width = pickle.len().to_string().len().max(5);
+    loop {
+        let token = match reader.next_token() {
+            Ok(Some(token)) => token,
+            Ok(None) => break,
+            Err(error) => {
+                fault = Some(Fault::Pickle(error));
+                break;
+            }
+        };
+        let before = machine.mark_count;
+        let (remark, wrong) = machine.step(&token);
+        let depth = before.min(machine.mark_count).min(MOST_INDENTS);
+        let indent = depth * INDENT;
+        let mut line = format!("{:indent$}{}", "", token.opcode);
+        argument(&token.argument, &mut line);
+        let remark = match wrong {
+            Some(wrong) => {
+                machine.fault = machine.fault.or(Some(wrong));
+                Some(match wrong {
+                    Fault::Memo { index, .. } => format!("{index} is not in the memo"),
+                    _ => "finds too little on the stack".to_owned(),
+                })
+            }
+            None => remark,
+        };
+        if let Some(remark) = remark {
+            let room = REMARKS.saturating_sub(line.chars().count());
+            write!(line, "{:room$}  # {remark}", "").map_err(io::Error::other)?;
+        }
+        writeln!(out, "{:>width$}  {line}", token.offset)?;
+    }
+    let fault = first(fault, machine.fault);
+    machine.summary(&reader, fault, out)?;
+    Ok(fault)
+}
+
+/// What a reader with these buffers says, if it refuses them.
+fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError> {
+    let mut items = Buffers::new(reader, buffers);
+    loop {
+        match items.next_item() {
+            Ok(Some(_)) => {}
+            Ok(None) => return None,
+            Err(error) => return Some(error),
+        }
+    }
+}
+
+/// The one that loading would come to first.
+fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
+    let offset = |fault: &Fault| match fault {
+        Fault::Pickle(error) => error.offset,
+        Fault::Stack { offset, .. } | Fault::Memo { offset, .. } => *offset,
+    };
+    [one, other].into_iter().flatten().min_by_key(offset)
+}
+
+/// What is known of a value on the stack or in the memo.
+#[derive(Clone, Copy, Debug)]
+enum Known<'p> {
+    Mark,
+    /// Text that lies in the pickle as it is.
+    Text(&'p [u8]),
+    /// Text that had escapes, by its number.
+    Unescaped(usize),
+    /// What a name stands for, by its number.
+    Named(usize),
+    /// What a call of a name returned, by the number of the name.
+    Returned(usize),
+    /// A value of which nothing needs to be known: it is not callable.
+    Plain,
+    Unknown,
+}
+
+/// A name that a pickle has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Name {
+    /// Module and name, by their numbers among the texts.
+    Global(usize, usize),
+    Extension(i32),
+}
+
+#[derive(Debug)]
+struct Mentions {
+    name: Name,
+    named_count: u64,
+    called_count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Machine<'p, 'b> {
+    stack: Vec<Known<'p>>,
+    mark_count: usize,
+    memo: HashMap<u64, Known<'p>>,
+    unescaped: Vec<Vec<u8>>,
+    /// Texts that are in names, and where they were seen: the content of one
+    /// that is used again and again is looked at once.
+    texts: Vec<Vec<u8>>,
+    by_content: HashMap<Vec<u8>, usize>,
+    by_place: HashMap<(usize, usize), usize>,
+    names: Vec<Mentions>,
+    by_name: HashMap<Name, usize>,
+    unknown_names: u64,
+    /// Calls of what is no name: the result of a call, or unknown.
+    other_calls: u64,
+    persistent_ids: u64,
+    buffers: Option<&'b [Vec<u8>]>,
+    used_buffers: usize,
+    opcode_count: u64,
+    newest_protocol: u8,
+    fault: Option<Fault>,
+}
+
+/// An opcode finds too little on the stack.
+struct Underflow;
+
+impl<'p> Machine<'p, '_> {
+    /// What there is to say about an opcode, and what is wrong with it.
+    fn step(&mut self, token: &Token<'p>) -> (Option<String>, Option<Fault>) {
+        self.opcode_count += 1;
+        self.newest_protocol = self.newest_protocol.max(token.opcode.protocol());
+        let (offset, opcode) = (token.offset, token.opcode);
+        if let (Opcode::Get | Opcode::BinGet | Opcode::LongBinGet, Argument::Index(index)) =
+            (opcode, token.argument)
+        {
+            let found = self.memo.get(&index).copied();
+            self.stack.push(found.unwrap_or(Known::Unknown));
+            let missing = Fault::Memo {
+                offset,
+                opcode,
+                index,
+            };
+            return match found {
+                Some(known) => (self.recalled(known), None),
+                None => (None, Some(missing)),
+            };
+        }
+        match self.apply(token) {
+            Ok(remark) => (remark, None),
+            Err(Underflow) => {
+                // As if it had found what it needs.
+                if !matches!(opcode, Opcode::Pop | Opcode::PopMark | Opcode::Stop) {
+                    self.stack.push(Known::Unknown);
+                }
+                (None, Some(Fault::Stack { offset, opcode }))
+            }
+        }
+    }
+
+    fn apply(&mut self, token: &Token<'p>) -> Result<Option<String>, Underflow> {
+        use Opcode as O;
+        let mut remark = None;
+        let pushed = match (token.opcode, token.argument) {
+            (_, Argument::Text(text)) => Some(Known::Text(text.as_bytes())),
+            // Of ASCII, Python 3 makes text.
+            (_, Argument::ByteString(bytes)) => Some(Known::Text(bytes)),
+            (O::String, Argument::Line(line)) => {
+                let quoted = line
+                    .get(1..line.len().saturating_sub(1))
+                    .unwrap_or_default();
+                Some(self.text_of(quoted, unescape_bytes))
+            }
+            (O::Unicode, Argument::Line(line)) => Some(self.text_of(line, unescape_unicode)),
+            (O::Global, Argument::Global { module, name }) => {
+                let name =
+                    self.global(Known::Text(module.as_bytes()), Known::Text(name.as_bytes()));
+                name.map(Known::Named).or(Some(Known::Unknown))
+            }
+            (O::Inst, Argument::Global { module, name }) => {
+                let name =
+                    self.global(Known::Text(module.as_bytes()), Known::Text(name.as_bytes()));
+                self.pop_to_mark()?;
+                let callee = name.map_or(Known::Unknown, Known::Named);
+                let (returned, said) = self.call(callee);
+                remark = Some(said);
+                Some(returned)
+            }
+            (_, Argument::Code(code)) => {
+                let name = self.mention(Name::Extension(code));
+                remark = Some(format!("names {}", self.shown(name)));
+                Some(Known::Named(name))
+            }
+            (O::StackGlobal, _) => {
+                let name = self.pop()?;
+                let module = self.pop()?;
+                let found = self.global(module, name);
+                remark = Some(match found {
+                    Some(name) => format!("names {}", self.shown(name)),
+                    None => "names something unknown".to_owned(),
+                });
+                found.map(Known::Named).or(Some(Known::Unknown))
+            }
+            (O::Reduce | O::NewObj, _) => {
+                self.pop()?;
+                let callee = self.pop()?;
+                let (returned, said) = self.call(callee);
+                remark = Some(said);
+                Some(returned)
+            }
+            (O::NewObjEx, _) => {
+                self.pop()?;
+                self.pop()?;
+                let callee = self.pop()?;
+                let (returned, said) = self.call(callee);
+                remark = Some(said);
+                Some(returned)
+            }
+            (O::Obj, _) => {
+                let mark = self.mark()?;
+                let callee = self.stack.get(mark + 1).copied().ok_or(Underflow)?;
+                self.pop_to_mark()?;
+                let (returned, said) = self.call(callee);
+                remark = Some(said);
+                Some(returned)
+            }
+            (O::Build, _) => {
+                self.pop()?;
+                remark = match self.top()? {
+                    Known::Returned(name) => Some(format!(
+                        "sets the state of what {} returned",
+                        self.shown(name)
+                    )),
+                    Known::Named(name) => Some(format!("sets the state of {}", self.shown(name))),
+                    _ => Some("sets the state of something unknown".to_owned()),
+                };
+                None
+            }
+            (O::PersId, _) => {
+                self.persistent_ids += 1;
+                Some(Known::Unknown)
+            }
+            (O::BinPersId, _) => {
+                self.pop()?;
+                self.persistent_ids += 1;
+                Some(Known::Unknown)
+            }
+            (O::NextBuffer, _) => {
+                let index = self.used_buffers;
+                self.used_buffers += 1;
+                remark = Some(match self.buffers.map(|buffers| buffers.get(index)) {
+                    None => format!("buffer {index}"),
+                    Some(Some(buffer)) => format!("buffer {index}, {} bytes", buffer.len()),
+                    Some(None) => format!("buffer {index}, which there is not"),
+                });
+                Some(Known::Plain)
+            }
+            (O::Put | O::BinPut | O::LongBinPut, Argument::Index(index)) => {
+                let top = self.top()?;
+                self.memo.insert(index, top);
+                None
+            }
+            (O::Memoize, _) => {
+                let top = self.top()?;
+                let index = self.memo.len() as u64;
+                self.memo.insert(index, top);
+                remark = Some(format!("memo {index}"));
+                None
+            }
+            (O::Pop, _) => {
+                if self
+                    .stack
+                    .pop()
+                    .ok_or(Underflow)
+                    .map(|known| matches!(known, Known::Mark))?
+                {
+                    self.mark_count -= 1;
+                }
+                None
+            }
+            (O::PopMark, _) => {
+                self.pop_to_mark()?;
+                None
+            }
+            (O::Dup, _) => Some(self.top()?),
+            (O::Mark, _) => {
+                self.mark_count += 1;
+                Some(Known::Mark)
+            }
+            (O::Append, _) => {
+                self.pop()?;
+                self.top()?;
+                None
+            }
+            (O::SetItem, _) => {
+                self.pop()?;
+                self.pop()?;
+                self.top()?;
+                None
+            }
+            (O::Appends | O::SetItems | O::AddItems, _) => {
+                self.pop_to_mark()?;
+                self.top()?;
+                None
+            }
+            (O::List | O::Tuple | O::Dict | O::FrozenSet, _) => {
+                self.pop_to_mark()?;
+                Some(Known::Plain)
+            }
+            (O::Tuple1, _) => {
+                self.pop()?;
+                Some(Known::Plain)
+            }
+            (O::Tuple2, _) => {
+                self.pop()?;
+                self.pop()?;
+                Some(Known::Plain)
+            }
+            (O::Tuple3, _) => {
+                self.pop()?;
+                self.pop()?;
+                self.pop()?;
+                Some(Known::Plain)
+            }
+            (O::Stop, _) => {
+                self.pop()?;
+                None
+            }
+            (O::ReadOnlyBuffer, _) => {
+                self.top()?;
+                None
+            }
+            (O::Proto | O::Frame, _) => None,
+            _ => Some(Known::Plain),
+        };
+        self.stack.extend(pushed);
+        Ok(remark)
+    }
+
+    fn top(&self) -> Result<Known<'p>, Underflow> {
+        match self.stack.last() {
+            None | Some(Known::Mark) => Err(Underflow),
+            Some(&known) => Ok(known),
+        }
+    }
+
+    fn pop(&mut self) -> Result<Known<'p>, Underflow> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    /// Where the topmost mark is.
+    fn mark(&self) -> Result<usize, Underflow> {
+        let is_mark = |known: &Known<'_>| matches!(known, Known::Mark);
+        if self.mark_count == 0 {
+            // Or the whole stack would be searched each time.
+            return Err(Underflow);
+        }
+        self.stack.iter().rposition(is_mark).ok_or(Underflow)
+    }
+
+    fn pop_to_mark(&mut self) -> Result<(), Underflow> {
+        let mark = self.mark()?;
+        self.stack.truncate(mark);
+        self.mark_count -= 1;
+        Ok(())
+    }
+
+    fn text_of(&mut self, raw: &'p [u8], unescape: fn(&[u8]) -> Vec<u8>) -> Known<'p> {
+        if raw.is_ascii() && !raw.contains(&b'\\') {
+            return Known::Text(raw);
+        }
+        self.unescaped.push(unescape(raw));
+        Known::Unescaped(self.unescaped.len() - 1)
+    }
+
+    /// The number of a text that is in a name.
+    fn text(&mut self, known: Known<'p>) -> Option<usize> {
+        let bytes = match known {
+            Known::Text(bytes) => bytes,
+            Known::Unescaped(index) => self.unescaped.get(index)?,
+            _ => return None,
+        };
+        let place = (bytes.as_ptr().addr(), bytes.len());
+        if let Some(&number) = self.by_place.get(&place) {
+            return Some(number);
+        }
+        let number = match self.by_content.get(bytes) {
+            Some(&number) => number,
+            None => {
+                self.by_content.insert(bytes.to_vec(), self.texts.len());
+                self.texts.push(bytes.to_vec());
+                self.texts.len() - 1
+            }
+        };
+        self.by_place.insert(place, number);
+        Some(number)
+    }
+
+    /// Counts a name; `None` if what names it is unknown.
+    fn global(&mut self, module: Known<'p>, name: Known<'p>) -> Option<usize> {
+        if let (Some(module), Some(name)) = (self.text(module), self.text(name)) {
+            return Some(self.mention(Name::Global(module, name)));
+        }
+        self.unknown_names += 1;
+        None
+    }
+
+    fn mention(&mut self, name: Name) -> usize {
+        let number = *self.by_name.entry(name).or_insert(self.names.len());
+        match self.names.get_mut(number) {
+            Some(mentions) => mentions.named_count += 1,
+            None => self.names.push(Mentions {
+                name,
+                named_count: 1,
+                called_count: 0,
+            }),
+        }
+        number
+    }
+
+    fn call(&mut self, callee: Known<'p>) -> (Known<'p>, String) {
+        match callee {
+            Known::Named(name) => {
+                if let Some(mentions) = self.names.get_mut(name) {
+                    mentions.called_count += 1;
+                }
+                (Known::Returned(name), format!("calls {}", self.shown(name)))
+            }
+            Known::Returned(name) => {
+                self.other_calls += 1;
+                let said = format!("calls what {} returned", self.shown(name));
+                (Known::Unknown, said)
+            }
+            _ => {
+                self.other_calls += 1;
+                (Known::Unknown, "calls something unknown".to_owned())
+            }
+        }
+    }
+
+    /// What to say of a value that comes from the memo.
+    fn recalled(&self, known: Known<'p>) -> Option<String> {
+        match known {
+            Known::Text(bytes) => Some(quoted(bytes, "")),
+            Known::Unescaped(index) => self.unescaped.get(index).map(|text| quoted(text, "")),
+            Known::Named(name) => Some(self.shown(name)),
+            Known::Returned(name) => Some(format!("what {} returned", self.shown(name))),
+            Known::Mark | Known::Plain | Known::Unknown => None,
+        }
+    }
+
+    /// A name as `module:name`, which no other name is written as.
+    fn shown(&self, number: usize) -> String {
+        let text = |number: usize| self.texts.get(number).map_or(&[][..], Vec::as_slice);
+        match self.names.get(number).map(|mentions| mentions.name) {
+            Some(Name::Global(module, name)) => {
+                format!("{}:{}", bare(text(module)), bare(text(name)))
+            }
+            Some(Name::Extension(code)) => format!("extension code {code} of copyreg"),
+            None => String::new(),
+        }
+    }
+
+    fn summary(
+        &self,
+        reader: &Reader<'_>,
+        fault: Option<Fault>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        writeln!(out)?;
+        if let Some(fault) = fault {
+            writeln!(out, "BAD PICKLE {fault}")?;
+        }
+        let extent = if reader.is_finished() { "" } else { " so far" };
+        writeln!(
+            out,
+            "{} in {}{extent}; needs protocol {}",
+            counted(self.opcode_count, "opcode"),
+            counted(reader.position() as u64, "byte"),
+            self.newest_protocol,
+        )?;
+        let trailing = reader.trailing();
+        if !trailing.is_empty() {
+            writeln!(
+                out,
+                "{} after STOP, which loading ignores: {}",
+                counted(trailing.len() as u64, "byte"),
+                quoted(trailing, "b")
+            )?;
+        }
+        let used = self.used_buffers as u64;
+        match self.buffers {
+            None if used == 0 => {}
+            None => writeln!(out, "uses {}", counted(used, "out-of-band buffer"))?,
+            Some(buffers) => writeln!(
+                out,
+                "uses {}; {} given",
+                counted(used, "out-of-band buffer"),
+                buffers.len()
+            )?,
+        }
+        if self.persistent_ids > 0 {
+            let ids = counted(self.persistent_ids, "persistent id");
+            writeln!(out, "asks persistent_load for {ids}")?;
+        }
+        if self.names.is_empty() && self.unknown_names == 0 {
+            writeln!(out, "names nothing{extent}")?;
+        } else {
+            writeln!(out, "names{extent}, which loading imports:")?;
+            let mut lines: Vec<_> = (0..self.names.len())
+                .zip(&self.names)
+                .map(|(number, mentions)| (self.shown(number), mentions))
+                .collect();
+            lines.sort_by(|one, other| one.0.cmp(&other.0));
+            let width = lines.iter().map(|(shown, _)| shown.chars().count()).max();
+            let width = width.unwrap_or_default().min(60);
+            for (shown, mentions) in lines {
+                let called = match mentions.called_count {
+                    0 => "not called".to_owned(),
+                    count => format!("called {}", counted(count, "time")),
+                };
+                let named = counted(mentions.named_count, "time");
+                writeln!(out, "  {shown:<width$}  {called}, named {named}")?;
+            }
+            if self.unknown_names > 0 {
+                let names = counted(self.unknown_names, "name");
+                writeln!(out, "  {names} that cannot be known without loading")?;
+            }
+        }
+        if self.other_calls > 0 {
+            let calls = counted(self.other_calls, "call");
+            writeln!(
+                out,
+                "{calls} of what is no name: returned by a call, or unknown"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+fn argument(argument: &Argument<'_>, line: &mut String) {
+    let shown = match argument {
+        Argument::None => return,
+        Argument::Bool(value) => if *value { "True" } else { "False" }.to_owned(),
+        Argument::Int(value) => value.to_string(),
+        Argument::BigInt(value) => match value.to_i128() {
+            Some(value) => value.to_string(),
+            None => {
+                let sign = if value.is_negative() {
+                    "negative"
+                } else {
+                    "positive"
+                };
+                let len = value.as_bytes().len();
+                format!("<{sign}, {len} bytes> {}", quoted(value.as_bytes(), "b"))
+            }
+        },
+        Argument::Decimal(value) => quoted(value.as_bytes(), "b")
+            .trim_start_matches('b')
+            .replace('"', ""),
+        Argument::Float(value) => format!("{value:?}"),
+        Argument::Bytes(bytes) | Argument::ByteString(bytes) => quoted(bytes, "b"),
+        Argument::ByteArray(bytes) => quoted(bytes, "bytearray b"),
+        Argument::Text(text) => quoted(text.as_bytes(), ""),
+        Argument::Line(bytes) => quoted(bytes, "b"),
+        Argument::Global { module, name } => {
+            format!("{}:{}", bare(module.as_bytes()), bare(name.as_bytes()))
+        }
+        Argument::Index(value) | Argument::Length(value) => value.to_string(),
+        Argument::Code(value) => value.to_string(),
+        Argument::Version(value) => value.to_string(),
+        other => format!("{other:?}"),
+    };
+    line.push(' ');
+    line.push_str(&shown);
+}
+
+/// In quotes, escaped, and cut short; then also how long it is.
+fn quoted(bytes: &[u8], prefix: &str) -> String {
+    let (shown, is_whole) = escaped(bytes, prefix.ends_with('b'));
+    if is_whole {
+        format!("{prefix}\"{shown}\"")
+    } else {
+        format!("{prefix}\"{shown}\"… {} bytes", bytes.len())
+    }
+}
+
+/// Escaped and cut short, without quotes. A colon is escaped too, since it
+/// parts module and name.
+fn bare(bytes: &[u8]) -> String {
+    let (shown, is_whole) = escaped(bytes, false);
+    let shown = shown.replace(':', "\\x3a");
+    if is_whole {
+        shown
+    } else {
+        format!("{shown}… {} bytes", bytes.len())
+    }
+}
+
+/// The beginning of these bytes, on one line, and whether that is all.
+fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
+    let start = bytes.get(..4 * MOST_TEXT).unwrap_or(bytes);
+    let mut shown = String::new();
+    let mut count = 0;
+    for chunk in start.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if count == MOST_TEXT {
+                return (shown, false);
+            }
+            count += 1;
+            if ascii && !character.is_ascii() {
+                let mut buffer = [0; 4];
+                for byte in character.encode_utf8(&mut buffer).bytes() {
+                    let _ = write!(shown, "\\x{byte:02x}");
+                }
+            } else if character == '\'' {
+                shown.push('\'');
+            } else {
+                shown.extend(character.escape_debug());
+            }
+        }
+        for byte in chunk.invalid() {
+            if count == MOST_TEXT {
+                return (shown, false);
+            }
+            count += 1;
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    (shown, start.len() == bytes.len())
+}
+
+/// The text of STRING without its escapes, which the reader has checked.
+fn unescape_bytes(raw: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        let Some((&kind, behind)) = behind.split_first().filter(|_| byte == b'\\') else {
+            out.push(byte);
+            continue;
+        };
+        rest = behind;
+        match kind {
+            b'\\' | b'\'' | b'"' => out.push(kind),
+            b'b' => out.push(8),
+            b'f' => out.push(12),
+            b't' => out.push(b'\t'),
+            b'n' => out.push(b'\n'),
+            b'r' => out.push(b'\r'),
+            b'v' => out.push(11),
+            b'a' => out.push(7),
+            b'x' => {
+                let (digits, behind) = rest.split_at(rest.len().min(2));
+                out.push(u8::try_from(number(digits, 16)).unwrap_or_default());
+                rest = behind;
+            }
+            b'0'..=b'7' => {
+                let more = rest
+                    .iter()
+                    .take(2)
+                    .take_while(|byte| matches!(byte, b'0'..=b'7'));
+                let (digits, behind) = rest.split_at(more.count());
+                let value = number(&[&[kind], digits].concat(), 8);
+                out.push(u8::try_from(value & 0xff).unwrap_or_default());
+                rest = behind;
+            }
+            _ => out.extend([byte, kind]),
+        }
+    }
+    out
+}
+
+/// The text of UNICODE without its escapes, in UTF-8 with surrogates.
+fn unescape_unicode(raw: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some((&byte, behind)) = rest.split_first() {
+        rest = behind;
+        if byte != b'\\' {
+            push(u32::from(byte), &mut out);
+            continue;
+        }
+        let Some((&kind, behind)) = behind.split_first() else {
+            out.push(byte);
+            break;
+        };
+        rest = behind;
+        let len = match kind {
+            b'u' => 4,
+            b'U' => 8,
+            _ => {
+                out.push(byte);
+                push(u32::from(kind), &mut out);
+                continue;
+            }
+        };
+        let (digits, behind) = rest.split_at(rest.len().min(len));
+        push(number(digits, 16), &mut out);
+        rest = behind;
+    }
+    out
+}
+
+fn number(digits: &[u8], radix: u32) -> u32 {
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| u32::from_str_radix(digits, radix).ok())
+        .unwrap_or_default()
+}
+
+fn push(code: u32, out: &mut Vec<u8>) {
+    match char::from_u32(code) {
+        Some(character) => {
+            let mut buffer = [0; 4];
+            out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
+        }
+        // Half of a surrogate pair.
+        None => {
+            let [.., high, low] = code.to_be_bytes();
+            let middle = (high & 0x0f) << 2 | low >> 6;
+            out.extend([0xe0 | high >> 4, 0x80 | middle, 0x80 | low & 0x3f]);
+        }
+    }
+}
