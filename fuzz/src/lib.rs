@@ -25,6 +25,10 @@ use daskwire::message::{
     Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, Pending, Reading, Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
+use daskwire::pickle::{
+    Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
+    Token as PickleToken,
+};
 use daskwire_tcp::Address;
 use daskwire_tcp::tls::Verifier;
 use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
@@ -56,6 +60,7 @@ pub const SURFACES: [Surface; 15] = [
     ("rmp", rmp),
     ("certificate", certificate),
     ("address", address),
+    ("pickle", pickle),
 ];
 
 /// Small enough that an input of some kilobytes costs some kilobytes.
@@ -785,5 +790,140 @@ pub fn address(input: &[u8]) {
     };
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
+
+/// The opcodes of a pickle lie end to end, each as long as the table of opcodes
+/// says; arguments are parts of the input; with and without text opcodes, whole
+/// and cut, the same is read; buffers are taken in order, where they lie.
+///
+/// The first byte of the input says how many buffers there are.
+pub fn pickle(input: &[u8]) {
+    let Some((&buffer_count, input)) = input.split_first() else {
+        return;
+    };
+    let reader = PickleReader::with_limits(input, &LIMITS);
+    let (tokens, error) = pickle_tokens(reader.text_opcodes(true));
+    let mut end = 0;
+    for token in &tokens {
+        assert_eq!(token.offset, end);
+        let rest = &input[end..];
+        assert_eq!(Opcode::from_byte(rest[0]), Some(token.opcode));
+        assert_eq!(token.len, pickle_len(token.opcode, &rest[1..]));
+        if let Argument::Bytes(bytes)
+        | Argument::ByteString(bytes)
+        | Argument::ByteArray(bytes)
+        | Argument::Line(bytes) = token.argument
+        {
+            let start = bytes.as_ptr().addr() - input.as_ptr().addr();
+            assert!(end < start && start + bytes.len() <= end + token.len);
+        }
+        end += token.len;
+    }
+    match error {
+        None => assert_eq!(tokens.last().map(|token| token.opcode), Some(Opcode::Stop)),
+        Some(error) => {
+            assert_eq!(error.offset, end);
+            assert!(error.to_string().starts_with("at byte "));
+        }
+    }
+    assert!(
+        tokens
+            .iter()
+            .rev()
+            .skip(1)
+            .all(|token| token.opcode != Opcode::Stop)
+    );
+
+    // Cut before its end, a pickle has no other opcodes.
+    let cut = end.saturating_sub(1 + usize::from(buffer_count));
+    let (fewer, cut_error) =
+        pickle_tokens(PickleReader::with_limits(&input[..cut], &LIMITS).text_opcodes(true));
+    assert!(cut_error.is_some());
+    assert!(fewer.len() <= tokens.len() && same(&fewer, &tokens[..fewer.len()]));
+
+    // Without text opcodes, up to the first of them.
+    let (binary, binary_error) = pickle_tokens(reader);
+    assert!(same(&binary, &tokens[..binary.len()]));
+    assert!(binary.iter().all(|token| !token.opcode.is_text()));
+    if let Some(token) = tokens.get(binary.len()) {
+        let kind = PickleErrorKind::TextOpcode {
+            opcode: token.opcode,
+        };
+        assert_eq!(binary_error.map(|error| error.kind), Some(kind));
+    }
+
+    let frames: Vec<[u8; 1]> = (0..buffer_count).map(|index| [index]).collect();
+    let mut items = PickleBuffers::new(reader.text_opcodes(true), &frames);
+    let mut count = 0;
+    let mut taken = 0;
+    let matched = loop {
+        match items.next_item() {
+            Ok(Some(item)) => {
+                assert!(same(&[item.token], &tokens[count..=count]));
+                if let Some(index) = item.data.and_then(|data| data.buffer) {
+                    assert_eq!(index, taken);
+                    let data = item.data.expect("it has an index");
+                    assert!(std::ptr::eq(data.bytes, frames[index].as_slice()));
+                    taken += 1;
+                }
+                count += 1;
+            }
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    assert_eq!(items.used_count(), taken);
+    match matched {
+        None => assert!(error.is_none() && taken == frames.len()),
+        Some(matched) => match matched.kind {
+            PickleErrorKind::TooFewBuffers { .. } => assert_eq!(taken, frames.len()),
+            PickleErrorKind::TooManyBuffers { used_count, .. } => {
+                assert!(taken < frames.len() && used_count == taken);
+            }
+            PickleErrorKind::NoBuffer => {
+                assert_eq!(tokens[count].opcode, Opcode::ReadOnlyBuffer);
+            }
+            _ => assert_eq!(Some(matched), error),
+        },
+    }
+}
+
+/// All opcodes of a pickle, and what ended it if that was an error.
+fn pickle_tokens(
+    mut reader: PickleReader<'_>,
+) -> (Vec<PickleToken<'_>>, Option<daskwire::pickle::PickleError>) {
+    let mut tokens = Vec::new();
+    loop {
+        let before = reader.position();
+        match reader.next_token() {
+            Ok(Some(token)) => tokens.push(token),
+            Ok(None) => return (tokens, None),
+            Err(error) => {
+                assert_eq!(before, reader.position(), "moved on failure");
+                return (tokens, Some(error));
+            }
+        }
+    }
+}
+
+/// As text, since a NaN is not equal to itself.
+fn same(one: &[PickleToken<'_>], other: &[PickleToken<'_>]) -> bool {
+    format!("{one:?}") == format!("{other:?}")
+}
+
+/// How many bytes an opcode takes, by nothing but its form.
+fn pickle_len(opcode: Opcode, rest: &[u8]) -> usize {
+    let line = |rest: &[u8]| 1 + rest.iter().position(|&byte| byte == b'\n').expect("a line");
+    1 + match opcode.form() {
+        Form::None => 0,
+        Form::Bytes(len) => usize::from(len),
+        Form::Counted(len) => {
+            let count = rest[..usize::from(len)].iter().rev();
+            usize::from(len) + count.fold(0, |count, &byte| count << 8 | usize::from(byte))
+        }
+        Form::Line => line(rest),
+        Form::TwoLines => line(rest) + line(&rest[line(rest)..]),
+        form => panic!("a form that is not known here: {form:?}"),
     }
 }
