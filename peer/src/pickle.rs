@@ -672,9 +672,8 @@ fn argument(argument: &Argument<'_>, line: &mut String) {
                 format!("<{sign}, {len} bytes> {}", quoted(value.as_bytes(), "b"))
             }
         },
-        Argument::Decimal(value) => quoted(value.as_bytes(), "b")
-            .trim_start_matches('b')
-            .replace('"', ""),
+        Argument::Decimal(value) => bare(value.as_bytes()),
+        Argument::FloatText(value) => bare(value.as_bytes()),
         Argument::Float(value) => format!("{value:?}"),
         Argument::Bytes(bytes) | Argument::ByteString(bytes) => quoted(bytes, "b"),
         Argument::ByteArray(bytes) => quoted(bytes, "bytearray b"),

@@ -88,8 +88,7 @@ pub enum PickleErrorKind {
         /// The opcode.
         opcode: Opcode,
     },
-    /// Text that is no number, or has underscores and is longer than
-    /// 512 bytes.
+    /// Text that is no decimal number.
     NotAFloat,
     /// An index of the memo that is negative or does not fit 64 bits.
     MemoIndex {

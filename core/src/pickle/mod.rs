@@ -28,5 +28,5 @@ pub use error::{PickleError, PickleErrorKind};
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
-pub use text::{BigInt, Decimal, Text};
+pub use text::{BigInt, Decimal, FloatText, Text};
 pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};

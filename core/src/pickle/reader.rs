@@ -1,7 +1,7 @@
 //! The pull reader.
 
-use super::text::{StringFault, check_raw_unicode_escape, check_string, float};
-use super::{BigInt, Decimal, Opcode, PickleError, PickleErrorKind, Text};
+use super::text::{StringFault, check_raw_unicode_escape, check_string};
+use super::{BigInt, Decimal, FloatText, Opcode, PickleError, PickleErrorKind, Text};
 use crate::Limits;
 
 /// One opcode of a pickle, with its argument.
@@ -34,8 +34,10 @@ pub enum Argument<'p> {
     BigInt(BigInt<'p>),
     /// An integer of INT or LONG.
     Decimal(Decimal<'p>),
-    /// A float of BINFLOAT or FLOAT.
+    /// A float of BINFLOAT.
     Float(f64),
+    /// A float of FLOAT.
+    FloatText(FloatText<'p>),
     /// A `bytes` object of BINBYTES, SHORT_BINBYTES or BINBYTES8.
     Bytes(&'p [u8]),
     /// A `str` of Python 2, of BINSTRING or SHORT_BINSTRING.
@@ -81,8 +83,7 @@ pub enum Argument<'p> {
 /// * Names in GLOBAL and INST and the ids of PERSID are raw, as CPython's
 ///   `Unpickler` takes them; `genops` looks for escapes there, and refuses
 ///   names that are not ASCII, which CPython loads from GLOBAL.
-/// * Integers in decimal digits may have any number of them. FLOAT with
-///   underscores may have 512 bytes.
+/// * Integers in decimal digits may have any number of them.
 ///
 /// Whether the stack has what an opcode takes from it is not looked at.
 ///
@@ -347,7 +348,9 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
                 .ok_or(PickleErrorKind::MemoIndex { opcode })?;
             Argument::Index(index)
         }
-        Opcode::Float => Argument::Float(float(first).ok_or(PickleErrorKind::NotAFloat)?),
+        Opcode::Float => {
+            Argument::FloatText(FloatText::new(first).ok_or(PickleErrorKind::NotAFloat)?)
+        }
         Opcode::String => {
             check_string(first).map_err(|fault| match fault {
                 StringFault::NotQuoted => PickleErrorKind::NotQuoted,

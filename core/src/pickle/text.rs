@@ -181,17 +181,11 @@ impl<'p> Decimal<'p> {
     /// What Python's `int` makes of a line: white space around it is nothing.
     pub(super) fn new(line: &'p [u8]) -> Option<Self> {
         let text = trim(line);
-        let (_, digits) = sign(text);
-        let mut before = b'_';
-        for &byte in digits {
-            match byte {
-                b'0'..=b'9' => {}
-                b'_' if before != b'_' => {}
-                _ => return None,
-            }
-            before = byte;
+        let (_, number) = sign(text);
+        match digits(number)? {
+            (1.., []) => Some(Self(text)),
+            _ => None,
         }
-        (before != b'_').then_some(Self(text))
     }
 
     /// The text: digits, perhaps with a sign and underscores.
@@ -248,37 +242,84 @@ fn trim(mut text: &[u8]) -> &[u8] {
     text
 }
 
+/// A float in decimal digits, as protocol 0 writes it.
+///
+/// It is what Python's `float` takes: decimal digits with a point and an
+/// exponent, with single underscores between digits at most, `inf`, `infinity`
+/// or `nan` in any case; with a sign or none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FloatText<'p>(&'p [u8]);
+
 /// Underscores in a float are taken out in a buffer of this size. No Python
 /// writes any.
 const UNDERSCORED_LEN: usize = 512;
 
-/// What Python's `float` makes of a line.
-pub(super) fn float(line: &[u8]) -> Option<f64> {
-    let text = trim(line);
-    if !text.contains(&b'_') {
-        return core::str::from_utf8(text).ok()?.parse().ok();
+impl<'p> FloatText<'p> {
+    /// What Python's `float` makes of a line: white space around it is nothing.
+    pub(super) fn new(line: &'p [u8]) -> Option<Self> {
+        let text = trim(line);
+        let (_, number) = sign(text);
+        let is_word = |word: &[u8]| number.eq_ignore_ascii_case(word);
+        if is_word(b"inf") || is_word(b"infinity") || is_word(b"nan") {
+            return Some(Self(text));
+        }
+        let (whole_count, rest) = digits(number)?;
+        let (part_count, rest) = match rest {
+            [b'.', rest @ ..] => digits(rest)?,
+            _ => (0, rest),
+        };
+        let exponent = match rest {
+            [b'e' | b'E', exponent @ ..] => digits(sign(exponent).1)?,
+            _ => (1, rest),
+        };
+        let is_number = whole_count | part_count != 0 && exponent.0 != 0 && exponent.1.is_empty();
+        is_number.then_some(Self(text))
     }
-    let mut buffer = [0; UNDERSCORED_LEN];
-    let mut len = 0_usize;
-    let mut before = 0_u8;
-    for &byte in text {
-        if byte == b'_' {
-            if !before.is_ascii_digit() {
-                return None;
-            }
-        } else {
-            if before == b'_' && !byte.is_ascii_digit() {
-                return None;
-            }
+
+    /// The text: a decimal number, perhaps with a sign and underscores, or a word.
+    pub const fn as_bytes(self) -> &'p [u8] {
+        self.0
+    }
+
+    /// The float that is nearest to it; `None` only if it has underscores and
+    /// more than 512 bytes.
+    ///
+    /// This takes the parser of the standard library, of some kilobytes, which
+    /// firmware that does not call this need not have.
+    pub fn to_f64(self) -> Option<f64> {
+        if !self.0.contains(&b'_') {
+            return core::str::from_utf8(self.0).ok()?.parse().ok();
+        }
+        let mut buffer = [0; UNDERSCORED_LEN];
+        let mut len = 0_usize;
+        for &byte in self.0.iter().filter(|&&byte| byte != b'_') {
             *buffer.get_mut(len)? = byte;
             len = len.wrapping_add(1);
         }
+        core::str::from_utf8(buffer.get(..len)?).ok()?.parse().ok()
+    }
+}
+
+impl fmt::Debug for FloatText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// How many digits and underscores the text begins with, and what follows them.
+/// `None` if an underscore has no digit on both sides.
+fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'_');
+    let count = text.iter().take_while(|byte| is_digit(byte)).count();
+    let (digits, rest) = text.split_at_checked(count)?;
+    let mut before = b'_';
+    for &byte in digits {
+        if byte == b'_' && before == b'_' {
+            return None;
+        }
         before = byte;
     }
-    if before == b'_' {
-        return None;
-    }
-    core::str::from_utf8(buffer.get(..len)?).ok()?.parse().ok()
+    (before != b'_' || count == 0).then_some((count, rest))
 }
 
 /// What may be wrong with the text of STRING.
@@ -375,8 +416,9 @@ pub(super) fn check_raw_unicode_escape(line: &[u8]) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
-    use super::{BigInt, Decimal, Text, check_raw_unicode_escape, float};
+    use super::{BigInt, Decimal, FloatText, Text, check_raw_unicode_escape};
 
     #[test]
     fn surrogates_pass_and_nothing_else_does() {
@@ -456,6 +498,7 @@ mod tests {
 
     #[test]
     fn floats_are_what_float_takes() {
+        let float = |line| FloatText::new(line).and_then(FloatText::to_f64);
         for (line, value) in [
             (&b"1_0.5"[..], 10.5),
             (b" 1e400\t", f64::INFINITY),
@@ -463,10 +506,22 @@ mod tests {
             (b".5e3", 500.0),
             (b"1.", 1.0),
             (b"-0.0", -0.0),
+            (b"+1_2e-0_1", 1.2),
+            (b"-iNf", f64::NEG_INFINITY),
         ] {
             assert_eq!(float(line).map(f64::to_bits), Some(value.to_bits()));
         }
         assert!(float(b"-nan").is_some_and(f64::is_nan));
+        // One byte more than there is room for, underscores not counted.
+        let mut long = [b'1'; 514];
+        long[1] = b'_';
+        assert!(FloatText::new(&long).is_some() && float(&long).is_none());
+        assert_eq!(
+            long.get(1..).and_then(float),
+            None,
+            "it begins with an underscore"
+        );
+        assert!(long.get(..513).and_then(float).is_some());
         for bad in [
             &b""[..],
             b".",

@@ -9,8 +9,8 @@
 # sure that the proof would notice.
 #
 # What is proven: framing, messages in both layouts, building, the handshake,
-# lz4 and snappy decompression, snappy compression, writing pickles, comms over
-# embedded-io, and the text of every error.
+# lz4 and snappy decompression, snappy compression, pickles read and written,
+# comms over embedded-io, and the text of every error.
 # What is not: lz4 compression (the crate lz4_flex has panics; whether they can
 # be reached is its promise, not the linker's), and `daskwire::display`, which
 # prints floats with the code of the standard library.

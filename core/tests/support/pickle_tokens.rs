@@ -32,8 +32,8 @@ fn argument(argument: &Argument<'_>) -> String {
                 (_, digits) => digits.to_owned(),
             }
         }
-        Argument::Float(value) if value.is_nan() => "nan".to_owned(),
-        Argument::Float(value) => format!("{:016x}", value.to_bits()),
+        Argument::Float(value) => float(value),
+        Argument::FloatText(text) => float(text.to_f64().expect("it is short")),
         Argument::Bytes(bytes)
         | Argument::ByteString(bytes)
         | Argument::ByteArray(bytes)
@@ -47,6 +47,13 @@ fn argument(argument: &Argument<'_>) -> String {
         Argument::Version(value) => value.to_string(),
         _ => unreachable!("an argument that these tests do not know"),
     }
+}
+
+fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    format!("{:016x}", value.to_bits())
 }
 
 fn shown(bytes: &[u8]) -> String {

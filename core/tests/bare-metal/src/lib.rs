@@ -22,7 +22,8 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::pickle::{
-    self, Framing, Mutability, Options, PickleBuffer, PickleBufferError, Placement, Protocol,
+    self, Argument, Buffers as PickleBuffers, Framing, Mutability, Options, PickleBuffer,
+    PickleBufferError, Placement, Protocol, Reader as PickleReader,
 };
 use daskwire::transport::embedded_io_07::{
     CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
@@ -103,9 +104,11 @@ pub enum Fault {
     /// In a document that is written.
     Write(daskwire::msgpack::WriteError),
     /// In a pickle that is written.
-    Pickle(pickle::WriteError),
+    PickleWrite(pickle::WriteError),
     /// In a buffer that goes beside a pickle.
     PickleBuffer(PickleBufferError),
+    /// In a pickle.
+    Pickle(daskwire::pickle::PickleError),
     /// In a comm.
     Comm(CommError<ErrorKind>),
     /// Too little room.
@@ -144,8 +147,9 @@ from! {
     Compression: daskwire::compression::CompressionError,
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
-    Pickle: pickle::WriteError,
+    PickleWrite: pickle::WriteError,
     PickleBuffer: PickleBufferError,
+    Pickle: daskwire::pickle::PickleError,
     Comm: CommError<ErrorKind>,
     Room: BufferTooSmall,
     Text: fmt::Error,
@@ -703,6 +707,51 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
     Ok((refused, accepted))
 }
 
+/// Every kind of opcode, with two buffers out of band.
+const PICKLE: &[u8] = b"\x80\x05(\x97\x98\x97\x94C\x01b\x96\x01\0\0\0\0\0\0\0a\x8c\x02os\x8c\x04path\x93\
+    K\x01M\x01\0J\x01\0\0\0\x8a\x02\0\x80\x8b\x01\0\0\0\x05G?\xf8\0\0\0\0\0\0X\x01\0\0\0aB\x01\0\0\0a\
+    q\x01h\x01r\x02\0\0\0j\x02\0\0\0\x82\x01U\x01aI01\nI-5\nL12L\nF1_0.5\nS'\\x41\\101'\nV\\u0041\np3\ng3\n\
+    cos\npath\nPid\nlR.";
+
+/// Reads a pickle with its buffers, as it is and with each byte damaged.
+/// Returns how many opcodes it has and how many damaged copies are refused.
+pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> {
+    let buffers = black_box([&b"one"[..], b"two"]);
+    let count = |pickle: &[u8]| {
+        let reader = PickleReader::with_limits(pickle, &reading().limits);
+        let mut items = PickleBuffers::new(reader.text_opcodes(black_box(true)), &buffers);
+        let mut count = 0_u32;
+        while let Some(item) = items.next_item()? {
+            count = count.wrapping_add(1);
+            match item.token.argument {
+                Argument::BigInt(value) => drop(black_box(value.to_u64())),
+                Argument::Decimal(value) => drop(black_box(value.to_i64())),
+                argument => drop(black_box(argument)),
+            }
+        }
+        Ok::<_, daskwire::pickle::PickleError>(count)
+    };
+    let whole = count(pickle)?;
+    let mut storage = [0; 256];
+    let mut refused = 0_u32;
+    for at in 0..pickle.len() {
+        let Some(copy) = storage.get_mut(..pickle.len()) else {
+            return Err(Fault::Wrong("the pickle is too long"));
+        };
+        copy.copy_from_slice(pickle);
+        if let Some(byte) = copy.get_mut(at) {
+            *byte ^= black_box(0xff);
+        }
+        if let Err(error) = count(copy) {
+            refused = refused.wrapping_add(1);
+            if refused == 1 {
+                writeln!(text, "    {error}")?;
+            }
+        }
+    }
+    Ok((whole, refused))
+}
+
 /// All of it, told in lines of text.
 pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), Fault> {
     for message in &ONES {
@@ -751,6 +800,12 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
     let len = write_pickle(black_box(b"\x1112345"))?;
     ensure(len == 25, "another pickle was written")?;
     writeln!(text, "    pickle: {len} bytes written")?;
+    let (opcode_count, refused) = pickle(black_box(PICKLE), text)?;
+    ensure(refused != 0, "no damage was seen")?;
+    writeln!(
+        text,
+        "    pickle: {opcode_count} opcodes read, {refused} damaged copies refused"
+    )?;
     for message in &ONES {
         let (refused, accepted) = damage(message, text)?;
         ensure(refused != 0, "no damage was seen")?;
