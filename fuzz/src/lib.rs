@@ -44,7 +44,7 @@ pub use pickles::pickle_writer;
 pub type Surface = (&'static str, fn(&[u8]));
 
 /// All surfaces.
-pub const SURFACES: [Surface; 15] = [
+pub const SURFACES: [Surface; 16] = [
     ("prelude", prelude),
     ("msgpack", msgpack),
     ("pickle_writer", pickle_writer),
