@@ -414,7 +414,9 @@ impl Endpoint {
     fn bytes(&self, opened: Opened, priority: Priority) -> Result<Connection, CommError> {
         let (local, peer) = ends(&self.quinn, &opened.live.connection).map_err(CommError::Io)?;
         opened.sender.set_priority(priority.of_stream());
+        let encryption = Some(opened.live.encryption());
         Ok(Connection {
+            encryption,
             reader: Box::new(opened.receiver),
             writer: Box::new(opened.sender),
             local,
@@ -806,6 +808,7 @@ impl Incoming {
         let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let local = canonical(SocketAddr::new(local, self.local_port));
         Connection {
+            encryption: Some(self.live.encryption()),
             reader: Box::new(self.receiver),
             writer: Box::new(self.sender),
             local: Address::new(Scheme::Quic, local),
@@ -824,9 +827,7 @@ impl Incoming {
     /// The certificates that the peer has shown, its own first; none if it was
     /// not asked. They have been verified as the TLS configuration says.
     pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
-        let identity = self.live.connection.peer_identity();
-        let certificates = identity.and_then(|identity| identity.downcast().ok());
-        certificates.map_or(Vec::new(), |certificates| *certificates)
+        self.live.peer_certificates()
     }
 
     fn refuse(mut self) {

@@ -1,9 +1,11 @@
 //! A connection and the count of its comms.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use daskwire_tcp::{Bytes, Encryption};
 use quinn::VarInt;
+use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -18,6 +20,8 @@ pub(crate) struct Live {
     pub(crate) runtime: Handle,
     pub(crate) drain_timeout: Duration,
     pub(crate) drain_len: usize,
+    /// What all comms on it say of it, once one was asked.
+    encryption: OnceLock<Arc<Encryption>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +51,25 @@ impl Live {
             runtime,
             drain_timeout,
             drain_len,
+            encryption: OnceLock::new(),
         })
+    }
+
+    /// The certificates of the peer, its own first.
+    pub(crate) fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
+        let identity = self.connection.peer_identity();
+        let certificates = identity.and_then(|identity| identity.downcast().ok());
+        certificates.map_or(Vec::new(), |certificates| *certificates)
+    }
+
+    /// How it is encrypted. QUIC has no other version of TLS.
+    pub(crate) fn encryption(&self) -> Arc<Encryption> {
+        let encryption = || {
+            let certificates = self.peer_certificates().into_iter();
+            let certificates = certificates.map(|der| Bytes::copy_from_slice(&der));
+            Arc::new(Encryption::new("TLSv1_3", None, certificates.collect()))
+        };
+        Arc::clone(self.encryption.get_or_init(encryption))
     }
 
     /// Whether a new comm can be had from it, as far as is known.

@@ -3,7 +3,9 @@
 use core::fmt;
 use core::time::Duration;
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wire::Limits;
 use wire::frame::Prefix;
@@ -138,6 +140,48 @@ pub struct Connection {
     pub local: Address,
     /// The address of the other end.
     pub peer: Address,
+    /// How it is encrypted, if it is.
+    pub encryption: Option<Arc<Encryption>>,
+}
+
+/// How a connection is encrypted, and what the peer has shown.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Encryption {
+    /// The version of TLS, such as `TLSv1_3`.
+    pub version: &'static str,
+    /// The cipher suite by its name in TLS, such as `TLS13_AES_256_GCM_SHA384`,
+    /// if the transport tells.
+    pub cipher: Option<&'static str>,
+    /// The certificates of the peer in DER, its own first; none if it was not
+    /// asked. They have been verified as the settings say.
+    pub peer_certificates: Vec<Bytes>,
+}
+
+impl Encryption {
+    /// For transports, which know.
+    pub fn new(
+        version: &'static str,
+        cipher: Option<&'static str>,
+        peer_certificates: Vec<Bytes>,
+    ) -> Self {
+        Self {
+            version,
+            cipher,
+            peer_certificates,
+        }
+    }
+}
+
+/// How many certificates there are, not what is in them.
+impl fmt::Debug for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encryption")
+            .field("version", &self.version)
+            .field("cipher", &self.cipher)
+            .field("peer_certificates", &self.peer_certificates.len())
+            .finish()
+    }
 }
 
 impl Connection {
@@ -148,7 +192,9 @@ impl Connection {
     /// As [`Comm::establish`].
     pub async fn handshake(self, role: Role, options: &Options) -> Result<Comm, CommError> {
         let ends = (self.local, self.peer);
-        Comm::establish(self.reader, self.writer, ends, role, options).await
+        let mut comm = Comm::establish(self.reader, self.writer, ends, role, options).await?;
+        comm.encryption = self.encryption;
+        Ok(comm)
     }
 }
 
@@ -157,6 +203,7 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection")
             .field("local", &format_args!("{}", self.local))
             .field("peer", &format_args!("{}", self.peer))
+            .field("encryption", &self.encryption)
             .finish_non_exhaustive()
     }
 }
@@ -171,6 +218,7 @@ pub struct Comm<R = ReadHalf, W = WriteHalf> {
     agreement: Agreement,
     local: Address,
     peer: Address,
+    encryption: Option<Arc<Encryption>>,
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
@@ -206,6 +254,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
                     agreement,
                     local,
                     peer,
+                    encryption: None,
                 })
             }
             Err(_) => Err(CommError::Timeout {
@@ -281,6 +330,21 @@ impl<R, W> Comm<R, W> {
     pub const fn peer_address(&self) -> &Address {
         &self.peer
     }
+
+    /// How it is encrypted, and what the peer has shown; `None` where nothing is
+    /// encrypted, and for a comm of [`establish`](Comm::establish).
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.encryption.as_deref()
+    }
+
+    /// Ends the comm at once, as dropping it does: what was written last may not
+    /// arrive, and what the peer says is not received any more.
+    ///
+    /// A read or write that waits is ended by dropping its future; a half that
+    /// is somewhere else, by dropping that half.
+    pub fn abort(self) {
+        drop(self);
+    }
 }
 
 impl<R, W> fmt::Debug for Comm<R, W> {
@@ -289,6 +353,7 @@ impl<R, W> fmt::Debug for Comm<R, W> {
             .field("local", &format_args!("{}", self.local))
             .field("peer", &format_args!("{}", self.peer))
             .field("agreement", &self.agreement)
+            .field("encryption", &self.encryption)
             .finish_non_exhaustive()
     }
 }

@@ -3,8 +3,9 @@
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
@@ -199,6 +200,7 @@ impl Stream {
         let reader: ReadHalf;
         let writer: WriteHalf;
         let (local, peer);
+        let mut encryption = None;
         match self {
             Self::Tcp(stream) => {
                 set_options(&stream).map_err(CommError::Io)?;
@@ -215,10 +217,10 @@ impl Stream {
                 peer = end(stream.peer_addr().map_err(CommError::Io)?);
                 let after = options.handshake_timeout;
                 let handshake = tls.establish(stream, role, &host);
-                (reader, writer) = match tokio::time::timeout(after, handshake).await {
-                    Ok(outcome) => outcome?,
-                    Err(_) => return Err(late(after)),
-                };
+                let outcome = tokio::time::timeout(after, handshake).await;
+                let ((reading, writing), how) = outcome.unwrap_or(Err(late(after)))?;
+                (reader, writer) = (reading, writing);
+                encryption = Some(how);
             }
             #[cfg(unix)]
             Self::Unix(stream, address) => {
@@ -236,6 +238,7 @@ impl Stream {
             writer,
             local,
             peer,
+            encryption,
         })
     }
 }
@@ -265,12 +268,84 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum Socket {
-    Tcp(TcpListener),
+    Tcp(Sockets),
     #[cfg(feature = "tls")]
-    Tls(TcpListener, Tls),
+    Tls(Sockets, Tls),
     #[cfg(unix)]
     Unix(UnixListener, UnixPath),
     Inproc(InprocListener),
+}
+
+/// Where one address of TCP is listened at.
+#[derive(Debug)]
+struct Sockets {
+    first: TcpListener,
+    /// For IPv6, where the first is for every interface of IPv4.
+    second: Option<TcpListener>,
+}
+
+impl Sockets {
+    async fn bind(address: &Address) -> io::Result<Self> {
+        if !address.host().is_empty() {
+            return Ok(Self {
+                first: TcpListener::bind((address.host(), address.port())).await?,
+                second: None,
+            });
+        }
+        // As Dask does: two sockets with one port.
+        let mut attempts = 0..10;
+        loop {
+            let first = TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await?;
+            match bind_ipv6(first.local_addr()?.port()) {
+                Ok(second) => {
+                    let second = Some(second);
+                    return Ok(Self { first, second });
+                }
+                // Of IPv6 the port that we got is another's: try another.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && address.port() == 0 => {
+                    if attempts.next().is_none() {
+                        return Err(error);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+                // There is no IPv6 here.
+                Err(_) => {
+                    return Ok(Self {
+                        first,
+                        second: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Cancel safe.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match &self.second {
+            None => self.first.accept().await,
+            Some(second) => tokio::select! {
+                accepted = self.first.accept() => accepted,
+                accepted = second.accept() => accepted,
+            },
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.first.local_addr()
+    }
+}
+
+/// Every interface of IPv6, and nothing of IPv4.
+fn bind_ipv6(port: u16) -> io::Result<TcpListener> {
+    let socket = Socket2::new(Domain::IPV6, Type::STREAM, None)?;
+    socket.set_only_v6(true)?;
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    // As many may wait as with the others.
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// The file of a Unix socket, which is there as long as somebody listens.
@@ -310,7 +385,7 @@ impl Drop for UnixPath {
 
 impl Listener {
     /// Listens at `address`; port 0 stands for any that is free, an empty host
-    /// for every interface of IPv4. Of `inproc`, any name that nobody listens
+    /// for every interface of IPv4 and, where there is IPv6, of that too. Of `inproc`, any name that nobody listens
     /// at in this process will do.
     ///
     /// # Errors
@@ -324,11 +399,11 @@ impl Listener {
             error,
         };
         let socket = match address.scheme() {
-            Scheme::Tcp => Socket::Tcp(bind(address).await.map_err(failed)?),
+            Scheme::Tcp => Socket::Tcp(Sockets::bind(address).await.map_err(failed)?),
             #[cfg(feature = "tls")]
             Scheme::Tls => {
                 let tls = tls(address, &options)?;
-                Socket::Tls(bind(address).await.map_err(failed)?, tls)
+                Socket::Tls(Sockets::bind(address).await.map_err(failed)?, tls)
             }
             #[cfg(unix)]
             Scheme::Unix => {
@@ -412,14 +487,6 @@ async fn bind_unix(path: &str) -> io::Result<UnixListener> {
         }
         outcome => outcome,
     }
-}
-
-async fn bind(address: &Address) -> io::Result<TcpListener> {
-    let host = match address.host() {
-        "" => "0.0.0.0",
-        host => host,
-    };
-    TcpListener::bind((host, address.port())).await
 }
 
 /// A connection that was accepted, before its handshake.

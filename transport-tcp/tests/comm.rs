@@ -973,3 +973,156 @@ async fn large_frames_use_the_memory_of_a_pool_again() {
     drop(kept);
     assert_eq!(pool.kept_len(), (16 << 20) - 3);
 }
+
+// What Dask's own tests of addresses and listeners ask for.
+
+/// test_default_client_server_ipv4, _ipv6: an empty host is every interface.
+#[tokio::test]
+async fn an_empty_host_is_every_interface() {
+    let (listener, address) = listen("", Options::default()).await;
+    assert_eq!(address.host(), "0.0.0.0");
+    let mut hosts = vec!["127.0.0.1"];
+    if std::net::TcpListener::bind("[::1]:0").is_ok() {
+        hosts.push("[::1]");
+    }
+    for host in hosts {
+        let contact = address.contact(host.trim_matches(['[', ']']));
+        let options = Options::default();
+        let (near, far) = tokio::join!(connect(&contact, &options), async {
+            listener.accept().await.unwrap().handshake().await
+        });
+        let (near, far) = (near.unwrap(), far.unwrap());
+        // test_tcp_addresses, test_tcp_repr
+        assert_eq!(near.peer_address(), &contact);
+        assert_eq!(near.local_address(), far.peer_address());
+        let shown = format!("{near:?}");
+        assert!(shown.contains(&contact.to_string()), "{shown}");
+        assert!(near.encryption().is_none());
+        near.abort();
+    }
+    // The port is taken in both.
+    let again = Listener::bind(&address, Options::default()).await;
+    assert!(matches!(again, Err(CommError::Bind { .. })));
+}
+
+/// test_tcp_many_listeners
+#[tokio::test]
+async fn a_hundred_listeners_have_a_hundred_addresses() {
+    let mut listeners = Vec::new();
+    for _ in 0..100 {
+        listeners.push(listen("127.0.0.1", Options::default()).await);
+    }
+    let addresses: std::collections::HashSet<String> = listeners
+        .iter()
+        .map(|(_, address)| address.to_string())
+        .collect();
+    assert_eq!(addresses.len(), 100);
+    for (listener, address) in &listeners {
+        let options = Options::default();
+        let (near, far) = tokio::join!(connect(address, &options), async {
+            listener.accept().await.unwrap().handshake().await
+        });
+        assert_eq!(near.unwrap().local_address(), far.unwrap().peer_address());
+    }
+}
+
+/// test_retry_connect: who is late is met, and met soon.
+#[tokio::test]
+async fn a_listener_may_come_within_the_deadline() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    drop(listener);
+    let options = Options::default();
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let listener = Listener::bind(&address, Options::default()).await.unwrap();
+        listener.accept().await.unwrap().handshake().await
+    };
+    let (near, far) = tokio::join!(connect(&address, &options), late);
+    near.unwrap();
+    far.unwrap();
+}
+
+/// test_tcp_connect_timeout, test_connect_raises.
+#[tokio::test]
+async fn connecting_takes_no_longer_than_it_may() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    drop(listener);
+    let options = Options {
+        connect_timeout: Duration::from_millis(150),
+        ..Options::default()
+    };
+    let started = tokio::time::Instant::now();
+    let error = connect(&address, &options).await.unwrap_err();
+    let elapsed = started.elapsed();
+    assert!(matches!(error, CommError::Connect { .. }), "{error}");
+    let bounds = Duration::from_millis(100)..Duration::from_secs(10);
+    assert!(bounds.contains(&elapsed), "{elapsed:?}");
+}
+
+/// test_stop_listener_during_handle_stream: a connection that was accepted and is
+/// not wanted ends at once.
+#[tokio::test]
+async fn who_is_dropped_before_the_handshake_is_told() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let options = Options::default();
+    let (near, _) = tokio::join!(connect(&address, &options), async {
+        let incoming = listener.accept().await.unwrap();
+        drop(listener);
+        drop(incoming);
+    });
+    let error = near.unwrap_err();
+    assert!(error.is_closed(), "{error}");
+}
+
+/// test_inproc_continues_listening_after_handshake_error, with 500 of them.
+#[tokio::test]
+async fn bad_peers_do_not_stop_a_listener() {
+    rlimit::increase_nofile_limit(5000).unwrap();
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let serving = tokio::spawn(async move {
+        let mut good_count = 0;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..501 {
+            let incoming = listener.accept().await.unwrap();
+            tasks.spawn(incoming.handshake());
+        }
+        while let Some(outcome) = tasks.join_next().await {
+            good_count += usize::from(outcome.unwrap().is_ok());
+        }
+        good_count
+    });
+    let mut bad = Vec::new();
+    for number in 0..500 {
+        let mut stream = TcpStream::connect((address.host(), address.port()))
+            .await
+            .unwrap();
+        let garbage: &[u8] = match number % 3 {
+            0 => b"GET / HTTP/1.1\r\n\r\n",
+            1 => &[0xff; 64],
+            _ => b"",
+        };
+        stream.write_all(garbage).await.unwrap();
+        stream.shutdown().await.unwrap();
+        bad.push(stream);
+    }
+    connect(&address, &Options::default()).await.unwrap();
+    assert_eq!(serving.await.unwrap(), 1);
+}
+
+/// test_comm_failure_threading: what fails leaves nothing behind.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_thousand_failed_attempts_leave_no_task() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    drop(listener);
+    let options = Options {
+        connect_retry: false,
+        ..Options::default()
+    };
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let before = metrics.num_alive_tasks();
+    for _ in 0..1000 {
+        connect(&address, &options).await.unwrap_err();
+    }
+    assert_eq!(metrics.num_alive_tasks(), before);
+}

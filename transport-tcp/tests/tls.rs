@@ -241,6 +241,23 @@ async fn certificates_that_dask_accepts_are_accepted() {
     }
 }
 
+/// test_tls_specific: what `extra_info` has there.
+#[tokio::test]
+async fn comms_tell_how_they_are_encrypted_and_who_the_peer_is() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (near, far) = meet(tls.clone(), tls).await;
+    let own = &certificates(SELF_SIGNED)[0];
+    for comm in [near.unwrap(), far.unwrap()] {
+        let encryption = comm.encryption().unwrap();
+        assert_eq!(encryption.version, "TLSv1_3");
+        assert_eq!(encryption.cipher, Some("TLS13_AES_256_GCM_SHA384"));
+        assert_eq!(encryption.peer_certificates.len(), 1);
+        assert_eq!(encryption.peer_certificates[0][..], own[..]);
+        let shown = format!("{comm:?}");
+        assert!(shown.contains("tls://") && shown.len() < 600, "{shown}");
+    }
+}
+
 #[tokio::test]
 async fn they_are_accepted_in_both_versions_of_tls() {
     for (name, ca, cert) in good_shapes() {

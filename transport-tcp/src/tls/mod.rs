@@ -65,7 +65,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::linger::lingering;
-use crate::{Address, Closed, CommError, ReadHalf, Role, WriteHalf};
+use crate::{Address, Bytes, Closed, CommError, Encryption, ReadHalf, Role, WriteHalf};
 
 pub use rustls;
 pub use settings::{
@@ -128,7 +128,7 @@ impl Tls {
         stream: TcpStream,
         role: Role,
         host: &Address,
-    ) -> Result<(ReadHalf, WriteHalf), CommError> {
+    ) -> Result<((ReadHalf, WriteHalf), Arc<Encryption>), CommError> {
         let outcome = match role {
             Role::Connector => {
                 let name = match &self.server_name {
@@ -147,9 +147,10 @@ impl Tls {
         };
         match outcome {
             Ok(stream) => {
+                let encryption = Arc::new(encryption(&stream));
                 let (reader, writer) = tokio::io::split(stream);
                 let writer = EndsWhenDropped(Some(writer));
-                Ok(lingering(UntilEnd(reader), writer))
+                Ok((lingering(UntilEnd(reader), writer), encryption))
             }
             Err((error, stream)) => {
                 let error = self.explain(CommError::Io(error), role);
@@ -327,6 +328,23 @@ impl core::error::Error for TlsFailure {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.error)
     }
+}
+
+fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
+    let (_, session) = stream.get_ref();
+    let certificates = session.peer_certificates().unwrap_or_default();
+    let version = session
+        .protocol_version()
+        .and_then(|version| version.as_str());
+    let suite = session.negotiated_cipher_suite();
+    Encryption::new(
+        version.unwrap_or("TLS"),
+        suite.and_then(|suite| suite.suite().as_str()),
+        certificates
+            .iter()
+            .map(|der| Bytes::copy_from_slice(der))
+            .collect(),
+    )
 }
 
 /// The half that bytes leave by. The reading half keeps the connection open, so
