@@ -724,7 +724,9 @@ fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
                 return (shown, false);
             }
             count += 1;
-            if ascii && !character.is_ascii() {
+            // Of a byte string it is the bytes that count.
+            let is_raw = !character.is_ascii() || character.is_ascii_control();
+            if ascii && is_raw && !matches!(character, '\n' | '\r' | '\t') {
                 let mut buffer = [0; 4];
                 for byte in character.encode_utf8(&mut buffer).bytes() {
                     let _ = write!(shown, "\\x{byte:02x}");

@@ -160,6 +160,9 @@ fn what_is_shown_is_one_line_without_control_characters() {
         "{shown}"
     );
     assert!(shown.contains(r"m\u{1b}:f\u{85}"), "{shown}");
+    // Bytes are bytes, whatever characters they happen to be.
+    let (shown, _) = listed(b"C\x06\x07\n\xc3\xa9\"\x7f.");
+    assert!(shown.contains(r#"b"\x07\n\xc3\xa9\"\x7f""#), "{shown}");
 }
 
 #[test]

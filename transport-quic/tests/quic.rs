@@ -758,7 +758,10 @@ async fn the_certificate_of_a_peer_can_be_seen() {
     let (comm, (certificates, _incoming)) = (comm.unwrap(), incoming);
     let encryption = comm.encryption().unwrap();
     assert_eq!(encryption.version, "TLSv1_3");
-    assert_eq!(encryption.peer_certificates[0][..], authority.certificate[..]);
+    assert_eq!(
+        encryption.peer_certificates[0][..],
+        authority.certificate[..]
+    );
     assert_eq!(
         certificates.as_slice(),
         core::slice::from_ref(&authority.certificate)
