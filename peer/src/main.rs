@@ -427,6 +427,8 @@ fn relay(arguments: &Relay) -> Result<(), String> {
                 CongestionChoice::Cubic => Congestion::Cubic,
                 CongestionChoice::Bbr => Congestion::Bbr,
             },
+            // Well within the time that stopping may take.
+            drain_timeout: Duration::from_secs(2),
             ..QuicOptions::default()
         };
         let connector = Arc::new(Connector::with_quic(options.clone(), quic.clone()));

@@ -151,8 +151,9 @@ impl Listener {
         }))
     }
 
-    /// Listens no more, and waits until everything has arrived that went over
-    /// connections which several comms share.
+    /// Over QUIC, takes no more comms and waits until everything has arrived that
+    /// went over connections which several of them share. Other listeners end
+    /// when they are dropped, which is all that they need.
     pub async fn close(&self) {
         match &self.0 {
             // It ends when it is dropped.

@@ -173,13 +173,13 @@ impl<E: Into<RelayError>> From<E> for End {
 }
 
 /// Accepts connections until the listener fails, and for each makes one to
-/// `to` and passes on what comes, both ways. `told` hears of every end.
-///
-/// That goes on until `stop` is ready: then all connections are cut off.
+/// `to` and passes on what comes, both ways. `told` hears of every end, but
+/// those that `stop` brings about: when it is ready all connections are cut off.
 ///
 /// # Errors
 ///
-/// What made listening impossible. Connections that fail are told of, and end.
+/// What made listening impossible; all connections end with it. Those that fail
+/// by themselves are told of, and end alone.
 pub async fn serve(
     listener: &Listener,
     connector: Arc<Connector>,

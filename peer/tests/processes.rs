@@ -100,12 +100,13 @@ async fn a_process_that_is_killed_is_noticed() {
             let (mut relay, _connector, mut comm) = through_a_relay(&talker, listen).await;
             let killing = async {
                 tokio::time::sleep(Duration::from_millis(3 + 7 * round)).await;
+                let before = Instant::now();
                 relay.signal("KILL");
-                Instant::now()
+                (before, Instant::now())
             };
             // What was received before it was killed takes its time to be read.
             let reading = read_to_the_end(&mut comm, Instant::now());
-            let (killed, end) = tokio::time::timeout(Duration::from_secs(30), async {
+            let ((before, killed), end) = tokio::time::timeout(Duration::from_secs(30), async {
                 tokio::join!(killing, async {
                     reading.await;
                     Instant::now()
@@ -113,6 +114,7 @@ async fn a_process_that_is_killed_is_noticed() {
             })
             .await
             .unwrap_or_else(|_| panic!("{listen}: nobody has noticed"));
+            assert!(end >= before, "{listen}: the end came by itself");
             let late = end.saturating_duration_since(killed);
             assert!(late <= at_most, "{listen}: noticed after {late:?}");
             assert!(!relay.wait().success());

@@ -384,7 +384,7 @@ impl Endpoint {
     }
 
     /// Closes all connections and waits until the peers know. Comms that are
-    /// not closed end as if they were dropped, so close them first.
+    /// still there end with their connection, so close or drop them first.
     ///
     /// Takes as long as a few round trips, and up to
     /// [`QuicOptions::drain_timeout`] while peers have not closed comms that
@@ -401,7 +401,7 @@ impl Endpoint {
         }
         // The end of a connection is said once, and lost where the peer's socket
         // is full. The end of a stream is said until it is acknowledged.
-        let patience = lives.iter().filter_map(|live| live.reset_time()).max();
+        let patience = lives.iter().map(|live| live.telling_time()).max();
         tokio::time::sleep(patience.unwrap_or_default()).await;
         // Once more: there may be new ones from handshakes that were under way.
         for live in self.lives.all() {

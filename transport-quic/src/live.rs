@@ -8,6 +8,7 @@ use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::error::code;
 
@@ -28,6 +29,9 @@ pub(crate) struct Live {
 struct State {
     /// Comms whose two halves have not both ended, those that drain included.
     comm_count: usize,
+    /// Those of them with which all is over and well, though somebody still
+    /// holds them.
+    finished_count: usize,
     /// Comms that there have been.
     comms_ever: u64,
     /// Comms that were closed and dropped here and wait for the peer's end.
@@ -36,6 +40,8 @@ struct State {
     retired: bool,
     /// Something that the peer sent was not received (PROTOCOL QUIC-15).
     abandoned: bool,
+    /// When a direction of a comm was last cut off.
+    cut_at: Option<Instant>,
 }
 
 impl Live {
@@ -93,14 +99,27 @@ impl Live {
         })
     }
 
-    /// How long it takes, when comms were dropped in the middle, until the peer
-    /// has been told often enough to know.
-    pub(crate) fn reset_time(&self) -> Option<Duration> {
+    /// A direction of a comm was cut off, of which the peer has to be told.
+    pub(crate) fn cut(&self) {
+        self.state.send_if_modified(|state| {
+            state.cut_at = Some(Instant::now());
+            false
+        });
+    }
+
+    /// How much longer it takes, when comms were dropped in the middle, until
+    /// the peer has been told often enough to know.
+    pub(crate) fn telling_time(&self) -> Duration {
         const LEAST: Duration = Duration::from_millis(50);
         const MOST: Duration = Duration::from_secs(1);
-        let is_open = self.connection.close_reason().is_none();
-        let was_dropped = self.state.borrow().abandoned;
-        (is_open && was_dropped).then(|| (self.connection.rtt() * 6).clamp(LEAST, MOST))
+        let cut_at = self.state.borrow().cut_at;
+        match cut_at {
+            Some(cut_at) if self.connection.close_reason().is_none() => {
+                let time = (self.connection.rtt() * 6).clamp(LEAST, MOST);
+                time.saturating_sub(cut_at.elapsed())
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Takes no new comms; those that there are go on.
@@ -115,6 +134,22 @@ impl Live {
     pub(crate) fn abandon(&self) {
         self.state.send_if_modified(|state| {
             state.abandoned = true;
+            false
+        });
+    }
+
+    /// Both directions of a comm have ended as they should.
+    pub(crate) fn finish(&self) {
+        self.state.send_if_modified(|state| {
+            state.finished_count += 1;
+            false
+        });
+    }
+
+    /// Such a comm is about to leave the count.
+    pub(crate) fn forget_finished(&self) {
+        self.state.send_if_modified(|state| {
+            state.finished_count -= 1;
             false
         });
     }
@@ -179,7 +214,7 @@ impl Live {
 impl State {
     /// PROTOCOL QUIC-15.
     const fn close_code(&self) -> VarInt {
-        if self.comm_count == 0 && !self.abandoned {
+        if self.comm_count == self.finished_count && !self.abandoned {
             code::DONE
         } else {
             code::GONE

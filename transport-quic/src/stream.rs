@@ -2,7 +2,7 @@
 //! closing and dropping them.
 
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
@@ -19,6 +19,31 @@ struct Shared {
     entry: Entry,
     /// The sending half was closed, and the peer has all of it.
     is_closed: AtomicBool,
+    /// Directions that have ended as they should.
+    ended_count: AtomicU8,
+}
+
+impl Shared {
+    /// One direction has ended as it should: of its two, called once for each.
+    fn ended(&self) {
+        if self.ended_count.fetch_add(1, Ordering::Relaxed) == 1 {
+            self.entry.live.finish();
+        }
+    }
+
+    fn closed(&self) {
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
+            self.ended();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if *self.ended_count.get_mut() == 2 {
+            self.entry.live.forget_finished();
+        }
+    }
 }
 
 /// The half that bytes leave by.
@@ -48,6 +73,7 @@ pub(crate) fn halves(entry: Entry, send: SendStream, receive: RecvStream) -> (Re
     let shared = Arc::new(Shared {
         entry,
         is_closed: AtomicBool::new(false),
+        ended_count: AtomicU8::new(0),
     });
     let receiver = Receiver {
         stream: Some(receive),
@@ -74,6 +100,7 @@ impl Sender {
     pub(crate) fn reset(&mut self, code: VarInt) {
         if !self.is_over {
             self.is_over = true;
+            self.shared.entry.live.cut();
             // An error means that it is over already.
             let _ = self.stream.reset(code);
         }
@@ -116,7 +143,7 @@ impl AsyncWrite for Sender {
         Poll::Ready(match outcome {
             Ok(None) => {
                 this.is_over = true;
-                this.shared.is_closed.store(true, Ordering::Relaxed);
+                this.shared.closed();
                 Ok(())
             }
             Ok(Some(code)) => Err(error::stopped(code)),
@@ -125,7 +152,7 @@ impl AsyncWrite for Sender {
                 // (PROTOCOL QUIC-15).
                 ConnectionError::ApplicationClosed(close) if close.error_code == code::DONE => {
                     this.is_over = true;
-                    this.shared.is_closed.store(true, Ordering::Relaxed);
+                    this.shared.closed();
                     Ok(())
                 }
                 reason => Err(error::lost(reason)),
@@ -148,6 +175,7 @@ impl Receiver {
         if let Some(stream) = self.stream.as_mut().filter(|_| !self.is_over) {
             self.is_over = true;
             self.shared.entry.live.abandon();
+            self.shared.entry.live.cut();
             // An error means that it is over already.
             let _ = stream.stop(code);
         }
@@ -169,7 +197,13 @@ impl AsyncRead for Receiver {
         // What has arrived comes before the end (PROTOCOL QUIC-16).
         let outcome = ready!(stream.poll_read_buf(cx, into));
         match outcome {
-            Ok(()) => this.is_over |= had_room && into.filled().len() == before,
+            Ok(()) => {
+                let is_end = had_room && into.filled().len() == before;
+                if is_end && !this.is_over {
+                    this.is_over = true;
+                    this.shared.ended();
+                }
+            }
             // The peer has taken back what it sent, so nothing of it is amiss.
             Err(ReadError::Reset(_)) => this.is_over = true,
             Err(_) => {}

@@ -984,3 +984,48 @@ async fn connections_beyond_the_limit_are_refused() {
     second.connect(&address, &Options::default()).await.unwrap();
     drop(theirs);
 }
+
+/// Whoever has closed a comm and read it to its end may still hold it.
+#[tokio::test]
+async fn a_comm_that_is_over_does_not_make_the_end_of_its_connection_a_loss() {
+    let authority = Authority::new();
+    for is_over in [true, false] {
+        let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+        let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+        let options = Options::default();
+        let (near, far) = tokio::join!(ours.connect(&address, &options), async {
+            theirs.accept().await.unwrap().handshake().await
+        });
+        let (mut near, mut far) = (near.unwrap(), far.unwrap());
+        let ends = async {
+            far.write_message(&[b"last"]).await.unwrap();
+            far.close().await.unwrap();
+            if is_over {
+                assert!(far.read_message().await.unwrap().is_none());
+            }
+            theirs.close().await;
+        };
+        let reads = async {
+            assert!(near.read_message().await.unwrap().is_some());
+            assert!(near.read_message().await.unwrap().is_none());
+            if is_over {
+                near.close().await
+            } else {
+                close_late(&mut near).await
+            }
+        };
+        let ((), outcome) = tokio::join!(ends, reads);
+        assert_eq!(outcome.is_ok(), is_over, "{outcome:?}");
+    }
+}
+
+/// Closes after the connection is over.
+async fn close_late(comm: &mut Comm) -> Result<(), CommError> {
+    loop {
+        if let Err(error) = comm.write_message(&[[7; 1000]]).await {
+            assert!(error.is_closed(), "{error}");
+            return comm.close().await;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

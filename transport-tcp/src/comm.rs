@@ -338,7 +338,8 @@ impl<R, W> Comm<R, W> {
     }
 
     /// Ends the comm at once, as dropping it does: what was written last may not
-    /// arrive, and what the peer says is not received any more.
+    /// arrive, and what the peer says is not received any more. One that was
+    /// closed before is over already, and lingers as it would have.
     ///
     /// A read or write that waits is ended by dropping its future; a half that
     /// is somewhere else, by dropping that half.

@@ -129,15 +129,6 @@ enum Own {
 }
 
 impl Own {
-    /// Memory that was used before, if there is some, or none yet.
-    fn new(len: usize, pool: Option<&BufferPool>) -> Self {
-        let used = pool.filter(|_| len >= MAPPED);
-        match used.and_then(|pool| pool.take(len)) {
-            Some(pages) => Self::Mapped { pages, filled: 0 },
-            None => Self::Heap(Vec::new()),
-        }
-    }
-
     fn room(
         &mut self,
         len: usize,
@@ -152,8 +143,11 @@ impl Own {
             let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
             // What is not all of the frame is not for another one either.
             let pool = pool.filter(|_| target == len);
-            let mut pages = Pages::new(target, pool.cloned())
-                .map_err(|_| CommError::OutOfMemory { len: target })?;
+            let mut pages = match pool.and_then(|pool| pool.take(len)) {
+                Some(pages) => pages,
+                None => Pages::new(target, pool.cloned())
+                    .map_err(|_| CommError::OutOfMemory { len: target })?,
+            };
             let filled = arrived.len();
             pages[..filled].copy_from_slice(arrived);
             *self = Self::Mapped { pages, filled };
@@ -298,7 +292,7 @@ impl Arriving {
         }
         if self.own_index != Some(index) {
             self.own_index = Some(index);
-            self.own.push(Own::new(len, self.pool.as_ref()));
+            self.own.push(Own::Heap(Vec::new()));
         }
         // There is one: the lines above push the first.
         let last = self.own.len() - 1;

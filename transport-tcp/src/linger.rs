@@ -7,13 +7,14 @@
 //! background, until the peer ends it too.
 
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::runtime::Handle;
 
 use crate::{ReadHalf, WriteHalf};
 
@@ -23,7 +24,32 @@ const TIME: Duration = Duration::from_secs(10);
 /// How much the peer may send until then.
 const LEN: u64 = 64 << 20;
 
-/// The two halves, which linger after a proper close.
+/// How many connections linger at the same time, in the whole process: they are
+/// open files, which peers that never end would use up. What is closed beyond
+/// that does not linger.
+const MOST: usize = 1000;
+
+static LINGERING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`MOST`], until this is dropped.
+struct Place;
+
+impl Place {
+    fn get() -> Option<Self> {
+        let count = LINGERING.fetch_add(1, Ordering::Relaxed);
+        // Dropped at once if it is one too many.
+        let place = Self;
+        (count < MOST).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        LINGERING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The two halves, which linger after a proper close, in the runtime of this task.
 pub(crate) fn lingering<R, W>(reader: R, writer: W) -> (ReadHalf, WriteHalf)
 where
     R: AsyncRead + Send + Sync + Unpin + 'static,
@@ -32,6 +58,7 @@ where
     let shared = Arc::new(Shared {
         left: Mutex::new(None),
         is_closed: AtomicBool::new(false),
+        runtime: Handle::current(),
     });
     let reader = Reader {
         half: Some(reader),
@@ -51,6 +78,8 @@ struct Shared<R: AsyncRead + Send + Unpin + 'static> {
     left: Mutex<Option<R>>,
     /// Everything has been sent, and the peer told that nothing follows.
     is_closed: AtomicBool,
+    /// Halves may be dropped where there is none.
+    runtime: Handle,
 }
 
 impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
@@ -62,8 +91,9 @@ impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
         if !*self.is_closed.get_mut() {
             return;
         }
-        if let (Some(half), Ok(runtime)) = (left, tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move {
+        if let (Some(half), Some(place)) = (left, Place::get()) {
+            self.runtime.spawn(async move {
+                let _place = place;
                 let mut half = half.take(LEN);
                 let mut nowhere = tokio::io::sink();
                 // Whatever ends it, that was all that could be done.
@@ -152,5 +182,72 @@ where
             self.shared.is_closed.store(true, Ordering::Relaxed);
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{DuplexStream, duplex, split};
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    fn pair() -> ((ReadHalf, WriteHalf), DuplexStream) {
+        let (near, far) = duplex(64 << 10);
+        let (reader, writer) = split(near);
+        (lingering(reader, writer), far)
+    }
+
+    /// How long the far side can send, with nobody to read.
+    async fn sends_for(far: &mut DuplexStream, pause: Duration) -> Duration {
+        let started = Instant::now();
+        while timeout(TIME * 10, far.write_all(&[7; 60 << 10]))
+            .await
+            .is_ok_and(|sent| sent.is_ok())
+        {
+            tokio::time::sleep(pause).await;
+        }
+        started.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lingering_ends() {
+        // After a while.
+        let ((reader, mut writer), mut far) = pair();
+        writer.shutdown().await.unwrap();
+        drop((writer, reader));
+        let time = sends_for(&mut far, Duration::from_secs(1)).await;
+        assert!(
+            (TIME..=TIME + Duration::from_secs(2)).contains(&time),
+            "{time:?}"
+        );
+        // After a lot.
+        let ((reader, mut writer), mut far) = pair();
+        writer.shutdown().await.unwrap();
+        drop((reader, writer));
+        assert!(sends_for(&mut far, Duration::ZERO).await < TIME);
+        // With the peer.
+        let ((reader, mut writer), mut far) = pair();
+        writer.shutdown().await.unwrap();
+        drop((reader, writer));
+        far.shutdown().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(far.write_all(b"x").await.is_err());
+        // At once if it was not closed, or the peer has ended.
+        let ((reader, writer), mut far) = pair();
+        drop((reader, writer));
+        assert!(far.write_all(b"x").await.is_err());
+        assert_eq!(LINGERING.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropping_elsewhere_lingers_too() {
+        let ((reader, mut writer), mut far) = pair();
+        writer.shutdown().await.unwrap();
+        let thread = std::thread::spawn(move || drop((reader, writer)));
+        thread.join().unwrap();
+        let time = sends_for(&mut far, Duration::from_secs(1)).await;
+        assert!(time >= TIME, "{time:?}");
     }
 }

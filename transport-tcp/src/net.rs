@@ -307,14 +307,14 @@ impl Sockets {
                         return Err(error);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-                // There is no IPv6 here.
-                Err(_) => {
+                Err(error) if is_about_this_host(&error) => {
+                    // There is no IPv6 here.
                     return Ok(Self {
                         first,
                         second: None,
                     });
                 }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -333,6 +333,18 @@ impl Sockets {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.first.local_addr()
     }
+}
+
+/// Whether an error says that there is no IPv6, and not that something is taken,
+/// forbidden or used up, for good or for now.
+fn is_about_this_host(error: &io::Error) -> bool {
+    // EMFILE and ENFILE have no kind, and these numbers on every Unix.
+    let is_used_up = matches!(error.raw_os_error(), Some(23 | 24));
+    !is_used_up
+        && !matches!(
+            error.kind(),
+            io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied
+        )
 }
 
 /// Every interface of IPv6, and nothing of IPv4.

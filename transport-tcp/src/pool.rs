@@ -62,12 +62,13 @@ impl BufferPool {
     }
 
     /// Pages for so many bytes that have been used before: the fewest that are
-    /// enough.
+    /// enough, and not more than twice as many, which a frame that is kept would
+    /// hold on to.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
         let mut kept = self.kept();
         let fitting = kept.maps.iter().enumerate();
         let (at, _) = fitting
-            .filter(|(_, map)| map.len() >= len)
+            .filter(|(_, map)| (len..=len.saturating_mul(2)).contains(&map.len()))
             .min_by_key(|(_, map)| map.len())?;
         let map = kept.maps.remove(at)?;
         kept.len -= map.len();
@@ -193,6 +194,8 @@ mod tests {
         assert_eq!((pages.as_ptr(), pages.len()), (places[3], (3 << 20) + 1));
         assert_eq!(pool.kept_len(), 17 << 20);
         assert!(pool.take((9 << 20) + 1).is_none());
+        // Far too many would be held by a frame that is kept.
+        assert!(pool.take(1 << 20).is_none());
         drop(pages);
         // It is as long as it was.
         assert_eq!(pool.kept_len(), 21 << 20);

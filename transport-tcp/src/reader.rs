@@ -410,6 +410,23 @@ mod tests {
 
     const OWN_LESS_1: u64 = (64 << 10) - 1;
 
+    /// What a pool keeps is for frames that come, not for announcements.
+    #[tokio::test]
+    async fn memory_of_a_pool_is_not_had_for_an_announcement() {
+        let pool = BufferPool::new(1 << 30);
+        let bytes = stream(&[8 << 20], &vec![7; 8 << 20]);
+        let mut reader = CommReader::new(&bytes[..], Prefix::None, Limits::HOST);
+        reader.set_pool(Some(pool.clone()));
+        drop(reader.read_message().await.unwrap());
+        assert_eq!(pool.kept_len(), 8 << 20);
+        let start = &bytes[..16 + (512 << 10)];
+        let mut reader = CommReader::new(start, Prefix::None, Limits::HOST);
+        reader.set_pool(Some(pool.clone()));
+        reader.read_message().await.unwrap_err();
+        assert_eq!(pool.kept_len(), 8 << 20);
+        assert!(reader.allocated() <= 2 << 20);
+    }
+
     #[tokio::test]
     async fn memory_stays_in_step_with_a_large_frame() {
         let bytes = stream(&[1 << 30], &vec![7; 20 << 20]);

@@ -137,19 +137,32 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`].
+    /// * [`CommError::Io`];
+    /// * [`CommError::Closed`] if something that was fed did not leave, because
+    ///   an earlier write, flush or close failed or was dropped.
+    ///
+    /// The peer sees the end of the stream all the same.
     pub async fn close(&mut self) -> Result<(), CommError> {
+        let flushed = match self.state {
+            State::Ready if self.fed_len != 0 => self.flush().await,
+            _ => Ok(()),
+        };
+        // Whoever fed was told that all is well, and learns here that it is not.
+        let lost = match (flushed, self.state) {
+            (Err(error), _) => Some(error),
+            (Ok(()), State::Within) if self.fed_len != 0 => Some(Closed::WriteCancelled.into()),
+            (Ok(()), State::Failed) if self.fed_len != 0 => Some(Closed::Earlier.into()),
+            _ => None,
+        };
         if self.state == State::Ready {
-            if self.fed_len != 0 {
-                self.flush().await?;
-            }
             self.state = State::Closed;
         }
-        match self.io.shutdown().await {
+        let outcome = match self.io.shutdown().await {
             // The peer was faster.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             outcome => outcome.map_err(CommError::Io),
-        }
+        };
+        lost.map_or(outcome, Err)
     }
 
     fn check(&self) -> Result<(), CommError> {

@@ -852,6 +852,44 @@ fn a_flush_that_is_dropped_poisons_the_comm() {
     }
 }
 
+#[test]
+fn closing_says_what_was_fed_and_did_not_leave() {
+    let whole = message(Prefix::U64, &[b"fed"]);
+    for allowed in 0..whole.len() {
+        // Dropped in the middle of closing, and closed again.
+        let (stream, mut writer) = sluice(allowed);
+        assert!(poll_once(writer.feed_message(&[b"fed"])).is_ready());
+        assert!(poll_once(writer.close()).is_pending());
+        stream.0.lock().unwrap().allowed = usize::MAX;
+        for _ in 0..2 {
+            let closed = poll_once(writer.close());
+            if allowed == 0 {
+                assert!(matches!(closed, Poll::Ready(Ok(()))));
+                assert_eq!(stream.0.lock().unwrap().received, whole);
+            } else {
+                let lost = CommError::Closed(Closed::WriteCancelled);
+                assert!(
+                    matches!(closed, Poll::Ready(Err(error)) if error.to_string() == lost.to_string())
+                );
+            }
+            assert!(stream.0.lock().unwrap().closed);
+        }
+        // The stream breaks.
+        let (stream, mut writer) = sluice(allowed);
+        assert!(poll_once(writer.feed_message(&[b"fed"])).is_ready());
+        stream.0.lock().unwrap().broken = true;
+        assert!(matches!(
+            poll_once(writer.close()),
+            Poll::Ready(Err(CommError::Io(_)))
+        ));
+        assert!(stream.0.lock().unwrap().closed, "the peer is not told");
+        assert!(matches!(
+            poll_once(writer.close()),
+            Poll::Ready(Err(CommError::Closed(Closed::Earlier)))
+        ));
+    }
+}
+
 // Memory.
 
 #[tokio::test]
@@ -1001,8 +1039,14 @@ async fn an_empty_host_is_every_interface() {
         near.abort();
     }
     // The port is taken in both.
-    let again = Listener::bind(&address, Options::default()).await;
-    assert!(matches!(again, Err(CommError::Bind { .. })));
+    for host in ["", "0.0.0.0", "[::]"] {
+        let address = format!("tcp://{host}:{}", address.port()).parse().unwrap();
+        if host == "[::]" && std::net::TcpListener::bind("[::1]:0").is_err() {
+            continue;
+        }
+        let again = Listener::bind(&address, Options::default()).await;
+        assert!(matches!(again, Err(CommError::Bind { .. })), "{host}");
+    }
 }
 
 /// test_tcp_many_listeners
@@ -1029,7 +1073,8 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
 /// test_retry_connect: who is late is met, and met soon.
 #[tokio::test]
 async fn a_listener_may_come_within_the_deadline() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    // No other test can get the port meanwhile.
+    let (listener, address) = listen("127.0.0.2", Options::default()).await;
     drop(listener);
     let options = Options::default();
     let late = async {
@@ -1045,7 +1090,7 @@ async fn a_listener_may_come_within_the_deadline() {
 /// test_tcp_connect_timeout, test_connect_raises.
 #[tokio::test]
 async fn connecting_takes_no_longer_than_it_may() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.3", Options::default()).await;
     drop(listener);
     let options = Options {
         connect_timeout: Duration::from_millis(150),
@@ -1113,7 +1158,7 @@ async fn bad_peers_do_not_stop_a_listener() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_thousand_failed_attempts_leave_no_task() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.4", Options::default()).await;
     drop(listener);
     let options = Options {
         connect_retry: false,

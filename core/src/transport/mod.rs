@@ -31,7 +31,7 @@
 //!   can still be read. A socket that is dropped with something unread in it is
 //!   reset, and takes along what has not arrived yet: a transport over sockets
 //!   goes on reading for a while after a comm was closed and dropped, as
-//!   daskwire-tcp does, or asks its users to read to the end first, as the
+//!   daskwire-tcp does as long as its runtime runs, or asks its users to read to the end first, as the
 //!   halves in this crate do, which know nothing of each other. Dropping a comm
 //!   without closing it may lose what was written last.
 //! * **Memory is bounded** by the [`Limits`](crate::Limits) that the comm was

@@ -149,7 +149,10 @@ impl Tls {
             Ok(stream) => {
                 let encryption = Arc::new(encryption(&stream));
                 let (reader, writer) = tokio::io::split(stream);
-                let writer = EndsWhenDropped(Some(writer));
+                let writer = EndsWhenDropped {
+                    half: Some(writer),
+                    runtime: tokio::runtime::Handle::current(),
+                };
                 Ok((lingering(UntilEnd(reader), writer), encryption))
             }
             Err((error, stream)) => {
@@ -349,15 +352,19 @@ fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
 
 /// The half that bytes leave by. The reading half keeps the connection open, so
 /// that dropping this one has to say that nothing more comes.
-struct EndsWhenDropped(Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>);
+struct EndsWhenDropped {
+    /// There until this is dropped.
+    half: Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>,
+    /// It may be dropped where there is none.
+    runtime: tokio::runtime::Handle,
+}
 
 impl Drop for EndsWhenDropped {
     fn drop(&mut self) {
-        let (Some(mut half), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current())
-        else {
+        let Some(mut half) = self.half.take() else {
             return;
         };
-        runtime.spawn(async move {
+        self.runtime.spawn(async move {
             let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
             // Whoever does not read has waited long enough.
             let _ = tokio::time::timeout(Duration::from_secs(10), end).await;
@@ -369,7 +376,7 @@ impl EndsWhenDropped {
     fn half(
         self: Pin<&mut Self>,
     ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<TcpStream>>>> {
-        let half = self.get_mut().0.as_mut();
+        let half = self.get_mut().half.as_mut();
         let half = half.ok_or(io::ErrorKind::NotConnected)?;
         Ok(Pin::new(half))
     }
@@ -393,7 +400,7 @@ impl tokio::io::AsyncWrite for EndsWhenDropped {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0
+        self.half
             .as_ref()
             .is_some_and(tokio::io::AsyncWrite::is_write_vectored)
     }

@@ -112,7 +112,8 @@ pub struct TlsSettings {
     pub check_name: bool,
     /// `ciphers`: what TLS 1.2 may encrypt with, as OpenSSL names it, separated by
     /// colons; `None` for all that there is. As with OpenSSL, those of TLS 1.3
-    /// are not chosen from.
+    /// are not chosen from. Unlike there, a name that is not known is an error,
+    /// and so are groups such as `HIGH`.
     pub ciphers: Option<String>,
     /// `min-version`: the oldest version to speak.
     pub min_version: TlsVersion,
@@ -207,8 +208,11 @@ impl TlsSettings {
     pub fn build_with_provider(&self, provider: Arc<CryptoProvider>) -> Result<Tls, TlsError> {
         let versions = self.versions()?;
         let provider = match &self.ciphers {
-            Some(ciphers) => self.limit(ciphers, &provider)?.into(),
-            None => provider,
+            // What is not spoken needs no ciphers.
+            Some(ciphers) if self.min_version == TlsVersion::V1_2 => {
+                self.limit(ciphers, &provider)?.into()
+            }
+            _ => provider,
         };
         let now = now();
         let failed = |setting, pem: &Pem| {
