@@ -30,6 +30,12 @@ pub struct Limits {
     pub items: u32,
     /// Opcodes in one pickle.
     pub opcode_count: u32,
+    /// Values in the tree of one pickle.
+    pub pickle_value_count: u32,
+    /// Values and marks on the stack of a pickle at a time, while its tree is built.
+    pub pickle_stack_count: u32,
+    /// Values in the memo of a pickle, while its tree is built.
+    pub pickle_memo_count: u32,
     /// Bytes that one compressed frame may decompress to.
     pub decompressed_len: u64,
 }
@@ -50,6 +56,9 @@ impl Limits {
         depth: Self::MAX_DEPTH,
         items: 16 << 20,
         opcode_count: 16 << 20,
+        pickle_value_count: 16 << 20,
+        pickle_stack_count: 16 << 20,
+        pickle_memo_count: 16 << 20,
         decompressed_len: 1 << 36,
     };
 
@@ -63,6 +72,9 @@ impl Limits {
         depth: 16,
         items: 256,
         opcode_count: 0,
+        pickle_value_count: 0,
+        pickle_stack_count: 0,
+        pickle_memo_count: 0,
         decompressed_len: 0,
     };
 
@@ -75,6 +87,9 @@ impl Limits {
         depth: 32,
         items: 1024,
         opcode_count: 4096,
+        pickle_value_count: 1024,
+        pickle_stack_count: 1024,
+        pickle_memo_count: 1024,
         decompressed_len: 16 << 10,
     };
 }

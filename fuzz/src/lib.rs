@@ -72,6 +72,9 @@ const LIMITS: Limits = Limits {
     depth: 128,
     items: 1 << 16,
     opcode_count: 1 << 16,
+    pickle_value_count: 1 << 16,
+    pickle_stack_count: 1 << 16,
+    pickle_memo_count: 1 << 16,
     decompressed_len: 1 << 20,
 };
 

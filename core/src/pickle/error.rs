@@ -114,6 +114,94 @@ pub enum PickleErrorKind {
     },
     /// READONLY_BUFFER where no buffer can be on top of the stack.
     NoBuffer,
+    /// The stack, or what there is of it above the topmost mark, has too few
+    /// values for an opcode. Only a tree looks at the stack, as all that follow.
+    StackUnderflow {
+        /// The opcode.
+        opcode: Opcode,
+    },
+    /// There is no mark on the stack.
+    NoMark {
+        /// The opcode.
+        opcode: Opcode,
+    },
+    /// Nothing is in the memo at an index.
+    NotMemoized {
+        /// The index.
+        index: u64,
+    },
+    /// The last key has no value.
+    OddItems {
+        /// The opcode.
+        opcode: Opcode,
+        /// How many keys and values there are.
+        count: usize,
+    },
+    /// A value on the stack is of a kind that the opcode cannot work on.
+    WrongOperand {
+        /// The opcode.
+        opcode: Opcode,
+        /// What it needs.
+        expected: Operand,
+    },
+    /// A code of an extension that is less than 1.
+    ExtensionCode {
+        /// The code.
+        code: i32,
+    },
+    /// A tree would have more values than
+    /// [`pickle_value_count`](crate::Limits::pickle_value_count), or than can be
+    /// counted in 30 bits.
+    TooManyValues {
+        /// The limit, in values.
+        limit: u32,
+    },
+    /// There are more values and marks on the stack than
+    /// [`pickle_stack_count`](crate::Limits::pickle_stack_count).
+    StackTooLarge {
+        /// The limit, in values and marks.
+        limit: u32,
+    },
+    /// There are more values in the memo than
+    /// [`pickle_memo_count`](crate::Limits::pickle_memo_count).
+    MemoTooLarge {
+        /// The limit, in values.
+        limit: u32,
+    },
+}
+
+/// What an opcode needs on the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operand {
+    /// Text.
+    Text,
+    /// A list, or an object.
+    List,
+    /// A dictionary, or an object.
+    Dict,
+    /// A set, or an object.
+    Set,
+    /// A tuple, or an object.
+    Tuple,
+    /// What may be called: an object.
+    Callable,
+    /// An object: what a name or an id stands for, or what a call returned.
+    Object,
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::List => "a list or an object",
+            Self::Dict => "a dictionary or an object",
+            Self::Set => "a set or an object",
+            Self::Tuple => "a tuple or an object",
+            Self::Callable => "something that can be called",
+            Self::Object => "an object",
+        })
+    }
 }
 
 impl fmt::Display for PickleError {
@@ -192,6 +280,32 @@ impl fmt::Display for PickleErrorKind {
                  expected all to be used"
             ),
             Self::NoBuffer => f.write_str("READONLY_BUFFER without a buffer to make read-only"),
+            Self::StackUnderflow { opcode } => {
+                write!(f, "{opcode} takes more values than the stack has")
+            }
+            Self::NoMark { opcode } => write!(f, "{opcode} without a mark on the stack"),
+            Self::NotMemoized { index } => write!(f, "nothing is in the memo at {index}"),
+            Self::OddItems { opcode, count } => write!(
+                f,
+                "{opcode} has {count} keys and values; expected as many of each"
+            ),
+            Self::WrongOperand { opcode, expected } => {
+                write!(
+                    f,
+                    "{opcode} finds another kind of value on the stack; expected {expected}"
+                )
+            }
+            Self::ExtensionCode { code } => {
+                write!(f, "the code of an extension is {code}; expected 1 or more")
+            }
+            Self::TooManyValues { limit } => write!(f, "more values than the limit of {limit}"),
+            Self::StackTooLarge { limit } => write!(
+                f,
+                "more values and marks on the stack than the limit of {limit}"
+            ),
+            Self::MemoTooLarge { limit } => {
+                write!(f, "more values in the memo than the limit of {limit}")
+            }
         }
     }
 }

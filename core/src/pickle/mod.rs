@@ -9,6 +9,8 @@
 //! * [`Buffers`] reads a pickle with its out-of-band buffers.
 //! * [`Writer`] writes what CPython would for the same value, into a caller's
 //!   buffer; [`PickleBuffer`]s go in the pickle or out of band.
+//! * [`tree`] builds inert values of it (feature `alloc`), and gives meaning to
+//!   names that the caller allows.
 //!
 //! Reading is safe, whatever the pickle. It does not make loading it safe: a
 //! pickle that reads well can still do anything when Python loads it.
@@ -21,10 +23,12 @@ mod opcode;
 mod pickle_buffer;
 mod reader;
 mod text;
+#[cfg(feature = "alloc")]
+pub mod tree;
 mod writer;
 
 pub use buffers::{Buffers, Data, Item};
-pub use error::{PickleError, PickleErrorKind};
+pub use error::{Operand, PickleError, PickleErrorKind};
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};

@@ -222,10 +222,10 @@ impl<'p> Reader<'p> {
     }
 }
 
-type Read<'p> = Result<(Argument<'p>, &'p [u8]), PickleErrorKind>;
+pub(super) type Read<'p> = Result<(Argument<'p>, &'p [u8]), PickleErrorKind>;
 
 #[inline]
-fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<'_> {
+pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<'_> {
     use Argument as A;
     Ok(match opcode {
         Opcode::BinInt => {

@@ -25,6 +25,12 @@ impl<'p> Text<'p> {
         Ok(Self(bytes))
     }
 
+    /// Bytes that are known to be text, since a reader gave them as such.
+    #[cfg(feature = "alloc")]
+    pub(super) const fn known(bytes: &'p [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes of the text.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0

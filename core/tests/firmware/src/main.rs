@@ -61,6 +61,9 @@ const LIMITS: Limits = Limits {
     depth: 16,
     items: MESSAGE_LEN as u32,
     opcode_count: 0,
+    pickle_value_count: 0,
+    pickle_stack_count: 0,
+    pickle_memo_count: 0,
     decompressed_len: 0,
 };
 
