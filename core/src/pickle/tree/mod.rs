@@ -40,6 +40,11 @@
 //! CPython loads are refused, and no Python writes them: BUILD on a value that
 //! is no object, SETITEM on a list, and APPEND on a `bytearray`.
 //!
+//! # Meaning
+//!
+//! A [`Registry`] gives it, to exact names that the caller allows. [`known`] has
+//! sets of names that mean something to us.
+//!
 //! [`PickleErrorKind`]: super::PickleErrorKind
 
 use alloc::borrow::Cow;
@@ -53,9 +58,12 @@ use build::{Builder, to_usize};
 mod build;
 mod compare;
 mod escapes;
+pub mod known;
+mod registry;
 mod show;
 mod walk;
 
+pub use registry::{ConvertError, ConvertErrorKind, Made, Object, Registry};
 pub use walk::{BudgetExceeded, Event, Walk};
 
 /// What a pickle would build, as data.

@@ -50,14 +50,16 @@ impl fmt::Display for Node<'_, '_> {
                         separate(f, *parent, *count)?;
                         *count = count.wrapping_add(1);
                     }
-                    let is_new = mark(&mut shown, node.index());
-                    if is_new || node.parts().next().is_none() {
+                    let is_simple =
+                        node.parts().next().is_none() && node.operations().next().is_none();
+                    let is_whole = mark(&mut shown, node.index()) || is_simple;
+                    if is_whole {
                         begin(f, node)?;
                     } else {
                         walk.leave_out();
                         write!(f, "<again: see byte {}>", node.offset())?;
                     }
-                    let bracket = is_new.then(|| node.slot().kind());
+                    let bracket = is_whole.then(|| node.slot().kind());
                     counts.push((Frame::Value(bracket), 0_usize));
                 }
                 Ok(Event::Operation(operation)) => {

@@ -1,0 +1,963 @@
+//! Names that mean something to us, in sets that a caller can allow.
+//!
+//! ```
+//! use daskwire::pickle::tree::{Registry, Tree, known};
+//!
+//! // pickle.dumps(datetime.date(2026, 8, 1), 4)
+//! let pickle = b"\x80\x04\x8c\x08datetime\x8c\x04date\x93C\x04\x07\xea\x08\x01\x85R.";
+//! let tree = Tree::new(pickle)?;
+//! let mut registry = Registry::new();
+//! assert!(known::native(&registry, tree.root()).is_err());
+//!
+//! registry.allow_all(known::DATETIME);
+//! let known::Native::Date(date) = known::native(&registry, tree.root())? else {
+//!     return Err("no date".into());
+//! };
+//! assert_eq!((date.year, date.month, date.day), (2026, 8, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{
+    ConvertError, ConvertErrorKind, Global, Items, Made, Node, Object, Operation, Registry, Value,
+};
+
+/// What a name means that is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Known {
+    /// `datetime.date`.
+    Date,
+    /// `datetime.time`.
+    Time,
+    /// `datetime.datetime`.
+    DateTime,
+    /// `datetime.timedelta`.
+    TimeDelta,
+    /// `datetime.timezone`.
+    TimeZone,
+    /// `complex`.
+    Complex,
+    /// `slice`.
+    Slice,
+    /// `range`.
+    Range,
+    /// `set`.
+    Set,
+    /// `frozenset`.
+    FrozenSet,
+    /// `bytearray`.
+    ByteArray,
+    /// `bytes`.
+    Bytes,
+    /// `_codecs.encode`, of which protocols 0 to 2 make `bytes`.
+    Encode,
+    /// `numpy.dtype`.
+    DType,
+    /// The class `numpy.ndarray`.
+    NdArray,
+    /// `_reconstruct` of numpy: an array with its data in a state.
+    Reconstruct,
+    /// `_frombuffer` of numpy: an array with its data in a buffer.
+    FromBuffer,
+    /// `scalar` of numpy.
+    Scalar,
+    /// A class of exceptions.
+    Exception,
+    /// `unpickle_exception` of `tblib`, as Dask sends exceptions.
+    ExceptionOf,
+    /// `unpickle_exception_with_attrs` of `tblib`, as Dask sends exceptions.
+    ExceptionWithAttributes,
+    /// `unpickle_traceback` of `tblib`.
+    Traceback,
+}
+
+/// Names with what they mean.
+pub type Names = &'static [(&'static str, &'static str, Known)];
+
+/// Dates and times.
+pub const DATETIME: Names = &[
+    ("datetime", "date", Known::Date),
+    ("datetime", "time", Known::Time),
+    ("datetime", "datetime", Known::DateTime),
+    ("datetime", "timedelta", Known::TimeDelta),
+    ("datetime", "timezone", Known::TimeZone),
+    ("_codecs", "encode", Known::Encode),
+];
+
+/// What is built in, under the names of Python 3 and of Python 2, which
+/// protocols 0 to 2 use.
+pub const BUILTINS: Names = &[
+    ("builtins", "complex", Known::Complex),
+    ("builtins", "slice", Known::Slice),
+    ("builtins", "range", Known::Range),
+    ("builtins", "set", Known::Set),
+    ("builtins", "frozenset", Known::FrozenSet),
+    ("builtins", "bytearray", Known::ByteArray),
+    ("builtins", "bytes", Known::Bytes),
+    ("__builtin__", "complex", Known::Complex),
+    ("__builtin__", "slice", Known::Slice),
+    ("__builtin__", "xrange", Known::Range),
+    ("__builtin__", "set", Known::Set),
+    ("__builtin__", "frozenset", Known::FrozenSet),
+    ("__builtin__", "bytearray", Known::ByteArray),
+    ("__builtin__", "bytes", Known::Bytes),
+    ("_codecs", "encode", Known::Encode),
+];
+
+/// Arrays, scalars and types of numpy, before its version 2 and since.
+pub const NUMPY: Names = &[
+    ("numpy", "ndarray", Known::NdArray),
+    ("numpy", "dtype", Known::DType),
+    ("numpy.core.multiarray", "_reconstruct", Known::Reconstruct),
+    ("numpy._core.multiarray", "_reconstruct", Known::Reconstruct),
+    ("numpy.core.multiarray", "scalar", Known::Scalar),
+    ("numpy._core.multiarray", "scalar", Known::Scalar),
+    ("numpy.core.numeric", "_frombuffer", Known::FromBuffer),
+    ("numpy._core.numeric", "_frombuffer", Known::FromBuffer),
+    ("_codecs", "encode", Known::Encode),
+];
+
+macro_rules! exceptions {
+    ($($name:literal),* $(,)?) => {
+        /// Exceptions that are built in, under the names of Python 3 and of Python
+        /// 2, and how Dask sends them with their tracebacks.
+        pub const EXCEPTIONS: Names = &[
+            $(("builtins", $name, Known::Exception),)*
+            $(("exceptions", $name, Known::Exception),)*
+            ("tblib.pickling_support", "unpickle_exception", Known::ExceptionOf),
+            (
+                "tblib.pickling_support",
+                "unpickle_exception_with_attrs",
+                Known::ExceptionWithAttributes,
+            ),
+            ("tblib.pickling_support", "unpickle_traceback", Known::Traceback),
+        ];
+    };
+}
+
+exceptions! {
+    "ArithmeticError", "AssertionError", "AttributeError", "BaseException", "BufferError",
+    "ConnectionError", "ConnectionAbortedError", "ConnectionRefusedError", "ConnectionResetError",
+    "BrokenPipeError", "EOFError", "Exception", "FileExistsError", "FileNotFoundError",
+    "FloatingPointError", "GeneratorExit", "ImportError", "IndexError", "InterruptedError",
+    "IsADirectoryError", "KeyError", "KeyboardInterrupt", "LookupError", "MemoryError",
+    "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError", "OSError",
+    "OverflowError", "PermissionError", "ProcessLookupError", "RecursionError", "ReferenceError",
+    "RuntimeError", "StopAsyncIteration", "StopIteration", "SyntaxError", "SystemError",
+    "SystemExit", "TimeoutError", "TypeError", "UnboundLocalError", "UnicodeError", "ValueError",
+    "ZeroDivisionError",
+}
+
+/// A value with a meaning.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Native<'t, 'p> {
+    /// A date.
+    Date(Date),
+    /// A time of a day.
+    Time(Time<'p>),
+    /// A time of a date.
+    DateTime(Date, Time<'p>),
+    /// A difference of times.
+    TimeDelta(TimeDelta),
+    /// A timezone with a fixed offset.
+    TimeZone(TimeZone<'p>),
+    /// A complex number.
+    Complex {
+        /// The real part.
+        real: f64,
+        /// The imaginary part.
+        imaginary: f64,
+    },
+    /// A slice.
+    Slice {
+        /// Where it starts, or `None`.
+        start: Node<'t, 'p>,
+        /// Where it stops, or `None`.
+        stop: Node<'t, 'p>,
+        /// Its step, or `None`.
+        step: Node<'t, 'p>,
+    },
+    /// A range of integers.
+    Range {
+        /// Where it starts.
+        start: i64,
+        /// Where it stops.
+        stop: i64,
+        /// Its step, which is not 0.
+        step: i64,
+    },
+    /// A set, as of protocols 0 to 3.
+    Set(Items<'t, 'p>),
+    /// A frozen set, as of protocols 0 to 3.
+    FrozenSet(Items<'t, 'p>),
+    /// A `bytearray`, as of protocols 0 to 4.
+    ByteArray(Cow<'p, [u8]>),
+    /// A `bytes` object, as of protocols 0 to 2.
+    Bytes(Cow<'p, [u8]>),
+    /// The type of the elements of an array.
+    DType(DType<'p>),
+    /// An array.
+    Array(Array<'p>),
+    /// A scalar of numpy: its type, and its bytes.
+    Scalar(DType<'p>, Cow<'p, [u8]>),
+    /// An exception.
+    Exception(Exception<'t, 'p>),
+    /// Where an exception was raised.
+    Traceback(Traceback<'t, 'p>),
+}
+
+/// A date of the Gregorian calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Date {
+    /// From 1 to 9999.
+    pub year: u16,
+    /// From 1 to 12.
+    pub month: u8,
+    /// From 1 to 31.
+    pub day: u8,
+}
+
+/// A time of a day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Time<'p> {
+    /// From 0 to 23.
+    pub hour: u8,
+    /// From 0 to 59.
+    pub minute: u8,
+    /// From 0 to 59.
+    pub second: u8,
+    /// From 0 to 999,999.
+    pub microsecond: u32,
+    /// Of two times that a clock shows when it is set back, whether it is the second.
+    pub fold: bool,
+    /// The timezone, if there is one.
+    pub zone: Option<TimeZone<'p>>,
+}
+
+/// A difference of times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TimeDelta {
+    /// From -999,999,999 to 999,999,999.
+    pub days: i32,
+    /// From 0 to 86,399, towards the future.
+    pub seconds: u32,
+    /// From 0 to 999,999, towards the future.
+    pub microseconds: u32,
+}
+
+/// A timezone with a fixed offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimeZone<'p> {
+    /// East of UTC.
+    pub offset: TimeDelta,
+    /// Its name, if it has one of its own that lies as such in the pickle.
+    pub name: Option<&'p str>,
+}
+
+/// How the bytes of a number lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ByteOrder {
+    /// The least significant first.
+    Little,
+    /// The most significant first.
+    Big,
+    /// There is only one, or none that matters.
+    NotApplicable,
+}
+
+/// The type of the elements of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DType<'p> {
+    /// The letter of its kind as numpy has it: `b'i'`, `b'u'`, `b'f'`, `b'c'`,
+    /// `b'b'` (boolean), `b'M'`, `b'm'`, `b'S'`, `b'U'`, `b'V'`, `b'O'` and so on.
+    pub kind: u8,
+    /// Bytes in an element.
+    pub item_len: usize,
+    /// How these lie.
+    pub byte_order: ByteOrder,
+    /// Of dates and differences the unit, such as `ns`, and how many of it are one.
+    pub unit: Option<(&'p str, i64)>,
+}
+
+/// An array of numpy, as a view of its data where that lies as such in the pickle
+/// or beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Array<'p> {
+    /// The type of its elements.
+    pub dtype: DType<'p>,
+    /// Its data: all elements, one after the other in some order of the axes.
+    pub data: Cow<'p, [u8]>,
+    /// Elements along each axis.
+    pub shape: Vec<usize>,
+    /// Bytes from an element to the next along each axis.
+    pub strides: Vec<isize>,
+    /// Whether Python may not change it.
+    pub read_only: bool,
+}
+
+/// An exception.
+#[derive(Clone, Copy, Debug)]
+pub struct Exception<'t, 'p> {
+    /// Its class.
+    pub class: Global<'p>,
+    /// Its arguments, which are inert.
+    pub arguments: Items<'t, 'p>,
+    /// Where it was raised, if that is known.
+    pub traceback: Option<Traceback<'t, 'p>>,
+    /// The exception that it was raised from, if any: inert.
+    pub cause: Option<Node<'t, 'p>>,
+    /// The exception that was handled when it was raised, if any: inert.
+    pub context: Option<Node<'t, 'p>>,
+}
+
+/// Where an exception was raised: a frame of the stack for each call, the
+/// outermost first.
+#[derive(Clone, Copy, Debug)]
+pub struct Traceback<'t, 'p> {
+    next: Option<Node<'t, 'p>>,
+    /// So that one that contains itself ends.
+    budget: usize,
+}
+
+/// One frame of a traceback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracebackFrame<'p> {
+    /// The file with the code.
+    pub file: Cow<'p, str>,
+    /// The line in it, from 1.
+    pub line: i64,
+    /// The name of the function.
+    pub function: Cow<'p, str>,
+}
+
+impl fmt::Display for TracebackFrame<'_> {
+    /// As the first line that Python prints for it, escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = super::show::Escaped(self.file.as_bytes());
+        let function = super::show::Escaped(self.function.as_bytes());
+        write!(f, "File \"{file}\", line {}, in {function}", self.line)
+    }
+}
+
+type Converted<T> = Result<T, ConvertError>;
+
+fn invalid<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Invalid { what })
+}
+
+fn unsupported<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Unsupported { what })
+}
+
+fn expected<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Expected { what })
+}
+
+fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> Converted<T> {
+    Err(ConvertError {
+        offset: node.offset(),
+        kind,
+    })
+}
+
+/// What an object means, if all names that it takes are allowed.
+///
+/// # Errors
+///
+/// * [`ConvertErrorKind::NotAllowed`] if it is not made of a name that is
+///   allowed and known;
+/// * [`ConvertErrorKind::Expected`], [`ConvertErrorKind::Unsupported`] or
+///   [`ConvertErrorKind::Invalid`] if its parts are not as Python writes them.
+pub fn native<'t, 'p>(
+    registry: &Registry<Known>,
+    node: Node<'t, 'p>,
+) -> Result<Native<'t, 'p>, ConvertError> {
+    let Some((known, object)) = registry.object(node) else {
+        return fail(node, ConvertErrorKind::NotAllowed);
+    };
+    let is_class = matches!(object.made, Made::Name);
+    if is_class || object.keywords.is_some() {
+        return unsupported(node, "a name, or a call with keyword arguments,");
+    }
+    let context = Context { registry, node };
+    let mut arguments = object.arguments;
+    let count = arguments.count_left();
+    let mut next = || arguments.next().unwrap_or(node);
+    let native = match (known, count) {
+        (Known::Date, 1) => Native::Date(context.date(next())?),
+        (Known::Time, 1 | 2) => {
+            let data = next();
+            Native::Time(context.time(data, (count > 1).then(next))?)
+        }
+        (Known::DateTime, 1 | 2) => {
+            let data = next();
+            let (date, time) = context.date_time(data, (count > 1).then(next))?;
+            Native::DateTime(date, time)
+        }
+        (Known::TimeDelta, 3) => Native::TimeDelta(context.time_delta(&object)?),
+        (Known::TimeZone, 1 | 2) => Native::TimeZone(context.time_zone(&object)?),
+        (Known::Complex, 2) => {
+            let mut part = || next().as_f64();
+            let (Some(real), Some(imaginary)) = (part(), part()) else {
+                return expected(node, "two floats");
+            };
+            Native::Complex { real, imaginary }
+        }
+        (Known::Slice, 3) => Native::Slice {
+            start: next(),
+            stop: next(),
+            step: next(),
+        },
+        (Known::Range, 3) => {
+            let mut part = || next().as_i64();
+            match (part(), part(), part()) {
+                (_, _, Some(0)) => return invalid(node, "the step of a range is 0"),
+                (Some(start), Some(stop), Some(step)) => Native::Range { start, stop, step },
+                _ => return expected(node, "integers of 64 bits"),
+            }
+        }
+        (Known::Set, 0) => Native::Set(node.items()),
+        (Known::FrozenSet, 0) => Native::FrozenSet(node.items()),
+        (Known::Set, 1) => Native::Set(list(next())?),
+        (Known::FrozenSet, 1) => Native::FrozenSet(list(next())?),
+        (Known::ByteArray, 0) => Native::ByteArray(Cow::Borrowed(&[])),
+        (Known::ByteArray, 1) => Native::ByteArray(context.data(next())?),
+        // Protocols 0 to 2 have the text and the name of its encoding.
+        (Known::ByteArray, 2) => Native::ByteArray(encoded(node, next(), next())?),
+        (Known::Bytes, 0) => Native::Bytes(Cow::Borrowed(&[])),
+        (Known::Encode, 2) => Native::Bytes(encoded(node, next(), next())?),
+        (Known::DType, 3) => return context.dtype(&object).map(Native::DType),
+        (Known::Reconstruct, 3) => return context.reconstructed(&object).map(Native::Array),
+        (Known::FromBuffer, 4 | 5) => Native::Array(context.frombuffer(&object)?),
+        (Known::Scalar, 2) => {
+            let (dtype, data) = (context.dtype_of(next())?, context.data(next())?);
+            if data.len() != dtype.item_len || dtype.kind == b'O' {
+                return invalid(node, "the data of the scalar is not of its type's length");
+            }
+            Native::Scalar(dtype, data)
+        }
+        (Known::Exception, _) => {
+            return Ok(Native::Exception(Exception {
+                class: object.global,
+                arguments: object.arguments,
+                traceback: None,
+                cause: None,
+                context: None,
+            }));
+        }
+        (Known::ExceptionOf | Known::ExceptionWithAttributes, 2..) => {
+            return context.exception(known, &object).map(Native::Exception);
+        }
+        (Known::Traceback, 3) => Native::Traceback(context.traceback(node)),
+        _ => return expected(node, "another number of arguments"),
+    };
+    // What else would happen to it is not known here.
+    if object.operations().next().is_some() {
+        return unsupported(node, "a state, or items added to it,");
+    }
+    Ok(native)
+}
+
+/// What is converted, and what is allowed in it.
+#[derive(Clone, Copy)]
+struct Context<'r, 't, 'p> {
+    registry: &'r Registry<Known>,
+    node: Node<'t, 'p>,
+}
+
+/// The items of a list or a tuple.
+fn list<'t, 'p>(node: Node<'t, 'p>) -> Converted<Items<'t, 'p>> {
+    match node.value() {
+        Value::List(items) | Value::Tuple(items) => Ok(items),
+        _ => expected(node, "a list"),
+    }
+}
+
+/// Text as bytes in Latin-1.
+fn encoded<'p>(
+    node: Node<'_, '_>,
+    text: Node<'_, 'p>,
+    encoding: Node<'_, 'p>,
+) -> Converted<Cow<'p, [u8]>> {
+    let (Value::Str(text), Value::Str(encoding)) = (text.value(), encoding.value()) else {
+        return expected(node, "text and an encoding");
+    };
+    if encoding != *"latin1" && encoding != *"latin-1" {
+        return unsupported(node, "an encoding other than latin1");
+    }
+    match text.to_bytes() {
+        Cow::Borrowed(bytes) if bytes.is_ascii() => Ok(Cow::Borrowed(bytes)),
+        bytes => {
+            let Ok(text) = core::str::from_utf8(&bytes) else {
+                return invalid(node, "the text has surrogates");
+            };
+            let bytes = text.chars().map(|character| u8::try_from(character).ok());
+            match bytes.collect::<Option<Vec<u8>>>() {
+                Some(bytes) => Ok(Cow::Owned(bytes)),
+                None => invalid(node, "the text is not in Latin-1"),
+            }
+        }
+    }
+}
+
+impl<'t, 'p> Context<'_, 't, 'p> {
+    /// What is made by a call of one of these.
+    fn made_by(self, node: Node<'t, 'p>, wanted: Known) -> Converted<Object<'t, 'p>> {
+        match self.registry.object(node) {
+            Some((known, object)) if known == wanted => Ok(object),
+            _ => fail(node, ConvertErrorKind::NotAllowed),
+        }
+    }
+
+    /// Bytes, however they were written.
+    fn data(self, node: Node<'t, 'p>) -> Converted<Cow<'p, [u8]>> {
+        if let Some(bytes) = node.as_bytes() {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        match self.registry.object(node) {
+            Some((Known::Encode, object)) if object.operations().next().is_none() => {
+                match object.arguments.exactly() {
+                    Some([text, encoding]) => encoded(node, text, encoding),
+                    None => expected(node, "text and an encoding"),
+                }
+            }
+            // What protocols 0 to 2 make of no bytes.
+            Some((Known::Bytes, object)) if object.arguments.count_left() == 0 => {
+                Ok(Cow::Borrowed(&[]))
+            }
+            Some((Known::ByteArray, object)) => match object.arguments.exactly() {
+                Some([bytes]) if bytes.as_bytes().is_some() => {
+                    Ok(Cow::Borrowed(bytes.as_bytes().unwrap_or_default()))
+                }
+                _ => expected(node, "bytes"),
+            },
+            _ => expected(node, "bytes"),
+        }
+    }
+
+    fn date(self, data: Node<'t, 'p>) -> Converted<Date> {
+        match *self.data(data)? {
+            [high, low, month, day] => check_date(data, [high, low, month, day]),
+            _ => expected(data, "4 bytes of a date"),
+        }
+    }
+
+    fn time(self, data: Node<'t, 'p>, zone: Option<Node<'t, 'p>>) -> Converted<Time<'p>> {
+        let bytes = self.data(data)?;
+        let [hour, rest @ ..] = &*bytes else {
+            return expected(data, "6 bytes of a time");
+        };
+        match rest.try_into() {
+            Ok(rest) => self.check_time(data, *hour & 0x7f, rest, *hour & 0x80 != 0, zone),
+            Err(_) => expected(data, "6 bytes of a time"),
+        }
+    }
+
+    fn date_time(
+        self,
+        data: Node<'t, 'p>,
+        zone: Option<Node<'t, 'p>>,
+    ) -> Converted<(Date, Time<'p>)> {
+        let bytes = self.data(data)?;
+        let [high, low, month, day, hour, rest @ ..] = &*bytes else {
+            return expected(data, "10 bytes of a date and a time");
+        };
+        let Ok(rest) = rest.try_into() else {
+            return expected(data, "10 bytes of a date and a time");
+        };
+        let date = check_date(data, [*high, *low, *month & 0x7f, *day])?;
+        let time = self.check_time(data, *hour, rest, *month & 0x80 != 0, zone)?;
+        Ok((date, time))
+    }
+
+    fn check_time(
+        self,
+        data: Node<'t, 'p>,
+        hour: u8,
+        [minute, second, high, middle, low]: [u8; 5],
+        fold: bool,
+        zone: Option<Node<'t, 'p>>,
+    ) -> Converted<Time<'p>> {
+        let microsecond = u32::from_be_bytes([0, high, middle, low]);
+        if hour > 23 || minute > 59 || second > 59 || microsecond > 999_999 {
+            return invalid(data, "there is no such time");
+        }
+        let zone = match zone {
+            Some(zone) if !zone.is_none() => {
+                let object = self.made_by(zone, Known::TimeZone)?;
+                Some(self.time_zone(&object)?)
+            }
+            _ => None,
+        };
+        Ok(Time {
+            hour,
+            minute,
+            second,
+            microsecond,
+            fold,
+            zone,
+        })
+    }
+
+    fn time_delta(self, object: &Object<'t, 'p>) -> Converted<TimeDelta> {
+        let Some([days, seconds, microseconds]) = object.arguments.exactly() else {
+            return expected(object.node, "days, seconds and microseconds");
+        };
+        let below = |node: Node<'_, '_>, limit| {
+            let value = u32::try_from(node.as_u64()?).ok()?;
+            (value < limit).then_some(value)
+        };
+        let days = days.as_i64().and_then(|days| i32::try_from(days).ok());
+        let days = days.filter(|days| days.unsigned_abs() <= 999_999_999);
+        match (days, below(seconds, 86_400), below(microseconds, 1_000_000)) {
+            (Some(days), Some(seconds), Some(microseconds)) => Ok(TimeDelta {
+                days,
+                seconds,
+                microseconds,
+            }),
+            _ => invalid(object.node, "there is no such difference of times"),
+        }
+    }
+
+    fn time_zone(self, object: &Object<'t, 'p>) -> Converted<TimeZone<'p>> {
+        let mut arguments = object.arguments;
+        let Some(offset) = arguments.next() else {
+            return expected(object.node, "an offset");
+        };
+        let name = match (arguments.next().map(Node::value), arguments.next()) {
+            (None, _) => None,
+            (Some(Value::Str(name)), None) => name.as_str(),
+            _ => return expected(object.node, "the name of a timezone"),
+        };
+        let offset = self.time_delta(&self.made_by(offset, Known::TimeDelta)?)?;
+        if !matches!(offset.days, -1 | 0) {
+            return invalid(object.node, "the offset of a timezone is a day or more");
+        }
+        Ok(TimeZone { offset, name })
+    }
+
+    fn dtype_of(self, node: Node<'t, 'p>) -> Converted<DType<'p>> {
+        self.dtype(&self.made_by(node, Known::DType)?)
+    }
+
+    /// `dtype(NAME, False, True)` and its state: the version, the order of bytes,
+    /// the type and shape of arrays as elements, the names and types of fields,
+    /// the length of an element, its alignment, flags and what belongs to dates.
+    fn dtype(self, object: &Object<'t, 'p>) -> Converted<DType<'p>> {
+        let node = object.node;
+        let name = object.arguments.clone().next().and_then(Node::as_str);
+        let Some((&kind, digits)) = name.and_then(|name| name.as_bytes().split_first()) else {
+            return expected(node, "the name of a type of elements");
+        };
+        let digits = core::str::from_utf8(digits).unwrap_or_default();
+        let mut item_len = match (kind, digits.parse::<usize>()) {
+            (b'O', _) => 8,
+            (b'U', Ok(count)) => count.saturating_mul(4),
+            (_, Ok(len)) => len,
+            _ => return unsupported(node, "this type of elements"),
+        };
+        let mut byte_order = ByteOrder::NotApplicable;
+        let mut unit = None;
+        let mut operations = object.operations();
+        match (operations.next(), operations.next()) {
+            (None, _) => {}
+            (Some(Operation::State(state)), None) => {
+                let mut parts = state.node().items();
+                let mut next = || parts.next().unwrap_or(node);
+                let [_, order, elements, names, fields, len] = [(); 6].map(|()| next());
+                if !elements.is_none() || !names.is_none() || !fields.is_none() {
+                    return unsupported(node, "a type of elements with fields or a shape");
+                }
+                byte_order = match order.as_str() {
+                    Some("<") => ByteOrder::Little,
+                    Some(">") => ByteOrder::Big,
+                    Some("|") => ByteOrder::NotApplicable,
+                    _ => return expected(node, "an order of bytes"),
+                };
+                match len.as_i64() {
+                    Some(-1) => {}
+                    Some(len) if matches!(kind, b'U' | b'S' | b'V') => {
+                        item_len = usize::try_from(len).unwrap_or(usize::MAX);
+                    }
+                    _ => return expected(node, "the length of an element"),
+                }
+                let _alignment = next();
+                let _flags = next();
+                if matches!(kind, b'M' | b'm') {
+                    unit = date_unit(next());
+                    if unit.is_none() {
+                        return expected(node, "the unit of a date");
+                    }
+                }
+            }
+            _ => return unsupported(node, "what happens to this type of elements"),
+        }
+        Ok(DType {
+            kind,
+            item_len,
+            byte_order,
+            unit,
+        })
+    }
+
+    /// `_frombuffer(BUFFER, DTYPE, SHAPE, ORDER)`, with the order of the axes if
+    /// ORDER is neither `C` nor `F`.
+    fn frombuffer(self, object: &Object<'t, 'p>) -> Converted<Array<'p>> {
+        let node = object.node;
+        let mut arguments = object.arguments;
+        let mut next = || arguments.next().unwrap_or(node);
+        let [buffer, dtype, shape, order] = [(); 4].map(|()| next());
+        let (buffer, read_only) = match buffer.value() {
+            Value::ReadOnly(inner) => (inner, true),
+            Value::Bytes(_) => (buffer, true),
+            Value::ByteArray { read_only, .. } | Value::Buffer { read_only, .. } => {
+                (buffer, read_only)
+            }
+            _ => (buffer, false),
+        };
+        let data = self.data(buffer)?;
+        let dtype = self.dtype_of(dtype)?;
+        let shape = self.shape(shape)?;
+        match order.as_str() {
+            Some("C") => array(node, dtype, data, shape, false, read_only),
+            Some("F") => array(node, dtype, data, shape, true, read_only),
+            Some("K") => {
+                let axes = self.shape(next())?;
+                let array = array(node, dtype, data, shape, false, read_only)?;
+                transposed(node, array, &axes)
+            }
+            _ => expected(node, "an order of axes"),
+        }
+    }
+
+    /// `_reconstruct(ndarray, (0,), b"b")` and its state: the version, the shape,
+    /// the type, whether the order is that of Fortran, the data.
+    fn reconstructed(self, object: &Object<'t, 'p>) -> Converted<Array<'p>> {
+        let node = object.node;
+        let class = object.arguments.clone().next().unwrap_or(node);
+        if !matches!(self.made_by(class, Known::NdArray)?.made, Made::Name) {
+            return expected(class, "a class of arrays");
+        }
+        let mut operations = object.operations();
+        let (Some(Operation::State(state)), None) = (operations.next(), operations.next()) else {
+            return expected(node, "an array with a state");
+        };
+        let Some([_version, shape, dtype, is_fortran, data]) = state.node().items().exactly()
+        else {
+            return expected(node, "the state of an array");
+        };
+        let dtype = self.dtype_of(dtype)?;
+        let shape = self.shape(shape)?;
+        if dtype.kind == b'O' {
+            return unsupported(node, "an array of objects");
+        }
+        // Protocol 0 has an integer.
+        let is_fortran = is_fortran
+            .as_bool()
+            .unwrap_or(is_fortran.as_i64() == Some(1));
+        array(node, dtype, self.data(data)?, shape, is_fortran, false)
+    }
+
+    fn shape(self, node: Node<'t, 'p>) -> Converted<Vec<usize>> {
+        let mut shape = Vec::new();
+        for count in node.items() {
+            // More axes than numpy has.
+            if shape.len() == 64 {
+                return invalid(node, "an array has at most 64 axes");
+            }
+            match count.as_u64().and_then(|count| usize::try_from(count).ok()) {
+                Some(count) => shape.push(count),
+                None => return expected(count, "a number of elements"),
+            }
+        }
+        match node.value() {
+            Value::Tuple(_) | Value::List(_) => Ok(shape),
+            _ => expected(node, "a shape"),
+        }
+    }
+
+    /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`, or
+    /// with attributes, of which `args` is one, in the place of the arguments.
+    fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
+        let mut parts = object.arguments;
+        let mut next = || parts.next().filter(|node| !node.is_none());
+        let (class, arguments) = (next().unwrap_or(self.node), next());
+        let (cause, traceback, context) = (next(), next(), next());
+        let made = self.made_by(class, Known::Exception)?;
+        if !matches!(made.made, Made::Name) {
+            return expected(class, "a class of exceptions");
+        }
+        let arguments = match (known, arguments) {
+            (Known::ExceptionWithAttributes, Some(attributes)) => attributes.get("args"),
+            (_, arguments) => arguments,
+        };
+        let arguments = match arguments.map(Node::value) {
+            Some(Value::Tuple(items) | Value::List(items)) => items,
+            _ => return expected(self.node, "the arguments of an exception"),
+        };
+        let traceback = match traceback {
+            Some(node) => {
+                self.made_by(node, Known::Traceback)?;
+                Some(self.traceback(node))
+            }
+            None => None,
+        };
+        Ok(Exception {
+            class: made.global,
+            arguments,
+            traceback,
+            cause,
+            context,
+        })
+    }
+
+    fn traceback(self, node: Node<'t, 'p>) -> Traceback<'t, 'p> {
+        Traceback {
+            next: Some(node),
+            budget: node.tree.value_count(),
+        }
+    }
+}
+
+impl<'p> Iterator for Traceback<'_, 'p> {
+    type Item = TracebackFrame<'p>;
+
+    /// A frame that is not as `tblib` writes it, and what follows it, is left out.
+    fn next(&mut self) -> Option<Self::Item> {
+        self.budget = self.budget.checked_sub(1)?;
+        let Value::Call { arguments, .. } = self.next.take()?.value() else {
+            return None;
+        };
+        let [frame, line, next] = arguments.items().exactly()?;
+        self.next = Some(next);
+        let state = |node: Node<'_, 'p>, key| {
+            let state = node.operations().find_map(|operation| match operation {
+                Operation::State(state) => Some(state.node()),
+                _ => None,
+            });
+            state?.get(key).map(|found| found.id)
+        };
+        let of = |id| frame.of(id);
+        let code = of(state(frame, "f_code")?);
+        let text = |key| match of(state(code, key)?).value() {
+            Value::Str(text) => text.to_str(),
+            _ => None,
+        };
+        Some(TracebackFrame {
+            file: text("co_filename")?,
+            line: line.as_i64()?,
+            function: text("co_name")?,
+        })
+    }
+}
+
+fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted<Date> {
+    let year = u16::from_be_bytes([high, low]);
+    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let most = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap => 29,
+        2 => 28,
+        1..=12 => 31,
+        _ => 0,
+    };
+    if !(1..=9999).contains(&year) || !(1..=most).contains(&day) {
+        return invalid(data, "there is no such date");
+    }
+    Ok(Date { year, month, day })
+}
+
+/// `(None or a dictionary, (UNIT, COUNT, 1, 1))`.
+fn date_unit<'p>(node: Node<'_, 'p>) -> Option<(&'p str, i64)> {
+    let [_, parts] = node.items().exactly()?;
+    let mut parts = parts.items();
+    let (unit, count) = (parts.next()?, parts.next()?.as_i64()?);
+    let unit = match unit.as_bytes() {
+        Some(unit) => core::str::from_utf8(unit).ok()?,
+        None => unit.as_str().or_else(|| encoded_ascii(unit))?,
+    };
+    Some((unit, count))
+}
+
+/// The text of `_codecs.encode(TEXT, "latin1")`.
+fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
+    let Value::Call {
+        callable,
+        arguments,
+    } = node.value()
+    else {
+        return None;
+    };
+    let is_encode = callable.as_global()?.is("_codecs", "encode");
+    let [text, _] = arguments.items().exactly()?;
+    text.as_str().filter(|text| is_encode && text.is_ascii())
+}
+
+fn array<'p>(
+    node: Node<'_, '_>,
+    dtype: DType<'p>,
+    data: Cow<'p, [u8]>,
+    shape: Vec<usize>,
+    is_fortran: bool,
+    read_only: bool,
+) -> Converted<Array<'p>> {
+    if dtype.kind == b'O' {
+        return unsupported(node, "an array of objects");
+    }
+    let len = shape
+        .iter()
+        .try_fold(dtype.item_len, |len, count| len.checked_mul(*count));
+    if shape.contains(&0) && data.is_empty() || len == Some(data.len()) {
+        let mut strides = alloc::vec![0; shape.len()];
+        let mut stride = isize::try_from(dtype.item_len).unwrap_or(0);
+        let mut step = |(place, count): (&mut isize, &usize)| {
+            *place = stride;
+            let count = isize::try_from((*count).max(1)).unwrap_or(0);
+            stride = stride.saturating_mul(count);
+        };
+        let axes = strides.iter_mut().zip(&shape);
+        if is_fortran {
+            axes.for_each(&mut step);
+        } else {
+            axes.rev().for_each(&mut step);
+        }
+        return Ok(Array {
+            dtype,
+            data,
+            shape,
+            strides,
+            read_only,
+        });
+    }
+    invalid(
+        node,
+        "the data of an array is not as long as its shape says",
+    )
+}
+
+fn transposed<'p>(node: Node<'_, '_>, array: Array<'p>, axes: &[usize]) -> Converted<Array<'p>> {
+    let is_order =
+        axes.len() == array.shape.len() && (0..axes.len()).all(|axis| axes.contains(&axis));
+    let shape = axes
+        .iter()
+        .filter_map(|axis| array.shape.get(*axis).copied());
+    let strides = axes
+        .iter()
+        .filter_map(|axis| array.strides.get(*axis).copied());
+    if !is_order {
+        return invalid(
+            node,
+            "the order of the axes does not have each of them once",
+        );
+    }
+    Ok(Array {
+        shape: shape.collect(),
+        strides: strides.collect(),
+        ..array
+    })
+}
