@@ -1,9 +1,13 @@
-//! Writing the pickle of a graph of 10,000 tasks.
+//! Writing the pickle of a graph of 10,000 tasks, reading it opcode by opcode, and
+//! the tree of a list of 100,000 small tuples.
 //!
-//! `cargo bench -p daskwire --bench pickle` prints our time, and fails if any of
-//! it allocates. `benches/python_pickle.py` puts `pickle.dumps` of CPython beside
-//! it, by running `--nanoseconds`, and compares what is written, by running
-//! `--write`.
+//! `cargo bench -p daskwire --features alloc --bench pickle` prints our times, and
+//! for the tree time and memory of the crate `serde-pickle` beside them, round by
+//! round by turns. It fails if writing or reading allocates, or if the tree is
+//! not at least 3 times as fast, in half of the memory. `benches/python_pickle.py`
+//! puts `pickle.dumps` and `pickle.loads` of CPython beside it, by running
+//! `--nanoseconds` and `--read-nanoseconds`, and compares what is written, by
+//! running `--write`.
 #![allow(clippy::std_instead_of_alloc, reason = "a program has std")]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -14,12 +18,15 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use daskwire::pickle::{Level, WriteError, Writer};
+use daskwire::pickle::tree::Tree;
+use daskwire::pickle::{Level, PickleError, Reader, WriteError, Writer};
 
 /// Counts what it hands on.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static HELD: AtomicU64 = AtomicU64::new(0);
+static MOST: AtomicU64 = AtomicU64::new(0);
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -29,13 +36,26 @@ static ALLOCATOR: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let held = HELD.fetch_add(layout.size() as u64, Ordering::Relaxed) + layout.size() as u64;
+        MOST.fetch_max(held, Ordering::Relaxed);
         // SAFETY: the caller keeps the promises of this same function.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // What is large is moved by its pages, and is never there twice.
+        let held = HELD.fetch_add(new_size as u64, Ordering::Relaxed) + new_size as u64;
+        HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
+        MOST.fetch_max(held - layout.size() as u64, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
 
@@ -102,6 +122,104 @@ fn graph<'b>(
     writer.finish()
 }
 
+const TUPLE_COUNT: usize = 100_000;
+const TREE_ROUNDS: usize = 31;
+
+/// `[(0, "name 0", 0.0), (1, "name 1", 0.5), ...]`.
+fn tuples(out: &mut [u8]) -> Result<&[u8], WriteError> {
+    let mut levels = [Level::EMPTY; 3];
+    let mut writer = Writer::new(out, &mut levels);
+    writer.list(TUPLE_COUNT);
+    for number in 0..TUPLE_COUNT {
+        writer.tuple(3).u64(number as u64);
+        writer.str(&format!("name {number}"));
+        writer.f64(number as f64 / 2.0);
+    }
+    writer.finish()
+}
+
+/// Seconds, the most bytes held on the way, and the bytes that the result holds.
+fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
+    let before = HELD.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    let start = Instant::now();
+    let made = black_box(make());
+    let took = start.elapsed().as_secs_f64();
+    let held = HELD.load(Ordering::Relaxed) - before;
+    let most = MOST.load(Ordering::Relaxed) - before;
+    drop(made);
+    (took, most, held)
+}
+
+/// Whether the tree is as good as it has to be.
+fn trees(rounds: usize) -> bool {
+    let mut out = vec![0; 8 << 20];
+    let pickle = tuples(&mut out).expect("written");
+    let tree = Tree::new(pickle).expect("a tree");
+    assert_eq!(tree.root().items().count(), TUPLE_COUNT);
+    drop(tree);
+    let options = serde_pickle::DeOptions::new();
+    let (mut ratios, mut ours, mut theirs) = (vec![], vec![], vec![]);
+    let (mut memory, mut their_memory) = ((0, 0), (0, 0));
+    for _ in 0..rounds {
+        let (took, most, held) = measured(|| Tree::new(black_box(pickle)).expect("a tree"));
+        memory = (most, held);
+        let (theirs_took, most, held) = measured(|| {
+            serde_pickle::value_from_slice(black_box(pickle), options.clone()).expect("a value")
+        });
+        their_memory = (most, held);
+        ratios.push(theirs_took / took);
+        ours.push(took);
+        theirs.push(theirs_took);
+    }
+    for samples in [&mut ratios, &mut ours, &mut theirs] {
+        samples.sort_by(f64::total_cmp);
+    }
+    let middle = rounds / 2;
+    println!(
+        "tree of {TUPLE_COUNT} tuples, {} bytes: {:.2} ms (from {:.2}), serde-pickle {:.2} ms (from {:.2}): {:.1} times ours \
+         ({:.1} to {:.1}); memory {} KiB (at most {}), serde-pickle {} KiB (at most {})",
+        pickle.len(),
+        ours[middle] * 1e3,
+        ours[0] * 1e3,
+        theirs[middle] * 1e3,
+        theirs[0] * 1e3,
+        ratios[middle],
+        ratios[0],
+        ratios[rounds - 1],
+        memory.1 >> 10,
+        memory.0 >> 10,
+        their_memory.1 >> 10,
+        their_memory.0 >> 10,
+    );
+    let is_small = memory.0 * 2 <= their_memory.0 && memory.1 * 2 <= their_memory.1;
+    is_small && (rounds == 1 || ratios[middle] >= 3.0)
+}
+
+/// How many opcodes there are.
+fn read(pickle: &[u8]) -> Result<usize, PickleError> {
+    let mut reader = Reader::new(pickle);
+    let mut count = 0;
+    while let Some(token) = reader.next_token()? {
+        black_box(token);
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The median of seconds that reading takes.
+fn read_seconds(pickle: &[u8], rounds: usize) -> f64 {
+    let mut samples: Vec<f64> = (0..rounds)
+        .map(|_| {
+            let start = Instant::now();
+            black_box(read(black_box(pickle))).expect("read");
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    samples[rounds / 2]
+}
+
 fn main() -> ExitCode {
     let keys: Vec<String> = (0..TASK_COUNT)
         .map(|number| format!("add-{number}"))
@@ -117,11 +235,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
 
+    if arguments.iter().any(|word| word == "--read-nanoseconds") {
+        println!("{}", read_seconds(&out[..len], ROUNDS) * 1e9);
+        return ExitCode::SUCCESS;
+    }
+
     // `cargo test --benches` runs this too: once is enough then.
-    let measured = arguments
+    let timed = arguments
         .iter()
         .any(|word| word == "--bench" || word == "--nanoseconds");
-    let rounds = if measured { ROUNDS } else { 1 };
+    let rounds = if timed { ROUNDS } else { 1 };
     let mut samples = Vec::with_capacity(rounds);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..rounds {
@@ -144,7 +267,16 @@ fn main() -> ExitCode {
         samples[0] * 1e3,
         samples[rounds - 1] * 1e3,
     );
-    if allocations == 0 {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let opcode_count = read(&out[..len]).expect("read");
+    let read_allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let seconds = read_seconds(&out[..len], rounds);
+    println!(
+        "read it, {opcode_count} opcodes: {:.3} ms, {read_allocations} allocations",
+        seconds * 1e3
+    );
+    let is_good = trees(if timed { TREE_ROUNDS } else { 1 });
+    if allocations == 0 && read_allocations == 0 && is_good {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times `pickle.dumps` of CPython beside our writer, on a graph of 10,000 tasks.
+"""Times `pickle.dumps` and `pickle.loads` of CPython beside our writer and our
+reader, on a graph of 10,000 tasks.
 Run it with an interpreter that has `distributed`:
 
     V/bin/python core/benches/python_pickle.py
@@ -31,7 +32,7 @@ ROUNDS = 21
 def build():
     """The path of the benchmark's program."""
     out = subprocess.run(
-        ["cargo", "bench", "-p", "daskwire", "--bench", "pickle", "--no-run",
+        ["cargo", "bench", "-p", "daskwire", "--features", "alloc", "--bench", "pickle", "--no-run",
          "--message-format=json"],
         check=True, stdout=subprocess.PIPE, cwd=HERE,
     ).stdout
@@ -64,6 +65,15 @@ def theirs(value):
     return took * 1e9
 
 
+def their_loads(document):
+    gc.disable()
+    start = time.perf_counter()
+    pickle.loads(document)
+    took = time.perf_counter() - start
+    gc.enable()
+    return took * 1e9
+
+
 def main():
     program = build()
     value = graph()
@@ -77,6 +87,16 @@ def main():
     print(f"CPython {platform.python_version()}: write a graph of {TASK_COUNT} tasks: "
           f"{statistics.median(mine) / 1e6:.2f} ms, Python {statistics.median(python) / 1e6:.2f} ms: "
           f"{statistics.median(ratios):.1f} times ours ({min(ratios):.1f} to {max(ratios):.1f})")
+
+    document = pickletools.optimize(pickle.dumps(value, 5))
+    mine, python = [], []
+    for _ in range(ROUNDS):
+        mine.append(float(run(program, "--read-nanoseconds")))
+        python.append(their_loads(document))
+    ratios = [a / b for a, b in zip(mine, python)]
+    print(f"read its opcodes: {statistics.median(mine) / 1e6:.2f} ms, Python loads it in "
+          f"{statistics.median(python) / 1e6:.2f} ms: we take {statistics.median(ratios):.3f} of it "
+          f"({min(ratios):.3f} to {max(ratios):.3f})")
 
 
 if __name__ == "__main__":

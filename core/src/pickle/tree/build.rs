@@ -362,6 +362,7 @@ impl<'p> Builder<'p> {
         }
         let id = u32::try_from(id).map_err(|_| self.too_many())?;
         self.push_id(id)?;
+        make_room(&mut self.tree.slots, 1);
         self.tree.slots.push(Slot::new(kind, place, link));
         Ok(())
     }
@@ -431,6 +432,7 @@ impl<'p> Builder<'p> {
     fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
         let items = self.stack.get(start..).unwrap_or_default();
         let count = items.len();
+        make_room(&mut self.tree.words, count.saturating_add(2));
         if count == 0 {
             return self.push(kind, place, 0);
         }
@@ -457,6 +459,7 @@ impl<'p> Builder<'p> {
     /// A value that stands for what something would return.
     fn object(&mut self, kind: Kind, place: usize, operands: &[u32]) -> Step<()> {
         let link = self.next_word()?;
+        make_room(&mut self.tree.words, operands.len().saturating_add(1));
         self.tree.words.push(0);
         self.tree.words.extend_from_slice(operands);
         self.push(kind, place, link)
@@ -513,6 +516,7 @@ impl<'p> Builder<'p> {
             slot.link
         };
         let words = &mut self.tree.words;
+        make_room(words, items.len().saturating_add(2));
         let mut next = segment;
         if last != 0 {
             let count_place = to_usize(last).saturating_add(1);
@@ -547,6 +551,25 @@ impl<'p> Builder<'p> {
             slot.link = segment;
         }
         Ok(())
+    }
+}
+
+/// Room for so many more. What is large already grows by a quarter and not to
+/// twice its size: whoever has large trees has them because of their memory.
+#[inline]
+fn make_room<T>(items: &mut Vec<T>, count: usize) {
+    if items.capacity().wrapping_sub(items.len()) < count {
+        grow(items, count);
+    }
+}
+
+#[cold]
+fn grow<T>(items: &mut Vec<T>, count: usize) {
+    const LARGE: usize = 1 << 15;
+    if items.len() < LARGE {
+        items.reserve(count);
+    } else {
+        items.reserve_exact(count.max(items.len() >> 2));
     }
 }
 

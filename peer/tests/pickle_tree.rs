@@ -1,0 +1,481 @@
+//! CPython, asked: our trees are what its stack machine builds, and the values
+//! with a meaning are those that it loads.
+
+mod support;
+
+use core::fmt::Write as _;
+use std::collections::HashMap;
+
+use daskwire::Limits;
+use daskwire::pickle::Reader;
+use daskwire::pickle::tree::known::{
+    self, Array, ByteOrder, DType, Known, Native, Time, TimeDelta, TimeZone,
+};
+use daskwire::pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
+use support::{Environment, Peer};
+
+/// Asks for so many pickles and has each rendered; returns how many Python has a
+/// text for.
+fn agree(question: &str, count: usize, render: impl Fn(&Tree<'_>) -> String) -> usize {
+    const BATCH: usize = 2_000;
+    let mut peer = Peer::spawn(Environment::Current, "pickle_tree_peer.py", &[]);
+    let mut accepted_count = 0;
+    for seed in 0..count / BATCH {
+        let (answer, data) = peer.ask(
+            &format!(r#"{{{question}, "seed": {seed}, "count": {BATCH}}}"#),
+            &[],
+        );
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        let pickles = answer["pickles"].as_array().expect("a list");
+        assert_eq!(pickles.len(), BATCH, "{answer}");
+        let mut rest = data.as_slice();
+        let mut take = |len: &serde_json::Value| {
+            let len = usize::try_from(len.as_u64().expect("a length")).expect("it fits");
+            let (part, behind) = rest.split_at(len);
+            rest = behind;
+            part
+        };
+        for described in pickles {
+            let pickle = take(&described["len"]);
+            let buffers = described["buffers"].as_array().expect("a list");
+            let buffers: Vec<&[u8]> = buffers.iter().map(&mut take).collect();
+            let reader = Reader::new(pickle).text_opcodes(true);
+            let tree = Tree::build(reader, &buffers, &Limits::HOST);
+            let text = tree.as_ref().ok().map(&render);
+            assert_eq!(
+                text.as_deref(),
+                described["text"].as_str(),
+                "seed {seed}: {} with {} buffers: {tree:?}",
+                pickle.escape_ascii(),
+                buffers.len()
+            );
+            accepted_count += usize::from(text.is_some());
+        }
+        assert!(rest.is_empty());
+    }
+    accepted_count
+}
+
+#[test]
+fn trees_of_50_000_random_pickles_are_what_cpython_builds() {
+    let count = agree(r#""op": "inert", "kind": "written""#, 50_000, |tree| {
+        let mut out = String::new();
+        inert_text(&mut out, tree.root(), &mut HashMap::new());
+        out
+    });
+    // All but those with a buffer too many or too few.
+    assert!((42_000..50_000).contains(&count), "{count}");
+}
+
+#[test]
+fn damaged_pickles_are_built_and_refused_as_cpython_does() {
+    let count = agree(r#""op": "inert", "kind": "damaged""#, 100_000, |tree| {
+        let mut out = String::new();
+        inert_text(&mut out, tree.root(), &mut HashMap::new());
+        out
+    });
+    assert!((10_000..90_000).contains(&count), "{count}");
+}
+
+#[test]
+fn values_of_100_000_random_pickles_are_those_that_cpython_loads() {
+    let mut registry = Registry::<Known>::new();
+    for names in [
+        known::DATETIME,
+        known::BUILTINS,
+        known::NUMPY,
+        known::EXCEPTIONS,
+    ] {
+        registry.allow_all(names);
+    }
+    let count = agree(r#""op": "values""#, 100_000, |tree| {
+        let mut out = String::new();
+        value_text(&mut out, tree.root(), &registry);
+        out
+    });
+    assert_eq!(count, 100_000);
+}
+
+fn hex(out: &mut String, data: &[u8]) {
+    for byte in data {
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+fn hex_of(data: &[u8]) -> String {
+    let mut out = String::new();
+    hex(&mut out, data);
+    out
+}
+
+/// Two's complement of as many bytes as Python's `bit_length() // 8 + 1`.
+fn integer(value: Int<'_>) -> Vec<u8> {
+    let mut bytes = match value {
+        Int::Big(big) if big.to_i128().is_none() => big.as_bytes().to_vec(),
+        Int::Decimal(decimal) if decimal.to_i128().is_none() => of_digits(decimal.as_bytes()),
+        _ => value.to_i128().expect("it fits").to_le_bytes().to_vec(),
+    };
+    while let [.., before, last] = bytes[..]
+        && last == if before < 0x80 { 0 } else { 0xff }
+    {
+        bytes.pop();
+    }
+    bytes
+}
+
+fn of_digits(text: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0_u8];
+    for digit in text.iter().filter(|byte| byte.is_ascii_digit()) {
+        let mut carry = u16::from(digit - b'0');
+        for byte in &mut bytes {
+            let value = u16::from(*byte) * 10 + carry;
+            [*byte, _] = value.to_le_bytes();
+            carry = value >> 8;
+        }
+        if carry > 0 {
+            bytes.push(carry.to_le_bytes()[0]);
+        }
+    }
+    bytes.push(0);
+    if text.starts_with(b"-") {
+        let mut carry = true;
+        for byte in &mut bytes {
+            (*byte, carry) = (!*byte).overflowing_add(u8::from(carry));
+        }
+    }
+    bytes
+}
+
+/// Whether it was a scalar, which is written then.
+fn scalar(out: &mut String, node: Node<'_, '_>) -> bool {
+    let (name, data) = match node.value() {
+        Value::None => ("None", None),
+        Value::Bool(true) => ("True", None),
+        Value::Bool(false) => ("False", None),
+        Value::Int(value) => ("int ", Some(integer(value))),
+        Value::Float(value) => ("float ", Some(value.to_be_bytes().to_vec())),
+        Value::Str(text) => ("str ", Some(text.to_bytes().into_owned())),
+        Value::Bytes(data) => ("bytes ", Some(data.to_vec())),
+        Value::ByteArray {
+            data,
+            read_only: false,
+        } => ("bytearray ", Some(data.to_vec())),
+        _ => return false,
+    };
+    out.push_str(name);
+    if let Some(data) = data {
+        hex(out, &data);
+    }
+    true
+}
+
+/// As `inert_text` of `pickle_tree_peer.py`: what was there before is its number.
+fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, usize>) {
+    if scalar(out, node) {
+        return;
+    }
+    let mut parts: Vec<Node<'_, '_>> = Vec::new();
+    let mut done: Vec<(&str, Vec<Node<'_, '_>>)> = Vec::new();
+    let name = match node.value() {
+        Value::ByteString(string) => {
+            let _ = write!(out, "bytestring {}", hex_of(&string.to_bytes()));
+            return;
+        }
+        Value::ByteArray { data, .. } => {
+            let _ = write!(out, "read-only bytearray {}", hex_of(data));
+            return;
+        }
+        Value::Buffer {
+            data,
+            index,
+            read_only,
+        } => {
+            let read_only = if read_only { "True" } else { "False" };
+            let _ = write!(out, "buffer {index} {read_only} {}", hex_of(data));
+            return;
+        }
+        Value::Tuple(items) => {
+            parts.extend(items);
+            "tuple".to_owned()
+        }
+        Value::List(items) => {
+            done.extend(items.map(|item| ("append", vec![item])));
+            "list".to_owned()
+        }
+        Value::Set(items) => {
+            done.extend(items.map(|item| ("add", vec![item])));
+            "set".to_owned()
+        }
+        Value::FrozenSet(items) => {
+            done.extend(items.map(|item| ("add", vec![item])));
+            "frozenset".to_owned()
+        }
+        Value::Dict(entries) => {
+            done.extend(entries.map(|(key, item)| ("set", vec![key, item])));
+            "dict".to_owned()
+        }
+        Value::Global(global) => format!(
+            "global {} {}",
+            hex_of(&global.module.to_bytes()),
+            hex_of(&global.name.to_bytes())
+        ),
+        Value::Extension(code) => format!("extension {code}"),
+        Value::PersistentLine(line) => {
+            // As a value that is text.
+            let number = seen.len();
+            if let Some(number) = seen.get(&node.index()) {
+                let _ = write!(out, "@{number}");
+                return;
+            }
+            seen.insert(node.index(), number);
+            let _ = write!(out, "persistent(str {})", hex_of(line.as_bytes()));
+            operations(out, node, seen);
+            return;
+        }
+        Value::Persistent(id) => {
+            parts.push(id);
+            "persistent".to_owned()
+        }
+        Value::Call {
+            callable,
+            arguments,
+        } => {
+            parts.extend([callable, arguments]);
+            "call".to_owned()
+        }
+        Value::New {
+            class,
+            arguments,
+            keywords,
+        } => {
+            parts.extend([class, arguments]);
+            parts.extend(keywords);
+            "new".to_owned()
+        }
+        Value::Instance { class, arguments } => {
+            parts.push(arguments);
+            format!(
+                "instance {} {}",
+                hex_of(&class.module.to_bytes()),
+                hex_of(&class.name.to_bytes())
+            )
+        }
+        Value::ObjectOf { class, arguments } => {
+            parts.extend([class, arguments]);
+            "object".to_owned()
+        }
+        Value::ReadOnly(inner) => {
+            parts.push(inner);
+            "read-only".to_owned()
+        }
+        other => panic!("{other:?}"),
+    };
+    let happens = !done.is_empty() || node.operations().next().is_some();
+    if !parts.is_empty() || happens {
+        if let Some(number) = seen.get(&node.index()) {
+            let _ = write!(out, "@{number}");
+            return;
+        }
+        seen.insert(node.index(), seen.len());
+    }
+    out.push_str(&name);
+    list(out, "", &parts, seen);
+    for (name, items) in done {
+        let name = format!(".{name}");
+        list(out, &name, &items, seen);
+    }
+    operations(out, node, seen);
+}
+
+fn list(out: &mut String, name: &str, items: &[Node<'_, '_>], seen: &mut HashMap<usize, usize>) {
+    let _ = write!(out, "{name}(");
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        inert_text(out, *item, seen);
+    }
+    out.push(')');
+}
+
+fn operations(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, usize>) {
+    for operation in node.operations() {
+        match operation {
+            Operation::Append(items) => {
+                items.for_each(|item| list(out, ".append", &[item], seen));
+            }
+            Operation::Add(items) => items.for_each(|item| list(out, ".add", &[item], seen)),
+            Operation::Set(entries) => {
+                entries.for_each(|(key, item)| list(out, ".set", &[key, item], seen));
+            }
+            Operation::State(state) => list(out, ".state", &[state.node()], seen),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// As `value_text` of `pickle_tree_peer.py`.
+fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) {
+    if scalar(out, node) {
+        return;
+    }
+    let texts = |items: &mut dyn Iterator<Item = String>, is_set: bool| {
+        let mut texts: Vec<String> = items.collect();
+        if is_set {
+            texts.sort_unstable();
+            texts.dedup();
+        }
+        texts.join(",")
+    };
+    let of = |node| {
+        let mut out = String::new();
+        value_text(&mut out, node, registry);
+        out
+    };
+    let _ = match node.value() {
+        Value::Tuple(items) => write!(out, "tuple({})", texts(&mut items.map(of), false)),
+        Value::List(items) => write!(out, "list({})", texts(&mut items.map(of), false)),
+        Value::Set(items) => write!(out, "set({})", texts(&mut items.map(of), true)),
+        Value::FrozenSet(items) => write!(out, "frozenset({})", texts(&mut items.map(of), true)),
+        Value::Dict(entries) => {
+            let mut entries = entries.map(|(key, item)| format!("{}:{}", of(key), of(item)));
+            write!(out, "dict({})", texts(&mut entries, false))
+        }
+        _ => match known::native(registry, node) {
+            Err(error) => write!(out, "{error}: {node}"),
+            Ok(native) => match native {
+                Native::Date(date) => {
+                    write!(out, "date {} {} {}", date.year, date.month, date.day)
+                }
+                Native::Time(time) => write!(out, "time {}", time_text(&time)),
+                Native::DateTime(date, time) => write!(
+                    out,
+                    "datetime {} {} {} {}",
+                    date.year,
+                    date.month,
+                    date.day,
+                    time_text(&time)
+                ),
+                Native::TimeDelta(delta) => write!(out, "{}", delta_text(delta)),
+                Native::TimeZone(zone) => write!(out, "timezone {}", zone_text(Some(&zone))),
+                Native::Complex { real, imaginary } => write!(
+                    out,
+                    "complex {}{}",
+                    hex_of(&real.to_be_bytes()),
+                    hex_of(&imaginary.to_be_bytes())
+                ),
+                Native::Slice { start, stop, step } => {
+                    write!(out, "slice({},{},{})", of(start), of(stop), of(step))
+                }
+                Native::Range { start, stop, step } => {
+                    write!(out, "range {start} {stop} {step}")
+                }
+                Native::Set(items) => write!(out, "set({})", texts(&mut items.map(of), true)),
+                Native::FrozenSet(items) => {
+                    write!(out, "frozenset({})", texts(&mut items.map(of), true))
+                }
+                Native::ByteArray(data) => write!(out, "bytearray {}", hex_of(&data)),
+                Native::Bytes(data) => write!(out, "bytes {}", hex_of(&data)),
+                Native::DType(dtype) => write!(out, "dtype {}", dtype_text(&dtype)),
+                Native::Array(array) => {
+                    let mut elements = elements(&array);
+                    let dtype = little(array.dtype, &mut elements);
+                    let read_only = if array.read_only { "True" } else { "False" };
+                    let (dtype, data) = (dtype_text(&dtype), hex_of(&elements));
+                    write!(out, "array {dtype} {:?} {read_only} {data}", array.shape)
+                }
+                Native::Scalar(dtype, data) => {
+                    write!(out, "scalar {} {}", dtype_text(&dtype), hex_of(&data))
+                }
+                Native::Exception(exception) => write!(
+                    out,
+                    "exception {}({})",
+                    exception.class.name.as_str().unwrap_or_default(),
+                    texts(&mut exception.arguments.map(of), false)
+                ),
+                other => panic!("{other:?}"),
+            },
+        },
+    };
+}
+
+fn delta_text(delta: TimeDelta) -> String {
+    let TimeDelta {
+        days,
+        seconds,
+        microseconds,
+    } = delta;
+    format!("timedelta {days} {seconds} {microseconds}")
+}
+
+fn zone_text(zone: Option<&TimeZone<'_>>) -> String {
+    let Some(zone) = zone else {
+        return "-".to_owned();
+    };
+    let name = zone.name.as_ref().map(|name| hex_of(name.as_bytes()));
+    let name = name.unwrap_or_else(|| "-".to_owned());
+    format!("[{} {name}]", delta_text(zone.offset))
+}
+
+fn time_text(time: &Time<'_>) -> String {
+    format!(
+        "{} {} {} {} {} {}",
+        time.hour,
+        time.minute,
+        time.second,
+        time.microsecond,
+        u8::from(time.fold),
+        zone_text(time.zone.as_ref())
+    )
+}
+
+fn dtype_text(dtype: &DType<'_>) -> String {
+    let order = match dtype.byte_order {
+        ByteOrder::Little => '<',
+        ByteOrder::Big => '>',
+        ByteOrder::NotApplicable => '|',
+    };
+    let unit = match dtype.unit {
+        Some((unit, count)) => format!("{unit} {count}"),
+        None => "-".to_owned(),
+    };
+    format!(
+        "{} {} {order} {unit}",
+        char::from(dtype.kind),
+        dtype.item_len
+    )
+}
+
+/// The bytes of all elements in the order of C, found by the strides.
+fn elements(array: &Array<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let count: usize = array.shape.iter().product();
+    for number in 0..count {
+        let mut rest = number;
+        let mut at = 0;
+        for (count, stride) in array.shape.iter().zip(&array.strides).rev() {
+            at += isize::try_from(rest % count).expect("small") * stride;
+            rest /= count;
+        }
+        let at = usize::try_from(at).expect("in the data");
+        out.extend(&array.data[at..at + array.dtype.item_len]);
+    }
+    out
+}
+
+/// Turns the bytes of numbers around where the most significant comes first.
+fn little<'p>(dtype: DType<'p>, elements: &mut [u8]) -> DType<'p> {
+    if dtype.byte_order != ByteOrder::Big {
+        return dtype;
+    }
+    let len = match dtype.kind {
+        b'U' => 4,
+        b'c' => dtype.item_len / 2,
+        _ => dtype.item_len,
+    };
+    elements.chunks_mut(len).for_each(<[u8]>::reverse);
+    DType {
+        byte_order: ByteOrder::Little,
+        ..dtype
+    }
+}
