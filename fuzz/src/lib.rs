@@ -37,14 +37,14 @@ use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
 
-pub use pickles::pickle_writer;
+pub use pickles::{pickle_tree, pickle_writer};
 
 /// A surface: its name, which is that of its target and its folder of seeds,
 /// and what must hold for it.
 pub type Surface = (&'static str, fn(&[u8]));
 
 /// All surfaces.
-pub const SURFACES: [Surface; 16] = [
+pub const SURFACES: [Surface; 17] = [
     ("prelude", prelude),
     ("msgpack", msgpack),
     ("pickle_writer", pickle_writer),
@@ -61,6 +61,7 @@ pub const SURFACES: [Surface; 16] = [
     ("certificate", certificate),
     ("address", address),
     ("pickle", pickle),
+    ("pickle_tree", pickle_tree),
 ];
 
 /// Small enough that an input of some kilobytes costs some kilobytes.

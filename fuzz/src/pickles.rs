@@ -1,9 +1,11 @@
 //! Pickles: what is written is right, whatever the calls.
 
 use daskwire::BufferTooSmall;
+use daskwire::pickle::tree::known::{self, Known};
+use daskwire::pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
 use daskwire::pickle::{
-    Form, Framing, Level, Mutability, Opcode, Options, PickleBuffer, Placement, Protocol,
-    WriteError, Writer,
+    Buffers, Form, Framing, Level, Mutability, Opcode, Options, PickleBuffer, PickleErrorKind,
+    Placement, Protocol, Reader, WriteError, Writer,
 };
 
 /// So many values are written in all to fill what was announced, and so many
@@ -197,10 +199,162 @@ pub fn pickle_writer(input: &[u8]) {
         [Some((framed, beside)), Some((bare, _))] => {
             assert_eq!(without_frames(framed), *bare);
             load(bare, *beside, protocol);
+            read_back(framed, bare, *beside);
         }
         [None, None] => {}
         other => panic!("frames are the difference between {other:?}"),
     }
+}
+
+/// A pickle of a tree, which must be one of the same tree, and its buffers.
+fn written_again<'p>(tree: &Tree<'p>) -> Option<(Vec<u8>, Vec<&'p [u8]>)> {
+    let mut levels = vec![Level::EMPTY; 512];
+    let mut write = |out: &mut [u8]| {
+        let mut buffers = Vec::new();
+        let mut writer = Writer::new(out, &mut levels);
+        for event in tree.root().walk(10_000) {
+            if let Event::Enter(node) = event.ok()? {
+                begin(&mut writer, node, &mut buffers);
+            }
+        }
+        Some((writer.measure(), buffers))
+    };
+    let len = match write(&mut [])?.0 {
+        Ok(len) => len,
+        Err(WriteError::TooDeep { .. }) => return None,
+        Err(error) => panic!("{error}: {tree}"),
+    };
+    let mut out = vec![0; len];
+    let (written, buffers) = write(&mut out)?;
+    assert_eq!(written, Ok(len));
+    Some((out, buffers))
+}
+
+/// Writes what a value begins with, and announces what follows.
+fn begin<'p>(writer: &mut Writer<'_, '_>, node: Node<'_, 'p>, buffers: &mut Vec<&'p [u8]>) {
+    let operations: Vec<Operation<'_, '_>> = node.operations().collect();
+    for operation in operations.iter().rev() {
+        match operation {
+            Operation::Append(items) => writer.extend(items.count_left()),
+            Operation::Set(entries) => writer.update(entries.count_left()),
+            Operation::State(_) => writer.build(),
+            other => panic!("{other:?} is never written"),
+        };
+    }
+    match node.value() {
+        Value::None => writer.none(),
+        Value::Bool(value) => writer.bool(value),
+        Value::Int(Int::Small(value)) => writer.i64(value),
+        Value::Int(Int::Big(value)) => writer.int_bytes(value.as_bytes()),
+        Value::Float(value) => writer.f64(value),
+        Value::Str(text) => writer.str_bytes(&text.to_bytes()),
+        Value::Bytes(data) => writer.bytes(data),
+        Value::ByteArray { data, .. } => writer.bytearray(data),
+        Value::Buffer {
+            data, read_only, ..
+        } => {
+            buffers.push(data);
+            let mutability = [Mutability::Writable, Mutability::ReadOnly][usize::from(read_only)];
+            writer.buffer(PickleBuffer::new(data, mutability), |_| {
+                Placement::OutOfBand
+            })
+        }
+        Value::Tuple(items) => writer.tuple(items.count_left()),
+        Value::List(items) => writer.list(items.count_left()),
+        Value::Set(items) => writer.set(items.count_left()),
+        Value::FrozenSet(items) => writer.frozenset(items.count_left()),
+        Value::Dict(entries) => writer.dict(entries.count_left()),
+        Value::Global(global) => writer
+            .stack_global()
+            .str_bytes(&global.module.to_bytes())
+            .str_bytes(&global.name.to_bytes()),
+        Value::Call { .. } => writer.reduce(),
+        Value::New { keywords: None, .. } => writer.newobj(),
+        Value::New { .. } => writer.newobj_ex(),
+        other => panic!("{other:?} is never written"),
+    };
+}
+
+/// With and without frames it is one tree, if it is one at all: the writer does
+/// not look at what is called. What the writer makes of that tree is it again.
+fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
+    let buffers: Vec<[u8; 1]> = (0..beside).map(|index| [index.to_le_bytes()[0]]).collect();
+    let tree = Tree::with_buffers(framed, &buffers);
+    let (tree, same) = match (tree, Tree::with_buffers(bare, &buffers)) {
+        (Ok(tree), Ok(same)) => (tree, same),
+        (Err(error), Err(same)) => {
+            assert_eq!(error.kind, same.kind);
+            let wrong = matches!(error.kind, PickleErrorKind::WrongOperand { .. });
+            assert!(wrong, "{error}");
+            return;
+        }
+        (tree, same) => panic!("{tree:?} and {same:?}"),
+    };
+    assert!(tree == same, "{tree} and {same}");
+    if let Some((again, buffers)) = written_again(&tree) {
+        let other = Tree::with_buffers(&again, &buffers).expect("it was written");
+        assert!(tree == other, "{tree} and {other}");
+    }
+}
+
+/// Any pickle is a tree or an error; a tree can be shown, compared, gone through
+/// and converted, whatever it is.
+///
+/// The first byte of the input says how many buffers there are.
+pub fn pickle_tree(input: &[u8]) {
+    let Some((&buffer_count, input)) = input.split_first() else {
+        return;
+    };
+    let buffers: Vec<[u8; 1]> = (0..buffer_count).map(|index| [index]).collect();
+    let reader = Reader::with_limits(input, &crate::LIMITS).text_opcodes(true);
+    let tree = match Tree::build(reader, &buffers, &crate::LIMITS) {
+        Ok(tree) => tree,
+        Err(error) => {
+            assert!(error.offset <= input.len());
+            assert!(error.to_string().starts_with("at byte "));
+            return;
+        }
+    };
+    // The reader has nothing against it either, and the buffers fit.
+    let mut items = Buffers::new(reader, &buffers);
+    while items.next_item().expect("it was read").is_some() {}
+    assert_eq!(items.reader().position(), tree.pickle_len());
+    assert!(tree.value_count() < tree.pickle_len() * 2);
+
+    let again = Tree::build(reader, &buffers, &crate::LIMITS).expect("as before");
+    assert!(tree == again);
+    assert!(tree.to_string().len() < 512 * (tree.pickle_len() + 16));
+    assert!(format!("{tree:.3}").len() < 8192);
+
+    let mut registry = Registry::<Known>::new();
+    for names in [
+        known::DATETIME,
+        known::BUILTINS,
+        known::NUMPY,
+        known::EXCEPTIONS,
+    ] {
+        registry.allow_all(names);
+    }
+    let nothing = Registry::new();
+    for node in tree.nodes() {
+        assert!(node.offset() < tree.pickle_len());
+        assert_eq!(node.items().count(), node.items().count_left());
+        assert!(known::native(&nothing, node).is_err());
+        if let Ok(known::Native::Exception(exception)) = known::native(&registry, node) {
+            let frames = exception.traceback.into_iter().flatten().count();
+            assert!(frames <= tree.value_count());
+        }
+    }
+    let mut open = 0_usize;
+    for event in tree.root().walk(1_000) {
+        match event {
+            Ok(Event::Enter(_)) => open += 1,
+            Ok(Event::Leave(_)) => open -= 1,
+            Ok(Event::Operation(_)) => assert!(open > 0),
+            Err(_) => open = 0,
+        }
+    }
+    assert_eq!(open, 0);
 }
 
 /// The first opcode, its argument without a count, and what comes after it.
