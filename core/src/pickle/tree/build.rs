@@ -21,7 +21,8 @@ pub(super) struct Builder<'p> {
     stack_limit: usize,
     memo_limit: usize,
     limits: Limits,
-    buffer_count: usize,
+    /// Of the opcode that is looked at.
+    place: usize,
 }
 
 /// What is at which index. Indices that follow one another, as CPython writes
@@ -97,7 +98,7 @@ impl<'p> Builder<'p> {
             stack_limit: at_most(limits.pickle_stack_count),
             memo_limit: at_most(limits.pickle_memo_count),
             limits: *limits,
-            buffer_count: 0,
+            place: 0,
         }
     }
 
@@ -108,13 +109,13 @@ impl<'p> Builder<'p> {
     ) -> Result<Tree<'p>, PickleError> {
         let base = reader.position();
         self.tree.base = base;
-        self.buffer_count = buffers.len();
         while let Some(token) = reader.next_token()? {
             let error = |kind| PickleError {
                 offset: token.offset,
                 kind,
             };
             let place = token.offset.wrapping_sub(base);
+            self.place = place;
             match token.opcode {
                 Opcode::NextBuffer => {
                     let buffer = buffers.get(self.tree.buffers.len()).ok_or(error(
@@ -142,8 +143,13 @@ impl<'p> Builder<'p> {
         }
         let mut tree = self.tree;
         tree.len = reader.position().wrapping_sub(base);
-        tree.slots.shrink_to_fit();
-        tree.words.shrink_to_fit();
+        // Less than an eighth unused is not worth a move.
+        if tree.slots.capacity() >> 3 <= tree.slots.capacity().wrapping_sub(tree.slots.len()) {
+            tree.slots.shrink_to_fit();
+        }
+        if tree.words.capacity() >> 3 <= tree.words.capacity().wrapping_sub(tree.words.len()) {
+            tree.words.shrink_to_fit();
+        }
         tree.buffers.shrink_to_fit();
         Ok(tree)
     }
@@ -362,7 +368,7 @@ impl<'p> Builder<'p> {
         }
         let id = u32::try_from(id).map_err(|_| self.too_many())?;
         self.push_id(id)?;
-        make_room(&mut self.tree.slots, 1);
+        make_room(&mut self.tree.slots, 1, self.place, self.tree.pickle.len());
         self.tree.slots.push(Slot::new(kind, place, link));
         Ok(())
     }
@@ -432,7 +438,13 @@ impl<'p> Builder<'p> {
     fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
         let items = self.stack.get(start..).unwrap_or_default();
         let count = items.len();
-        make_room(&mut self.tree.words, count.saturating_add(2));
+        let len = self.tree.pickle.len();
+        make_room(
+            &mut self.tree.words,
+            count.saturating_add(2),
+            self.place,
+            len,
+        );
         if count == 0 {
             return self.push(kind, place, 0);
         }
@@ -459,7 +471,13 @@ impl<'p> Builder<'p> {
     /// A value that stands for what something would return.
     fn object(&mut self, kind: Kind, place: usize, operands: &[u32]) -> Step<()> {
         let link = self.next_word()?;
-        make_room(&mut self.tree.words, operands.len().saturating_add(1));
+        let len = self.tree.pickle.len();
+        make_room(
+            &mut self.tree.words,
+            operands.len().saturating_add(1),
+            self.place,
+            len,
+        );
         self.tree.words.push(0);
         self.tree.words.extend_from_slice(operands);
         self.push(kind, place, link)
@@ -515,8 +533,9 @@ impl<'p> Builder<'p> {
         } else {
             slot.link
         };
+        let len = self.tree.pickle.len();
         let words = &mut self.tree.words;
-        make_room(words, items.len().saturating_add(2));
+        make_room(words, items.len().saturating_add(2), self.place, len);
         let mut next = segment;
         if last != 0 {
             let count_place = to_usize(last).saturating_add(1);
@@ -554,23 +573,31 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// Room for so many more. What is large already grows by a quarter and not to
-/// twice its size: whoever has large trees has them because of their memory.
+/// Room for so many more, when `place` of `len` bytes of the pickle have been read.
 #[inline]
-fn make_room<T>(items: &mut Vec<T>, count: usize) {
+fn make_room<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
     if items.capacity().wrapping_sub(items.len()) < count {
-        grow(items, count);
+        grow(items, count, place, len);
     }
 }
 
+/// What is large grows to what the whole pickle would take if it went on like
+/// this, but by no less than an eighth, and to no more than twice its size:
+/// whoever has large trees has them because of their memory.
 #[cold]
-fn grow<T>(items: &mut Vec<T>, count: usize) {
-    const LARGE: usize = 1 << 15;
-    if items.len() < LARGE {
+fn grow<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
+    const LARGE: usize = 1 << 14;
+    let have = items.len();
+    if have < LARGE {
         items.reserve(count);
-    } else {
-        items.reserve_exact(count.max(items.len() >> 2));
+        return;
     }
+    let rest = len.saturating_sub(place) >> 10;
+    let for_1024 = have.checked_div(place >> 10).unwrap_or(have);
+    let expected = rest
+        .saturating_add(2)
+        .saturating_mul(for_1024.saturating_add(1));
+    items.reserve_exact(expected.min(have).max(have >> 3).max(count));
 }
 
 fn index(token: &Token<'_>) -> u64 {
