@@ -223,7 +223,7 @@ pub struct Date {
 }
 
 /// A time of a day.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Time<'p> {
     /// From 0 to 23.
     pub hour: u8,
@@ -251,12 +251,12 @@ pub struct TimeDelta {
 }
 
 /// A timezone with a fixed offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TimeZone<'p> {
     /// East of UTC.
     pub offset: TimeDelta,
-    /// Its name, if it has one of its own that lies as such in the pickle.
-    pub name: Option<&'p str>,
+    /// Its name, if it has one of its own.
+    pub name: Option<Cow<'p, str>>,
 }
 
 /// How the bytes of a number lie.
@@ -631,7 +631,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         };
         let name = match (arguments.next().map(Node::value), arguments.next()) {
             (None, _) => None,
-            (Some(Value::Str(name)), None) => name.as_str(),
+            (Some(Value::Str(name)), None) => name.to_str(),
             _ => return expected(object.node, "the name of a timezone"),
         };
         let offset = self.time_delta(&self.made_by(offset, Known::TimeDelta)?)?;
