@@ -16,6 +16,7 @@
 //! | [`msgpack`] | documents: a pull reader and a measuring writer |
 //! | [`message`] | both layouts in one model: a body with payloads at places |
 //! | [`pickle`] | pickles, taken apart and written, never run |
+//! | [`typed`] | payloads as values: bytes, arrays of numpy, pickles with their buffers |
 //! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
 //! | [`handshake`] | the first message of a comm, and what follows from it |
 //! | [`display`] | any bytes as text, for people |
@@ -89,6 +90,7 @@ pub mod message;
 pub mod msgpack;
 pub mod pickle;
 pub mod transport;
+pub mod typed;
 
 pub use error::BufferTooSmall;
 pub use limits::Limits;

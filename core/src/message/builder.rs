@@ -12,6 +12,7 @@ use super::{
 use crate::BufferTooSmall;
 use crate::compression::Codec;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
+use crate::typed::TypedError;
 
 /// The size that Dask splits payload frames at, in bytes: 64 MiB
 /// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
@@ -129,6 +130,8 @@ pub enum BuildError {
     /// A frame of a [`PayloadKind::Pickled`] payload in none or several pieces,
     /// which its header cannot say (PROTOCOL MODERN-4).
     PickledInPieces,
+    /// A value that cannot be put into a payload as it is.
+    Value(TypedError),
 }
 
 impl fmt::Display for BuildError {
@@ -150,6 +153,7 @@ impl fmt::Display for BuildError {
             Self::PickledInPieces => {
                 f.write_str("each frame of a __Pickled__ payload has to be one piece")
             }
+            Self::Value(error) => write!(f, "the value: {}", error.kind),
         }
     }
 }
@@ -217,6 +221,11 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             pending_count: 0,
             owed_behind_set: None,
         }
+    }
+
+    /// The layout of the message.
+    pub const fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// The writer of the body.
@@ -328,29 +337,46 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         logical_count: usize,
         pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
     ) -> Result<&mut Self, BuildError> {
-        self.refuse_pickled(kind)?;
         for (_, value) in entries {
             let mut reader = Reader::new(value);
             let whole = reader.skip().is_ok() && reader.is_empty();
             if !whole {
+                self.refuse_pickled(kind)?;
                 return Err(BuildError::Entry);
             }
         }
+        let has_writeable = entries.iter().any(|(key, _)| *key == "writeable");
+        let write = |writer: &mut Writer<'_>| {
+            for (key, value) in entries {
+                writer.str(key).encoded(value);
+            }
+        };
+        let entries = (narrow(entries.len()), &write as &dyn Fn(&mut Writer<'_>));
+        self.written_pieces(kind, entries, has_writeable, logical_count, pieces)
+    }
+
+    /// The same with a function that writes the entries, and how many these are.
+    pub(crate) fn written_pieces(
+        &mut self,
+        kind: PayloadKind,
+        (entry_count, write_entries): (u32, &dyn Fn(&mut Writer<'_>)),
+        has_writeable: bool,
+        logical_count: usize,
+        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
+    ) -> Result<&mut Self, BuildError> {
+        self.refuse_pickled(kind)?;
         let count = pieces.clone().count();
-        let has = |name| entries.iter().any(|(key, _)| *key == name);
         let frames = FrameEntries {
             layout: self.layout,
             kind,
             logical_count,
             count,
-            with_writeable: !has("writeable"),
+            with_writeable: !has_writeable,
         };
         self.room(count)?;
         let write = |writer: &mut Writer<'_>| {
-            writer.map(narrow(entries.len().saturating_add(frames.entry_count())));
-            for (key, value) in entries {
-                writer.str(key).encoded(value);
-            }
+            writer.map(entry_count.saturating_add(narrow(frames.entry_count())));
+            write_entries(writer);
             frames.write(writer, pieces.clone());
         };
         let header = self.encode(write)?;

@@ -150,6 +150,12 @@ impl<'a> PayloadHeader<'a> {
         found
     }
 
+    /// Where an entry is in the message, or the header itself where it has no
+    /// such entry: frame, and offset there.
+    pub(crate) fn spot(&self, key: &str) -> (usize, usize) {
+        (self.frame, self.find(key).map_or(self.at, |(_, at)| at))
+    }
+
     fn typed<R>(
         &self,
         key: &'static str,
@@ -182,7 +188,7 @@ impl<'a> PayloadHeader<'a> {
         )
     }
 
-    pub(super) fn missing(&self, key: &'static str) -> MessageError {
+    pub(crate) fn missing(&self, key: &'static str) -> MessageError {
         MessageError::new(self.frame, self.at, MessageErrorKind::EntryMissing { key })
     }
 

@@ -234,6 +234,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         )
     }
 
+    /// Where the header is in the message: its frame, and its offset there.
+    pub(crate) const fn header_spot(&self) -> (usize, usize) {
+        (self.header_frame, self.header_at)
+    }
+
     /// The frames of the message that the payload takes, its header included
     /// in the modern layout.
     const fn extent(&self) -> (usize, usize) {
@@ -470,6 +475,48 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             bytes: out.get(..filled).unwrap_or_default(),
             ends,
         })
+    }
+
+    /// Decompresses and merges all logical frames into one run of bytes at the
+    /// front of `out`, and returns it: [`merge_into`](Self::merge_into) where it
+    /// does not matter where one ends and the next begins.
+    ///
+    /// # Errors
+    ///
+    /// As [`merge_into`](Self::merge_into), without
+    /// [`MessageErrorKind::TooFewPlaces`].
+    pub fn join_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], MessageError> {
+        let mut filled = 0_usize;
+        let mut write = |frame: SubFrame<'a>| {
+            let space = out.get_mut(filled..).unwrap_or_default();
+            let len = frame
+                .write_to(space, &self.reading)
+                .map_err(|error| needs(error, filled))?;
+            filled = filled.saturating_add(len);
+            Ok(())
+        };
+        match self.grouping()? {
+            Grouping::Split(split) => {
+                split.check()?;
+                for part in split.parts(self.sub_frames()?) {
+                    if let Part::Frame(frame) = part? {
+                        write(frame)?;
+                    }
+                }
+            }
+            grouping => {
+                for frame in self.sub_frames()? {
+                    write(frame?)?;
+                }
+                if let Grouping::Lengths(lengths) = grouping {
+                    let declared = sum(lengths.numbers())?;
+                    if declared != Some(filled as u64) {
+                        return Err(self.lengths_differ(declared, filled as u64));
+                    }
+                }
+            }
+        }
+        Ok(out.get(..filled).unwrap_or_default())
     }
 
     /// The logical frames without a copy: each as the frames that it is made

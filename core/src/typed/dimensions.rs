@@ -1,0 +1,411 @@
+//! Where the elements of an array lie.
+
+use core::fmt;
+
+/// The most dimensions that an array can have, as in numpy 2; it was 32 before.
+pub const MAX_DIMENSIONS: usize = 64;
+
+/// The order in which elements lie one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// As in C: neighbours along the last dimension are next to each other.
+    C,
+    /// As in Fortran: neighbours along the first dimension are.
+    Fortran,
+}
+
+/// How many elements an array has along each dimension, and how far apart they
+/// lie.
+///
+/// Element `(i, j, …)` begins at byte `i * strides[0] + j * strides[1] + …`. A
+/// stride of 0 says one element many times, as `numpy.broadcast_to` makes it.
+/// Strides are never negative here, since the first element of an array that
+/// was sent is the first in its bytes.
+#[derive(Clone, Copy)]
+pub struct Dimensions {
+    count: usize,
+    shape: [usize; MAX_DIMENSIONS],
+    strides: [usize; MAX_DIMENSIONS],
+}
+
+/// What is wrong with a shape and strides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DimensionsError {
+    /// There are more than [`MAX_DIMENSIONS`].
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+    /// Shape and strides, or shape and the shape it is broadcast to, do not have
+    /// the same number of dimensions.
+    CountsDiffer {
+        /// How many the shape has.
+        shape: usize,
+        /// How many the other has.
+        other: usize,
+    },
+    /// A stride is negative.
+    NegativeStride {
+        /// The dimension, from 0.
+        axis: usize,
+        /// The stride, in bytes.
+        stride: i64,
+    },
+    /// A dimension is repeated that is not one element with a stride of 0.
+    NotBroadcast {
+        /// The dimension, from 0.
+        axis: usize,
+        /// How many elements are stored along it.
+        stored: usize,
+        /// How many there should be.
+        wanted: usize,
+    },
+    /// A number of elements or of bytes that is larger than memory can be.
+    TooLarge,
+    /// The elements that the shape counts take another number of bytes than
+    /// there are.
+    LengthDiffers {
+        /// What they take, in bytes.
+        needed: usize,
+        /// What there is, in bytes.
+        available: usize,
+    },
+    /// The strides lead past the end of the bytes.
+    OutOfBounds {
+        /// Where the last element ends, in bytes.
+        needed: usize,
+        /// What there is, in bytes.
+        available: usize,
+    },
+    /// The elements do not lie one behind the other, in neither order.
+    NotContiguous,
+}
+
+impl fmt::Display for DimensionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::TooMany { count } => write!(
+                f,
+                "the array has {count} dimensions; the most are {MAX_DIMENSIONS}"
+            ),
+            Self::CountsDiffer { shape, other } => write!(
+                f,
+                "the shape has {shape} dimensions and what goes with it has {other}"
+            ),
+            Self::NegativeStride { axis, stride } => write!(
+                f,
+                "the stride of dimension {axis} is {stride}; expected 0 or more"
+            ),
+            Self::NotBroadcast {
+                axis,
+                stored,
+                wanted,
+            } => write!(
+                f,
+                "dimension {axis} has {stored} elements and cannot be broadcast to {wanted}; \
+                 expected one element and a stride of 0"
+            ),
+            Self::TooLarge => f.write_str("the array is larger than memory can be"),
+            Self::LengthDiffers { needed, available } => write!(
+                f,
+                "the elements take {needed} bytes, and there are {available}"
+            ),
+            Self::OutOfBounds { needed, available } => write!(
+                f,
+                "the strides lead to byte {needed}, and there are {available}"
+            ),
+            Self::NotContiguous => f.write_str(
+                "the elements do not lie one behind the other; copy them into C order first",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for DimensionsError {}
+
+impl Dimensions {
+    /// No dimensions: one element.
+    pub const SCALAR: Self = Self {
+        count: 0,
+        shape: [0; MAX_DIMENSIONS],
+        strides: [0; MAX_DIMENSIONS],
+    };
+
+    /// Elements of `item_len` bytes that lie one behind the other in `order`.
+    ///
+    /// Where a dimension has no elements all strides are 0, as in numpy.
+    ///
+    /// # Errors
+    ///
+    /// [`DimensionsError::TooMany`] and [`DimensionsError::TooLarge`].
+    pub fn contiguous(
+        shape: &[usize],
+        order: Order,
+        item_len: usize,
+    ) -> Result<Self, DimensionsError> {
+        let mut dimensions = Self::of_shape(shape)?;
+        let mut stride = item_len;
+        dimensions.len(item_len)?;
+        if shape.contains(&0) {
+            return Ok(dimensions);
+        }
+        let places = dimensions.strides.iter_mut().zip(shape);
+        let fill = |(place, count): (&mut usize, &usize)| {
+            *place = stride;
+            // Not more than the length, which has been found to be a number.
+            stride = stride.saturating_mul(*count);
+        };
+        match order {
+            Order::C => places.rev().for_each(fill),
+            Order::Fortran => places.for_each(fill),
+        }
+        Ok(dimensions)
+    }
+
+    /// Elements that lie wherever `strides` say.
+    ///
+    /// # Errors
+    ///
+    /// [`DimensionsError::TooMany`], [`DimensionsError::CountsDiffer`] and
+    /// [`DimensionsError::NegativeStride`].
+    pub fn with_strides(shape: &[usize], strides: &[isize]) -> Result<Self, DimensionsError> {
+        let mut dimensions = Self::of_shape(shape)?;
+        if shape.len() != strides.len() {
+            return Err(DimensionsError::CountsDiffer {
+                shape: shape.len(),
+                other: strides.len(),
+            });
+        }
+        let places = dimensions.strides.iter_mut().zip(strides);
+        for (axis, (place, &stride)) in places.enumerate() {
+            *place = usize::try_from(stride).map_err(|_| DimensionsError::NegativeStride {
+                axis,
+                stride: stride as i64,
+            })?;
+        }
+        Ok(dimensions)
+    }
+
+    fn of_shape(shape: &[usize]) -> Result<Self, DimensionsError> {
+        let mut dimensions = Self::SCALAR;
+        let places = dimensions.shape.get_mut(..shape.len());
+        places
+            .ok_or(DimensionsError::TooMany { count: shape.len() })?
+            .copy_from_slice(shape);
+        dimensions.count = shape.len();
+        Ok(dimensions)
+    }
+
+    /// Takes one more dimension; for readers of lists.
+    pub(super) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
+        let next = self.count.saturating_add(1);
+        let error = DimensionsError::TooMany { count: next };
+        *self.shape.get_mut(self.count).ok_or(error)? = count;
+        *self.strides.get_mut(self.count).ok_or(error)? = stride;
+        self.count = next;
+        Ok(())
+    }
+
+    /// The same elements with `shape`, of which dimensions of one element and a
+    /// stride of 0 are repeated (PROTOCOL TYPED-4).
+    ///
+    /// # Errors
+    ///
+    /// [`DimensionsError::CountsDiffer`] and [`DimensionsError::NotBroadcast`].
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Self, DimensionsError> {
+        if self.count != shape.len() {
+            return Err(DimensionsError::CountsDiffer {
+                shape: self.count,
+                other: shape.len(),
+            });
+        }
+        for (axis, (stored, wanted)) in self.shape().iter().zip(shape).enumerate() {
+            let repeats = *stored == 1 && self.strides().get(axis) == Some(&0);
+            if stored != wanted && !repeats {
+                return Err(DimensionsError::NotBroadcast {
+                    axis,
+                    stored: *stored,
+                    wanted: *wanted,
+                });
+            }
+        }
+        let mut dimensions = Self::of_shape(shape)?;
+        dimensions.strides = self.strides;
+        Ok(dimensions)
+    }
+
+    /// What is stored of a broadcast array: one element along each dimension
+    /// whose stride is 0.
+    pub(super) fn stored(&self) -> Self {
+        let mut stored = *self;
+        for (count, stride) in stored.shape.iter_mut().zip(self.strides()) {
+            if *stride == 0 {
+                *count = (*count).min(1);
+            }
+        }
+        stored
+    }
+
+    /// How many elements there are along each dimension.
+    pub fn shape(&self) -> &[usize] {
+        self.shape.get(..self.count).unwrap_or_default()
+    }
+
+    /// How many bytes apart elements lie along each dimension.
+    pub fn strides(&self) -> &[usize] {
+        self.strides.get(..self.count).unwrap_or_default()
+    }
+
+    /// How many elements there are in all; `None` if that is no `usize`.
+    pub fn item_count(&self) -> Option<usize> {
+        if self.shape().contains(&0) {
+            return Some(0);
+        }
+        self.shape()
+            .iter()
+            .try_fold(1_usize, |product, count| product.checked_mul(*count))
+    }
+
+    /// Bytes of all elements together.
+    pub(super) fn len(&self, item_len: usize) -> Result<usize, DimensionsError> {
+        self.item_count()
+            .and_then(|count| count.checked_mul(item_len))
+            .filter(|len| isize::try_from(*len).is_ok())
+            .ok_or(DimensionsError::TooLarge)
+    }
+
+    /// Where the element ends that lies last, in bytes; 0 if there are none.
+    pub(super) fn end(&self, item_len: usize) -> Result<usize, DimensionsError> {
+        if self.shape().contains(&0) {
+            return Ok(0);
+        }
+        self.shape()
+            .iter()
+            .zip(self.strides())
+            .try_fold(item_len, |end, (count, stride)| {
+                let steps = count.saturating_sub(1);
+                end.checked_add(steps.checked_mul(*stride)?)
+            })
+            .ok_or(DimensionsError::TooLarge)
+    }
+
+    /// Whether one element stands for many along some dimension.
+    pub fn is_broadcast(&self) -> bool {
+        let mut axes = self.shape().iter().zip(self.strides());
+        axes.any(|(count, stride)| *count > 1 && *stride == 0)
+    }
+
+    /// Whether elements of `item_len` bytes lie one behind the other in `order`.
+    /// Of an array of one dimension, both orders are true.
+    pub fn is_contiguous(&self, order: Order, item_len: usize) -> bool {
+        if self.shape().contains(&0) {
+            return true;
+        }
+        let mut filled = item_len;
+        let axes = self.shape().iter().zip(self.strides());
+        let mut fits = |(count, stride): (&usize, &usize)| {
+            let fits = *count == 1 || *stride == filled;
+            filled = filled.saturating_mul(*count);
+            fits
+        };
+        match order {
+            Order::C => axes.rev().all(fits),
+            Order::Fortran => {
+                let mut axes = axes;
+                axes.all(&mut fits)
+            }
+        }
+    }
+
+    /// The order in which elements of `item_len` bytes lie one behind the other,
+    /// [`Order::C`] where both are true.
+    pub fn order(&self, item_len: usize) -> Option<Order> {
+        [Order::C, Order::Fortran]
+            .into_iter()
+            .find(|order| self.is_contiguous(*order, item_len))
+    }
+
+    /// Where the element with these indices begins, in bytes.
+    pub(super) fn offset(&self, indices: &[usize]) -> Option<usize> {
+        if indices.len() != self.count {
+            return None;
+        }
+        let mut axes = indices.iter().zip(self.shape()).zip(self.strides());
+        axes.try_fold(0_usize, |offset, ((index, count), stride)| {
+            if index >= count {
+                return None;
+            }
+            offset.checked_add(index.checked_mul(*stride)?)
+        })
+    }
+}
+
+impl fmt::Debug for Dimensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dimensions")
+            .field("shape", &self.shape())
+            .field("strides", &self.strides())
+            .finish()
+    }
+}
+
+impl PartialEq for Dimensions {
+    fn eq(&self, other: &Self) -> bool {
+        (self.shape(), self.strides()) == (other.shape(), other.strides())
+    }
+}
+
+impl Eq for Dimensions {}
+
+/// The offsets of all elements, in the order of C.
+#[derive(Clone, Debug)]
+pub(super) struct Offsets {
+    dimensions: Dimensions,
+    indices: [usize; MAX_DIMENSIONS],
+    next: usize,
+    left: usize,
+}
+
+impl Offsets {
+    /// `dimensions` must have been checked to lie within some bytes.
+    pub(super) fn new(dimensions: Dimensions) -> Self {
+        Self {
+            dimensions,
+            indices: [0; MAX_DIMENSIONS],
+            next: 0,
+            left: dimensions.item_count().unwrap_or_default(),
+        }
+    }
+}
+
+impl Iterator for Offsets {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        let offset = self.next;
+        let axes = self.dimensions.shape().iter();
+        let axes = axes.zip(self.dimensions.strides());
+        let indices = self.indices.get_mut(..self.dimensions.count);
+        for ((count, stride), index) in axes.zip(indices.unwrap_or_default()).rev() {
+            let next = index.saturating_add(1);
+            if next < *count {
+                *index = next;
+                // Within the bytes, by the check before.
+                self.next = self.next.saturating_add(*stride);
+                break;
+            }
+            let back = index.saturating_mul(*stride);
+            self.next = self.next.saturating_sub(back);
+            *index = 0;
+        }
+        Some(offset)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Offsets {}

@@ -1,0 +1,59 @@
+//! Payloads as values: `bytes`, `bytearray`, `memoryview`, arrays of numpy, and
+//! pickles with their out-of-band buffers, read and written without Python.
+//!
+//! * [`TypedPayload`] reads a payload of a message; [`Description`] says what it
+//!   is, [`Array`] is an array over its frame.
+//! * [`PickledPayload`] pairs a pickle with its buffers.
+//! * [`MessageBuilder`](crate::message::MessageBuilder) has a method for each of
+//!   them, such as
+//!   [`array_payload`](crate::message::MessageBuilder::array_payload).
+//!
+//! Data is not copied where it lies in one frame. Nothing of Python is run or
+//! looked up: classes are compared by their names.
+//!
+//! ```
+//! use daskwire::message::{Buffers, Layout, Level, Message, MessageBuilder, Place, Reading};
+//! use daskwire::typed::{Array, DType, Order, TypedPayload, WriteOptions};
+//!
+//! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! let array = Array::new(DType::F64, &[2, 2], Order::Fortran, &bytes)?;
+//!
+//! let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 3]);
+//! let mut builder = MessageBuilder::new(Layout::Modern, Buffers {
+//!     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
+//! });
+//! builder.body().map(1).str("data");
+//! builder.array_payload(&array, &WriteOptions::default())?;
+//! let frames = builder.finish(&mut [])?;
+//!
+//! let (mut levels, mut places) = ([Level::EMPTY; 4], [Place::EMPTY; 1]);
+//! let message = Message::open(
+//!     frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//! )?;
+//! let payload = message.payload(0)?;
+//! let again = TypedPayload::read(&payload)?.array()?;
+//! assert_eq!(again, array);
+//! assert!(again.elements::<f64>()?.eq([1.0, 3.0, 2.0, 4.0]));
+//! assert_eq!(again.bytes().as_ptr(), bytes.as_ptr()); // never copied
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod array;
+mod class;
+mod description;
+mod dimensions;
+mod dtype;
+mod error;
+mod payload;
+mod pickled;
+mod write;
+
+pub use array::{Array, elements, encode_into};
+pub use class::Class;
+pub use description::{ArrayHeader, Description, ElementType, MemoryViewHeader};
+pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
+pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
+pub use error::{TypedError, TypedErrorKind};
+pub use payload::TypedPayload;
+pub use pickled::{InPlace, PickledPayload};
+pub use write::{NumpyModules, WriteOptions, pickle_array};

@@ -1,0 +1,222 @@
+//! Payloads as values: a description, and data that stays where it is.
+
+use super::{Array, Description, TypedError, TypedErrorKind};
+use crate::BufferTooSmall;
+use crate::compression::CompressionError;
+use crate::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
+
+/// A payload with what its header says about the value.
+///
+/// The data is looked at when someone asks for it. Where it came in one frame
+/// that is not compressed it is that frame, as a slice; otherwise it can be had
+/// [in parts](Self::parts) or [copied](Self::copy_into).
+#[derive(Debug)]
+pub struct TypedPayload<'a, T> {
+    payload: Payload<'a, T>,
+    description: Description<'a>,
+}
+
+impl<T> Clone for TypedPayload<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for TypedPayload<'_, T> {}
+
+impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
+    /// Reads the header of `payload`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header, or with how the frames belong together:
+    /// an array has one logical frame.
+    pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
+        let header = payload.header()?;
+        let description = Description::of_kind(&header, payload.kind())?;
+        payload.check()?;
+        let this = Self {
+            payload: *payload,
+            description,
+        };
+        if let Description::Array(_) = description {
+            let (found, expected) = (payload.logical_count()?, 1);
+            if found != expected {
+                return Err(this.error(TypedErrorKind::FrameCount { found, expected }));
+            }
+        }
+        Ok(this)
+    }
+
+    /// What the value is.
+    pub const fn description(&self) -> &Description<'a> {
+        &self.description
+    }
+
+    /// The payload.
+    pub const fn payload(&self) -> &Payload<'a, T> {
+        &self.payload
+    }
+
+    /// Length of the data, in bytes; `None` if that is not known without
+    /// decompressing it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Payload::merged_len`].
+    pub fn data_len(&self) -> Result<Option<u64>, TypedError> {
+        Ok(self.payload.merged_len()?)
+    }
+
+    /// The data as it lies: one part for each frame, in order, empty ones left
+    /// out. Nothing is copied.
+    ///
+    /// Dask splits data of more than 64 MiB (PROTOCOL SPLIT-1), between whole
+    /// elements unless these are of more than 8 bytes.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header. Items are errors too:
+    /// [`TypedErrorKind::Compressed`], and [`TypedErrorKind::Message`] as those
+    /// of [`Payload::logical_frames`].
+    pub fn parts(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<&'a [u8], TypedError>> + use<'a, T>, TypedError> {
+        let this = *self;
+        let mut frames = self.payload.logical_frames()?;
+        let mut now: &'a [T] = &[];
+        Ok(core::iter::from_fn(move || {
+            loop {
+                if let Some((first, rest)) = now.split_first() {
+                    now = rest;
+                    let part = first.as_ref();
+                    if part.is_empty() {
+                        continue;
+                    }
+                    return Some(Ok(part));
+                }
+                match this.plain(frames.next()?) {
+                    Ok(frame) => now = frame.parts(),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        }))
+    }
+
+    fn plain(
+        &self,
+        frame: Result<LogicalFrame<'a, T>, MessageError>,
+    ) -> Result<LogicalFrame<'a, T>, TypedError> {
+        match frame? {
+            frame if frame.is_compressed() => Err(self.error(TypedErrorKind::Compressed)),
+            frame => Ok(frame),
+        }
+    }
+
+    /// All of the data where it lies. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// As the items of [`parts`](Self::parts), and [`TypedErrorKind::InParts`].
+    pub fn as_slice(&self) -> Result<&'a [u8], TypedError> {
+        let mut found: &[u8] = &[];
+        for part in self.parts()? {
+            let part = part?;
+            if !found.is_empty() {
+                return Err(self.error(TypedErrorKind::InParts));
+            }
+            found = part;
+        }
+        Ok(found)
+    }
+
+    /// All of the data, if its frames lie side by side in `whole`, such as what
+    /// an [`Arena`](crate::frame::Arena) was filled with. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// As [`as_slice`](Self::as_slice).
+    pub fn join_in<'w>(&self, whole: &'w [u8]) -> Result<&'w [u8], TypedError> {
+        let apart = self.error(TypedErrorKind::InParts);
+        let base = whole.as_ptr().addr();
+        let mut run: Option<(usize, usize)> = None;
+        for part in self.parts()? {
+            let part = part?;
+            let start = part.as_ptr().addr().checked_sub(base).ok_or(apart)?;
+            let end = start.saturating_add(part.len());
+            run = match run {
+                None => Some((start, end)),
+                Some((first, last)) if last == start => Some((first, end)),
+                Some(_) => return Err(apart),
+            };
+        }
+        let (start, end) = run.unwrap_or_default();
+        whole.get(start..end).ok_or(apart)
+    }
+
+    /// Decompresses and joins all of the data at the front of `out`, which has
+    /// to have [`data_len`](Self::data_len) bytes, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::BufferTooSmall`];
+    /// * [`TypedErrorKind::Message`] as [`Payload::merge_into`].
+    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], TypedError> {
+        let available = out.len();
+        if let Some(len) = self.data_len()? {
+            let needed = usize::try_from(len).unwrap_or(usize::MAX);
+            if needed > available {
+                let short = BufferTooSmall { needed, available };
+                return Err(self.error(TypedErrorKind::BufferTooSmall(short)));
+            }
+        }
+        self.payload.join_into(out).map_err(|error| {
+            let mut error = TypedError::from(error);
+            if let TypedErrorKind::Message(MessageErrorKind::Compression(
+                CompressionError::BufferTooSmall(short),
+            )) = error.kind
+            {
+                error.kind = TypedErrorKind::BufferTooSmall(short);
+            }
+            error
+        })
+    }
+
+    /// The array, or the view as one, over the data where it lies.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * as [`as_slice`](Self::as_slice) and
+    ///   [`ArrayHeader::over`](super::ArrayHeader::over).
+    pub fn array(&self) -> Result<Array<'a>, TypedError> {
+        self.array_over(self.as_slice()?)
+    }
+
+    /// The array, or the view as one, over a copy of the data in `out`.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * as [`copy_into`](Self::copy_into) and
+    ///   [`ArrayHeader::over`](super::ArrayHeader::over).
+    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
+        self.array_over(self.copy_into(out)?)
+    }
+
+    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+        match &self.description {
+            Description::Array(header) => header.over(bytes),
+            Description::MemoryView(header) => header.over(bytes),
+            _ => {
+                let wanted = "an array of numpy, or a memoryview";
+                Err(self.error(TypedErrorKind::OtherClass { wanted }))
+            }
+        }
+    }
+
+    fn error(&self, kind: TypedErrorKind) -> TypedError {
+        let (frame, at) = self.payload.header_spot();
+        TypedError { frame, at, kind }
+    }
+}
