@@ -306,9 +306,6 @@ impl DType {
             _ => return Err(error(0, "a byte order, one of < > |")),
         };
         let letter = text.get(1).copied().unwrap_or_default();
-        let digits = text.get(2..).unwrap_or_default();
-        let (number, rest) = number(digits).ok_or(error(2, "a length"))?;
-        let rest_at = text.len().saturating_sub(rest.len());
         let unit = TimeUnit::one(TimeBase::Generic);
         let (kind, lens): (Kind, &[usize]) = match letter {
             b'b' => (Kind::Bool, &[1]),
@@ -328,6 +325,9 @@ impl DType {
                 ));
             }
         };
+        let digits = text.get(2..).unwrap_or_default();
+        let (number, rest) = number(digits).ok_or(error(2, "a length"))?;
+        let rest_at = text.len().saturating_sub(rest.len());
         if !lens.is_empty() && !lens.contains(&number) {
             return Err(error(2, "a length that this kind of elements has"));
         }
@@ -552,6 +552,7 @@ mod sealed {
     use super::{ByteOrder, DType};
 
     /// How elements come from bytes and go to bytes.
+    #[expect(unnameable_types, reason = "so that nobody else implements it")]
     pub trait Sealed: Copy {
         /// Little-endian.
         const DTYPE: DType;

@@ -325,7 +325,7 @@ pub enum NumpyModules {
 
 /// Writes an array into a pickle as numpy does in protocol 5: a call of
 /// `_frombuffer` with a buffer, the type, the shape and the order
-/// (PROTOCOL TYPED-7). Takes four of the writer's levels.
+/// (PROTOCOL TYPED-7). Takes six of the writer's levels.
 ///
 /// `decide` says where the bytes go, see [`Writer::buffer`].
 ///
@@ -336,7 +336,7 @@ pub enum NumpyModules {
 /// let bytes = [0; 48];
 /// let array = Array::new(DType::F64, &[2, 3], Order::C, &bytes)?;
 /// let mut beside = None;
-/// let (mut out, mut levels) = ([0; 128], [Level::EMPTY; 4]);
+/// let (mut out, mut levels) = ([0; 128], [Level::EMPTY; 6]);
 /// let mut writer = Writer::new(&mut out, &mut levels);
 /// pickle_array(&mut writer, &array, NumpyModules::default(), |buffer| {
 ///     beside = Some(buffer);

@@ -119,6 +119,11 @@ def cases(release):
         "objects": np.array([1, "two", None], dtype=object),
     }.items():
         add(f"array-of-{name}" if name in ("booleans", "dates", "records", "objects") else f"array-{name}", lambda array=array: {"x": payload(array)})
+    if version >= (2021, 11, 0):
+        add("memoryview", lambda: {"x": payload(memoryview(bytes(range(12))).cast("H", (2, 3)))})
+        add("bytearray", lambda: {"x": payload(bytearray(b"changeable"))})
+        add("array-matrix", lambda: {"x": payload(np.matrix([[1.0, 2.0], [3.0, 4.0]]))})
+        add("array-broadcast-read-only", lambda: {"x": payload(np.broadcast_to(np.arange(3, dtype="<i2"), (4, 3)))})
     add("two-large-arrays", lambda: {"x": payload(np.arange(600.0)), "y": payload(np.arange(700.0))}, codec=None, notes="from 2023.11.0 the leading u64 stops before the second array")
     add("collection-list", lambda: {"x": payload([np.arange(4), b"bytes", np.ones((2, 2), dtype="f4")])})
     add("collection-map", lambda: {"x": payload({"a": np.arange(3), "b": b"bytes"})})
