@@ -1144,3 +1144,68 @@ fn arrays_are_pickled_as_numpy_does() {
         assert!(is_frame(payload.frames()[0], &json["frames"][0]));
     });
 }
+
+/// With feature `bytemuck`: slices of elements, and back, without a copy.
+#[cfg(feature = "bytemuck")]
+#[test]
+fn elements_are_slices_where_they_lie() {
+    use daskwire::typed::as_bytes;
+
+    let values = [1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let bytes = as_bytes(&values);
+    let dtype = f64::dtype(ByteOrder::NATIVE);
+    let array = Array::new(dtype, &[2, 3], Order::Fortran, bytes).unwrap();
+    let slice = array.memory_slice::<f64>().unwrap();
+    assert!(core::ptr::eq(slice.as_ptr(), values.as_ptr()));
+    assert_eq!(slice, values);
+    let error = array.memory_slice::<i64>().unwrap_err();
+    assert!(matches!(error.kind, TypedErrorKind::OtherType { .. }));
+    // An address that is not a multiple of 8, and the other byte order.
+    let mut shifted = [0; 64];
+    let start = 1 + shifted.as_ptr().align_offset(8) % 8;
+    let place = &mut shifted[start..start + 48];
+    place.copy_from_slice(bytes);
+    let odd = Array::new(dtype, &[6], Order::C, place).unwrap();
+    let error = odd.memory_slice::<f64>().unwrap_err();
+    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    let swapped = match ByteOrder::NATIVE {
+        ByteOrder::Big => ByteOrder::Little,
+        _ => ByteOrder::Big,
+    };
+    let other = Array::new(f64::dtype(swapped), &[6], Order::C, bytes).unwrap();
+    let error = other.memory_slice::<f64>().unwrap_err();
+    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    let none = Array::new(dtype, &[0], Order::C, &place[..0]).unwrap();
+    assert_eq!(none.memory_slice::<f64>(), Ok(&[][..]));
+    assert_eq!(as_bytes::<u16>(&[]), []);
+}
+
+/// With feature `ndarray-017`: views, strided and broadcast too.
+#[cfg(feature = "ndarray-017")]
+#[test]
+fn arrays_are_views_of_ndarray() {
+    use daskwire::typed::as_bytes;
+
+    let values = [0_i32, 1, 2, 3, 4, 5];
+    let dtype = i32::dtype(ByteOrder::NATIVE);
+    for order in [Order::C, Order::Fortran] {
+        let array = Array::new(dtype, &[2, 3], order, as_bytes(&values)).unwrap();
+        let view = array.to_ndarray_017::<i32>().unwrap();
+        assert_eq!(view.shape(), [2, 3]);
+        assert!(view.iter().copied().eq(array.elements::<i32>().unwrap()));
+        assert!(core::ptr::eq(view.as_ptr(), values.as_ptr()));
+    }
+    let dimensions = Dimensions::with_strides(&[4, 3], &[0, 4]).unwrap();
+    let three = as_bytes(&values[..3]);
+    let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
+    let view = array.to_ndarray_017::<i32>().unwrap();
+    assert_eq!(view.shape(), [4, 3]);
+    assert!(view.iter().copied().eq([0, 1, 2].repeat(4)));
+    // Half an element apart.
+    let dimensions = Dimensions::with_strides(&[3], &[2]).unwrap();
+    let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
+    let not = TypedErrorKind::Dimensions(DimensionsError::NotContiguous);
+    assert_eq!(array.to_ndarray_017::<i32>().unwrap_err().kind, not);
+    let scalar = Array::new(dtype, &[], Order::C, &three[..4]).unwrap();
+    assert_eq!(scalar.to_ndarray_017::<i32>().unwrap().ndim(), 0);
+}

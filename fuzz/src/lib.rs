@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod pickles;
+mod values;
 
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -38,13 +39,14 @@ use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime}
 use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
 
 pub use pickles::{pickle_tree, pickle_writer};
+pub use values::typed;
 
 /// A surface: its name, which is that of its target and its folder of seeds,
 /// and what must hold for it.
 pub type Surface = (&'static str, fn(&[u8]));
 
 /// All surfaces.
-pub const SURFACES: [Surface; 17] = [
+pub const SURFACES: [Surface; 18] = [
     ("prelude", prelude),
     ("msgpack", msgpack),
     ("pickle_writer", pickle_writer),
@@ -62,6 +64,7 @@ pub const SURFACES: [Surface; 17] = [
     ("address", address),
     ("pickle", pickle),
     ("pickle_tree", pickle_tree),
+    ("typed", typed),
 ];
 
 /// Small enough that an input of some kilobytes costs some kilobytes.

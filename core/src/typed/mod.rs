@@ -44,6 +44,10 @@ mod description;
 mod dimensions;
 mod dtype;
 mod error;
+#[cfg(feature = "bytemuck")]
+mod in_place;
+#[cfg(feature = "ndarray-017")]
+mod ndarray_017;
 mod payload;
 mod pickled;
 mod write;
@@ -54,6 +58,8 @@ pub use description::{ArrayHeader, Description, ElementType, MemoryViewHeader};
 pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
 pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
 pub use error::{TypedError, TypedErrorKind};
+#[cfg(feature = "bytemuck")]
+pub use in_place::as_bytes;
 pub use payload::TypedPayload;
 pub use pickled::{InPlace, PickledPayload};
 pub use write::{NumpyModules, WriteOptions, pickle_array};

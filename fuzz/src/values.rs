@@ -1,0 +1,206 @@
+//! Payloads as values.
+
+use daskwire::message::{
+    Buffers, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
+};
+use daskwire::typed::{
+    Array, Class, DType, Description, Element, Order, PickledPayload, TypedPayload, WriteOptions,
+};
+
+use super::reading;
+
+/// The most elements that are looked at one by one: broadcasting makes as many
+/// as anyone likes of a few bytes.
+const LOOKED_AT: usize = 1 << 10;
+
+/// A header and data, whatever they are, become a value inside of the data, or
+/// an error; and what an array says is what is read of it when it was written.
+///
+/// The input: the kind of payload and whether it is split, how long the header
+/// is, the header, the data.
+pub fn typed(input: &[u8]) {
+    let [choice, low, high, rest @ ..] = input else {
+        return;
+    };
+    let header_len = usize::from(u16::from_le_bytes([*low, *high]));
+    let Some((header, data)) = rest.split_at_checked(header_len) else {
+        // Short inputs are types and classes too.
+        types(rest);
+        return;
+    };
+    let body: &[u8] = match choice & 1 {
+        0 => b"\x81\xa1x\x81\xae__Serialized__\x01",
+        _ => b"\x81\xa1x\x81\xab__Pickled__\x01",
+    };
+    let step = match choice >> 1 {
+        0 => data.len(),
+        step => usize::from(step),
+    };
+    let mut frames: Vec<&[u8]> = vec![body, header];
+    frames.extend(data.chunks(step.max(1)));
+    frames.resize(frames.len().max(3), data);
+    let mut workspace = Workspace::new();
+    let opened = workspace.with_message(&frames, Layout::Modern, &reading(), |message, _| {
+        if let Ok(payload) = message.payload(0) {
+            read(&payload, data);
+        }
+    });
+    opened.expect("the body is right");
+}
+
+fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
+    if let Ok(header) = payload.header() {
+        let _ = Description::of(&header);
+    }
+    if let Ok(pickled) = PickledPayload::read(payload) {
+        assert_eq!(
+            pickled
+                .writeable()
+                .map_or(pickled.buffer_count(), |flags| flags.len()),
+            pickled.buffer_count()
+        );
+        if let Ok(there) = pickled.in_place() {
+            assert_eq!(there.buffers().len(), pickled.buffer_count());
+            let mut items = there.items();
+            while let Ok(Some(item)) = items.next_item() {
+                if let Some(found) = item.data
+                    && found.buffer.is_some()
+                {
+                    assert!(is_within(found.bytes, data));
+                }
+            }
+        }
+    }
+    let Ok(typed) = TypedPayload::read(payload) else {
+        return;
+    };
+    let mut out = vec![0xa5; 1 << 12];
+    let copied = typed.copy_into(&mut out).map(<[u8]>::to_vec);
+    if let Ok(slice) = typed.as_slice() {
+        assert!(is_within(slice, data), "a slice of something else");
+        if let Ok(copied) = &copied {
+            assert_eq!(copied, slice);
+        }
+    }
+    if let (Ok(parts), Ok(copied)) = (typed.parts(), &copied) {
+        let parts: Result<Vec<&[u8]>, _> = parts.collect();
+        if let Ok(parts) = parts {
+            assert_eq!(parts.concat(), *copied);
+        }
+    }
+    let Ok(array) = typed.array() else { return };
+    use_array(&array);
+    write(&array);
+    // The same from a copy.
+    if copied.is_ok() {
+        let mut out = vec![0x5a; 1 << 12];
+        assert_eq!(typed.array_into(&mut out), Ok(array));
+    }
+}
+
+fn is_within(part: &[u8], whole: &[u8]) -> bool {
+    let range = whole.as_ptr_range();
+    part.is_empty() || (range.contains(&part.as_ptr()) && part.as_ptr_range().end <= range.end)
+}
+
+fn use_array(array: &Array<'_>) {
+    let items = array.items();
+    let count = items.len();
+    assert_eq!(Some(count), array.dimensions().item_count());
+    let mut seen = 0;
+    for item in items.take(LOOKED_AT) {
+        assert_eq!(item.len(), array.dtype().item_len());
+        assert!(is_within(item, array.bytes()));
+        seen += 1;
+    }
+    assert_eq!(seen, count.min(LOOKED_AT));
+    let first = array.shape().iter().map(|_| 0).collect::<Vec<usize>>();
+    assert_eq!(array.item(&first), array.items().next());
+    elements::<bool>(array);
+    elements::<i64>(array);
+    elements::<u16>(array);
+    elements::<f32>(array);
+    elements::<[f64; 2]>(array);
+    if count <= LOOKED_AT && array.dtype().item_len() <= 64 {
+        let mut out = vec![0; count * array.dtype().item_len()];
+        let copy = array.copy_into(&mut out).expect("it fits");
+        assert!(copy.items().eq(array.items()));
+        assert_eq!(copy.order(), Some(Order::C));
+    }
+}
+
+fn elements<E: Element>(array: &Array<'_>) {
+    match array.elements::<E>() {
+        Ok(elements) => {
+            assert!(E::is_of(array.dtype()));
+            let taken = elements.clone().take(LOOKED_AT).count();
+            assert_eq!(taken, elements.len().min(LOOKED_AT));
+        }
+        Err(_) => assert!(!E::is_of(array.dtype())),
+    }
+}
+
+/// What was written is read as it was.
+fn write(array: &Array<'_>) {
+    let (mut body, mut headers) = ([0; 64], [0; 4096]);
+    let mut slots = [&[][..]; 8];
+    let buffers = Buffers {
+        body: &mut body,
+        headers: &mut headers,
+        slots: &mut slots,
+        pending: &mut [],
+    };
+    let mut builder = MessageBuilder::new(Layout::Modern, buffers);
+    let options = WriteOptions {
+        shard_len: SHARD_LEN,
+        ..WriteOptions::default()
+    };
+    if builder.array_payload(array, &options).is_err() {
+        assert!(array.order().is_none(), "it lies one behind the other");
+        return;
+    }
+    let frames = builder.finish(&mut []).expect("it is whole");
+    let mut workspace = Workspace::new();
+    let opened = workspace.with_message(frames, Layout::Modern, &reading(), |message, _| {
+        let payload = message.payload(0).expect("our own");
+        assert_eq!(payload.kind(), PayloadKind::Serialized);
+        let again = TypedPayload::read(&payload).expect("our own").array();
+        let again = again.expect("our own");
+        assert_eq!(
+            (again.dtype(), again.shape(), again.bytes()),
+            (array.dtype(), array.shape(), array.bytes())
+        );
+        assert!(
+            again
+                .items()
+                .take(LOOKED_AT)
+                .eq(array.items().take(LOOKED_AT))
+        );
+    });
+    opened.expect("our own");
+}
+
+/// Types are printed as they are read; a class is one or is none.
+fn types(input: &[u8]) {
+    if let Ok(text) = core::str::from_utf8(input) {
+        match DType::parse(text) {
+            Ok(dtype) => {
+                let again = dtype.to_text();
+                assert_eq!(DType::parse(again.as_str()), Ok(dtype));
+            }
+            Err(error) => assert!(error.at <= text.len()),
+        }
+    }
+    if let Ok(class) = Class::read(input) {
+        let names = [class.module, class.name];
+        let has = |name: &str| {
+            name.is_empty()
+                || input
+                    .windows(name.len())
+                    .any(|part| part == name.as_bytes())
+        };
+        // `builtins` may have been `__builtin__`.
+        assert!(class.module == "builtins" || names.into_iter().all(has));
+        assert!(input.ends_with(b"."));
+    }
+}

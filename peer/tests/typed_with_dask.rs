@@ -1,0 +1,406 @@
+//! Values that Rust writes arrive in a real Dask as what they are, and those of
+//! a real Dask arrive here; what is stored and passed on comes back to Python as
+//! it was.
+
+mod support;
+
+use daskwire::message::{
+    Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, Place, Reading, SHARD_LEN,
+};
+use daskwire::msgpack;
+use daskwire::pickle::{self, PickleBuffer, Placement};
+use daskwire::typed::{
+    Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
+    PickledPayload, TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into,
+    pickle_array,
+};
+use daskwire_tcp::{Comm, CommError, Listener, Options};
+use support::{Environment, Peer};
+
+/// Data that the values lie over, kept until they have been sent.
+struct Data {
+    doubles: Vec<u8>,
+    integers: Vec<u8>,
+    swapped: Vec<u8>,
+    texts: Vec<u8>,
+}
+
+impl Data {
+    fn new() -> Self {
+        let encode = |count: i16| {
+            let mut bytes = vec![0; 8 * usize::from(count.unsigned_abs())];
+            let values: Vec<f64> = (0..count).map(f64::from).collect();
+            encode_into(&values, &mut bytes).expect("it fits");
+            bytes
+        };
+        Self {
+            doubles: encode(6),
+            integers: (0..6_i32).flat_map(i32::to_le_bytes).collect(),
+            swapped: (0..6_i32).flat_map(i32::to_be_bytes).collect(),
+            texts: ['h', 'i', 'β', '\0']
+                .into_iter()
+                .flat_map(|letter| u32::from(letter).to_le_bytes())
+                .collect(),
+        }
+    }
+
+    /// A name, an array, and what Python should say of it.
+    fn arrays(&self) -> Vec<(&'static str, Array<'_>, &'static str)> {
+        let new = |dtype, shape: &[usize], order, bytes| {
+            Array::new(dtype, shape, order, bytes).expect("a good array")
+        };
+        let big = DType::I32.with_order(ByteOrder::Big);
+        let times = DType::datetime(TimeUnit {
+            count: 25,
+            base: TimeBase::Second,
+        });
+        let text = DType::text(2).expect("short");
+        let three = Dimensions::with_strides(&[2, 3], &[0, 4]).expect("good dimensions");
+        let broadcast = Array::with_dimensions(DType::I32, three, &self.integers[..12]);
+        let broadcast = broadcast.expect("three elements").with_writeable(false);
+        let (doubles, integers) = (&self.doubles[..], &self.integers[..]);
+        vec![
+            (
+                "C",
+                new(DType::F64, &[2, 3], Order::C, doubles),
+                "ndarray <f8 (2, 3) C writeable [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+            ),
+            (
+                "Fortran",
+                new(DType::F64, &[2, 3], Order::Fortran, doubles),
+                "ndarray <f8 (2, 3) F writeable [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]",
+            ),
+            (
+                "read-only",
+                new(DType::I32, &[6], Order::C, integers).with_writeable(false),
+                "ndarray <i4 (6,) CF read-only [0, 1, 2, 3, 4, 5]",
+            ),
+            (
+                "big",
+                new(big, &[6], Order::C, &self.swapped),
+                "ndarray >i4 (6,) CF writeable [0, 1, 2, 3, 4, 5]",
+            ),
+            (
+                "broadcast",
+                broadcast,
+                "ndarray <i4 (2, 3)  read-only [[0, 1, 2], [0, 1, 2]]",
+            ),
+            (
+                "empty",
+                new(DType::F64, &[0, 3], Order::C, &[]),
+                "ndarray <f8 (0, 3) CF writeable []",
+            ),
+            (
+                "scalar",
+                new(DType::F64, &[], Order::C, &doubles[16..24]),
+                "ndarray <f8 () CF writeable 2.0",
+            ),
+            (
+                "texts",
+                new(text, &[2], Order::C, &self.texts),
+                "ndarray <U2 (2,) CF writeable ['hi', 'β']",
+            ),
+            (
+                "booleans",
+                new(DType::BOOL, &[2], Order::C, &[1, 0]),
+                "ndarray |b1 (2,) CF writeable [True, False]",
+            ),
+            (
+                "complex",
+                new(DType::COMPLEX_F64, &[3], Order::C, doubles),
+                "ndarray <c16 (3,) CF writeable [1j, (2+3j), (4+5j)]",
+            ),
+            (
+                "times",
+                new(times, &[1], Order::C, &[4, 0, 0, 0, 0, 0, 0, 0]),
+                "ndarray <M8[25s] (1,) CF writeable [datetime.datetime(1970, 1, 1, 0, 1, 40)]",
+            ),
+            (
+                "strings",
+                new(DType::bytes(2), &[2], Order::C, b"abc\0"),
+                "ndarray |S2 (2,) CF writeable [b'ab', b'c']",
+            ),
+        ]
+    }
+}
+
+/// `[1, -2, "text", 2.5, None, b"bytes", <each array>]`, with the arrays' bytes
+/// beside it.
+fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
+    let mut buffers = Vec::new();
+    let mut levels = [pickle::Level::EMPTY; 7];
+    out.resize(1 << 13, 0);
+    let mut writer = pickle::Writer::new(out, &mut levels);
+    writer.list(arrays.len() + 6);
+    writer.i64(1).i64(-2).str("text").f64(2.5).none();
+    writer.bytes(b"bytes");
+    for array in arrays {
+        pickle_array(&mut writer, array, NumpyModules::default(), |buffer| {
+            buffers.push(buffer);
+            Placement::OutOfBand
+        })
+        .expect("it lies one behind the other");
+    }
+    let len = writer.finish().expect("it fits").len();
+    out.truncate(len);
+    buffers
+}
+
+/// Sends every kind of value, and checks what Python says that it got.
+async fn send(comm: &mut Comm) -> Result<(), CommError> {
+    let data = Data::new();
+    let arrays = data.arrays();
+    let contiguous: Vec<_> = arrays
+        .iter()
+        .filter(|(_, array, _)| !array.is_broadcast())
+        .collect();
+    let in_pickle: Vec<Array<'_>> = contiguous.iter().map(|(_, array, _)| *array).collect();
+    let mut pickle = Vec::new();
+    let buffers = pickle_of(&in_pickle, &mut pickle);
+    let view = Array::new(DType::I32, &[2, 3], Order::C, &data.integers).expect("a good view");
+
+    let mut expected: Vec<(&str, String)> = arrays
+        .iter()
+        .map(|(name, _, text)| (*name, (*text).to_owned()))
+        .collect();
+    expected.push(("bytes", "bytes b'some'".into()));
+    expected.push(("bytearray", "bytearray bytearray(b'some')".into()));
+    expected.push(("view", "memoryview i (2, 3) [[0, 1, 2], [3, 4, 5]]".into()));
+    let listed: Vec<&str> = contiguous.iter().map(|(_, _, text)| *text).collect();
+    let listed = format!(
+        "list[int 1, int -2, str 'text', float 2.5, NoneType None, bytes b'bytes', {}]",
+        listed.join(", ")
+    );
+    expected.push(("pickle", listed.clone()));
+    expected.push(("pickled", listed));
+
+    let options = WriteOptions::default();
+    let (mut body, mut headers) = (vec![0; 1 << 12], vec![0; 1 << 16]);
+    let mut slots = [&[][..]; 128];
+    let mut builder = MessageBuilder::new(
+        Layout::Modern,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut [],
+        },
+    );
+    let count = u32::try_from(expected.len()).expect("few");
+    builder.body().map(1).str("values").map(count);
+    for (name, array, _) in &arrays {
+        builder.body().str(name);
+        builder.array_payload(array, &options).expect("it is good");
+    }
+    builder.body().str("bytes");
+    builder.bytes_payload(b"some", &options).expect("room");
+    builder.body().str("bytearray");
+    builder.bytearray_payload(b"some", &options).expect("room");
+    builder.body().str("view");
+    builder.memoryview_payload(&view, &options).expect("room");
+    builder.body().str("pickle");
+    builder
+        .pickle_payload(&pickle, &buffers, &options)
+        .expect("room");
+    builder.body().str("pickled");
+    builder.pickled_payload(&pickle, &buffers).expect("room");
+    let frames = builder.finish(&mut []).expect("a whole message");
+    // Nothing was copied.
+    let has = |bytes: &[u8]| frames.iter().any(|frame| core::ptr::eq(*frame, bytes));
+    assert!(has(&data.doubles) && has(&data.integers) && has(&data.swapped));
+    comm.write_message(frames).await?;
+
+    let answer = comm.read_message().await?.expect("an answer");
+    let mut reader = msgpack::Reader::new(answer[0].as_ref());
+    assert_eq!(reader.find("described"), Ok(true));
+    let mut described = std::collections::BTreeMap::new();
+    for _ in 0..reader.map().expect("a map") {
+        let name = reader.str().expect("a name").to_str().to_owned();
+        described.insert(name, reader.str().expect("a text").to_str().to_owned());
+    }
+    assert_eq!(described.len(), expected.len());
+    for (name, text) in expected {
+        // A __Pickled__ says nothing of its own: what may not be changed is said
+        // in the pickle, as READONLY_BUFFER.
+        assert_eq!(described[name], text, "{name}");
+    }
+    Ok(())
+}
+
+/// What a payload is, checked against what Python made it of.
+fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
+    let typed = TypedPayload::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let is_own = |bytes: &[u8]| {
+        let mut frames = payload.frames().iter().map(AsRef::as_ref);
+        bytes.is_empty() || frames.any(|frame: &[u8]| core::ptr::eq(frame, bytes))
+    };
+    let array = || {
+        let array = typed.array().unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(is_own(array.bytes()), "{name} was copied");
+        array
+    };
+    let pickled = || {
+        let pickled = PickledPayload::read(payload).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let there = pickled.in_place().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut items = there.items();
+        while items.next_item().expect("a good pickle").is_some() {}
+        assert_eq!(items.used_count(), pickled.buffer_count());
+        assert!(is_own(there.pickle()), "{name} was copied");
+        pickled.writeable().expect("flags").collect::<Vec<_>>()
+    };
+    match name {
+        "bytes" => assert_eq!(typed.as_slice(), Ok(&b"as they are"[..])),
+        "bytearray" => assert_eq!(typed.as_slice(), Ok(&b"changeable"[..])),
+        "memoryview" => assert_eq!(array().shape(), [2, 3]),
+        "doubles" => {
+            assert_eq!(array().order(), Some(Order::C));
+            assert_eq!(array().writeable(), Some(true));
+            let expected = (0..12).map(f64::from);
+            assert!(array().elements::<f64>().expect("doubles").eq(expected));
+        }
+        "fortran" => {
+            assert_eq!(array().order(), Some(Order::Fortran));
+            assert!(array().elements::<i32>().expect("integers").eq(0..12));
+        }
+        "big endian" => {
+            assert!(array().elements::<u16>().expect("integers").eq(0..5));
+        }
+        "read-only" => assert_eq!(array().writeable(), Some(false)),
+        "broadcast" => {
+            assert!(array().is_broadcast());
+            let elements = array().elements::<i8>().expect("integers");
+            assert!(elements.eq([0, 1, 2, 0, 1, 2]));
+        }
+        "complex" => {
+            let elements = array().elements::<[f64; 2]>().expect("complex numbers");
+            assert!(elements.eq([[1.0, 2.0], [3.0, -4.0]]));
+        }
+        "times" => assert_eq!(array().dtype().to_text().as_str(), "<M8[25s]"),
+        "texts" => assert_eq!(array().dtype().to_text().as_str(), "<U2"),
+        "records" => {
+            let Description::Array(header) = typed.description() else {
+                panic!("{:?}", typed.description());
+            };
+            assert!(matches!(header.element_type(), ElementType::Pickled(_)));
+            let error = typed.array().expect_err("records");
+            assert_eq!(error.kind, TypedErrorKind::NotPlain);
+        }
+        "none" => assert_eq!(array().shape(), [0, 3]),
+        "scalar array" => assert_eq!(array().shape(), [0; 0]),
+        "large" => {
+            let elements = array().memory_elements::<u32>().expect("integers");
+            assert!(elements.eq(0..300_000));
+        }
+        "objects" | "scalar" => assert!(pickled().is_empty()),
+        "in an object" => assert_eq!(pickled(), [Some(true), Some(false)]),
+        "in a tuple" => assert_eq!(*typed.description(), Description::Collection),
+        "frame" => assert!(pickled().len() >= 3),
+        "series" => assert_eq!(pickled().len(), 1),
+        other => panic!("{other} was not expected"),
+    }
+}
+
+/// Takes values, looks at them, and passes them on as they are.
+async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
+    let arrived = comm.read_message().await?.expect("values");
+    let arrived: Vec<&[u8]> = arrived.iter().map(AsRef::as_ref).collect();
+    let mut count = 0;
+    let (mut body, mut headers) = (vec![0; 1 << 12], vec![0; 1 << 12]);
+    let mut slots = [&[][..]; 256];
+    let mut builder = MessageBuilder::new(
+        Layout::Modern,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut [],
+        },
+    );
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 32]);
+    let reading = Reading::default();
+    let modern = Layout::Modern;
+    let message = Message::open(
+        &arrived,
+        modern,
+        &reading,
+        &mut levels,
+        &mut places,
+        &mut [],
+    );
+    let mut levels = [Level::EMPTY; 8];
+    walk(
+        message.expect("a good message"),
+        &mut levels,
+        &mut builder,
+        &mut count,
+    );
+    assert_eq!(count, 21);
+    let frames = builder.finish(&mut []).expect("a whole message");
+    // What goes out is what came in, where it came in.
+    assert_eq!(frames.len(), arrived.len());
+    for (out, came) in frames.iter().zip(&arrived).skip(1) {
+        assert!(core::ptr::eq(*out, *came), "a frame was copied");
+    }
+    comm.write_message(frames).await?;
+    let answer = comm.read_message().await?.expect("an answer");
+    let mut reader = msgpack::Reader::new(answer[0].as_ref());
+    assert_eq!(reader.find("problems"), Ok(true));
+    let mut problems = Vec::new();
+    for _ in 0..reader.array().expect("a list") {
+        problems.push(reader.str().expect("a text").to_str().to_owned());
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+    Ok(())
+}
+
+fn walk<'a, T: AsRef<[u8]>>(
+    message: Message<'a, T>,
+    levels: &mut [Level],
+    builder: &mut MessageBuilder<'_, 'a>,
+    count: &mut usize,
+) {
+    let mut walk = message.walk(levels);
+    let mut name = String::new();
+    while let Some(item) = walk.next_item().expect("it was checked") {
+        match item {
+            Item::Token(msgpack::Token::Str(text)) => {
+                text.to_str().expect("UTF-8").clone_into(&mut name);
+            }
+            Item::Payload(number) => {
+                check(&name, &message.payload(number).expect("it is there"));
+                *count += 1;
+            }
+            _ => {}
+        }
+        builder.item(item, &message).expect("the same layout");
+    }
+}
+
+#[test]
+fn values_go_both_ways_through_a_comm_of_dask() {
+    assert_eq!(WriteOptions::default().shard_len, SHARD_LEN);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let address = "tcp://127.0.0.1:0".parse().expect("an address");
+    let listener = runtime.block_on(Listener::bind(&address, Options::default()));
+    let listener = listener.expect("a free port");
+    let address = listener.local_address().expect("an address").to_string();
+    let exchange = std::thread::spawn(move || {
+        runtime.block_on(async {
+            let mut comm = listener.accept().await?.handshake().await?;
+            send(&mut comm).await?;
+            store_and_forward(&mut comm).await?;
+            let end = comm.read_message().await?;
+            assert!(end.is_none());
+            Ok::<_, CommError>(())
+        })
+    });
+    let client = Peer::spawn(Environment::Current, "typed_client.py", &[&address]);
+    assert_eq!(client.address(), "done");
+    exchange
+        .join()
+        .expect("it does not panic")
+        .expect("the comm ends well");
+}
