@@ -16,7 +16,7 @@ impl<'d> Array<'d> {
     ///   [`decode_into`](Self::decode_into) copies them.
     pub fn memory_slice<E: Element + Pod>(&self) -> Result<&'d [E], TypedError> {
         // Says whether the type fits.
-        self.memory_elements::<E>()?;
+        let _ = self.memory_elements::<E>()?;
         let not_in_place = TypedError::of_value(TypedErrorKind::NotInPlace);
         if !self.dtype().is_native() {
             return Err(not_in_place);
