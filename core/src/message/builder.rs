@@ -98,7 +98,8 @@ pub fn shards(
         items.saturating_mul(item_len)
     };
     let empty = frame.is_empty().then_some(frame);
-    frame.chunks(step).chain(empty)
+    // It is, but the linker has to see it.
+    frame.chunks(step.max(1)).chain(empty)
 }
 
 /// Why a message could not be built.

@@ -28,6 +28,7 @@ use daskwire::pickle::{
 use daskwire::transport::embedded_io_07::{
     CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
 };
+use daskwire::typed::{NumpyModules, PickledPayload, TypedPayload, WriteOptions, pickle_array};
 use daskwire::{BufferTooSmall, Limits};
 use embedded_io::ErrorKind;
 
@@ -342,6 +343,7 @@ fn look_at(payload: &Payload<'_, &[u8]>, whole: &[u8], text: &mut dyn Write) -> 
         let frame = frame?;
         black_box((frame.as_slice(), frame.join_in(whole), frame.parts()));
     }
+    look_at_value(payload);
     let header = payload.header()?;
     look_at_header(&header)?;
     if let Some(subs) = header.sub_headers()? {
@@ -353,6 +355,49 @@ fn look_at(payload: &Payload<'_, &[u8]>, whole: &[u8], text: &mut dyn Write) -> 
         writeln!(text, "    {count} logical frames of {len} bytes in all")?;
     }
     Ok(())
+}
+
+/// Reads a payload as a value, and writes an array again. What is no value that
+/// is opened is none of the faults here.
+fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
+    let (mut body, mut headers) = ([0; 32], [0; 512]);
+    let (mut slots, mut room) = ([&[][..]; 4], [0; 64]);
+    if let Ok(pickled) = PickledPayload::read(payload)
+        && let Ok(there) = pickled.in_place()
+    {
+        let mut items = there.items();
+        while let Ok(Some(item)) = items.next_item() {
+            black_box(item.data);
+        }
+    }
+    let Ok(typed) = TypedPayload::read(payload) else {
+        return;
+    };
+    black_box(typed.copy_into(&mut room).is_ok());
+    let Ok(array) = typed.array() else {
+        return;
+    };
+    black_box((array.items().count(), array.item(&[0, 0])));
+    if let Ok(elements) = array.elements::<f64>() {
+        black_box(elements.fold(0.0, |sum, element| sum + element));
+    }
+    black_box(array.copy_into(&mut room).is_ok());
+    let mut builder = MessageBuilder::new(
+        Layout::Modern,
+        Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut [],
+        },
+    );
+    let written = builder.array_payload(&array, &WriteOptions::default());
+    black_box(written.is_ok());
+    let mut levels = [pickle::Level::EMPTY; 6];
+    let mut writer = pickle::Writer::new(&mut room, &mut levels);
+    let modules = NumpyModules::default();
+    let written = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
+    black_box((written.is_ok(), writer.finish().is_ok()));
 }
 
 fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
