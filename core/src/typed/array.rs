@@ -287,7 +287,7 @@ pub fn elements<'d, E: Element>(
 /// let mut bytes = [0; 16];
 /// let bytes = encode_into(&[1.5, -2.0], &mut bytes)?;
 /// let array = Array::new(DType::F64, &[2], Order::C, bytes)?;
-/// assert!(array.elements()?.eq([1.5, -2.0]));
+/// assert!(array.elements::<f64>()?.eq([1.5, -2.0]));
 /// # Ok::<(), TypedError>(())
 /// ```
 ///

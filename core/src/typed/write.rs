@@ -342,7 +342,7 @@ pub enum NumpyModules {
 ///     beside = Some(buffer);
 ///     Placement::OutOfBand
 /// })?;
-/// assert_eq!(writer.finish()?.len(), 106);
+/// assert_eq!(writer.finish()?.len(), 105);
 /// assert_eq!(beside.map(|buffer| buffer.as_bytes().as_ptr()), Some(bytes.as_ptr()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
