@@ -53,7 +53,8 @@
 //!
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
-//! (storage that grows). For firmware, all without a heap: `heapless-09`
+//! (storage that grows, `pickle::tree`), `bytemuck` (arrays as slices of their
+//! type), `ndarray-017` (as views of ndarray 0.17). For firmware, all without a heap: `heapless-09`
 //! (storage in the vectors of heapless 0.9), `embedded-io-07` and
 //! `embedded-io-async-07` (messages over the streams of embedded-io 0.7,
 //! blocking and async; `transport::embedded_io_07`). For arrays in place:

@@ -9,8 +9,8 @@
 //! * [`Buffers`] reads a pickle with its out-of-band buffers.
 //! * [`Writer`] writes what CPython would for the same value, into a caller's
 //!   buffer; [`PickleBuffer`]s go in the pickle or out of band.
-//! * [`tree`] builds inert values of it (feature `alloc`), and gives meaning to
-//!   names that the caller allows.
+//! * `tree`, with the feature `alloc`, builds inert values of it, and gives
+//!   meaning to names that the caller allows.
 //!
 //! Reading is safe, whatever the pickle. It does not make loading it safe: a
 //! pickle that reads well can still do anything when Python loads it.
