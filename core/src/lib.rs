@@ -53,14 +53,13 @@
 //!
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
-//! (storage that grows, `pickle::tree`), `bytemuck` (arrays as slices of their
-//! type), `ndarray-017` (as views of ndarray 0.17). For firmware, all without a heap: `heapless-09`
-//! (storage in the vectors of heapless 0.9), `embedded-io-07` and
+//! (storage that grows, `pickle::tree`). For firmware, all without a heap:
+//! `heapless-09` (storage in the vectors of heapless 0.9), `embedded-io-07` and
 //! `embedded-io-async-07` (messages over the streams of embedded-io 0.7,
 //! blocking and async; `transport::embedded_io_07`). For arrays in place:
 //! `bytemuck` (slices of elements) and `ndarray-017` (views of ndarray 0.17,
-//! which need a heap). Features add items and
-//! never change what the others do; types of a crate before its 1.0 stand in no
+//! which need a heap). Features add items and never change what the others do;
+//! types of a crate before its 1.0 stand in no
 //! signature outside the feature with its version.
 //!
 //! [Dask]: https://docs.dask.org
