@@ -40,14 +40,6 @@ macro_rules! opcodes {
             /// All of them, in the order of `pickletools.opcodes`.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The opcode with this byte, if there is one.
-            pub const fn from_byte(byte: u8) -> Option<Self> {
-                match byte {
-                    $($byte => Some(Self::$variant),)*
-                    _ => None,
-                }
-            }
-
             /// The name in CPython, such as `SHORT_BINUNICODE`.
             pub const fn name(self) -> &'static str {
                 match self {
@@ -63,6 +55,7 @@ macro_rules! opcodes {
             }
 
             /// How its argument lies behind it.
+            #[inline]
             pub const fn form(self) -> Form {
                 match self {
                     $(Self::$variant => Form::$form $(($len))?,)*
@@ -211,7 +204,28 @@ opcodes! {
     BinPersId = b'Q', "BINPERSID", 1, None;
 }
 
+/// What each byte stands for.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the compiler does it, and a byte is below 256"
+)]
+static OPCODES: [Option<Opcode>; 256] = {
+    let mut table = [None; 256];
+    let mut rest = Opcode::ALL;
+    while let Some((opcode, behind)) = rest.split_first() {
+        table[*opcode as usize] = Some(*opcode);
+        rest = behind;
+    }
+    table
+};
+
 impl Opcode {
+    /// The opcode with this byte, if there is one.
+    #[inline]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        *OPCODES.get(usize::from(byte))?
+    }
+
     /// The byte of it in a stream.
     pub const fn byte(self) -> u8 {
         self as u8
