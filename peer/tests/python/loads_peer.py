@@ -6,7 +6,8 @@ Speaks the records of exchange.py; the word after `ready` is the release.
         The message as described in core/tests/vectors/README.md, payloads
         decompressed and merged by the release, nothing unpickled.
     {"op": "value"} and one message
-        `value`: Python's repr() of it, payloads unpickled. Executes pickles.
+        `value`: Python's repr() of it, payloads unpickled, memoryviews shown by
+        what they hold (repr() says where they lie). Executes pickles.
     {"op": "forward"} and one message
         The bytes that a scheduler of this release passes on for it.
     {"op": "write", "case": NAME} or {"op": "write", "seed": N}
@@ -29,8 +30,29 @@ def read(question, data):
     return RELEASE.describe(data)
 
 
+class Shown:
+    """Something whose repr() is `text`."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __repr__(self):
+        return self.text
+
+
+def without_addresses(value):
+    """`value` with its memoryviews replaced by what they hold."""
+    if isinstance(value, memoryview):
+        return Shown(f"<memoryview {value.format!r} {value.shape} readonly={value.readonly} {value.tolist()}>")
+    if type(value) is dict:
+        return {without_addresses(key): without_addresses(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(without_addresses(item) for item in value)
+    return value
+
+
 def value(question, data):
-    return {"value": repr(RELEASE.read_value(data))}
+    return {"value": repr(without_addresses(RELEASE.read_value(data)))}
 
 
 def forward(question, data):
