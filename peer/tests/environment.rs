@@ -115,6 +115,37 @@ fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
 }
 
 #[test]
+fn what_a_scheduler_complains_of_is_found() {
+    let mut scheduler = support::scheduler();
+    assert_eq!(scheduler.complaints(), [""; 0]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let address = scheduler.address().parse().expect("an address");
+        let options = daskwire_tcp::Options::default();
+        let mut comm = daskwire_tcp::connect(&address, &options).await;
+        let comm = comm.as_mut().expect("a comm");
+        // There is nothing of that name; then something that it understands.
+        for request in [&b"\x81\xa2op\xa4nope"[..], b"\x81\xa2op\xa9terminate"] {
+            comm.write_message(&[request]).await.expect("it goes");
+            comm.read_message().await.expect("a good answer");
+        }
+    });
+    scheduler.wait_for_end();
+    let complaints = scheduler.complaints();
+    // A warning with its traceback, and nothing that follows it.
+    let (first, last) = (complaints.first(), complaints.last());
+    assert!(
+        first.is_some_and(|line| line.contains(" - WARNING - No handler nope")),
+        "{complaints:#?}"
+    );
+    assert_eq!(last.map(String::as_str), Some("KeyError: 'nope'"));
+    assert!(scheduler.log().trim_end().ends_with("INFO - End scheduler"));
+}
+
+#[test]
 fn a_script_that_fails_shows_why() {
     let failure = thread::spawn(|| Peer::spawn(Environment::Current, "no_such_script.py", &[]))
         .join()

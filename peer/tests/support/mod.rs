@@ -397,6 +397,25 @@ impl Peer {
         self.log.state().text.clone()
     }
 
+    /// What it has complained about: the lines of its log that no `INFO` begins,
+    /// and those that follow them, but for what only says how busy it is.
+    pub fn complaints(&self) -> Vec<String> {
+        let log = self.log();
+        // 2026-08-01 12:00:00,000 - distributed.core - WARNING - What happened.
+        let level = |line: &str| {
+            let mut parts = line.splitn(4, " - ").skip(1);
+            let (logger, level) = (parts.next()?, parts.next()?);
+            let is_level = level.chars().all(|letter| letter.is_ascii_uppercase());
+            is_level.then(|| level == "INFO" || logger == "distributed.gc")
+        };
+        let mut is_fine = false;
+        let complaints = log.lines().filter(|line| {
+            is_fine = level(line).unwrap_or(is_fine);
+            !is_fine
+        });
+        complaints.map(Into::into).collect()
+    }
+
     /// Waits until it has said `text` on standard error.
     ///
     /// # Panics
@@ -409,6 +428,25 @@ impl Peer {
         if let Err(reason) = found {
             panic!("{} did not say {text:?}: {reason}", self.name);
         }
+    }
+
+    /// Waits until it and its workers have ended by themselves, and all that they
+    /// said has arrived.
+    ///
+    /// # Panics
+    ///
+    /// When that takes too long.
+    pub fn wait_for_end(&mut self) {
+        for worker in &mut self.workers {
+            worker.wait_for_end();
+        }
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let is_late = Instant::now() > deadline;
+            assert!(!is_late, "{} has not ended in {READY_TIMEOUT:?}", self.name);
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.log.wait_for_end();
     }
 
     /// Kills worker number `index` of a scheduler, as a crash would.
