@@ -57,19 +57,22 @@ def values():
     frame["kind"] = pd.Categorical(["even", "odd"] * 500)
     frame["text"] = [f"row {number}" for number in range(1000)]
     frame.index = pd.date_range("2026-08-01", periods=1000, freq="h", tz="UTC", name="at")
-    nullable = pd.DataFrame({"n": pd.array([1, None, 3] * 100, dtype="Int64"), "b": pd.array([True, None, False] * 100)})
+    numbers, flags = pd.array([1, None, 3] * 100, dtype="Int64"), pd.array([True, None, False] * 100)
     return {
         **{f"vector {name}": value for name, value in pandas_values().items()},
         "frame": frame,
         "frame of one block": pd.DataFrame(np.arange(600.0).reshape(200, 3), columns=list("abc")),
         "frame read-only": pd.DataFrame(read_only(np.arange(600.0).reshape(200, 3)), copy=False),
-        "frame nullable": nullable,
+        "frame nullable": pd.DataFrame({"n": numbers, "b": flags}),
         "series": pd.Series(np.arange(500, dtype="i2"), name="s"),
         "series of texts": pd.Series(["a", "βγ", None] * 100),
         "categorical": pd.Categorical(["x", "y", None] * 100, ordered=True),
         "index": pd.MultiIndex.from_product([range(20), ["a", "b"]], names=["n", "t"]),
         "tuple": ("arrays", np.arange(1000.0), read_only(np.arange(1000, dtype="<i2"))),
         "dictionary": {"array": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "text": "no array"},
+        "records": np.array([(1, 2.5), (2, 3.5)], dtype=[("n", "<u4"), ("x", "<f8")]),
+        "objects": np.array([1, "two", None], dtype=object),
+        "masked": np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False], fill_value=-1.0),
         "object": SimpleNamespace(first=np.arange(1000.0), second=read_only(np.arange(1000, dtype="<i2")), name="both"),
     }
 
@@ -116,7 +119,7 @@ def flipped_copy(value):
     if isinstance(value, memoryview):
         copy = memoryview(bytearray(value)).cast(value.format, value.shape)
     elif isinstance(value, np.ndarray):
-        copy = np.copy(value, order="K")
+        copy = value.copy(order="K")
     else:
         # Nothing is shared, and what cannot be changed stays so.
         buffers = []
