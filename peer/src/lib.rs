@@ -2,9 +2,31 @@
 //! and put together again, a scheduler asked who it is, messages passed on
 //! between transports, and pickles listed. The `daskwire` command is made of these.
 
+mod batched;
+mod channel;
 pub mod encode;
+mod error;
+pub mod graph;
+mod growing;
 pub mod identity;
 pub mod inspect;
+mod key;
 pub mod net;
 pub mod pickle;
+mod pool;
+pub mod protocol;
 pub mod relay;
+pub mod value;
+
+pub use channel::{Observer, Seen};
+pub use error::{PeerError, RemoteError};
+pub use key::Key;
+pub use value::{Array, Serialized, Value};
+
+/// 128 random bits as text.
+pub(crate) fn identifier() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    // Each is keyed by bits of the operating system, and another number.
+    let bits = |word: u64| RandomState::new().hash_one(word);
+    format!("{:016x}{:016x}", bits(0), bits(1))
+}

@@ -1,0 +1,243 @@
+//! Comms that carry messages of the protocol.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use daskwire_tcp::{Address, Comm, CommReader, CommWriter};
+
+use crate::PeerError;
+use crate::growing::{Encode, Room};
+use crate::protocol::{Field, Opener, ProtocolError, Request, Source, Status};
+
+/// Sees every message that goes in or out: what `daskwire journey` shows.
+pub trait Observer: Send + Sync {
+    /// A message that is leaving, or has arrived.
+    fn message(&self, seen: &Seen<'_>);
+}
+
+/// A message, seen by one of its ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Who sees it, such as `client`.
+    pub local: &'a str,
+    /// The other end, as far as it is known.
+    pub peer: &'a str,
+    /// Whether it leaves, rather than arrives.
+    pub is_leaving: bool,
+    /// The body and all other frames.
+    pub frames: &'a [&'a [u8]],
+    /// When.
+    pub at: Instant,
+}
+
+/// Who talks with whom, and who watches.
+#[derive(Clone)]
+pub(crate) struct Parties {
+    pub(crate) local: Arc<str>,
+    pub(crate) peer: Arc<str>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
+impl fmt::Debug for Parties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} and {}", self.local, self.peer)
+    }
+}
+
+impl Parties {
+    pub(crate) fn new(local: &str, peer: &str, observer: Option<Arc<dyn Observer>>) -> Self {
+        Self {
+            local: local.into(),
+            peer: peer.into(),
+            observer,
+        }
+    }
+
+    fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
+        if let Some(observer) = &self.observer {
+            let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
+            observer.message(&Seen {
+                local: &self.local,
+                peer: &self.peer,
+                is_leaving,
+                frames: &frames,
+                at: Instant::now(),
+            });
+        }
+    }
+}
+
+/// What can be sent: any field, as the whole body.
+struct Whole<'m, T>(&'m T);
+
+impl<T: Field> Encode for Whole<'_, T> {
+    fn encode<'a>(
+        &'a self,
+        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+    ) -> Result<(), daskwire::message::BuildError> {
+        self.0.write(to)
+    }
+}
+
+/// The writing end of a comm.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    writer: CommWriter,
+    room: Room,
+    parties: Parties,
+}
+
+impl Sender {
+    /// Sends a message. Not cancel safe: a send that is dropped ends the comm.
+    pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), PeerError> {
+        loop {
+            let mut slots = self.room.slots();
+            let whole = Whole(message);
+            let error = match self.room.build(&whole, &mut slots) {
+                Ok(frames) => {
+                    self.parties.see(true, frames);
+                    self.writer.write_message(frames).await?;
+                    break;
+                }
+                Err(error) => error,
+            };
+            drop(slots);
+            self.room.grow(error)?;
+        }
+        self.room.shrink();
+        Ok(())
+    }
+
+    pub(crate) async fn close(&mut self) -> Result<(), PeerError> {
+        Ok(self.writer.close().await?)
+    }
+}
+
+/// The reading end of a comm.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    reader: CommReader,
+    opener: Opener,
+    parties: Parties,
+}
+
+impl Receiver {
+    /// The next message; `None` when the peer has closed the comm. Cancel safe.
+    pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, PeerError> {
+        let Some(frames) = self.reader.read_message().await? else {
+            return Ok(None);
+        };
+        self.parties.see(false, &frames);
+        Ok(Some(self.opener.read(&frames, T::read)?))
+    }
+
+    /// The same for a batch, or a single message in its place.
+    pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, PeerError> {
+        let Some(frames) = self.reader.read_message().await? else {
+            return Ok(None);
+        };
+        self.parties.see(false, &frames);
+        let batch = self.opener.read(&frames, |source| {
+            if matches!(source.reader.peek()?, daskwire::msgpack::Token::Map(_)) {
+                return Ok(vec![T::read(source)?]);
+            }
+            Vec::read(source)
+        });
+        Ok(Some(batch?))
+    }
+}
+
+/// A comm.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+    pub(crate) peer: Address,
+    pub(crate) local: Address,
+}
+
+impl Channel {
+    pub(crate) fn new(comm: Comm, parties: Parties) -> Self {
+        let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
+        let (reader, writer) = comm.split();
+        Self {
+            sender: Sender {
+                writer,
+                room: Room::new(),
+                parties: parties.clone(),
+            },
+            receiver: Receiver {
+                reader,
+                opener: Opener::default(),
+                parties,
+            },
+            peer,
+            local,
+        }
+    }
+
+    /// Asks, and waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Remote`] if the peer raised an exception over it.
+    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
+        self.sender.send(request).await?;
+        match self.receiver.receive::<Reply<T>>().await? {
+            Some(Reply::Value(value)) => Ok(value),
+            Some(Reply::Failed(status)) => Err(crate::RemoteError::of_status(&status).into()),
+            None => Err(PeerError::Closed {
+                peer: self.peer.to_string(),
+            }),
+        }
+    }
+
+    pub(crate) async fn close(mut self) {
+        // Whoever is gone does not need to be told.
+        let _ = self.sender.close().await;
+    }
+}
+
+/// A reply, or the report of an exception in its place.
+enum Reply<T> {
+    Value(T),
+    Failed(Box<Status>),
+}
+
+impl<T: Field> Field for Reply<T> {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let mut ahead = source.reader.clone();
+        let is_failure = ahead.find("status").unwrap_or(false)
+            && ahead
+                .raw_str()
+                .is_ok_and(|status| status == "uncaught-error");
+        if is_failure {
+            return Ok(Self::Failed(Box::new(Status::read(source)?)));
+        }
+        T::read(source).map(Self::Value)
+    }
+
+    fn write<'a>(
+        &'a self,
+        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+    ) -> Result<(), daskwire::message::BuildError> {
+        match self {
+            Self::Value(value) => value.write(to),
+            Self::Failed(status) => status.write(to),
+        }
+    }
+}
+
+/// Waits for something no longer than `after`.
+pub(crate) async fn within<T>(
+    after: Duration,
+    what: &'static str,
+    future: impl Future<Output = Result<T, PeerError>>,
+) -> Result<T, PeerError> {
+    match tokio::time::timeout(after, future).await {
+        Ok(result) => result,
+        Err(_) => Err(PeerError::Timeout { what, after }),
+    }
+}

@@ -1,0 +1,446 @@
+//! Reading graphs and tasks: those written here, and those of Python.
+
+use core::fmt;
+
+use bytes::Bytes;
+use daskwire::pickle::PickleError;
+use daskwire::pickle::tree::{self, Global, Node, Operation, Tree};
+
+use super::{Argument, Function, Graph, Task, Work};
+use crate::Key;
+use crate::value::{Reading, describe};
+use crate::value::{Serialized, Value, ValueError};
+
+/// How deep arguments may be nested.
+const DEPTH: usize = 100;
+
+const SPEC: &str = "dask._task_spec";
+
+/// Why a graph or a task cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// The payload or its pickle is wrong.
+    Value(ValueError),
+    /// It is not an expression with a graph that is written out, or no task.
+    Unknown {
+        /// What it is.
+        what: String,
+    },
+    /// Something is not as Dask 2026.8.0 writes it.
+    Unexpected {
+        /// Offset in the pickle, in bytes.
+        at: usize,
+        /// What should be there.
+        expected: &'static str,
+    },
+}
+
+impl fmt::Display for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(error) => error.fmt(f),
+            Self::Unknown { what } => {
+                write!(f, "{what} is not a graph of tasks that is known here")
+            }
+            Self::Unexpected { at, expected } => {
+                write!(f, "at byte {at} of the pickle: expected {expected}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for GraphError {}
+
+impl From<ValueError> for GraphError {
+    fn from(error: ValueError) -> Self {
+        Self::Value(error)
+    }
+}
+
+impl From<PickleError> for GraphError {
+    fn from(error: PickleError) -> Self {
+        Self::Value(error.into())
+    }
+}
+
+impl Graph {
+    /// Reads the expression of an `update-graph`.
+    ///
+    /// # Errors
+    ///
+    /// [`GraphError::Unknown`] for the expressions of collections, which only
+    /// Python can turn into tasks.
+    pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
+        let (pickle, buffers) = expression.pickle()?;
+        let tree = Tree::with_buffers(&pickle, &buffers)?;
+        let reading = Reading::new(&tree, &pickle, &buffers);
+        let root = tree.root();
+        let unknown = || GraphError::Unknown {
+            what: describe(root),
+        };
+        let tree::Value::Call {
+            callable,
+            arguments,
+        } = root.value()
+        else {
+            return Err(unknown());
+        };
+        let mut arguments = arguments.items();
+        let is = |node: Node<'_, '_>, name| {
+            node.as_global()
+                .is_some_and(|global| global.is("dask._expr", name))
+        };
+        let class = if is(callable, "Expr._reconstruct") {
+            arguments.next().ok_or_else(unknown)?
+        } else {
+            callable
+        };
+        if !is(class, "LLGExpr") {
+            return Err(unknown());
+        }
+        let graph = arguments.next().ok_or_else(unknown)?;
+        let tree::Value::Dict(entries) = graph.value() else {
+            return Err(unknown());
+        };
+        let tasks = entries.map(|(key, node)| task(&reading, node, Some(key_of(key)?), DEPTH));
+        Ok(Self {
+            tasks: tasks.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Task {
+    /// Reads the `run_spec` of a `compute-task`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none. A function or argument that is not known is no error, but
+    /// [`Function::Unknown`] or [`Argument::Unknown`].
+    pub fn read(run_spec: &Serialized, key: &Key) -> Result<Self, GraphError> {
+        let (pickle, buffers) = run_spec.pickle()?;
+        Self::read_pickle(&pickle, &buffers, key)
+    }
+
+    fn read_pickle(pickle: &Bytes, buffers: &[Bytes], key: &Key) -> Result<Self, GraphError> {
+        let tree = Tree::with_buffers(pickle, buffers)?;
+        let reading = Reading::new(&tree, pickle, buffers);
+        task(&reading, tree.root(), Some(key.clone()), DEPTH)
+    }
+}
+
+fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphError {
+    GraphError::Unexpected {
+        at: node.offset(),
+        expected,
+    }
+}
+
+/// The key that a node is.
+fn key_of(node: Node<'_, '_>) -> Result<Key, GraphError> {
+    key_within(node, 16)
+}
+
+fn key_within(node: Node<'_, '_>, depth: usize) -> Result<Key, GraphError> {
+    let wrong = || unexpected(node, "a key");
+    let depth = depth.checked_sub(1).ok_or_else(wrong)?;
+    Ok(match node.value() {
+        tree::Value::Str(text) => Key::from(text.to_str().ok_or_else(wrong)?.as_ref()),
+        tree::Value::Int(value) => Key::from(value.to_i64().ok_or_else(wrong)?),
+        tree::Value::Float(value) => Key::from(value),
+        tree::Value::Bytes(data) => Key::from(data),
+        tree::Value::Tuple(items) => {
+            let parts: Result<Vec<Key>, _> = items.map(|item| key_within(item, depth)).collect();
+            Key::list(parts?)
+        }
+        _ => return Err(wrong()),
+    })
+}
+
+/// A node of a graph: what is called or instantiated, and with what.
+struct Spec<'t, 'p> {
+    class: &'static str,
+    /// The arguments of the call, or the state that it got.
+    parts: Vec<Node<'t, 'p>>,
+    is_state: bool,
+}
+
+const CLASSES: [&str; 8] = [
+    "Task", "Alias", "TaskRef", "DataNode", "List", "Tuple", "Set", "Dict",
+];
+
+fn spec<'t, 'p>(node: Node<'t, 'p>) -> Option<Spec<'t, 'p>> {
+    let (made_of, arguments) = match node.value() {
+        tree::Value::Call {
+            callable,
+            arguments,
+        } => (callable, arguments),
+        tree::Value::New {
+            class, arguments, ..
+        } => (class, arguments),
+        _ => return None,
+    };
+    let global: Global<'_> = made_of.as_global()?;
+    let class = CLASSES.into_iter().find(|name| global.is(SPEC, name))?;
+    let state = node.operations().find_map(|operation| match operation {
+        Operation::State(state) => Some(state.node()),
+        _ => None,
+    });
+    Some(match state {
+        Some(state) => Spec {
+            class,
+            parts: state.items().collect(),
+            is_state: true,
+        },
+        None => Spec {
+            class,
+            parts: arguments.items().collect(),
+            is_state: false,
+        },
+    })
+}
+
+/// Slots of a task in the state that Python pickles, in alphabetical order.
+const TASK_STATE: usize = 9;
+const CONTAINER_STATE: usize = 11;
+
+fn task(
+    reading: &Reading<'_>,
+    node: Node<'_, '_>,
+    key: Option<Key>,
+    depth: usize,
+) -> Result<Task, GraphError> {
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
+    let Some(spec) = spec(node).filter(|spec| spec.class == "Task") else {
+        let key = key.ok_or_else(|| unexpected(node, "a task"))?;
+        return Ok(Task {
+            work: Work::Is(argument(reading, node, depth)?),
+            key,
+        });
+    };
+    if spec.is_state {
+        let parts: [Node<'_, '_>; TASK_STATE] = spec
+            .parts
+            .try_into()
+            .map_err(|_| unexpected(node, "a task with nine slots, as of Dask 2025.4 and later"))?;
+        let [_, _, _, _, _, args, func, own_key, kwargs] = parts;
+        let own_key = if own_key.is_none() {
+            None
+        } else {
+            Some(key_of(own_key)?)
+        };
+        let keywords = kwargs.entries().map(|(name, value)| {
+            let name = name
+                .as_str()
+                .ok_or_else(|| unexpected(name, "the name of an argument"))?;
+            Ok((name.to_owned(), argument(reading, value, depth)?))
+        });
+        return Ok(Task {
+            key: key.or(own_key).unwrap_or_default(),
+            work: call(
+                reading,
+                func,
+                &args.items().collect::<Vec<_>>(),
+                keywords.collect::<Result<_, GraphError>>()?,
+                depth,
+            )?,
+        });
+    }
+    let [own_key, func, args @ ..] = spec.parts.as_slice() else {
+        return Err(unexpected(node, "a key and a function"));
+    };
+    let own_key = if own_key.is_none() {
+        None
+    } else {
+        Some(key_of(*own_key)?)
+    };
+    Ok(Task {
+        key: key.or(own_key).unwrap_or_default(),
+        work: call(reading, *func, args, Vec::new(), depth)?,
+    })
+}
+
+/// A call. `apply(f, [..], {..})` is how one with arguments by name is written
+/// where Python would not need it.
+fn call<'t, 'p>(
+    reading: &Reading<'_>,
+    func: Node<'t, 'p>,
+    arguments: &[Node<'t, 'p>],
+    keywords: Vec<(String, Argument)>,
+    depth: usize,
+) -> Result<Work, GraphError> {
+    let many = |nodes: &[Node<'_, '_>]| -> Result<Vec<Argument>, GraphError> {
+        nodes
+            .iter()
+            .map(|node| argument(reading, *node, depth))
+            .collect()
+    };
+    let is_apply = func
+        .as_global()
+        .is_some_and(|name| name.is("dask.utils", "apply"));
+    if is_apply
+        && keywords.is_empty()
+        && let [inner, positional, named] = arguments
+        && let Argument::List(positional) = argument(reading, *positional, depth)?
+        && let Argument::Dict(named) = argument(reading, *named, depth)?
+    {
+        let named = named.into_iter().map(|(name, argument)| match name {
+            Argument::Value(Value::Str(name)) => Ok((name, argument)),
+            _ => Err(unexpected(*inner, "names of arguments")),
+        });
+        return Ok(Work::Call {
+            function: function(reading, *inner, depth)?,
+            arguments: positional,
+            keywords: named.collect::<Result<_, _>>()?,
+        });
+    }
+    Ok(Work::Call {
+        function: function(reading, func, depth)?,
+        arguments: many(arguments)?,
+        keywords,
+    })
+}
+
+fn function(
+    reading: &Reading<'_>,
+    node: Node<'_, '_>,
+    depth: usize,
+) -> Result<Function, GraphError> {
+    if let Some(global) = node.as_global() {
+        let (Some(module), Some(name)) = (global.module.as_str(), global.name.as_str()) else {
+            return Ok(Function::Unknown(global.to_string()));
+        };
+        // What some modules of Python are called inside.
+        let module = match module {
+            "_operator" => "operator",
+            "posix" | "nt" => "os",
+            "__builtin__" => "builtins",
+            module => module,
+        };
+        return Ok(Function::Python {
+            module: module.to_owned(),
+            name: name.to_owned(),
+        });
+    }
+    let tree::Value::Call {
+        callable,
+        arguments,
+    } = node.value()
+    else {
+        return Ok(Function::Unknown(describe(node)));
+    };
+    let called = callable.as_global();
+    let is = |module, name| called.is_some_and(|global| global.is(module, name));
+    if is("operator", "methodcaller") || is("_operator", "methodcaller") {
+        let [method] = arguments
+            .items()
+            .exactly()
+            .ok_or_else(|| unexpected(node, "a name"))?;
+        if let Some(name) = method
+            .as_str()
+            .and_then(|name| name.strip_prefix("native:"))
+        {
+            return Ok(Function::native(name));
+        }
+    }
+    if is("functools", "partial") {
+        let state = node.operations().find_map(|operation| match operation {
+            Operation::State(state) => Some(state.node()),
+            _ => None,
+        });
+        let depth = depth
+            .checked_sub(1)
+            .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
+        if let Some([inner, args, keywords, _]) = state.and_then(|state| state.items().exactly()) {
+            let keywords = keywords.entries().map(|(name, value)| {
+                let name = name.as_str().unwrap_or_default().to_owned();
+                Ok((name, argument(reading, value, depth)?))
+            });
+            let arguments = args.items().map(|item| argument(reading, item, depth));
+            return Ok(Function::Partial {
+                function: Box::new(function(reading, inner, depth)?),
+                arguments: arguments.collect::<Result<_, _>>()?,
+                keywords: keywords.collect::<Result<_, GraphError>>()?,
+            });
+        }
+    }
+    Ok(Function::Unknown(describe(node)))
+}
+
+fn argument(
+    reading: &Reading<'_>,
+    node: Node<'_, '_>,
+    depth: usize,
+) -> Result<Argument, GraphError> {
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
+    let Some(spec) = spec(node) else {
+        return match reading.value(node, DEPTH) {
+            Ok(value) => Ok(Argument::Value(value)),
+            Err(ValueError::Unknown { what }) => Ok(Argument::Unknown(what)),
+            Err(error) => Err(error.into()),
+        };
+    };
+    let many =
+        |nodes: &mut dyn Iterator<Item = Node<'_, '_>>| -> Result<Vec<Argument>, GraphError> {
+            nodes.map(|node| argument(reading, node, depth)).collect()
+        };
+    let first = spec.parts.first().copied();
+    let first = || first.ok_or_else(|| unexpected(node, "an argument"));
+    match spec.class {
+        "Task" => Ok(Argument::Task(Box::new(task(
+            reading,
+            node,
+            Some(Key::default()),
+            depth,
+        )?))),
+        // An alias names its target behind its own key, or has one key only.
+        "TaskRef" | "Alias" => {
+            let target = spec.parts.last().copied();
+            let target = target.ok_or_else(|| unexpected(node, "a key"))?;
+            let target = if target.is_none() { first()? } else { target };
+            Ok(Argument::Result(match self::spec(target) {
+                Some(inner) => key_of(inner.parts.first().copied().unwrap_or(target))?,
+                None => key_of(target)?,
+            }))
+        }
+        "DataNode" => argument(reading, spec.parts.last().copied().unwrap_or(node), depth),
+        class => {
+            let items = if spec.is_state {
+                let parts: [Node<'_, '_>; CONTAINER_STATE] = spec
+                    .parts
+                    .try_into()
+                    .map_err(|_| unexpected(node, "a container with eleven slots"))?;
+                let args = parts[5];
+                many(&mut args.items())?
+            } else if class == "Dict"
+                && let [only] = spec.parts.as_slice()
+            {
+                let mut pairs = Vec::new();
+                for (key, value) in only.entries() {
+                    pairs.push(argument(reading, key, depth)?);
+                    pairs.push(argument(reading, value, depth)?);
+                }
+                pairs
+            } else {
+                many(&mut spec.parts.iter().copied())?
+            };
+            Ok(match class {
+                "List" => Argument::List(items),
+                "Tuple" => Argument::Tuple(items),
+                "Set" => Argument::Set(items),
+                _ => {
+                    let mut pairs = Vec::with_capacity(items.len() / 2);
+                    let mut items = items.into_iter();
+                    while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                        pairs.push((key, value));
+                    }
+                    Argument::Dict(pairs)
+                }
+            })
+        }
+    }
+}

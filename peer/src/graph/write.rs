@@ -1,0 +1,218 @@
+//! Writing graphs and tasks.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use daskwire::pickle::{Options, Writer};
+
+use super::{Argument, Function, Graph, Task, Work};
+use crate::growing;
+use crate::value::{Serialized, ValueError};
+
+const SPEC: &str = "dask._task_spec";
+
+/// Names that were written before are taken from the memo of the pickle.
+#[derive(Default)]
+struct Names<'n>(HashMap<(&'n str, &'n str), u32>);
+
+impl<'n> Names<'n> {
+    fn write(&mut self, writer: &mut Writer<'_, '_>, module: &'n str, name: &'n str) {
+        match self.0.get(&(module, name)) {
+            Some(index) => {
+                writer.get(*index);
+            }
+            None => {
+                let index = writer.global(module, name).memoize();
+                self.0.insert((module, name), index);
+            }
+        }
+    }
+}
+
+impl Graph {
+    /// The expression that `update-graph` has.
+    ///
+    /// # Errors
+    ///
+    /// If a value among the arguments is [`Serialized`] and cannot be opened:
+    /// scatter it, and use its key.
+    pub fn to_expression(&self) -> Result<Serialized, ValueError> {
+        let token = crate::identifier();
+        let pickle = growing::pickle(Options::default(), |writer| {
+            let mut names = Names::default();
+            // `Expr._reconstruct` of an expression takes its name as an argument;
+            // without, the scheduler would compute one of the whole graph.
+            writer
+                .reduce()
+                .global("dask._expr", "Expr._reconstruct")
+                .tuple(4);
+            writer.global("dask._expr", "LLGExpr");
+            writer.dict(self.tasks.len());
+            for task in &self.tasks {
+                task.key.pickle(writer);
+                task.write(writer, &mut names)?;
+            }
+            writer.str(&token).dict(0);
+            Ok::<(), ValueError>(())
+        })?;
+        Ok(Serialized::of_written_pickle(&pickle.into()))
+    }
+}
+
+impl Task {
+    /// What `compute-task` has as `run_spec`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Graph::to_expression`].
+    pub fn to_run_spec(&self) -> Result<Serialized, ValueError> {
+        let pickle = growing::pickle(Options::default(), |writer| {
+            self.write(writer, &mut Names::default())
+        })?;
+        Ok(Serialized::pickled(&Bytes::from(pickle)))
+    }
+
+    fn write<'n>(
+        &'n self,
+        writer: &mut Writer<'_, '_>,
+        names: &mut Names<'n>,
+    ) -> Result<(), ValueError> {
+        match &self.work {
+            Work::Call {
+                function,
+                arguments,
+                keywords,
+            } if keywords.is_empty() => {
+                writer.reduce();
+                names.write(writer, SPEC, "Task");
+                writer.tuple(arguments.len().saturating_add(2));
+                self.key.pickle(writer);
+                write_function(function, writer, names)?;
+                arguments
+                    .iter()
+                    .try_for_each(|argument| argument.write(writer, names))
+            }
+            // A call by REDUCE has no arguments by name.
+            Work::Call {
+                function,
+                arguments,
+                keywords,
+            } => {
+                writer.reduce();
+                names.write(writer, SPEC, "Task");
+                writer.tuple(5);
+                self.key.pickle(writer);
+                names.write(writer, "dask.utils", "apply");
+                write_function(function, writer, names)?;
+                write_items("List", arguments, writer, names)?;
+                writer.reduce();
+                names.write(writer, SPEC, "Dict");
+                writer.tuple(1).dict(keywords.len());
+                keywords.iter().try_for_each(|(name, argument)| {
+                    writer.str(name);
+                    argument.write(writer, names)
+                })
+            }
+            Work::Is(Argument::Result(target)) => {
+                writer.reduce();
+                names.write(writer, SPEC, "Alias");
+                writer.tuple(2);
+                self.key.pickle(writer);
+                target.pickle(writer);
+                Ok(())
+            }
+            Work::Is(value) => {
+                writer.reduce();
+                names.write(writer, SPEC, "DataNode");
+                writer.tuple(2);
+                self.key.pickle(writer);
+                value.write(writer, names)
+            }
+        }
+    }
+}
+
+fn write_function<'n>(
+    function: &'n Function,
+    writer: &mut Writer<'_, '_>,
+    names: &mut Names<'n>,
+) -> Result<(), ValueError> {
+    match function {
+        Function::Python { module, name } => names.write(writer, module, name),
+        Function::Native(name) => {
+            writer.reduce();
+            names.write(writer, "operator", "methodcaller");
+            writer.tuple(1).str(&format!("native:{name}"));
+        }
+        Function::Partial {
+            function,
+            arguments,
+            keywords,
+        } => {
+            // partial(f) and its state: (f, arguments, keywords, None)
+            writer.build().reduce();
+            names.write(writer, "functools", "partial");
+            writer.tuple(1);
+            write_function(function, writer, names)?;
+            writer.tuple(4);
+            write_function(function, writer, names)?;
+            writer.tuple(arguments.len());
+            arguments
+                .iter()
+                .try_for_each(|argument| argument.write(writer, names))?;
+            writer.dict(keywords.len());
+            for (name, argument) in keywords {
+                writer.str(name);
+                argument.write(writer, names)?;
+            }
+            writer.none();
+        }
+        Function::Unknown(what) => return Err(ValueError::Unknown { what: what.clone() }),
+    }
+    Ok(())
+}
+
+fn write_items<'n>(
+    class: &'static str,
+    items: &'n [Argument],
+    writer: &mut Writer<'_, '_>,
+    names: &mut Names<'n>,
+) -> Result<(), ValueError> {
+    writer.reduce();
+    names.write(writer, SPEC, class);
+    writer.tuple(items.len());
+    items.iter().try_for_each(|item| item.write(writer, names))
+}
+
+impl Argument {
+    fn write<'n>(
+        &'n self,
+        writer: &mut Writer<'_, '_>,
+        names: &mut Names<'n>,
+    ) -> Result<(), ValueError> {
+        match self {
+            Self::Value(value) => value.pickle_in_band(writer),
+            Self::Result(key) => {
+                writer.reduce();
+                names.write(writer, SPEC, "TaskRef");
+                writer.tuple(1);
+                key.pickle(writer);
+                Ok(())
+            }
+            Self::List(items) => write_items("List", items, writer, names),
+            Self::Tuple(items) => write_items("Tuple", items, writer, names),
+            Self::Set(items) => write_items("Set", items, writer, names),
+            Self::Dict(entries) => {
+                writer.reduce();
+                names.write(writer, SPEC, "Dict");
+                writer.tuple(1).dict(entries.len());
+                entries.iter().try_for_each(|(key, value)| {
+                    key.write(writer, names)?;
+                    value.write(writer, names)
+                })
+            }
+            Self::Task(task) => task.write(writer, names),
+            Self::Unknown(what) => Err(ValueError::Unknown { what: what.clone() }),
+        }
+    }
+}

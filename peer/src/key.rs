@@ -1,0 +1,313 @@
+//! Keys: the names of results in a cluster.
+
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::str::FromStr;
+
+use bytes::Bytes;
+use daskwire::msgpack::{Malformed, Reader, Token, Writer};
+use daskwire::pickle;
+
+use crate::growing;
+
+/// How deep the parts of a key may be nested. Dask's own have two levels.
+const DEPTH: u32 = 16;
+
+/// The key of a task or a piece of data: a text, a number, bytes, or a list of
+/// such (in Python a tuple), as `"add-1"` or `("x", 0)`.
+///
+/// Keys are global in a cluster: whoever submits a task under a key that is
+/// there already gets the result that is there. Cloning one is cheap.
+///
+/// ```
+/// use daskwire_peer::Key;
+/// let key = Key::from("add-1");
+/// assert_eq!(key.as_str(), Some("add-1"));
+/// let block = Key::list([Key::from("x"), Key::from(0)]);
+/// assert_eq!(block.to_string(), "('x', 0)");
+/// assert_ne!(key, block);
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(Bytes);
+
+/// The empty text.
+impl Default for Key {
+    fn default() -> Self {
+        Self(Bytes::from_static(b"\xa0"))
+    }
+}
+
+impl Key {
+    /// A list of keys, as the blocks of collections have.
+    pub fn list(parts: impl IntoIterator<Item = Self>) -> Self {
+        let parts: Vec<Self> = parts.into_iter().collect();
+        Self::written(|writer| {
+            writer.array(u32::try_from(parts.len()).unwrap_or(u32::MAX));
+            for part in &parts {
+                writer.encoded(&part.0);
+            }
+        })
+    }
+
+    /// A key that nothing else has: `prefix`, a dash, and 128 random bits.
+    pub fn unique(prefix: &str) -> Self {
+        Self::from(format!("{prefix}-{}", crate::identifier()))
+    }
+
+    /// Reads one that is the next value of a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if it is none: a map, nil, or nested deeper than 16 levels.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let raw = reader.skip()?;
+        // Short texts are nearly all that there is.
+        if matches!(raw.first(), Some(0xa0..=0xbf | 0xd9)) {
+            return Ok(Self(Bytes::copy_from_slice(raw)));
+        }
+        let at = reader.position().wrapping_sub(raw.len());
+        canonical(raw).map_err(|error| Malformed {
+            at: at.wrapping_add(error.at),
+            ..error
+        })
+    }
+
+    /// The key as a MessagePack value.
+    pub fn as_msgpack(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        Reader::new(&self.0).str().ok().map(|text| text.to_str())
+    }
+
+    /// What the keys of a group have in common, for people: `add` of
+    /// `add-3f…`, `x` of `('x', 0)`.
+    pub fn prefix(&self) -> &str {
+        let mut reader = Reader::new(&self.0);
+        while let Ok(Token::Array(_)) = reader.peek() {
+            if reader.token().is_err() {
+                return "";
+            }
+        }
+        let text = reader.str().map_or("", |text| text.to_str());
+        match text.rsplit_once('-') {
+            Some((prefix, _)) if !prefix.is_empty() => prefix,
+            _ => text,
+        }
+    }
+
+    /// Writes it as Python has it: lists as tuples.
+    pub(crate) fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
+        let mut reader = Reader::new(&self.0);
+        while !reader.is_empty() {
+            match reader.token() {
+                Ok(Token::Array(count)) => writer.tuple(count as usize),
+                Ok(Token::Str(text)) => writer.str_bytes(text.as_bytes()),
+                Ok(Token::Bin(data)) => writer.bytes(data),
+                Ok(Token::UInt(value)) => writer.u64(value),
+                Ok(Token::Int(value)) => writer.i64(value),
+                Ok(Token::F64(value)) => writer.f64(value),
+                Ok(Token::Bool(value)) => writer.bool(value),
+                // Keys are made of the above.
+                _ => return,
+            };
+        }
+    }
+
+    fn written(write: impl Fn(&mut Writer<'_>)) -> Self {
+        let mut bytes = Vec::new();
+        growing::msgpack(&mut bytes, write);
+        Self(bytes.into())
+    }
+}
+
+/// The same key in the shortest form, which is what Dask writes, so that equal
+/// keys have equal bytes.
+fn canonical(raw: &[u8]) -> Result<Key, Malformed> {
+    let limits = daskwire::Limits {
+        depth: DEPTH,
+        ..daskwire::Limits::HOST
+    };
+    let mut check = Reader::with_limits(raw, &limits);
+    while !check.is_empty() {
+        let before = check.position();
+        match check.token()? {
+            Token::Map(_) | Token::Nil | Token::Ext(..) => {
+                return Err(Malformed {
+                    at: before,
+                    kind: daskwire::msgpack::MalformedKind::Unexpected {
+                        expected: daskwire::msgpack::Kind::Str,
+                        found: daskwire::msgpack::Kind::Map,
+                    },
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(Key::written(|writer| {
+        let mut reader = Reader::with_limits(raw, &limits);
+        while !reader.is_empty() {
+            match reader.token() {
+                Ok(Token::F32(value)) => writer.f64(value.into()),
+                Ok(token) => writer.token(token),
+                Err(_) => return,
+            };
+        }
+    }))
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::written(|writer| {
+            writer.str(text);
+        })
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
+    }
+}
+
+impl From<i64> for Key {
+    fn from(number: i64) -> Self {
+        Self::written(|writer| {
+            writer.i64(number);
+        })
+    }
+}
+
+impl From<f64> for Key {
+    fn from(number: f64) -> Self {
+        Self::written(|writer| {
+            writer.f64(number);
+        })
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(data: &[u8]) -> Self {
+        Self::written(|writer| {
+            writer.bin(data);
+        })
+    }
+}
+
+impl FromStr for Key {
+    type Err = core::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self::from(text))
+    }
+}
+
+/// As Python shows it; a text without quotes if it is all of the key.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(text) = self.as_str() {
+            return write!(f, "{}", text.escape_debug());
+        }
+        let mut reader = Reader::new(&self.0);
+        // How many are left of each list that is open, and how many it had.
+        let mut open: Vec<(u32, u32)> = Vec::new();
+        while let Ok(token) = reader.token() {
+            match token {
+                Token::Array(count) => {
+                    f.write_str("(")?;
+                    open.push((count, count));
+                    if count != 0 {
+                        continue;
+                    }
+                }
+                Token::Str(text) => {
+                    let text = String::from_utf8_lossy(text.as_bytes());
+                    write!(f, "'{}'", text.escape_debug())?;
+                }
+                Token::Bin(data) => write!(f, "b'{}'", data.escape_ascii())?,
+                Token::UInt(value) => write!(f, "{value}")?,
+                Token::Int(value) => write!(f, "{value}")?,
+                Token::F64(value) => write!(f, "{value:?}")?,
+                Token::Bool(value) => f.write_str(if value { "True" } else { "False" })?,
+                _ => f.write_str("?")?,
+            }
+            // A value is complete: so may be lists around it.
+            while let Some((left, count)) = open.last_mut() {
+                *left = left.saturating_sub(1);
+                if *left != 0 && *count != 0 {
+                    f.write_str(", ")?;
+                    break;
+                }
+                f.write_str(if *count == 1 { ",)" } else { ")" })?;
+                open.pop();
+            }
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shown_as_python_shows_them() {
+        let part = Key::list([Key::from("x"), Key::from(0)]);
+        assert_eq!(part.to_string(), "('x', 0)");
+        let nested = Key::list([
+            part.clone(),
+            Key::list([]),
+            Key::from(-3),
+            Key::list([part]),
+        ]);
+        assert_eq!(nested.to_string(), "(('x', 0), (), -3, (('x', 0),))");
+        assert_eq!(Key::from("a'b").to_string(), "a\\'b");
+    }
+
+    #[test]
+    fn equal_keys_have_equal_bytes_however_they_were_written() {
+        let long = [0xda, 0, 1, b'x'];
+        let read = Key::read(&mut Reader::new(&long)).expect("a key");
+        assert_eq!(read, Key::from("x"));
+        let wide = [0xdc, 0, 2, 0xa1, b'x', 0xcd, 0, 0];
+        let read = Key::read(&mut Reader::new(&wide)).expect("a key");
+        assert_eq!(read, Key::list([Key::from("x"), Key::from(0)]));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for bad in [&b"\xc0"[..], b"\x80", b"\x91\xc0", b"\xd9", &[0x91; 40]] {
+            Key::read(&mut Reader::new(bad)).expect_err("it is none");
+        }
+    }
+
+    #[test]
+    fn prefixes_leave_out_what_is_different() {
+        assert_eq!(Key::from("add-12ab").prefix(), "add");
+        assert_eq!(Key::from("add").prefix(), "add");
+        assert_eq!(Key::list([Key::from("x-1"), Key::from(0)]).prefix(), "x");
+    }
+}

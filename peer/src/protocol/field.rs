@@ -1,0 +1,444 @@
+//! Kinds of fields, and how messages are made of them.
+
+use core::ops::{Deref, DerefMut};
+
+use bytes::Bytes;
+use daskwire::message::{BuildError, MessageBuilder};
+use daskwire::msgpack::Token;
+
+use super::{ProtocolError, Source};
+use crate::Key;
+use crate::value::{Serialized, Value};
+
+/// A value that is a field of a message.
+pub(crate) trait Field: Sized {
+    /// What the field is when the message does not have it; an error otherwise.
+    const ABSENT: Option<fn() -> Self> = None;
+
+    /// Reads it as the next value of a body.
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError>;
+
+    /// Whether it is left out of the message.
+    fn is_left_out(&self) -> bool {
+        false
+    }
+
+    /// Writes it as the next value of a body.
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
+}
+
+/// A field that every message has, and that may be nil.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nullable<T>(pub Option<T>);
+
+/// Keys: a list, or what Dask sends as a set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys(pub Vec<Key>);
+
+/// A map, in its order.
+pub(crate) type Map<K, V> = Vec<(K, V)>;
+
+impl<K: Into<Key>> FromIterator<K> for Keys {
+    fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> Self {
+        Self(keys.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Deref for Keys {
+    type Target = Vec<Key>;
+
+    fn deref(&self) -> &Vec<Key> {
+        &self.0
+    }
+}
+
+impl DerefMut for Keys {
+    fn deref_mut(&mut self) -> &mut Vec<Key> {
+        &mut self.0
+    }
+}
+
+impl IntoIterator for Keys {
+    type Item = Key;
+    type IntoIter = std::vec::IntoIter<Key>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Keys {
+    type Item = &'a Key;
+    type IntoIter = core::slice::Iter<'a, Key>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl Field for Keys {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        source.is_set()?;
+        Vec::read(source).map(Self)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.0.write(to)
+    }
+}
+
+macro_rules! plain {
+    ($($type:ty, $method:ident, |$this:ident| $write:expr;)*) => {$(
+        impl Field for $type {
+            fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+                Ok(source.reader.$method()?)
+            }
+
+            fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+                let $this = self;
+                to.body().$method($write);
+                Ok(())
+            }
+        }
+    )*};
+}
+
+plain! {
+    bool, bool, |this| *this;
+    u64, u64, |this| *this;
+    i64, i64, |this| *this;
+    f64, f64, |this| *this;
+}
+
+impl Field for String {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Ok(source.reader.str()?.to_str().to_owned())
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().str(self);
+        Ok(())
+    }
+}
+
+impl Field for Bytes {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        source.bytes()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().bin(self);
+        Ok(())
+    }
+}
+
+impl Field for Key {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Ok(Self::read(&mut source.reader)?)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().encoded(self.as_msgpack());
+        Ok(())
+    }
+}
+
+impl Field for Value {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Self::read(source)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.write(to)
+    }
+}
+
+impl Field for Serialized {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        match source.payload()? {
+            Some(serialized) => Ok(serialized),
+            // Dask takes a plain value wherever it takes a payload.
+            None => {
+                let value = Value::read(source)?;
+                Self::of(&value).map_err(|_| source.unexpected("a value"))
+            }
+        }
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.write(to)
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    const ABSENT: Option<fn() -> Self> = Some(|| None);
+
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        if source.reader.take_nil() {
+            return Ok(None);
+        }
+        T::read(source).map(Some)
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.is_none()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Some(value) => value.write(to),
+            None => {
+                to.body().nil();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<T: Field> Field for Nullable<T> {
+    const ABSENT: Option<fn() -> Self> = Some(|| Self(None));
+
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Option::read(source).map(Self)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.0.write(to)
+    }
+}
+
+/// How much room is made at once for what a message announces; more comes as
+/// items are there.
+const AT_ONCE: u32 = 1 << 12;
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+impl<T: Field> Field for Vec<T> {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let count = source.reader.array()?;
+        let mut items = Self::with_capacity(count.min(AT_ONCE) as usize);
+        for _ in 0..count {
+            items.push(T::read(source)?);
+        }
+        Ok(items)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().array(count(self.len()));
+        self.iter().try_for_each(|item| item.write(to))
+    }
+}
+
+impl<K: Field, V: Field> Field for Map<K, V> {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let count = source.reader.map()?;
+        let mut entries = Self::with_capacity(count.min(AT_ONCE) as usize);
+        for _ in 0..count {
+            let key = K::read(source)?;
+            entries.push((key, V::read(source)?));
+        }
+        Ok(entries)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().map(count(self.len()));
+        self.iter().try_for_each(|(key, value)| {
+            key.write(to)?;
+            value.write(to)
+        })
+    }
+}
+
+/// Reads a field that is not known, and keeps it.
+pub(super) fn keep(
+    source: &mut Source<'_>,
+    extra: &mut Map<Value, Value>,
+) -> Result<(), ProtocolError> {
+    let key = Value::read(source)?;
+    extra.push((key, Value::read(source)?));
+    Ok(())
+}
+
+/// The `op` of the map that is the next value; that of another value is empty.
+pub(super) fn op_of(source: &Source<'_>) -> String {
+    let mut ahead = source.reader.clone();
+    match (ahead.find("op"), ahead.peek()) {
+        (Ok(true), Ok(Token::Str(op))) => String::from_utf8_lossy(op.as_bytes()).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Structs that are maps in messages: `name: type = "name on the wire"`.
+///
+/// Each gets a field `extra` for what is not known. Those with an op write it
+/// as their first entry.
+macro_rules! maps {
+    ($(
+        $(#[$meta:meta])*
+        $name:ident $(= $op:literal)? {
+            $($(#[$field_meta:meta])* $field:ident: $type:ty = $wire:literal,)*
+        }
+    )*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            /// Fields that are not known here, as they came.
+            pub extra: Vec<(crate::Value, crate::Value)>,
+        }
+
+        impl crate::protocol::Field for $name {
+            fn read(
+                source: &mut crate::protocol::Source<'_>,
+            ) -> Result<Self, crate::protocol::ProtocolError> {
+                #[allow(unused_imports)]
+                use crate::protocol::Field as _;
+                const MESSAGE: &str =
+                    crate::protocol::field::first(&[$($op,)? stringify!($name)]);
+                $(let mut $field: Option<$type> = None;)*
+                let mut extra = Vec::new();
+                let count = source.reader.map()?;
+                for _ in 0..count {
+                    let mut ahead = source.reader.clone();
+                    let Ok(key) = ahead.raw_str() else {
+                        crate::protocol::field::keep(source, &mut extra)?;
+                        continue;
+                    };
+                    $(if key == $wire {
+                        source.reader = ahead;
+                        $field = Some(crate::protocol::Field::read(source)?);
+                        continue;
+                    })*
+                    $(if key == "op" {
+                        source.reader = ahead;
+                        let op = source.reader.skip()?;
+                        debug_assert!(op.ends_with($op.as_bytes()));
+                        continue;
+                    })?
+                    crate::protocol::field::keep(source, &mut extra)?;
+                }
+                Ok(Self {
+                    $($field: match ($field, <$type as crate::protocol::Field>::ABSENT) {
+                        (Some(value), _) => value,
+                        (None, Some(absent)) => absent(),
+                        (None, None) => {
+                            return Err(crate::protocol::ProtocolError::Missing {
+                                message: MESSAGE,
+                                field: $wire,
+                            });
+                        }
+                    },)*
+                    extra,
+                })
+            }
+
+            fn write<'a>(
+                &'a self,
+                to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+            ) -> Result<(), daskwire::message::BuildError> {
+                #[allow(unused_imports)]
+                use crate::protocol::Field as _;
+                #[allow(unused_mut)]
+                let mut count = self.extra.len();
+                $(count += usize::from(!$op.is_empty());)?
+                $(count += usize::from(!self.$field.is_left_out());)*
+                to.body().map(u32::try_from(count).unwrap_or(u32::MAX));
+                $(to.body().str("op").str($op);)?
+                $(if !self.$field.is_left_out() {
+                    to.body().str($wire);
+                    self.$field.write(to)?;
+                })*
+                for (key, value) in &self.extra {
+                    key.write(to)?;
+                    value.write(to)?;
+                }
+                Ok(())
+            }
+        }
+    )*};
+}
+
+/// An enum over messages that are told apart by their op.
+macro_rules! ops {
+    ($(#[$meta:meta])* $name:ident { $($variant:ident = $op:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum $name {
+            $(
+                #[doc = concat!("`", $op, "`.")]
+                $variant($variant),
+            )*
+            /// Anything else.
+            Unknown(crate::protocol::Unknown),
+        }
+
+        impl $name {
+            /// The op of the message, as it is on the wire.
+            pub fn op(&self) -> &str {
+                match self {
+                    $(Self::$variant(_) => $op,)*
+                    Self::Unknown(unknown) => &unknown.op,
+                }
+            }
+        }
+
+        $(impl From<$variant> for $name {
+            fn from(message: $variant) -> Self {
+                Self::$variant(message)
+            }
+        })*
+
+        impl crate::protocol::Field for $name {
+            fn read(
+                source: &mut crate::protocol::Source<'_>,
+            ) -> Result<Self, crate::protocol::ProtocolError> {
+                let op = crate::protocol::field::op_of(source);
+                Ok(match op.as_str() {
+                    $($op => Self::$variant(crate::protocol::Field::read(source)?),)*
+                    _ => Self::Unknown(crate::protocol::Field::read(source)?),
+                })
+            }
+
+            fn write<'a>(
+                &'a self,
+                to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+            ) -> Result<(), daskwire::message::BuildError> {
+                match self {
+                    $(Self::$variant(message) => message.write(to),)*
+                    Self::Unknown(unknown) => unknown.write(to),
+                }
+            }
+        }
+    };
+}
+
+pub(super) use {maps, ops};
+
+/// The name of a message: its op, or what it is called here.
+pub(super) const fn first(names: &[&'static str]) -> &'static str {
+    names[0]
+}
+
+impl Field for super::Unknown {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let op = op_of(source);
+        let mut extra = match Value::read(source)? {
+            Value::Dict(entries) => entries,
+            other => vec![(Value::from("value"), other)],
+        };
+        extra.retain(|(key, _)| key.as_str() != Some("op"));
+        Ok(Self { op, extra })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().map(count(self.extra.len() + 1));
+        to.body().str("op").str(&self.op);
+        self.extra.iter().try_for_each(|(key, value)| {
+            key.write(to)?;
+            value.write(to)
+        })
+    }
+}

@@ -1,0 +1,80 @@
+use super::*;
+use crate::Key;
+use crate::growing::{Encode, Room};
+
+struct Whole<T>(T);
+
+impl<T: Field> Encode for Whole<T> {
+    fn encode<'a>(
+        &'a self,
+        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+    ) -> Result<(), daskwire::message::BuildError> {
+        self.0.write(to)
+    }
+}
+
+fn frames<T: Field>(message: T) -> Vec<Bytes> {
+    Room::new()
+        .with_frames(&Whole(message), |frames| {
+            frames
+                .iter()
+                .map(|frame| Bytes::copy_from_slice(frame))
+                .collect()
+        })
+        .expect("it is written")
+}
+
+fn round_trip<T: Field + Clone + PartialEq + core::fmt::Debug>(message: &T) {
+    let frames = frames(message.clone());
+    let read = Opener::default()
+        .read(&frames, T::read)
+        .expect("it is read");
+    assert_eq!(&read, message);
+}
+
+#[test]
+fn messages_come_back_with_payloads_and_fields_that_nobody_knows() {
+    let data = Serialized::of(&Value::from("data")).expect("a plain value");
+    round_trip(&vec![
+        FromClient::from(UpdateGraph {
+            expr_ser: data.clone(),
+            keys: ["a", "b"].into_iter().collect(),
+            annotations: Some(Value::dict([("retries", 3)])),
+            extra: vec![(Value::from("code"), Value::Serialized(data.clone()))],
+            ..UpdateGraph::default()
+        }),
+        FromClient::from(HeartbeatClient::default()),
+        FromClient::Unknown(Unknown {
+            op: "publish_flush_batched_send".into(),
+            extra: vec![(Value::from("x"), Value::Serialized(data.clone()))],
+        }),
+    ]);
+    round_trip(&Request::from(Scatter {
+        data: vec![(Key::list([Key::from("x"), Key::from(0)]), data)],
+        client: "me".into(),
+        ..Scatter::default()
+    }));
+}
+
+#[test]
+fn keys_may_be_a_set_as_workers_of_python_send_them() {
+    let set = b"\x82\xa2op\xa8get_data\xa4keys\x82\xa7__Set__\xc3\xa7as-list\x91\xa1x";
+    let set = [Bytes::from_static(set)];
+    let read = Opener::default().read(&set, Request::read);
+    let Ok(Request::GetData(request)) = read else {
+        panic!("{read:?}")
+    };
+    assert_eq!(*request.keys, [Key::from("x")]);
+}
+
+#[test]
+fn a_missing_field_is_named() {
+    let message = [Bytes::from_static(b"\x81\xa2op\xadkey-in-memory")];
+    let error = Opener::default()
+        .read(&message, ToClient::read)
+        .expect_err("no key");
+    assert_eq!(
+        error.to_string(),
+        "the message key-in-memory has no field key"
+    );
+}

@@ -1,0 +1,133 @@
+//! Arrays that own their data.
+
+use bytes::Bytes;
+use daskwire::typed::{self, DType, Dimensions, Element, Order, TypedError, encode_into};
+
+/// An array of numpy with its data, which clones share.
+///
+/// ```
+/// use daskwire_peer::Array;
+/// let array = Array::from_slice(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// assert_eq!(array.shape(), [2, 3]);
+/// assert_eq!(array.to_vec::<f64>()?.iter().sum::<f64>(), 21.0);
+/// # Ok::<(), daskwire::typed::TypedError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    data: Bytes,
+    dtype: DType,
+    dimensions: Dimensions,
+    writeable: Option<bool>,
+    is_matrix: bool,
+}
+
+impl Array {
+    /// Elements in rows, the last dimension first, as numpy has them by default.
+    /// They are copied; [`Array::from_bytes`] copies nothing.
+    ///
+    /// # Errors
+    ///
+    /// If `elements` are not as many as `shape` says.
+    pub fn from_slice<E: Element>(shape: &[usize], elements: &[E]) -> Result<Self, TypedError> {
+        let dtype = E::dtype(typed::ByteOrder::Little);
+        let mut data = vec![0; elements.len().saturating_mul(dtype.item_len())];
+        encode_into(elements, &mut data)?;
+        Self::from_bytes(dtype, shape, Order::C, data.into())
+    }
+
+    /// Elements that lie one behind the other in `data`.
+    ///
+    /// # Errors
+    ///
+    /// If `data` is not as long as such elements.
+    pub fn from_bytes(
+        dtype: DType,
+        shape: &[usize],
+        order: Order,
+        data: Bytes,
+    ) -> Result<Self, TypedError> {
+        let dimensions = *typed::Array::new(dtype, shape, order, &data)?.dimensions();
+        Ok(Self {
+            data,
+            dtype,
+            dimensions,
+            writeable: Some(true),
+            is_matrix: false,
+        })
+    }
+
+    /// The array that `view` is, whose bytes lie in `data`.
+    pub(super) fn of_view(view: &typed::Array<'_>, data: &Bytes) -> Self {
+        Self {
+            data: data.slice_ref(view.bytes()),
+            dtype: view.dtype(),
+            dimensions: *view.dimensions(),
+            writeable: view.writeable(),
+            is_matrix: view.is_matrix(),
+        }
+    }
+
+    /// The same array, which Python may change or not.
+    #[must_use]
+    pub const fn with_writeable(mut self, writeable: bool) -> Self {
+        self.writeable = Some(writeable);
+        self
+    }
+
+    /// The array as the core has it: a view of the data.
+    ///
+    /// # Errors
+    ///
+    /// None: what was checked once stays right.
+    pub fn view(&self) -> Result<typed::Array<'_>, TypedError> {
+        let view = typed::Array::with_dimensions(self.dtype, self.dimensions, &self.data)?;
+        Ok(match self.writeable {
+            Some(writeable) => view.with_writeable(writeable),
+            None => view,
+        })
+    }
+
+    /// The type of the elements.
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// How many elements there are along each dimension.
+    pub fn shape(&self) -> &[usize] {
+        self.dimensions.shape()
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.dimensions.item_count().unwrap_or_default()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it may be changed; `None` if its sender did not say.
+    pub const fn writeable(&self) -> Option<bool> {
+        self.writeable
+    }
+
+    /// Whether it is a `numpy.matrix`.
+    pub const fn is_matrix(&self) -> bool {
+        self.is_matrix
+    }
+
+    /// Its bytes as they lie.
+    pub const fn bytes(&self) -> &Bytes {
+        &self.data
+    }
+
+    /// The elements in rows, the last dimension first.
+    ///
+    /// # Errors
+    ///
+    /// If the elements are of another type.
+    pub fn to_vec<E: Element>(&self) -> Result<Vec<E>, TypedError> {
+        Ok(self.view()?.elements::<E>()?.collect())
+    }
+}

@@ -1,0 +1,171 @@
+//! Values from and to types of Rust.
+
+use core::fmt;
+
+use bytes::Bytes;
+
+use super::{Array, Serialized, Value};
+
+/// A value is of another type than was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrongType {
+    /// What was asked for, as a type of Rust.
+    pub wanted: &'static str,
+    /// What there is, as a type of Python.
+    pub found: &'static str,
+}
+
+impl fmt::Display for WrongType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the value is a {}, which is no {}",
+            self.found, self.wanted
+        )
+    }
+}
+
+impl core::error::Error for WrongType {}
+
+impl From<()> for Value {
+    fn from((): ()) -> Self {
+        Self::None
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Str(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Str(text)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<f32> for Value {
+    fn from(value: f32) -> Self {
+        Self::Float(value.into())
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(data: Bytes) -> Self {
+        Self::Bytes(data)
+    }
+}
+
+/// `bytes`.
+impl From<Vec<u8>> for Value {
+    fn from(data: Vec<u8>) -> Self {
+        Self::Bytes(data.into())
+    }
+}
+
+/// `bytes`.
+impl From<&[u8]> for Value {
+    fn from(data: &[u8]) -> Self {
+        Self::Bytes(Bytes::copy_from_slice(data))
+    }
+}
+
+impl From<Array> for Value {
+    fn from(array: Array) -> Self {
+        Self::Array(array)
+    }
+}
+
+impl From<Serialized> for Value {
+    fn from(serialized: Serialized) -> Self {
+        Self::Serialized(serialized)
+    }
+}
+
+impl From<Vec<Self>> for Value {
+    fn from(items: Vec<Self>) -> Self {
+        Self::List(items)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::None, Into::into)
+    }
+}
+
+macro_rules! integers {
+    ($($type:ty)*) => {$(
+        impl From<$type> for Value {
+            fn from(value: $type) -> Self {
+                // Every one of these types fits.
+                Self::Int(value as i128)
+            }
+        }
+
+        impl TryFrom<Value> for $type {
+            type Error = WrongType;
+
+            fn try_from(value: Value) -> Result<Self, WrongType> {
+                let number = match value {
+                    Value::Int(number) => Self::try_from(number).ok(),
+                    Value::Bool(flag) => Some(Self::from(flag)),
+                    _ => None,
+                };
+                number.ok_or_else(|| wrong(stringify!($type), &value))
+            }
+        }
+    )*};
+}
+
+integers! { i8 i16 i32 i64 i128 isize u8 u16 u32 u64 usize }
+
+fn wrong(wanted: &'static str, value: &Value) -> WrongType {
+    WrongType {
+        wanted,
+        found: value.type_name(),
+    }
+}
+
+macro_rules! others {
+    ($($type:ty, $($pattern:pat => $result:expr),+;)*) => {$(
+        impl TryFrom<Value> for $type {
+            type Error = WrongType;
+
+            fn try_from(value: Value) -> Result<Self, WrongType> {
+                match value {
+                    $($pattern => Ok($result),)+
+                    other => Err(wrong(stringify!($type), &other)),
+                }
+            }
+        }
+    )*};
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
+const fn float(value: i128) -> f64 {
+    value as f64
+}
+
+others! {
+    bool, Value::Bool(value) => value;
+    f64, Value::Float(value) => value, Value::Int(value) => float(value);
+    String, Value::Str(text) => text;
+    Bytes, Value::Bytes(data) => data, Value::ByteArray(data) => data;
+    Array, Value::Array(array) => array;
+    Vec<Value>, Value::List(items) => items, Value::Tuple(items) => items;
+    (), Value::None => ();
+}

@@ -1,0 +1,111 @@
+//! Values as parts of a body, which MessagePack holds.
+
+use daskwire::message::{BuildError, MessageBuilder};
+use daskwire::msgpack::{Token, Writer};
+
+use super::{DEPTH, Value};
+use crate::protocol::{ProtocolError, Source};
+
+impl Value {
+    /// Reads the next value of a body, payloads unopened.
+    pub(crate) fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Self::read_within(source, DEPTH)
+    }
+
+    fn read_within(source: &mut Source<'_>, depth: usize) -> Result<Self, ProtocolError> {
+        let depth = depth.checked_sub(1).ok_or(ProtocolError::TooDeep)?;
+        Ok(match source.reader.peek()? {
+            Token::Nil => {
+                source.reader.nil()?;
+                Self::None
+            }
+            Token::Bool(_) => Self::Bool(source.reader.bool()?),
+            Token::UInt(value) => {
+                source.reader.token()?;
+                Self::Int(value.into())
+            }
+            Token::Int(value) => {
+                source.reader.token()?;
+                Self::Int(value.into())
+            }
+            Token::F32(_) | Token::F64(_) => Self::Float(source.reader.f64()?),
+            Token::Str(_) => Self::Str(source.reader.str()?.to_str().to_owned()),
+            Token::Bin(_) => Self::Bytes(source.bytes()?),
+            Token::Ext(..) => return Err(source.unexpected("a value")),
+            Token::Array(_) => {
+                let count = source.reader.array()?;
+                // The reader has checked that so many could be there.
+                let mut items = Vec::with_capacity(count.min(1 << 16) as usize);
+                for _ in 0..count {
+                    items.push(Self::read_within(source, depth)?);
+                }
+                Self::List(items)
+            }
+            Token::Map(_) => {
+                if let Some(serialized) = source.payload()? {
+                    return Ok(Self::Serialized(serialized));
+                }
+                if source.is_set()? {
+                    let Self::List(items) = Self::read_within(source, depth)? else {
+                        return Err(source.unexpected("the items of a set"));
+                    };
+                    return Ok(Self::Set(items));
+                }
+                let count = source.reader.map()?;
+                let mut entries = Vec::with_capacity(count.min(1 << 16) as usize);
+                for _ in 0..count {
+                    let key = Self::read_within(source, depth)?;
+                    entries.push((key, Self::read_within(source, depth)?));
+                }
+                Self::Dict(entries)
+            }
+        })
+    }
+
+    /// Writes it into a body: lists and tuples as arrays, and what MessagePack
+    /// does not have, as numbers beyond 64 bits, as a text of it.
+    pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        match self {
+            Self::Serialized(serialized) => serialized.write(to)?,
+            Self::List(items) | Self::Tuple(items) => {
+                to.body().array(count(items.len()));
+                for item in items {
+                    item.write(to)?;
+                }
+            }
+            Self::Set(items) | Self::FrozenSet(items) => {
+                to.body().map(2).str("__Set__").bool(true);
+                to.body().str("as-list").array(count(items.len()));
+                for item in items {
+                    item.write(to)?;
+                }
+            }
+            Self::Dict(entries) => {
+                to.body().map(count(entries.len()));
+                for (key, value) in entries {
+                    key.write(to)?;
+                    value.write(to)?;
+                }
+            }
+            plain => plain.write_plain(to.body()),
+        }
+        Ok(())
+    }
+
+    fn write_plain(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::None => writer.nil(),
+            Self::Bool(value) => writer.bool(*value),
+            Self::Int(value) => match (u64::try_from(*value), i64::try_from(*value)) {
+                (Ok(value), _) => writer.u64(value),
+                (_, Ok(value)) => writer.i64(value),
+                _ => writer.str(&value.to_string()),
+            },
+            Self::Float(value) => writer.f64(*value),
+            Self::Str(text) => writer.str(text),
+            Self::Bytes(data) | Self::ByteArray(data) => writer.bin(data),
+            other => writer.str(&other.to_string()),
+        };
+    }
+}

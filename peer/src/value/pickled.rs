@@ -1,0 +1,382 @@
+//! Values as pickles, and back, by meaning alone: names stand for what is listed
+//! here, and everything else is [`ValueError::Unknown`].
+
+use core::cell::Cell;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use daskwire::pickle::tree::known::{self, Known, Native, native};
+use daskwire::pickle::tree::{self, Int, Node, Registry, Tree};
+use daskwire::pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
+use daskwire::typed::{self, DType, NumpyModules, Order, pickle_array};
+
+use super::{Array, DEPTH, Value, ValueError};
+use crate::growing;
+
+/// The pickle of a value, and the arrays whose data is beside it.
+///
+/// # Errors
+///
+/// [`ValueError::Unknown`] if something in it cannot be opened, and so not be
+/// part of another pickle.
+pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
+    let mut beside = Vec::new();
+    let pickle = growing::pickle(Options::default(), |writer| {
+        beside.clear();
+        value.pickle(writer, &mut beside)
+    })?;
+    Ok((pickle, beside))
+}
+
+/// The data of an array as what goes beside a pickle.
+pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
+    let mutability = match array.writeable() {
+        Some(false) => Mutability::ReadOnly,
+        _ => Mutability::Writable,
+    };
+    PickleBuffer::new(array.bytes(), mutability)
+}
+
+impl Value {
+    /// Writes it as the next value of a pickle. Data of arrays goes into
+    /// `beside`, in this order, where that is possible.
+    pub(crate) fn pickle<'a>(
+        &'a self,
+        writer: &mut Writer<'_, '_>,
+        beside: &mut Vec<&'a Array>,
+    ) -> Result<(), ValueError> {
+        match self {
+            Self::List(items) => {
+                writer.list(items.len());
+                return items
+                    .iter()
+                    .try_for_each(|item| item.pickle(writer, beside));
+            }
+            Self::Tuple(items) => {
+                writer.tuple(items.len());
+                return items
+                    .iter()
+                    .try_for_each(|item| item.pickle(writer, beside));
+            }
+            Self::Set(items) => {
+                writer.set(items.len());
+                return items
+                    .iter()
+                    .try_for_each(|item| item.pickle(writer, beside));
+            }
+            Self::FrozenSet(items) => {
+                writer.frozenset(items.len());
+                return items
+                    .iter()
+                    .try_for_each(|item| item.pickle(writer, beside));
+            }
+            Self::Dict(entries) => {
+                writer.dict(entries.len());
+                return entries.iter().try_for_each(|(key, value)| {
+                    key.pickle(writer, beside)?;
+                    value.pickle(writer, beside)
+                });
+            }
+            Self::Array(array) if is_contiguous(array) => {
+                let view = array.view()?;
+                let modules = NumpyModules::default();
+                pickle_array(writer, &view, modules, |_| Placement::OutOfBand)?;
+                beside.push(array);
+            }
+            Self::Array(array) => {
+                let copy = contiguous(array)?;
+                let modules = NumpyModules::default();
+                pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
+            }
+            // A pickle cannot hold the frames of another payload, but its value.
+            Self::Serialized(serialized) => return serialized.open()?.pickle_in_band(writer),
+            plain => plain.pickle_plain(writer),
+        }
+        Ok(())
+    }
+
+    /// The same with all data in the pickle.
+    pub(crate) fn pickle_in_band(&self, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
+        let many = |writer: &mut Writer<'_, '_>, items: &[Self]| {
+            items
+                .iter()
+                .try_for_each(|item| item.pickle_in_band(writer))
+        };
+        match self {
+            Self::List(items) => many(writer.list(items.len()), items),
+            Self::Tuple(items) => many(writer.tuple(items.len()), items),
+            Self::Set(items) => many(writer.set(items.len()), items),
+            Self::FrozenSet(items) => many(writer.frozenset(items.len()), items),
+            Self::Dict(entries) => {
+                writer.dict(entries.len());
+                entries.iter().try_for_each(|(key, value)| {
+                    key.pickle_in_band(writer)?;
+                    value.pickle_in_band(writer)
+                })
+            }
+            Self::Array(array) => {
+                let copy = contiguous(array)?;
+                let modules = NumpyModules::default();
+                Ok(pickle_array(writer, &copy.view()?, modules, |_| {
+                    Placement::InBand
+                })?)
+            }
+            Self::Serialized(serialized) => serialized.open()?.pickle_in_band(writer),
+            plain => {
+                plain.pickle_plain(writer);
+                Ok(())
+            }
+        }
+    }
+
+    fn pickle_plain(&self, writer: &mut Writer<'_, '_>) {
+        match self {
+            Self::Bool(value) => writer.bool(*value),
+            Self::Int(value) => writer.i128(*value),
+            Self::LargeInt(data) => writer.int_bytes(data),
+            Self::Float(value) => writer.f64(*value),
+            Self::Complex(real, imaginary) => {
+                writer.reduce().global("builtins", "complex").tuple(2);
+                writer.f64(*real).f64(*imaginary)
+            }
+            Self::Str(text) => writer.str(text),
+            Self::Bytes(data) => writer.bytes(data),
+            Self::ByteArray(data) => writer.bytearray(data),
+            _ => writer.none(),
+        };
+    }
+}
+
+fn is_contiguous(array: &Array) -> bool {
+    array
+        .view()
+        .is_ok_and(|view| view.order().is_some() && !view.is_broadcast())
+}
+
+/// The array with its elements in rows.
+fn contiguous(array: &Array) -> Result<Array, ValueError> {
+    if is_contiguous(array) {
+        return Ok(array.clone());
+    }
+    let data: Vec<u8> = array.view()?.items().flatten().copied().collect();
+    let data = Bytes::from(data);
+    Ok(Array::from_bytes(
+        array.dtype(),
+        array.shape(),
+        Order::C,
+        data,
+    )?)
+}
+
+/// The names whose meaning is known here.
+fn names() -> &'static Registry<Known> {
+    static NAMES: OnceLock<Registry<Known>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let mut registry = Registry::new();
+        registry.allow_all(known::BUILTINS).allow_all(known::NUMPY);
+        registry
+    })
+}
+
+/// The value of a pickle, with data of arrays where it lies.
+pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
+    let tree = Tree::with_buffers(pickle, buffers)?;
+    let reading = Reading::new(&tree, pickle, buffers);
+    reading.value(tree.root(), DEPTH)
+}
+
+/// Making values of the nodes of a tree.
+pub(crate) struct Reading<'b> {
+    names: &'static Registry<Known>,
+    pickle: &'b Bytes,
+    buffers: &'b [Bytes],
+    /// How many values may still be made: a few bytes of pickle can share a
+    /// value so often that no memory holds it.
+    budget: Cell<usize>,
+}
+
+impl<'b> Reading<'b> {
+    pub(crate) fn new(tree: &Tree<'_>, pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
+        Self {
+            names: names(),
+            pickle,
+            buffers,
+            budget: Cell::new(tree.value_count().saturating_mul(4).saturating_add(1 << 10)),
+        }
+    }
+
+    /// The value of a node.
+    pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
+        let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
+        let left = self
+            .budget
+            .get()
+            .checked_sub(1)
+            .ok_or(ValueError::TooLarge)?;
+        self.budget.set(left);
+        let many = |items: tree::Items<'_, '_>| {
+            items
+                .map(|item| self.value(item, depth))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok(match node.value() {
+            tree::Value::None => Value::None,
+            tree::Value::Bool(value) => Value::Bool(value),
+            tree::Value::Int(value) => integer(value),
+            tree::Value::Float(value) => Value::Float(value),
+            tree::Value::Str(text) => match text.to_str() {
+                Some(text) => Value::Str(text.into_owned()),
+                None => return Err(unknown("a text with half a surrogate pair")),
+            },
+            tree::Value::ByteString(text) => Value::Bytes(text.to_bytes().into_owned().into()),
+            tree::Value::Bytes(data) => Value::Bytes(self.bytes(data)),
+            tree::Value::ByteArray { data, .. } => Value::ByteArray(self.bytes(data)),
+            tree::Value::Buffer {
+                data,
+                read_only: true,
+                ..
+            } => Value::Bytes(self.bytes(data)),
+            tree::Value::Buffer { data, .. } => Value::ByteArray(self.bytes(data)),
+            tree::Value::Tuple(items) => Value::Tuple(many(items)?),
+            tree::Value::List(items) => Value::List(many(items)?),
+            tree::Value::Set(items) => Value::Set(many(items)?),
+            tree::Value::FrozenSet(items) => Value::FrozenSet(many(items)?),
+            tree::Value::Dict(entries) => {
+                let pairs = entries
+                    .map(|(key, value)| Ok((self.value(key, depth)?, self.value(value, depth)?)));
+                Value::Dict(pairs.collect::<Result<_, ValueError>>()?)
+            }
+            _ => self.object(node, &many)?,
+        })
+    }
+
+    fn object<'t, 'p>(
+        &self,
+        node: Node<'t, 'p>,
+        many: &dyn Fn(tree::Items<'_, '_>) -> Result<Vec<Value>, ValueError>,
+    ) -> Result<Value, ValueError> {
+        let Ok(native) = native(self.names, node) else {
+            return Err(unknown(&describe(node)));
+        };
+        Ok(match native {
+            Native::Complex { real, imaginary } => Value::Complex(real, imaginary),
+            Native::Set(items) => Value::Set(many(items)?),
+            Native::FrozenSet(items) => Value::FrozenSet(many(items)?),
+            Native::ByteArray(data) => Value::ByteArray(self.bytes(&data)),
+            Native::Bytes(data) => Value::Bytes(self.bytes(&data)),
+            Native::Array(array) => Value::Array(self.array(&array)?),
+            Native::Scalar(dtype, data) => self.scalar(dtype, &data)?,
+            _ => return Err(unknown(&describe(node))),
+        })
+    }
+
+    /// Bytes that lie in the pickle or beside it without a copy, others copied.
+    fn bytes(&self, data: &[u8]) -> Bytes {
+        let sources = core::iter::once(self.pickle).chain(self.buffers);
+        let range = data.as_ptr_range();
+        for source in sources {
+            let all = source.as_ptr_range();
+            if all.start <= range.start && range.end <= all.end {
+                return source.slice_ref(data);
+            }
+        }
+        Bytes::copy_from_slice(data)
+    }
+}
+
+fn integer(value: Int<'_>) -> Value {
+    match value.to_i128() {
+        Some(value) => Value::Int(value),
+        None => match value {
+            Int::Big(value) => Value::LargeInt(Bytes::copy_from_slice(value.as_bytes())),
+            // More digits than any number that Dask writes.
+            other => Value::Str(format!("{other:?}")),
+        },
+    }
+}
+
+fn unknown(what: &str) -> ValueError {
+    ValueError::Unknown {
+        what: what.to_owned(),
+    }
+}
+
+/// What an object is, for people: the first name that its pickle takes.
+pub(crate) fn describe(node: Node<'_, '_>) -> String {
+    const STEPS: usize = 64;
+    for event in node.walk(STEPS) {
+        let Ok(tree::Event::Enter(inner)) = event else {
+            continue;
+        };
+        if let Some(global) = inner.as_global() {
+            return global.to_string();
+        }
+    }
+    "an object".to_owned()
+}
+
+impl Reading<'_> {
+    fn array(&self, array: &known::Array<'_>) -> Result<Array, ValueError> {
+        let dtype = dtype(array.dtype)?;
+        let dimensions = typed::Dimensions::with_strides(&array.shape, &array.strides)
+            .map_err(|_| unknown("an array whose elements lie in unusual places"))?;
+        let data = self.bytes(&array.data);
+        let view = typed::Array::with_dimensions(dtype, dimensions, &data)?;
+        Ok(Array::of_view(
+            &view.with_writeable(!array.read_only),
+            &data,
+        ))
+    }
+
+    /// A number of numpy as a number, anything else as an array without
+    /// dimensions.
+    fn scalar(&self, of: known::DType<'_>, data: &[u8]) -> Result<Value, ValueError> {
+        let dtype = dtype(of)?;
+        let data = self.bytes(data);
+        let array = Array::from_bytes(dtype, &[], Order::C, data)?;
+        let view = array.view()?;
+        macro_rules! first {
+            ($type:ty) => {
+                view.elements::<$type>()?.next().unwrap_or_default()
+            };
+        }
+        Ok(match (dtype.kind(), dtype.item_len()) {
+            (typed::Kind::Bool, _) => Value::Bool(first!(bool)),
+            (typed::Kind::Int, 1) => Value::from(first!(i8)),
+            (typed::Kind::Int, 2) => Value::from(first!(i16)),
+            (typed::Kind::Int, 4) => Value::from(first!(i32)),
+            (typed::Kind::Int, 8) => Value::from(first!(i64)),
+            (typed::Kind::UInt, 1) => Value::from(first!(u8)),
+            (typed::Kind::UInt, 2) => Value::from(first!(u16)),
+            (typed::Kind::UInt, 4) => Value::from(first!(u32)),
+            (typed::Kind::UInt, 8) => Value::from(first!(u64)),
+            (typed::Kind::Float, 4) => Value::from(first!(f32)),
+            (typed::Kind::Float, 8) => Value::from(first!(f64)),
+            (typed::Kind::Complex, 16) => {
+                let [real, imaginary] = first!([f64; 2]);
+                Value::Complex(real, imaginary)
+            }
+            _ => Value::Array(array),
+        })
+    }
+}
+
+fn dtype(of: known::DType<'_>) -> Result<DType, ValueError> {
+    let order = match of.byte_order {
+        known::ByteOrder::Little => '<',
+        known::ByteOrder::Big => '>',
+        known::ByteOrder::NotApplicable => '|',
+    };
+    let len = if of.kind == b'U' {
+        of.item_len / 4
+    } else {
+        of.item_len
+    };
+    let kind = char::from(of.kind);
+    let text = match of.unit {
+        Some((unit, 1)) => format!("{order}{kind}{len}[{unit}]"),
+        Some((unit, count)) => format!("{order}{kind}{len}[{count}{unit}]"),
+        None => format!("{order}{kind}{len}"),
+    };
+    DType::parse(&text).map_err(|_| unknown(&format!("an array of {text}")))
+}

@@ -1,0 +1,441 @@
+//! Values as they travel.
+
+use core::fmt;
+
+use bytes::Bytes;
+use daskwire::compression::CompressionError;
+use daskwire::message::{
+    BuildError, Layout, Message, MessageBuilder, MessageError, MessageErrorKind, Payload,
+    PayloadHeader, PayloadKind, Reading, Serializer, Workspace,
+};
+use daskwire::msgpack::Reader;
+use daskwire::pickle::PickleBuffer;
+use daskwire::typed::{self, Description, WriteOptions};
+
+use super::{Array, DEPTH, Value, ValueError, pickled};
+use crate::growing::{Encode, Room};
+use crate::protocol::Source;
+
+/// The body of a message that is one payload.
+const BODY: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", b"\x81\xab__Pickled__\x01"];
+
+/// A value as it travels: its header and its frames, compressed or not, exactly
+/// as they were sent. Cloning it copies nothing.
+///
+/// ```
+/// use daskwire_peer::{Serialized, Value};
+/// let serialized = Serialized::of(&Value::from("some text"))?;
+/// assert_eq!(serialized.to_string(), "<pickle of 25 bytes>");
+/// assert_eq!(serialized.open()?, Value::from("some text"));
+/// # Ok::<(), daskwire_peer::value::ValueError>(())
+/// ```
+#[derive(Clone, PartialEq)]
+pub struct Serialized {
+    kind: PayloadKind,
+    /// A message with nothing but this payload: body, header, frames.
+    message: Vec<Bytes>,
+}
+
+/// The pickle of `None`.
+impl Default for Serialized {
+    fn default() -> Self {
+        Self {
+            kind: PayloadKind::Serialized,
+            message: [
+                BODY[0],
+                b"\x83\xaaserializer\xa6pickle\xa9writeable\x90\xaenum-sub-frames\x01",
+                b"\x80\x04N.",
+            ]
+            .map(Bytes::from_static)
+            .into(),
+        }
+    }
+}
+
+impl Serialized {
+    /// Serializes a value as Dask does: bytes and arrays as what they are, all
+    /// else as a pickle, whose arrays are beside it. Arrays and bytes are not
+    /// copied. One that is serialized already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// If something *in* the value is serialized, and cannot be opened.
+    pub fn of(value: &Value) -> Result<Self, ValueError> {
+        let built = match value {
+            Value::Serialized(serialized) => return Ok(serialized.clone()),
+            Value::Bytes(data) => Self::built(&[data], &Content::Bytes(data)),
+            Value::ByteArray(data) => Self::built(&[data], &Content::ByteArray(data)),
+            Value::Array(array) => match Self::of_array(array) {
+                Some(serialized) => return Ok(serialized),
+                None => return Self::of_pickle(value),
+            },
+            _ => return Self::of_pickle(value),
+        };
+        Ok(built.unwrap_or_default())
+    }
+
+    /// A value as a pickle.
+    pub(crate) fn of_pickle(value: &Value) -> Result<Self, ValueError> {
+        let (pickle, arrays) = pickled::write(value)?;
+        let pickle = Bytes::from(pickle);
+        let mut sources = vec![&pickle];
+        sources.extend(arrays.iter().map(|array| array.bytes()));
+        let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
+        // There is room for whatever it is.
+        Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).unwrap_or_default())
+    }
+
+    /// A pickle that was written elsewhere, without buffers.
+    pub(crate) fn of_written_pickle(pickle: &Bytes) -> Self {
+        Self::built(&[pickle], &Content::Pickle(pickle, Vec::new())).unwrap_or_default()
+    }
+
+    /// A pickle that Python opens wherever it arrives, the scheduler included.
+    pub(crate) fn pickled(pickle: &[u8]) -> Self {
+        Self::built(&[], &Content::Pickled(pickle)).unwrap_or_default()
+    }
+
+    fn of_array(array: &Array) -> Option<Self> {
+        Self::built(&[array.bytes()], &Content::Array(array.view().ok()?)).ok()
+    }
+
+    /// What a message with that payload is, whose frames lie in `sources`.
+    fn built(sources: &[&Bytes], content: &Content<'_>) -> Result<Self, BuildError> {
+        let (kind, body) = match content {
+            Content::Pickled(_) => (PayloadKind::Pickled, BODY[1]),
+            _ => (PayloadKind::Serialized, BODY[0]),
+        };
+        let owned = |frame: &&[u8]| {
+            let inside = |source: &&&Bytes| {
+                let range = source.as_ptr_range();
+                let frame = frame.as_ptr_range();
+                range.start <= frame.start && frame.end <= range.end
+            };
+            match sources.iter().find(inside) {
+                Some(source) => source.slice_ref(frame),
+                None => Bytes::copy_from_slice(frame),
+            }
+        };
+        let message = Room::new().with_frames(content, |frames| {
+            let rest = frames.iter().skip(1).map(owned);
+            core::iter::once(Bytes::from_static(body))
+                .chain(rest)
+                .collect()
+        })?;
+        Ok(Self { kind, message })
+    }
+
+    /// The payload whose header is frame `index` of a message, as it was found by
+    /// opening that message; `None` if it does not have so many frames.
+    pub(crate) fn of_frames(frames: &[Bytes], index: usize, kind: PayloadKind) -> Option<Self> {
+        let header = frames.get(index)?;
+        let mut reader = Reader::new(header);
+        let count = match reader.find("num-sub-frames") {
+            Ok(true) => usize::try_from(reader.u64().ok()?).ok()?,
+            _ => 0,
+        };
+        let end = index.checked_add(1)?.checked_add(count)?;
+        let body = match kind {
+            PayloadKind::Serialized => BODY[0],
+            PayloadKind::Pickled => BODY[1],
+        };
+        let mut message = Vec::with_capacity(count.checked_add(2)?.min(frames.len() + 1));
+        message.push(Bytes::from_static(body));
+        message.extend_from_slice(frames.get(index..end)?);
+        Some(Self { kind, message })
+    }
+
+    pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        let frames: Vec<&[u8]> = self.frames().iter().map(AsRef::as_ref).collect();
+        to.payload_as_is(self.kind, self.header(), &frames, false)?;
+        Ok(())
+    }
+
+    /// Whether it is a value, or a pickle that everybody opens.
+    pub const fn kind(&self) -> PayloadKind {
+        self.kind
+    }
+
+    /// The header, as it was sent: a MessagePack map.
+    pub fn header(&self) -> &[u8] {
+        self.message.get(1).map(AsRef::as_ref).unwrap_or_default()
+    }
+
+    /// The frames behind the header, as they were sent.
+    pub fn frames(&self) -> &[Bytes] {
+        self.message.get(2..).unwrap_or_default()
+    }
+
+    /// Bytes of all frames.
+    pub fn len(&self) -> u64 {
+        self.frames().iter().map(|frame| frame.len() as u64).sum()
+    }
+
+    /// Whether all frames are empty, or there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Hands the payload to `use_it` as the core sees it.
+    ///
+    /// # Errors
+    ///
+    /// If its header or its frames are wrong.
+    pub fn with_payload<R>(
+        &self,
+        use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
+    ) -> Result<R, ValueError> {
+        let mut workspace = Workspace::new();
+        let reading = Reading::default();
+        workspace.with_message(
+            &self.message,
+            Layout::Modern,
+            &reading,
+            |message: Message<'_, Bytes>, _| Ok(use_it(&message.payload(0)?)),
+        )?
+    }
+
+    /// The value. Bytes and arrays are not copied, unless they were compressed
+    /// or split.
+    ///
+    /// # Errors
+    ///
+    /// * [`ValueError::Unknown`] if it is nothing that [`Value`] knows;
+    /// * what is wrong with it.
+    pub fn open(&self) -> Result<Value, ValueError> {
+        self.with_payload(|payload| {
+            let frames = logical_frames(payload)?;
+            value_of(&payload.header()?, self.kind, &frames, DEPTH)
+        })?
+    }
+
+    /// The pickle and its buffers, if it is one, for whoever reads it otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn pickle(&self) -> Result<(Bytes, Vec<Bytes>), ValueError> {
+        self.with_payload(|payload| {
+            let mut frames = logical_frames(payload)?;
+            let header = payload.header()?;
+            if self.kind == PayloadKind::Pickled {
+                let pickle = header.pickled_object()?.unwrap_or_default();
+                let header = self.message.get(1).cloned().unwrap_or_default();
+                return Ok((header.slice_ref(pickle), frames));
+            }
+            match Description::of(&header)? {
+                Description::Pickle if !frames.is_empty() => Ok((frames.remove(0), frames)),
+                // As Python workers send exceptions.
+                Description::Bytes => Ok((joined(&frames), Vec::new())),
+                _ => Err(ValueError::Unknown {
+                    what: "something that is not a pickle".to_owned(),
+                }),
+            }
+        })?
+    }
+}
+
+/// What a message holds besides messages.
+enum Content<'v> {
+    Bytes(&'v [u8]),
+    ByteArray(&'v [u8]),
+    Array(typed::Array<'v>),
+    Pickle(&'v [u8], Vec<PickleBuffer<'v>>),
+    Pickled(&'v [u8]),
+}
+
+impl Encode for Content<'_> {
+    fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        let options = WriteOptions::default();
+        match self {
+            Self::Bytes(data) => to.bytes_payload(data, &options)?,
+            Self::ByteArray(data) => to.bytearray_payload(data, &options)?,
+            Self::Array(array) => to.array_payload(array, &options)?,
+            Self::Pickle(pickle, buffers) => to.pickle_payload(pickle, buffers, &options)?,
+            Self::Pickled(pickle) => to.pickled_payload(pickle, &[])?,
+        };
+        Ok(())
+    }
+}
+
+/// The frames as they were before they were compressed and split: where they lie
+/// if they were neither.
+fn logical_frames(payload: &Payload<'_, Bytes>) -> Result<Vec<Bytes>, ValueError> {
+    let in_place: Result<Option<Vec<Bytes>>, _> = payload
+        .logical_frames()?
+        .map(|frame| {
+            let frame = frame?;
+            if frame.is_compressed() {
+                return Ok(None);
+            }
+            let mut filled = frame.parts().iter().filter(|part| !part.is_empty());
+            let first = filled.next().cloned().unwrap_or_default();
+            Ok(filled.next().is_none().then_some(first))
+        })
+        .collect();
+    match in_place {
+        Ok(Some(frames)) => return Ok(frames),
+        // `lengths` that cut through a frame, which merging serves.
+        Ok(None) | Err::<_, MessageError>(_) => {}
+    }
+    let mut ends = vec![0; payload.logical_count()?];
+    let mut out = vec![0; start_len(payload)?];
+    loop {
+        match payload.merge_into(&mut out, &mut ends) {
+            Ok(_) => break,
+            Err(error) => match error.kind {
+                MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) => {
+                    out.resize(short.needed.max(out.len().saturating_mul(2)), 0);
+                }
+                _ => return Err(error.into()),
+            },
+        }
+    }
+    let out = Bytes::from(out);
+    let mut start = 0;
+    let frames = ends.iter().map(|&end| {
+        let frame = out.slice(start..end);
+        start = end;
+        frame
+    });
+    Ok(frames.collect())
+}
+
+/// How much room the merged frames take, or a first guess.
+fn start_len(payload: &Payload<'_, Bytes>) -> Result<usize, ValueError> {
+    let sent: usize = payload.frames().iter().map(Bytes::len).sum();
+    let len = match payload.merged_len()? {
+        Some(len) => usize::try_from(len).map_err(|_| ValueError::TooLarge)?,
+        None => sent.saturating_mul(4),
+    };
+    Ok(len)
+}
+
+fn joined(frames: &[Bytes]) -> Bytes {
+    match frames {
+        [] => Bytes::new(),
+        [one] => one.clone(),
+        many => many.concat().into(),
+    }
+}
+
+/// The value that `frames` are by what `header` says.
+fn value_of(
+    header: &PayloadHeader<'_>,
+    kind: PayloadKind,
+    frames: &[Bytes],
+    depth: usize,
+) -> Result<Value, ValueError> {
+    if kind == PayloadKind::Pickled {
+        let pickle = header.pickled_object()?.unwrap_or_default();
+        return pickled::read(&Bytes::copy_from_slice(pickle), frames);
+    }
+    Ok(match Description::of(header)? {
+        Description::Bytes => Value::Bytes(joined(frames)),
+        Description::ByteArray => Value::ByteArray(joined(frames)),
+        Description::MemoryView(view) => {
+            let data = joined(frames);
+            Value::Array(Array::of_view(&view.over(&data)?, &data))
+        }
+        Description::Array(array) => {
+            let data = joined(frames);
+            Value::Array(Array::of_view(&array.over(&data)?, &data))
+        }
+        Description::Pickle => match frames.split_first() {
+            Some((pickle, buffers)) => pickled::read(pickle, buffers)?,
+            None => return Err(unknown("a pickle without a frame")),
+        },
+        Description::Collection => collection(header, frames, depth)?,
+        Description::Family(Serializer::Msgpack) => {
+            let document = [joined(frames)];
+            Source::new(&document)
+                .and_then(|mut source| Value::read(&mut source))
+                .map_err(|_| unknown("a MessagePack document with an error"))?
+        }
+        Description::Family(Serializer::Error) => {
+            let texts: Vec<_> = frames
+                .iter()
+                .map(|text| String::from_utf8_lossy(text))
+                .collect();
+            return Err(ValueError::NotSent {
+                reason: texts.join("\n"),
+            });
+        }
+        Description::Other(class) => {
+            return Err(unknown(&format!("{}.{}", class.module, class.name)));
+        }
+        other => return Err(unknown(&format!("{other:?}"))),
+    })
+}
+
+fn unknown(what: &str) -> ValueError {
+    ValueError::Unknown {
+        what: what.to_owned(),
+    }
+}
+
+/// A list, tuple, set or dict whose elements have headers of their own
+/// (PROTOCOL HEADER-11).
+fn collection(
+    header: &PayloadHeader<'_>,
+    mut frames: &[Bytes],
+    depth: usize,
+) -> Result<Value, ValueError> {
+    let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
+    let damaged = || unknown("a collection without the frames of its elements");
+    let headers = header.sub_headers()?.ok_or_else(damaged)?;
+    let mut counts = header.frame_lengths()?.ok_or_else(damaged)?.numbers();
+    let mut items = Vec::new();
+    let mut keys = Vec::new();
+    for element in headers {
+        let element = element?;
+        let count = counts.next().ok_or_else(damaged)??;
+        let count = usize::try_from(count).map_err(|_| damaged())?;
+        let (own, rest) = frames.split_at_checked(count).ok_or_else(damaged)?;
+        frames = rest;
+        if let Some(key) = element.key() {
+            let document = [Bytes::copy_from_slice(key)];
+            let key = Source::new(&document).and_then(|mut source| Value::read(&mut source));
+            keys.push(key.map_err(|_| damaged())?);
+        }
+        items.push(value_of(&element, PayloadKind::Serialized, own, depth)?);
+    }
+    let mut reader = header.get("type-serialized").map(Reader::new);
+    let class = reader.as_mut().and_then(|reader| reader.str().ok());
+    Ok(match class.map(|class| class.to_str()) {
+        Some("list") => Value::List(items),
+        Some("tuple") => Value::Tuple(items),
+        Some("set") => Value::Set(items),
+        Some("dict") if keys.len() == items.len() => {
+            Value::Dict(keys.into_iter().zip(items).collect())
+        }
+        _ => return Err(damaged()),
+    })
+}
+
+/// What its header says, and how long it is.
+impl fmt::Display for Serialized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = self.with_payload(|payload| {
+            let header = payload.header().ok()?;
+            let class = header.type_name().ok().flatten().map(str::to_owned);
+            class.or_else(|| match Description::of(&header).ok()? {
+                Description::Pickle => Some("pickle".to_owned()),
+                Description::Collection => Some("collection".to_owned()),
+                Description::Family(family) => Some(format!("{family:?}").to_lowercase()),
+                _ => None,
+            })
+        });
+        let what = match (self.kind, what) {
+            (PayloadKind::Pickled, _) => "pickle for everybody".to_owned(),
+            (_, what) => what.ok().flatten().unwrap_or_else(|| "payload".to_owned()),
+        };
+        write!(f, "<{what} of {} bytes>", self.len())
+    }
+}
+
+impl fmt::Debug for Serialized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
