@@ -64,7 +64,7 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
     // it is too late for a second.
     let mut patience = after / 5;
     let mut backoff = BACKOFF;
-    let mut last;
+    let mut last = None;
     loop {
         let until = deadline.min(later(patience));
         patience = after;
@@ -78,7 +78,8 @@ async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, 
                 });
             }
             Ok(Err(Attempt::Failed(error))) => last = Some(error),
-            Err(_) => last = None,
+            // What an earlier attempt met says more than that time is up.
+            Err(_) => {}
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || (last.is_some() && !options.connect_retry) {
