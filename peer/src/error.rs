@@ -323,7 +323,7 @@ fn message(class: &str, arguments: tree::Items<'_, '_>) -> String {
     }
 }
 
-fn lines(traceback: tree::known::Traceback<'_, '_>) -> String {
+fn lines(traceback: known::Traceback<'_, '_>) -> String {
     let mut text = String::new();
     for frame in traceback {
         text.push_str(&format!("  {frame}\n"));

@@ -4,12 +4,13 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use daskwire::message::{Layout, Reading, Workspace};
+use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_tcp::{Address, Comm, CommError, Options, Wire};
 
 use crate::inspect::text::{bytes, count};
 use crate::net::Connector;
+use crate::protocol::{Field, ProtocolError, Source};
 
 /// What a scheduler says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -335,6 +336,43 @@ impl Worker {
             }
         }
         Ok(worker)
+    }
+}
+
+impl Field for Identity {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Ok(Self::parse(&mut source.reader)?)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        let body = to.body();
+        body.map(6)
+            .str("type")
+            .str(&self.kind)
+            .str("id")
+            .str(&self.id);
+        body.str("address")
+            .str(&self.address)
+            .str("services")
+            .map(0);
+        body.str("started").f64(self.started.unwrap_or_default());
+        body.str("workers");
+        body.map(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
+        for worker in &self.workers {
+            body.str(&worker.address).map(7).str("type").str("Worker");
+            body.str("id")
+                .str(&worker.name)
+                .str("name")
+                .str(&worker.name);
+            body.str("nthreads").u64(worker.thread_count);
+            body.str("memory_limit").u64(worker.memory_limit);
+            body.str("status").str(&worker.status).str("metrics").map(2);
+            body.str("memory")
+                .u64(worker.memory)
+                .str("cpu")
+                .f64(worker.cpu);
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod batched;
 mod channel;
+pub mod client;
 pub mod encode;
 mod error;
 pub mod graph;
@@ -19,6 +20,7 @@ pub mod relay;
 pub mod value;
 
 pub use channel::{Observer, Seen};
+pub use client::Client;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;
 pub use value::{Array, Serialized, Value};

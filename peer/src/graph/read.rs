@@ -426,7 +426,11 @@ fn argument(
                 }
                 pairs
             } else {
-                many(&mut spec.parts.iter().copied())?
+                match spec.parts.as_slice() {
+                    // As the constructors do it.
+                    [only] if is_container(*only, class) => many(&mut only.items())?,
+                    parts => many(&mut parts.iter().copied())?,
+                }
             };
             Ok(match class {
                 "List" => Argument::List(items),
@@ -442,5 +446,14 @@ fn argument(
                 }
             })
         }
+    }
+}
+
+fn is_container(node: Node<'_, '_>, class: &str) -> bool {
+    match node.value() {
+        tree::Value::List(_) => class == "List",
+        tree::Value::Tuple(_) => class == "Tuple",
+        tree::Value::Set(_) => class == "Set",
+        _ => false,
     }
 }

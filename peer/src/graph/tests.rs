@@ -21,6 +21,8 @@ fn graphs_come_back_as_they_were() {
         )
         .keyword("name", Value::list([1, 2]))
         .keyword("other", &x),
+        // One item that is a list itself.
+        Task::new("s", "builtins.sorted", [Value::list([3, 1])]).keyword("reverse", true),
         Task::new("c", partial, [1]),
         Task {
             key: "d".into(),

@@ -180,7 +180,14 @@ fn write_items<'n>(
 ) -> Result<(), ValueError> {
     writer.reduce();
     names.write(writer, SPEC, class);
-    writer.tuple(items.len());
+    // One container as the only argument is the items; several arguments would be
+    // too, but a single item that is a container itself would be taken for them.
+    writer.tuple(1);
+    match class {
+        "List" => writer.list(items.len()),
+        "Tuple" => writer.tuple(items.len()),
+        _ => writer.set(items.len()),
+    };
     items.iter().try_for_each(|item| item.write(writer, names))
 }
 

@@ -295,6 +295,7 @@ macro_rules! maps {
             ) -> Result<Self, crate::protocol::ProtocolError> {
                 #[allow(unused_imports)]
                 use crate::protocol::Field as _;
+                #[allow(dead_code, reason = "of messages whose fields may all be absent")]
                 const MESSAGE: &str =
                     crate::protocol::field::first(&[$($op,)? stringify!($name)]);
                 $(let mut $field: Option<$type> = None;)*

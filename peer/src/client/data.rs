@@ -1,0 +1,365 @@
+//! Data, there and back.
+
+use std::collections::HashMap;
+
+use daskwire_tcp::Address;
+use futures_util::future::join_all;
+
+use super::{Client, Shared, TaskFuture};
+use crate::client::Status;
+use crate::protocol::{
+    DataReply, Gather, Keys, NCoresRunning, ReportKey, Request, Scatter, UpdateData,
+    UpdateDataReply, WhoHas,
+};
+use crate::{Key, PeerError, Serialized, Value};
+
+/// How often a result is asked for that is not where it should be, before it
+/// counts as lost.
+const ATTEMPTS: usize = 10;
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// Through the scheduler, which every client can reach.
+    #[default]
+    Scheduler,
+    /// Between this client and the workers, several at the same time. They have
+    /// to be reachable at the addresses by which they know one another.
+    Direct,
+}
+
+/// The value, or the payload where there is no value for it.
+pub(super) fn opened(serialized: Serialized) -> Result<Value, PeerError> {
+    match serialized.open() {
+        Ok(value) => Ok(value),
+        Err(crate::value::ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Shared {
+    pub(super) const fn route(&self) -> Route {
+        self.options.route
+    }
+
+    /// Waits for all results and fetches them, in this order.
+    pub(super) async fn gather(
+        &self,
+        futures: &[TaskFuture],
+        route: Route,
+    ) -> Result<Vec<Serialized>, PeerError> {
+        let mut found: HashMap<Key, Serialized> = HashMap::with_capacity(futures.len());
+        for _ in 0..ATTEMPTS {
+            for future in futures {
+                if !found.contains_key(future.key()) {
+                    future.finished().await?;
+                }
+            }
+            let mut missing: Vec<Key> = futures
+                .iter()
+                .map(TaskFuture::key)
+                .filter(|key| !found.contains_key(key))
+                .cloned()
+                .collect();
+            missing.sort_unstable();
+            missing.dedup();
+            if missing.is_empty() {
+                break;
+            }
+            let data = match route {
+                Route::Scheduler => self.gather_from_scheduler(missing.clone()).await?,
+                Route::Direct => self.gather_from_workers(missing.clone()).await?,
+            };
+            found.extend(data);
+            // What was there is not any more: the scheduler knows, or will when it
+            // is told. It says what becomes of it.
+            for key in missing {
+                if !found.contains_key(&key)
+                    && let Some(entry) = self.held(&key)
+                {
+                    entry.set(Status::Pending);
+                    self.send(ReportKey {
+                        key,
+                        ..ReportKey::default()
+                    })?;
+                }
+            }
+        }
+        futures
+            .iter()
+            .map(|future| {
+                let lost = || PeerError::Lost {
+                    key: future.key().clone(),
+                };
+                found.get(future.key()).cloned().ok_or_else(lost)
+            })
+            .collect()
+    }
+
+    async fn gather_from_scheduler(
+        &self,
+        keys: Vec<Key>,
+    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+        let request = Request::Gather(Gather {
+            keys: Some(Keys(keys)),
+            reply: Some(true),
+            ..Gather::default()
+        });
+        // However long the data takes.
+        let reply: DataReply = self.pool.call(&self.address, &request).await?;
+        Ok(reply.data.unwrap_or_default())
+    }
+
+    async fn gather_from_workers(
+        &self,
+        keys: Vec<Key>,
+    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+        let request = WhoHas {
+            keys: Some(Keys(keys)),
+            reply: Some(true),
+            ..WhoHas::default()
+        };
+        let who_has: Vec<(Key, Vec<String>)> = self.call("where results are", request).await?;
+        // The holder that has least to send so far, of those that have a key.
+        let mut wanted: HashMap<String, Vec<Key>> = HashMap::new();
+        for (key, holders) in who_has {
+            let least = holders
+                .into_iter()
+                .min_by_key(|holder| wanted.get(holder).map_or(0, Vec::len));
+            if let Some(holder) = least {
+                wanted.entry(holder).or_default().push(key);
+            }
+        }
+        let transfers = wanted
+            .into_iter()
+            .map(|(address, keys)| self.fetch(address, keys));
+        let mut all = Vec::new();
+        for data in join_all(transfers).await {
+            // A worker that is gone is noticed by the scheduler; what it had is
+            // missing here, and asked for again.
+            if let Ok(data) = data {
+                all.extend(data);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Fetches keys from one worker.
+    async fn fetch(
+        &self,
+        address: String,
+        mut keys: Vec<Key>,
+    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+        let address: Address = worker_address(&address)?;
+        let mut all = Vec::new();
+        loop {
+            let reply = self.pool.get_data(&address, keys.clone(), None).await?;
+            if reply.status == "busy" {
+                tokio::time::sleep(core::time::Duration::from_millis(150)).await;
+                continue;
+            }
+            let data = reply.data.unwrap_or_default();
+            if data.is_empty() {
+                return Ok(all);
+            }
+            keys.retain(|key| data.iter().all(|(found, _)| found != key));
+            all.extend(data);
+            if keys.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+fn worker_address(address: &str) -> Result<Address, PeerError> {
+    address.parse().map_err(|error| PeerError::Refused {
+        reason: format!("a worker is said to be at {address}: {error}"),
+    })
+}
+
+impl Client {
+    /// Waits for results and fetches them, in the order of the futures.
+    ///
+    /// # Errors
+    ///
+    /// As [`TaskFuture::result`]: the first that is not there.
+    pub async fn gather(&self, futures: &[TaskFuture]) -> Result<Vec<Value>, PeerError> {
+        self.gather_by(futures, self.shared.route()).await
+    }
+
+    /// The same on a way that is chosen.
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](Self::gather).
+    pub async fn gather_by(
+        &self,
+        futures: &[TaskFuture],
+        route: Route,
+    ) -> Result<Vec<Value>, PeerError> {
+        let serialized = self.shared.gather(futures, route).await?;
+        serialized.into_iter().map(opened).collect()
+    }
+
+    /// Results as they travel, to be kept or passed on.
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](Self::gather).
+    pub async fn gather_serialized(
+        &self,
+        futures: &[TaskFuture],
+        route: Route,
+    ) -> Result<Vec<Serialized>, PeerError> {
+        self.shared.gather(futures, route).await
+    }
+
+    /// Puts data on the cluster, each piece under a key of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if it does not get there.
+    pub async fn scatter(
+        &self,
+        data: impl IntoIterator<Item = impl Into<Value>>,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        let data = data.into_iter().map(|value| {
+            let value = value.into();
+            (Key::unique(value.type_name()), value)
+        });
+        self.scatter_by(data, self.shared.route()).await
+    }
+
+    /// Puts data on the cluster under keys that are chosen, on a way that is.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if it does not get there.
+    pub async fn scatter_by(
+        &self,
+        data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
+        route: Route,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        let mut pieces = Vec::new();
+        for (key, value) in data {
+            pieces.push((key.into(), Serialized::of(&value.into())?));
+        }
+        // The futures are there first, so that none is missed when it is reported.
+        let futures: Vec<TaskFuture> = pieces
+            .iter()
+            .map(|(key, _)| TaskFuture::new(self.shared.entry(key).0))
+            .collect();
+        match route {
+            Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
+            Route::Direct => self.scatter_to_workers(pieces).await?,
+        }
+        for future in &futures {
+            future.entry().set(Status::Finished);
+        }
+        Ok(futures)
+    }
+
+    async fn scatter_through_scheduler(
+        &self,
+        data: Vec<(Key, Serialized)>,
+    ) -> Result<(), PeerError> {
+        let request = Request::Scatter(Scatter {
+            data,
+            client: self.shared.id.clone(),
+            broadcast: Value::Bool(false),
+            timeout: Some(self.shared.options.timeout.as_secs_f64()),
+            reply: Some(true),
+            ..Scatter::default()
+        });
+        let _: Value = self
+            .shared
+            .pool
+            .call(&self.shared.address, &request)
+            .await?;
+        Ok(())
+    }
+
+    async fn scatter_to_workers(&self, data: Vec<(Key, Serialized)>) -> Result<(), PeerError> {
+        let request = NCoresRunning {
+            reply: Some(true),
+            ..NCoresRunning::default()
+        };
+        let workers: Vec<(String, u64)> = self.shared.call("the workers", request).await?;
+        if workers.is_empty() {
+            return Err(PeerError::Refused {
+                reason: "the cluster has no workers".to_owned(),
+            });
+        }
+        // The next piece to the worker that has the fewest bytes.
+        let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
+            workers.iter().map(|_| (0, Vec::new())).collect();
+        for (key, piece) in data {
+            if let Some((len, pieces)) = parts
+                .iter_mut()
+                .min_by_key(|(len, pieces)| (*len, pieces.len()))
+            {
+                *len = len.saturating_add(piece.len());
+                pieces.push((key, piece));
+            }
+        }
+        let transfers = workers
+            .into_iter()
+            .zip(parts)
+            .filter(|(_, (_, pieces))| !pieces.is_empty())
+            .map(|((address, _), (_, pieces))| self.put(address, pieces));
+        let mut who_has = Vec::new();
+        let mut nbytes = Vec::new();
+        for stored in join_all(transfers).await {
+            let (address, sizes) = stored?;
+            for (key, len) in sizes {
+                who_has.push((key.clone(), vec![address.clone()]));
+                nbytes.push((key, len));
+            }
+        }
+        let request = UpdateData {
+            who_has: Some(who_has),
+            nbytes: Some(nbytes),
+            client: Some(self.shared.id.clone()),
+            reply: Some(true),
+            ..UpdateData::default()
+        };
+        let _: Value = self
+            .shared
+            .call("telling the scheduler of data", request)
+            .await?;
+        Ok(())
+    }
+
+    /// Gives pieces to one worker, which says how large they are.
+    async fn put(
+        &self,
+        address: String,
+        data: Vec<(Key, Serialized)>,
+    ) -> Result<(String, Vec<(Key, u64)>), PeerError> {
+        let request = Request::UpdateData(UpdateData {
+            data: Some(data),
+            reply: Some(true),
+            ..UpdateData::default()
+        });
+        let worker = worker_address(&address)?;
+        let reply: UpdateDataReply = self.shared.pool.call(&worker, &request).await?;
+        Ok((address, reply.nbytes))
+    }
+
+    /// Which workers hold each of these results.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if the scheduler does not answer.
+    pub async fn who_has(
+        &self,
+        futures: &[TaskFuture],
+    ) -> Result<Vec<(Key, Vec<String>)>, PeerError> {
+        let request = WhoHas {
+            keys: Some(futures.iter().map(TaskFuture::key).collect()),
+            reply: Some(true),
+            ..WhoHas::default()
+        };
+        self.shared.call("where results are", request).await
+    }
+}

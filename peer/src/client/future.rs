@@ -1,0 +1,297 @@
+//! Futures: handles on results that may not be there yet.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Shared, lock};
+use crate::channel::within;
+use crate::{Key, PeerError, RemoteError, Serialized, Value};
+
+/// What is known of a task.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Status {
+    /// It waits, or runs.
+    Pending,
+    /// Its result is there.
+    Finished,
+    /// It failed, or one that it depends on.
+    Error(Arc<RemoteError>),
+    /// It was cancelled.
+    Cancelled {
+        /// Why, as far as that was said.
+        reason: String,
+    },
+    /// Its result is lost, with nobody to compute it again.
+    Lost,
+    /// The client has no connection any more.
+    Disconnected {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Status {
+    /// Whether nothing more is to be expected.
+    pub const fn is_done(&self) -> bool {
+        !matches!(self, Self::Pending)
+    }
+
+    /// What it is called, as Dask does.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Finished => "finished",
+            Self::Error(_) => "error",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Lost => "lost",
+            Self::Disconnected { .. } => "disconnected",
+        }
+    }
+}
+
+/// What is known of a key, shared by all handles on it.
+pub(super) struct Entry {
+    pub(super) key: Key,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+struct State {
+    status: Status,
+    watchers: Vec<Watcher>,
+}
+
+enum Watcher {
+    One(oneshot::Sender<()>),
+    /// The number of a future among others.
+    Many(usize, mpsc::UnboundedSender<usize>),
+}
+
+impl Entry {
+    pub(super) const fn new(key: Key, shared: Arc<Shared>) -> Self {
+        Self {
+            key,
+            shared,
+            state: Mutex::new(State {
+                status: Status::Pending,
+                watchers: Vec::new(),
+            }),
+        }
+    }
+
+    pub(super) fn set(&self, status: Status) {
+        let watchers = {
+            let mut state = lock(&self.state);
+            let is_done = status.is_done();
+            state.status = status;
+            if !is_done {
+                return;
+            }
+            core::mem::take(&mut state.watchers)
+        };
+        for watcher in watchers {
+            // Whoever does not wait any more needs no answer.
+            match watcher {
+                Watcher::One(sender) => drop(sender.send(())),
+                Watcher::Many(index, sender) => drop(sender.send(index)),
+            }
+        }
+    }
+
+    /// Ends it if it is not done: its result cannot be fetched any more.
+    pub(super) fn end(&self, error: &PeerError) {
+        let is_cancelled = matches!(
+            lock(&self.state).status,
+            Status::Error(_) | Status::Cancelled { .. }
+        );
+        if is_cancelled {
+            return;
+        }
+        self.set(match error {
+            PeerError::Disconnected { reason } => Status::Disconnected {
+                reason: reason.clone(),
+            },
+            _ => Status::Lost,
+        });
+    }
+
+    fn status(&self) -> Status {
+        lock(&self.state).status.clone()
+    }
+
+    /// Calls the watcher when it is done, at once if it is.
+    fn watch(&self, watcher: Watcher) {
+        let mut state = lock(&self.state);
+        if !state.status.is_done() {
+            state.watchers.retain(|watcher| match watcher {
+                Watcher::One(sender) => !sender.is_closed(),
+                Watcher::Many(_, sender) => !sender.is_closed(),
+            });
+            state.watchers.push(watcher);
+            return;
+        }
+        drop(state);
+        match watcher {
+            Watcher::One(sender) => drop(sender.send(())),
+            Watcher::Many(index, sender) => drop(sender.send(index)),
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.shared.release(&self.key);
+    }
+}
+
+/// A handle on the result of a task, or on data that was scattered.
+///
+/// While there is one the cluster keeps the result; when the last is dropped it
+/// may forget it. A clone is another handle on the same.
+#[derive(Clone)]
+pub struct TaskFuture(Arc<Entry>);
+
+impl TaskFuture {
+    pub(super) const fn new(entry: Arc<Entry>) -> Self {
+        Self(entry)
+    }
+
+    pub(super) const fn entry(&self) -> &Arc<Entry> {
+        &self.0
+    }
+
+    /// The key of the result.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// What is known of it now.
+    pub fn status(&self) -> Status {
+        self.0.status()
+    }
+
+    /// Whether it is done, however it ended.
+    pub fn is_done(&self) -> bool {
+        self.status().is_done()
+    }
+
+    /// Waits until it is done, and says how it ended. Cancel safe.
+    pub async fn done(&self) -> Status {
+        loop {
+            let status = self.status();
+            if status.is_done() {
+                return status;
+            }
+            let (sender, done) = oneshot::channel();
+            self.0.watch(Watcher::One(sender));
+            // Whatever happened, the status says it.
+            let _ = done.await;
+        }
+    }
+
+    /// Waits until the result is there, without fetching it. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// If it will never be there: [`PeerError::Remote`] if the task failed,
+    /// [`PeerError::Cancelled`], [`PeerError::Lost`] or
+    /// [`PeerError::Disconnected`].
+    pub async fn finished(&self) -> Result<(), PeerError> {
+        let key = || self.key().clone();
+        match self.done().await {
+            Status::Finished | Status::Pending => Ok(()),
+            Status::Error(error) => Err((*error).clone().into()),
+            Status::Cancelled { reason } => Err(PeerError::Cancelled { key: key(), reason }),
+            Status::Lost => Err(PeerError::Lost { key: key() }),
+            Status::Disconnected { reason } => Err(PeerError::Disconnected { reason }),
+        }
+    }
+
+    /// Waits for the result and fetches it. What has no counterpart in Rust stays
+    /// [`Value::Serialized`].
+    ///
+    /// # Errors
+    ///
+    /// As [`finished`](Self::finished), and what goes wrong on the way.
+    pub async fn result(&self) -> Result<Value, PeerError> {
+        let serialized = self.serialized().await?;
+        super::data::opened(serialized)
+    }
+
+    /// The same, for no longer than `after`.
+    ///
+    /// # Errors
+    ///
+    /// As [`result`](Self::result), and [`PeerError::Timeout`].
+    pub async fn result_within(&self, after: Duration) -> Result<Value, PeerError> {
+        within(after, "the result of a task", self.result()).await
+    }
+
+    /// Waits for the result and fetches it as it travels.
+    ///
+    /// # Errors
+    ///
+    /// As [`result`](Self::result).
+    pub async fn serialized(&self) -> Result<Serialized, PeerError> {
+        let shared = &self.0.shared;
+        let mut all = shared
+            .gather(core::slice::from_ref(self), shared.route())
+            .await?;
+        all.pop().ok_or(PeerError::Lost {
+            key: self.key().clone(),
+        })
+    }
+}
+
+impl core::fmt::Debug for TaskFuture {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "<Future: {}, key: {}>", self.status().name(), self.key())
+    }
+}
+
+/// Futures in the order in which they are done.
+#[derive(Debug)]
+pub struct AsCompleted {
+    futures: Vec<Option<TaskFuture>>,
+    done: mpsc::UnboundedReceiver<usize>,
+}
+
+impl AsCompleted {
+    pub(super) fn new(futures: impl IntoIterator<Item = TaskFuture>) -> Self {
+        let (sender, done) = mpsc::unbounded_channel();
+        let futures: Vec<Option<TaskFuture>> = futures.into_iter().map(Some).collect();
+        for (index, future) in futures.iter().flatten().enumerate() {
+            future.0.watch(Watcher::Many(index, sender.clone()));
+        }
+        Self { futures, done }
+    }
+
+    /// The next that is done, however it ended; `None` when there are no more.
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Option<TaskFuture> {
+        loop {
+            let index = self.done.recv().await?;
+            if let Some(future) = self.futures.get_mut(index).and_then(Option::take) {
+                return Some(future);
+            }
+        }
+    }
+}
+
+/// The result of the task as an argument of another.
+impl From<&TaskFuture> for crate::graph::Argument {
+    fn from(future: &TaskFuture) -> Self {
+        Self::Result(future.key().clone())
+    }
+}
+
+/// The result of the task as an argument of another. Its key is held until that
+/// is submitted, which holds it on its own.
+impl From<TaskFuture> for crate::graph::Argument {
+    fn from(future: TaskFuture) -> Self {
+        Self::from(&future)
+    }
+}

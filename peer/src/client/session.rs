@@ -1,0 +1,245 @@
+//! The connection of a client to its scheduler.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinHandle;
+
+use super::{Reconnect, Shared, Status, lock};
+use crate::batched::{Batched, Writing};
+use crate::channel::{Channel, Parties, Receiver, within};
+use crate::protocol::{
+    CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, Request, ToClient,
+    Versions,
+};
+use crate::{PeerError, RemoteError, Value};
+
+/// How often messages to the scheduler leave: that of Dask's clients.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How often to say that the client is there, until the scheduler says how often.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// How long the last messages may take.
+const LEAVING: Duration = Duration::from_secs(10);
+
+/// Registers, and keeps the connection in the background.
+pub(super) async fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, PeerError> {
+    let session = register(shared).await?;
+    // It ends when the client is dropped, which keeps `shared` alive as futures do.
+    Ok(tokio::spawn(keep(Arc::clone(shared), session)))
+}
+
+struct Session {
+    receiver: Receiver,
+    writing: Writing,
+}
+
+async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
+    let timeout = shared.options.timeout;
+    // The scheduler compares versions and warns everybody where they differ;
+    // there is nothing here to compare with.
+    let versions = Versions {
+        reply: Some(true),
+        ..Versions::default()
+    };
+    let versions: Value = shared
+        .call("the versions of the scheduler", versions)
+        .await?;
+    let comm = shared.connector.connect(&shared.address).await?;
+    let parties = Parties::new("client", "scheduler", shared.options.observer.clone());
+    let mut channel = Channel::new(comm, parties);
+    let request = Request::RegisterClient(RegisterClient {
+        client: shared.id.clone(),
+        versions,
+        reply: Some(false),
+        ..RegisterClient::default()
+    });
+    channel.sender.send(&request).await?;
+    let address = shared.address.to_string();
+    let first = within(timeout, "the registration of the client", async {
+        channel
+            .receiver
+            .receive_batch::<ToClient>()
+            .await?
+            .ok_or(PeerError::Closed { peer: address })
+    });
+    match first.await?.first() {
+        Some(ToClient::StreamStart(start)) => {
+            if let Some(reason) = start.error.clone().filter(|reason| !reason.is_empty()) {
+                return Err(PeerError::Refused { reason });
+            }
+        }
+        _ => {
+            return Err(PeerError::Refused {
+                reason: "it did not begin the stream of a client".to_owned(),
+            });
+        }
+    }
+    let (stream, writing) = Batched::new(channel.sender, INTERVAL);
+    *lock(&shared.stream) = Some(stream);
+    Ok(Session {
+        receiver: channel.receiver,
+        writing,
+    })
+}
+
+/// Reads what the scheduler says, until the connection is gone for good.
+async fn keep(shared: Arc<Shared>, mut session: Session) {
+    loop {
+        let reason = match read(&shared, &mut session).await {
+            Ok(reason) => reason,
+            Err(error) => error.to_string(),
+        };
+        if !shared.is_closing.load(Ordering::Acquire) {
+            lock(&shared.stream).take();
+            session.writing.abort();
+        }
+        let next = match shared.options.reconnect {
+            Reconnect::Within(time) if !shared.is_closing.load(Ordering::Acquire) => {
+                for entry in shared.all() {
+                    entry.end(&PeerError::Lost {
+                        key: entry.key.clone(),
+                    });
+                }
+                reconnected(&shared, time).await
+            }
+            _ => None,
+        };
+        match next {
+            Some(next) => session = next,
+            None => {
+                let _ = shared.ended.set(reason);
+                let error = shared.disconnected();
+                for entry in shared.all() {
+                    entry.end(&error);
+                }
+                // What was said last may still be on its way.
+                let _ = session.writing.finished().await;
+                return;
+            }
+        }
+    }
+}
+
+/// Connects again within `time`.
+async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
+    let until = tokio::time::Instant::now() + time;
+    shared.pool.close().await;
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let left = until.checked_duration_since(tokio::time::Instant::now())?;
+        if let Ok(Ok(session)) = tokio::time::timeout(left, register(shared)).await {
+            return Some(session);
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+/// Reads until the scheduler closes the stream, and says why it did.
+async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
+    let mut heartbeat = HEARTBEAT;
+    let mut next = tokio::time::Instant::now() + heartbeat;
+    loop {
+        let batch = tokio::select! {
+            batch = session.receiver.receive_batch::<ToClient>() => batch?,
+            () = tokio::time::sleep_until(next) => {
+                next += heartbeat;
+                let _ = shared.send(HeartbeatClient::default());
+                continue;
+            }
+        };
+        let Some(batch) = batch else {
+            return Ok("the scheduler closed the connection".to_owned());
+        };
+        for message in batch {
+            match message {
+                ToClient::KeyInMemory(message) => {
+                    if let Some(entry) = shared.held(&message.key) {
+                        entry.set(Status::Finished);
+                    }
+                }
+                ToClient::TaskErredForClient(message) => {
+                    if let Some(entry) = shared.held(&message.key) {
+                        let error =
+                            RemoteError::of_fields(&message.exception, message.traceback.as_ref());
+                        entry.set(Status::Error(Arc::new(error)));
+                    }
+                }
+                ToClient::LostData(message) => {
+                    if let Some(entry) = shared.held(&message.key) {
+                        entry.set(Status::Pending);
+                    }
+                }
+                ToClient::TaskRetried(message) => {
+                    if let Some(entry) = shared.held(&message.key) {
+                        entry.set(Status::Pending);
+                    }
+                }
+                ToClient::CancelledKeys(message) => {
+                    let reason = match (message.reason, message.msg) {
+                        (Some(reason), Some(more)) => format!("{reason}: {more}"),
+                        (Some(reason), None) | (None, Some(reason)) => reason,
+                        (None, None) => String::new(),
+                    };
+                    for key in message.keys {
+                        if let Some(entry) = shared.held(&key) {
+                            let reason = reason.clone();
+                            entry.set(Status::Cancelled { reason });
+                        }
+                    }
+                }
+                ToClient::Restart(_) => {
+                    for entry in shared.all() {
+                        entry.set(Status::Cancelled {
+                            reason: "the cluster was restarted".to_owned(),
+                        });
+                    }
+                }
+                ToClient::AdjustHeartbeatInterval(message) => {
+                    if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {
+                        heartbeat = interval.clamp(Duration::from_millis(100), HEARTBEAT * 100);
+                    }
+                }
+                ToClient::Close(message) => {
+                    let reason = message.reason.unwrap_or_default();
+                    return Ok(format!("the scheduler closed: {reason}"));
+                }
+                ToClient::StreamClosed(_) | ToClient::CloseStream(_) => {
+                    return Ok("the scheduler closed the stream".to_owned());
+                }
+                ToClient::StreamStart(_) | ToClient::Event(_) => {}
+                ToClient::Unknown(unknown) => {
+                    if let Some(hook) = &shared.options.unknown {
+                        hook(&unknown);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Says goodbye, and waits until it has arrived.
+pub(super) async fn close(
+    shared: &Arc<Shared>,
+    session: &mut JoinHandle<()>,
+) -> Result<(), PeerError> {
+    shared.is_closing.store(true, Ordering::Release);
+    let _ = shared.ended.set("the client was closed".to_owned());
+    let stream = lock(&shared.stream).take();
+    if let Some(stream) = stream {
+        let said = stream.send(FromClient::from(CloseClient::default()))
+            && stream.send(FromClient::from(CloseStream::default()));
+        // The writer ends with the last sender; the scheduler then closes the
+        // connection, and the session with it.
+        drop(stream);
+        if said {
+            let _ = tokio::time::timeout(LEAVING, session).await;
+        }
+    }
+    shared.pool.close().await;
+    shared.connector.close().await;
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Submitting tasks.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Client, TaskFuture};
+use crate::graph::{Argument, Function, Graph, Task, Work};
+use crate::protocol::{Keys, UpdateGraph};
+use crate::{Key, PeerError, Value};
+
+/// How tasks are to be run: where, when, and how often.
+///
+/// ```
+/// use daskwire_peer::client::Submission;
+/// let submission = Submission::default().workers(["tcp://10.0.0.8:40331"]).retries(3);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Submission {
+    annotations: Vec<(Value, Value)>,
+    priority: Option<f64>,
+}
+
+impl Submission {
+    fn annotate(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.annotations
+            .retain(|(key, _)| key.as_str() != Some(name));
+        self.annotations.push((Value::from(name), value.into()));
+        self
+    }
+
+    /// Only on these workers: addresses, or names.
+    #[must_use]
+    pub fn workers<'w>(self, workers: impl IntoIterator<Item = &'w str>) -> Self {
+        self.annotate("workers", Value::list(workers))
+    }
+
+    /// On other workers too, where none of those named is there.
+    #[must_use]
+    pub fn allow_other_workers(self) -> Self {
+        self.annotate("allow_other_workers", true)
+    }
+
+    /// Only on workers that have so much of a resource, while it runs.
+    #[must_use]
+    pub fn resource(mut self, name: &str, amount: f64) -> Self {
+        let resource = (Value::from(name), Value::from(amount));
+        let all = self.annotations.iter_mut();
+        for (key, value) in all {
+            if key.as_str() == Some("resources")
+                && let Value::Dict(resources) = value
+            {
+                resources.push(resource);
+                return self;
+            }
+        }
+        self.annotate("resources", Value::Dict(vec![resource]))
+    }
+
+    /// Before others with a lower number; 0 unless it is said.
+    #[must_use]
+    pub const fn priority(mut self, priority: f64) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// Again, up to so many times, if it fails.
+    #[must_use]
+    pub fn retries(self, count: u32) -> Self {
+        self.annotate("retries", count)
+    }
+
+    fn annotations(&self) -> Option<Value> {
+        let some = !self.annotations.is_empty();
+        some.then(|| Value::Dict(self.annotations.clone()))
+    }
+}
+
+/// A call that is being put together, see [`Client::call`].
+#[derive(Debug)]
+#[must_use = "nothing is called before it is submitted"]
+pub struct Call<'c> {
+    client: &'c Client,
+    function: Function,
+    arguments: Vec<Argument>,
+    keywords: Vec<(String, Argument)>,
+    key: Option<Key>,
+    is_impure: bool,
+    submission: Submission,
+}
+
+impl Call<'_> {
+    /// One more argument.
+    pub fn argument(mut self, argument: impl Into<Argument>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// One more argument by name.
+    pub fn keyword(mut self, name: &str, argument: impl Into<Argument>) -> Self {
+        self.keywords.push((name.to_owned(), argument.into()));
+        self
+    }
+
+    /// Its key. The cluster has one result for a key: if it is there it is not
+    /// computed again.
+    pub fn key(mut self, key: impl Into<Key>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Called each time that it is submitted. Without this, a call of the same
+    /// function with the same arguments has the same key, and so the result that
+    /// is there.
+    pub const fn impure(mut self) -> Self {
+        self.is_impure = true;
+        self
+    }
+
+    /// How it is to be run.
+    pub fn with(mut self, submission: Submission) -> Self {
+        self.submission = submission;
+        self
+    }
+
+    /// Submits it.
+    ///
+    /// # Errors
+    ///
+    /// * [`PeerError::Value`] if an argument is serialized and cannot be opened:
+    ///   scatter it, and give its future;
+    /// * [`PeerError::Disconnected`].
+    pub fn submit(self) -> Result<TaskFuture, PeerError> {
+        let mut task = Task {
+            key: Key::default(),
+            work: Work::Call {
+                function: self.function,
+                arguments: self.arguments,
+                keywords: self.keywords,
+            },
+        };
+        task.key = match self.key {
+            Some(key) => key,
+            None if self.is_impure => Key::unique(prefix(&task)),
+            None => pure_key(&task)?,
+        };
+        let keys = vec![task.key.clone()];
+        let graph = Graph { tasks: vec![task] };
+        let mut futures = self.client.submit_graph(&graph, keys, &self.submission)?;
+        futures
+            .pop()
+            .ok_or_else(|| self.client.shared.disconnected())
+    }
+}
+
+fn prefix(task: &Task) -> &str {
+    match &task.work {
+        Work::Call { function, .. } => function.short_name(),
+        Work::Is(_) => "data",
+    }
+}
+
+/// The key of a call: equal calls have equal ones.
+fn pure_key(task: &Task) -> Result<Key, PeerError> {
+    let run_spec = task.to_run_spec()?;
+    let hash = Sha256::digest(run_spec.header());
+    let text: String = hash
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(Key::from(format!("{}-{text}", prefix(task))))
+}
+
+impl Client {
+    /// Calls a function on the cluster. Arguments are values, or futures for
+    /// their results:
+    ///
+    /// ```no_run
+    /// # use daskwire_peer::{Client, PeerError};
+    /// # fn example(client: &Client) -> Result<(), PeerError> {
+    /// let x = client.submit("operator.add", [1, 2])?;
+    /// let y = client.submit("operator.neg", [&x])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Arguments of different kinds, by name, and where it is to run: see
+    /// [`call`](Self::call).
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::submit`].
+    pub fn submit(
+        &self,
+        function: impl Into<Function>,
+        arguments: impl IntoIterator<Item = impl Into<Argument>>,
+    ) -> Result<TaskFuture, PeerError> {
+        let mut call = self.call(function);
+        call.arguments.extend(arguments.into_iter().map(Into::into));
+        call.submit()
+    }
+
+    /// A call with arguments of different kinds, and settings.
+    ///
+    /// ```no_run
+    /// # use daskwire_peer::client::{Client, Submission};
+    /// # fn example(client: &Client) -> Result<(), daskwire_peer::PeerError> {
+    /// # let x = client.submit("operator.add", [1, 2])?;
+    /// let rounded = client
+    ///     .call("builtins.round")
+    ///     .argument(&x)
+    ///     .keyword("ndigits", 2)
+    ///     .with(Submission::default().retries(3))
+    ///     .submit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn call(&self, function: impl Into<Function>) -> Call<'_> {
+        Call {
+            client: self,
+            function: function.into(),
+            arguments: Vec::new(),
+            keywords: Vec::new(),
+            key: None,
+            is_impure: false,
+            submission: Submission::default(),
+        }
+    }
+
+    /// Calls a function of one argument for each of them, in one message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::submit`].
+    pub fn map(
+        &self,
+        function: impl Into<Function>,
+        arguments: impl IntoIterator<Item = impl Into<Argument>>,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        self.map_with(function, arguments, &Submission::default())
+    }
+
+    /// The same, with settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::submit`].
+    pub fn map_with(
+        &self,
+        function: impl Into<Function>,
+        arguments: impl IntoIterator<Item = impl Into<Argument>>,
+        submission: &Submission,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        let function = function.into();
+        let mut tasks = Vec::new();
+        for argument in arguments {
+            let mut task = Task::new(Key::default(), &function, [argument.into()]);
+            task.key = pure_key(&task)?;
+            tasks.push(task);
+        }
+        let keys = tasks.iter().map(|task| task.key.clone()).collect();
+        // Equal calls are one task.
+        let mut seen = std::collections::HashSet::new();
+        tasks.retain(|task| seen.insert(task.key.clone()));
+        self.submit_graph(&Graph { tasks }, keys, submission)
+    }
+
+    /// Submits tasks that depend on one another in one message, and returns
+    /// futures for `keys`. What nobody holds is forgotten as soon as nothing in
+    /// the graph needs it any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::submit`].
+    pub fn submit_graph(
+        &self,
+        graph: &Graph,
+        keys: Vec<Key>,
+        submission: &Submission,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        let shared = &self.shared;
+        let expr_ser = graph.to_expression()?;
+        let futures: Vec<TaskFuture> = keys
+            .iter()
+            .map(|key| TaskFuture::new(shared.entry(key).0))
+            .collect();
+        shared.send(UpdateGraph {
+            expr_ser,
+            keys: Keys(keys),
+            user_priority: submission.priority,
+            annotations: submission.annotations(),
+            ..UpdateGraph::default()
+        })?;
+        Ok(futures)
+    }
+}
