@@ -11,6 +11,7 @@ pub mod graph;
 mod growing;
 pub mod identity;
 pub mod inspect;
+pub mod journey;
 mod key;
 pub mod net;
 pub mod pickle;
