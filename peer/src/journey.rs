@@ -230,20 +230,38 @@ pub async fn journey(
     show("x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n");
     let [first, second, third] = ["x", "y", "z"].map(Key::unique);
     let started = Instant::now();
-    let x = client.call("operator.add").argument(1).argument(2).key(&first).submit()?;
-    let y = client.call("operator.add").argument(3).argument(4).key(&second).submit()?;
+    let x = client
+        .call("operator.add")
+        .argument(1)
+        .argument(2)
+        .key(&first)
+        .submit()?;
+    let y = client
+        .call("operator.add")
+        .argument(3)
+        .argument(4)
+        .key(&second)
+        .submit()?;
     x.finished().await?;
     y.finished().await?;
     show(&told(&recorder.take(), started, verbose));
 
     show("\nz = client.submit(add, x, y)   # we follow z\n");
     let started = Instant::now();
-    let z = client.call("operator.add").argument(&x).argument(&y).key(&third).submit()?;
+    let z = client
+        .call("operator.add")
+        .argument(&x)
+        .argument(&y)
+        .key(&third)
+        .submit()?;
     show(&format!("z is {:?}\n", z.status().name()));
     let result = z.result().await?;
     let took = started.elapsed();
     show(&told(&recorder.take(), started, verbose));
-    show(&format!("\nz.result() is {result}, {} after it was submitted\n", time(took)));
+    show(&format!(
+        "\nz.result() is {result}, {} after it was submitted\n",
+        time(took)
+    ));
 
     show("\ndel x, y, z\n");
     let started = Instant::now();

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::{Client, Shared, TaskFuture};
 use crate::client::Status;
 use crate::protocol::{
-    DataReply, Gather, Keys, NCoresRunning, ReportKey, Request, Scatter, UpdateData,
+    DataReply, Gather, GetTaskStatus, Keys, NCoresRunning, ReportKey, Request, Scatter, UpdateData,
     UpdateDataReply, WhoHas,
 };
 use crate::{Key, PeerError, Serialized, Value};
@@ -361,5 +361,23 @@ impl Client {
             ..WhoHas::default()
         };
         self.shared.call("where results are", request).await
+    }
+
+    /// In which state the scheduler has tasks: `memory`, `processing`, `waiting`
+    /// and so on; `None` where it has none.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if the scheduler does not answer.
+    pub async fn task_status(
+        &self,
+        keys: impl IntoIterator<Item = impl Into<Key>>,
+    ) -> Result<Vec<(Key, Option<String>)>, PeerError> {
+        let request = GetTaskStatus {
+            keys: keys.into_iter().collect(),
+            reply: Some(true),
+            ..GetTaskStatus::default()
+        };
+        self.shared.call("the state of tasks", request).await
     }
 }

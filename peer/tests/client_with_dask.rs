@@ -1,0 +1,608 @@
+//! The client against a real cluster: a scheduler and two workers of Dask, as
+//! processes.
+
+mod support;
+
+use core::time::Duration;
+use std::collections::HashSet;
+use std::path::Path;
+
+use daskwire_peer::client::{ClientOptions, Route, Status, Submission, TaskFuture};
+use daskwire_peer::graph::{Argument, Graph, Task};
+use daskwire_peer::{Array, Client, Key, PeerError, Value};
+use daskwire_tcp::Options;
+use daskwire_tcp::tls::TlsSettings;
+use serde_json::json;
+use support::{Environment, Peer};
+
+/// How long something may take; this machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn integer(value: Value) -> i64 {
+    i64::try_from(value).expect("an integer")
+}
+
+/// `count` tasks in one graph, each of which needs the one before.
+async fn a_chain_in_one_graph(client: &Client, count: i64) {
+    let key = |index: i64| Key::list([Key::from("chain"), Key::from(index)]);
+    let graph: Graph = (0..count)
+        .map(|index| match index {
+            0 => Task::new(key(0), "operator.neg", [-1]),
+            _ => Task::new(
+                key(index),
+                "operator.add",
+                [Argument::from(key(index - 1)), Argument::from(1)],
+            ),
+        })
+        .collect();
+    let last = vec![key(count - 1)];
+    let futures = client
+        .submit_graph(&graph, last, &Submission::default())
+        .expect("submitted");
+    let result = futures[0].result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(integer(result), count);
+}
+
+/// A chain of which each task is submitted on its own.
+async fn a_chain_one_by_one(client: &Client) {
+    let mut last = client.submit("operator.add", [0, 1]).expect("submitted");
+    for _ in 0..99 {
+        let next = client
+            .submit("operator.add", [Argument::from(&last), Argument::from(1)])
+            .expect("submitted");
+        last = next;
+    }
+    assert_eq!(
+        integer(last.result_within(TIMEOUT).await.expect("a result")),
+        100
+    );
+}
+
+async fn a_reduction_tree(client: &Client) {
+    let key =
+        |level: i64, index: i64| Key::list([Key::from("tree"), Key::from(level), Key::from(index)]);
+    let mut tasks: Vec<Task> = (0..512)
+        .map(|index| Task::new(key(0, index), "operator.mul", [index, 2]))
+        .collect();
+    let mut width = 512;
+    let mut level = 0;
+    while width > 1 {
+        width /= 2;
+        level += 1;
+        tasks.extend((0..width).map(|index| {
+            let below = [key(level - 1, 2 * index), key(level - 1, 2 * index + 1)];
+            Task::new(key(level, index), "operator.add", below)
+        }));
+    }
+    let root = vec![key(level, 0)];
+    let graph = Graph { tasks };
+    let futures = client
+        .submit_graph(&graph, root, &Submission::default())
+        .expect("submitted");
+    let result = futures[0].result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(
+        integer(result),
+        (0..512).map(|index| index * 2).sum::<i64>()
+    );
+}
+
+async fn errors_arrive_with_their_text(client: &Client) {
+    let bad = client
+        .submit("operator.truediv", [1, 0])
+        .expect("submitted");
+    let dependent = client.submit("operator.neg", [&bad]).expect("submitted");
+    for future in [&bad, &dependent] {
+        let error = future.result_within(TIMEOUT).await.expect_err("it fails");
+        let PeerError::Remote(error) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(error.class, "ZeroDivisionError");
+        assert_eq!(error.message, "division by zero");
+        assert!(error.traceback.contains("worker.py"), "{}", error.traceback);
+        assert_eq!(future.status().name(), "error");
+    }
+    // A key of a dictionary, as Python shows it.
+    let missing = client
+        .call("operator.getitem")
+        .argument(Value::dict([("a", 1)]))
+        .argument("b")
+        .submit()
+        .expect("submitted");
+    let error = missing.result_within(TIMEOUT).await.expect_err("it fails");
+    assert_eq!(error.to_string(), "KeyError: 'b'");
+    // A function that the scheduler cannot import fails; the client stays well.
+    let unknown = client
+        .submit("no_such_module.function", [1])
+        .expect("submitted");
+    let error = unknown.result_within(TIMEOUT).await.expect_err("it fails");
+    assert!(
+        error
+            .to_string()
+            .contains("deserialization of the task graph"),
+        "{error}"
+    );
+}
+
+async fn arguments_of_every_kind_arrive(client: &Client) {
+    let x = client.submit("operator.add", [40, 2]).expect("submitted");
+    let cases: Vec<(TaskFuture, &str)> = vec![
+        (
+            client
+                .call("builtins.repr")
+                .argument(Value::list([
+                    Value::None,
+                    Value::from(true),
+                    Value::from(-7),
+                    Value::Int(1 << 100),
+                    Value::from(2.5),
+                    Value::from("häh"),
+                    Value::from(vec![0_u8, 255]),
+                    Value::tuple([1]),
+                    Value::Set(vec![Value::from(1)]),
+                    Value::dict([("a", 1)]),
+                    Value::Complex(1.0, -2.0),
+                ]))
+                .submit()
+                .expect("submitted"),
+            "'[None, True, -7, 1267650600228229401496703205376, 2.5, \\'häh\\', b\\'\\\\x00\\\\xff\\', \
+             (1,), {1}, {\\'a\\': 1}, (1-2j)]'",
+        ),
+        (
+            client
+                .call("builtins.sorted")
+                .argument(Argument::list([Argument::from(&x), Argument::from(1)]))
+                .keyword("reverse", true)
+                .submit()
+                .expect("submitted"),
+            "[42, 1]",
+        ),
+        (
+            client
+                .call("builtins.dict")
+                .keyword("x", &x)
+                .keyword("y", Value::None)
+                .submit()
+                .expect("submitted"),
+            "{'x': 42, 'y': None}",
+        ),
+        (
+            client
+                .call("builtins.len")
+                .argument(Argument::Dict(vec![(
+                    Argument::from("k"),
+                    Argument::from(&x),
+                )]))
+                .submit()
+                .expect("submitted"),
+            "1",
+        ),
+    ];
+    for (future, expected) in &cases {
+        let result = future.result_within(TIMEOUT).await.expect("a result");
+        assert_eq!(&result.to_string(), expected, "{future:?}");
+    }
+}
+
+async fn arrays_go_there_and_back(client: &Client) {
+    let values: Vec<f64> = (0..1000).map(f64::from).collect();
+    let array = Array::from_slice(&[10, 100], &values).expect("a thousand");
+    for route in [Route::Scheduler, Route::Direct] {
+        let data = [(Key::unique("array"), array.clone())];
+        let scattered = client.scatter_by(data, route).await.expect("it is there");
+        let doubled = client
+            .submit("numpy.add", [&scattered[0], &scattered[0]])
+            .expect("submitted");
+        let transposed = client
+            .submit("numpy.transpose", [&doubled])
+            .expect("submitted");
+        let results = client
+            .gather_by(&[scattered[0].clone(), doubled, transposed], route)
+            .await
+            .expect("results");
+        let arrays: Vec<Array> = results
+            .into_iter()
+            .map(|value| Array::try_from(value).expect("an array"))
+            .collect();
+        assert_eq!(arrays[0], array);
+        assert_eq!(arrays[2].shape(), [100, 10]);
+        let expected: Vec<f64> = values.iter().map(|value| value * 2.0).collect();
+        assert_eq!(arrays[1].to_vec::<f64>().expect("floats"), expected);
+        let first: Vec<f64> = arrays[2].to_vec().expect("floats");
+        assert_eq!(first[..3], [0.0, 200.0, 400.0]);
+    }
+}
+
+async fn tasks_are_cancelled(client: &Client) {
+    let blockers: Vec<TaskFuture> = (0..2)
+        .map(|index| {
+            let sleep = client
+                .call("time.sleep")
+                .argument(3)
+                .key(format!("block-{index}"));
+            sleep.submit().expect("submitted")
+        })
+        .collect();
+    let waiting = client
+        .submit("operator.neg", [&blockers[0]])
+        .expect("submitted");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    client.cancel([&waiting], false).expect("sent");
+    let error = waiting.result_within(TIMEOUT).await.expect_err("cancelled");
+    assert!(matches!(error, PeerError::Cancelled { .. }), "{error}");
+    assert_eq!(waiting.status().name(), "cancelled");
+    client.cancel(&blockers, true).expect("sent");
+    // What depends on a key that nobody knows is cancelled by the scheduler.
+    let lost = client
+        .submit("operator.neg", [Key::from("there-is-no-such-key")])
+        .expect("submitted");
+    let error = lost.result_within(TIMEOUT).await.expect_err("cancelled");
+    assert!(error.to_string().contains("lost dependencies"), "{error}");
+}
+
+async fn tasks_run_where_and_when_they_are_to(client: &Client) {
+    let workers = client.workers().await.expect("workers");
+    assert_eq!(workers.len(), 2);
+    for worker in &workers {
+        let only = Submission::default().workers([worker.address.as_str()]);
+        let futures = (0..5).map(|index| {
+            let call = client.call("operator.add").argument(index).argument(1000);
+            call.impure()
+                .with(only.clone())
+                .submit()
+                .expect("submitted")
+        });
+        let futures: Vec<TaskFuture> = futures.collect();
+        client.wait(&futures).await;
+        for (key, holders) in client.who_has(&futures).await.expect("holders") {
+            assert_eq!(holders, [worker.address.as_str()], "{key}");
+        }
+    }
+    // A resource that no worker has: it waits.
+    let never = client
+        .call("operator.neg")
+        .argument(1)
+        .key("needs-a-resource")
+        .with(Submission::default().resource("UNOBTAINIUM", 1.0))
+        .submit()
+        .expect("submitted");
+    let early = never.result_within(Duration::from_millis(500)).await;
+    assert!(matches!(early, Err(PeerError::Timeout { .. })));
+    // The same call is the same task, unless it is said not to be.
+    let one = client
+        .submit("random.random", [0_i64; 0])
+        .expect("submitted");
+    let same = client
+        .submit("random.random", [0_i64; 0])
+        .expect("submitted");
+    let other = client
+        .call("random.random")
+        .impure()
+        .submit()
+        .expect("submitted");
+    assert_eq!(one.key(), same.key());
+    assert_ne!(one.key(), other.key());
+    let all = client.gather(&[one, same, other]).await.expect("results");
+    assert_eq!(all[0], all[1]);
+    assert_ne!(all[0], all[2]);
+}
+
+async fn futures_come_as_they_are_done(client: &Client) {
+    let slow = client
+        .call("time.sleep")
+        .argument(0.8)
+        .impure()
+        .submit()
+        .expect("submitted");
+    let fast = client.map("operator.neg", 500..510_i64).expect("submitted");
+    let mut completed = client.as_completed(fast.iter().cloned().chain([slow.clone()]));
+    let mut order = Vec::new();
+    while let Some(future) = completed.next().await {
+        order.push(future.key().clone());
+    }
+    assert_eq!(order.len(), 11);
+    assert_eq!(order.last(), Some(slow.key()));
+    let distinct: HashSet<Key> = order.into_iter().collect();
+    assert_eq!(distinct.len(), 11);
+}
+
+/// What nobody holds is gone from the cluster.
+async fn what_is_dropped_is_released(client: &Client) {
+    let future = client
+        .submit("operator.add", [123_456, 1])
+        .expect("submitted");
+    future.finished().await.expect("a result");
+    let again = future.clone();
+    drop(future);
+    let held = client
+        .who_has(core::slice::from_ref(&again))
+        .await
+        .expect("holders");
+    assert_eq!(held[0].1.len(), 1);
+    let key = again.key().clone();
+    drop(again);
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    loop {
+        let status = client.task_status([key.clone()]).await.expect("a status");
+        if status[0].1.is_none() {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{status:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// All of it, on a cluster that was just started.
+async fn everything(client: &Client) {
+    a_chain_in_one_graph(client, 500).await;
+    a_chain_one_by_one(client).await;
+    a_reduction_tree(client).await;
+    errors_arrive_with_their_text(client).await;
+    arguments_of_every_kind_arrive(client).await;
+    arrays_go_there_and_back(client).await;
+    tasks_are_cancelled(client).await;
+    tasks_run_where_and_when_they_are_to(client).await;
+    futures_come_as_they_are_done(client).await;
+    what_is_dropped_is_released(client).await;
+}
+
+fn no_complaints(cluster: &Peer) {
+    for process in core::iter::once(cluster).chain(cluster.workers()) {
+        let complaints = process.complaints();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_rust_does_what_one_of_python_does() {
+    let cluster = support::scheduler_with_workers(2);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    everything(&client).await;
+    client.close().await.expect("closed");
+    cluster.wait_for_log("Close client connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_rust_does_it_over_tls() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-cluster");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let folder = folder.to_str().expect("text");
+    let cluster = Peer::spawn(Environment::Current, "tls_cluster.py", &[folder]);
+    let pem = Path::new(folder).join("temporary.pem");
+    let settings = TlsSettings::new(pem.as_path(), pem.as_path());
+    let options = ClientOptions {
+        transport: Options {
+            tls: Some(settings.build().expect("certificates")),
+            ..Options::default()
+        },
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(cluster.address(), options)
+        .await
+        .expect("connected");
+    everything(&client).await;
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
+    let cluster = support::scheduler_with_workers(2);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    let key = |index: i64| Key::list([Key::from("many"), Key::from(index)]);
+    let graph: Graph = (0..10_000)
+        .map(|index| Task::new(key(index), "operator.add", [index, 1]))
+        .collect();
+    let keys = (0..10_000).map(key).collect();
+    let futures = client
+        .submit_graph(&graph, keys, &Submission::default())
+        .expect("submitted");
+    let results = client.gather(&futures).await.expect("results");
+    assert!(results.into_iter().map(integer).eq(1..=10_000));
+    drop(futures);
+
+    let futures: Vec<TaskFuture> = (0..10_000)
+        .map(|index| {
+            client
+                .submit("operator.sub", [index, 1])
+                .expect("submitted")
+        })
+        .collect();
+    let results = client.gather(&futures).await.expect("results");
+    assert!(results.into_iter().map(integer).eq(-1..9_999));
+    client.close().await.expect("closed");
+    no_complaints(&cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_costs_time_only() {
+    let mut cluster = support::scheduler_with_workers(2);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    // Results of the first step live on both workers when one of them dies.
+    let first: Vec<TaskFuture> = (0..200)
+        .map(|index| {
+            client
+                .submit("operator.add", [index, 1])
+                .expect("submitted")
+        })
+        .collect();
+    client.wait(&first).await;
+    let holders = client.who_has(&first).await.expect("holders");
+    let distinct: HashSet<&String> = holders.iter().flat_map(|(_, workers)| workers).collect();
+    assert_eq!(distinct.len(), 2, "both have some");
+    let slow: Vec<TaskFuture> = (0..40)
+        .map(|index| {
+            let call = client
+                .call("time.sleep")
+                .argument(0.05 + f64::from(index) * 1e-6);
+            call.submit().expect("submitted")
+        })
+        .collect();
+    let second: Vec<TaskFuture> = first
+        .iter()
+        .map(|future| client.submit("operator.neg", [future]).expect("submitted"))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    cluster.kill_worker(0);
+    let results = client.gather(&second).await.expect("results");
+    assert!(
+        results
+            .into_iter()
+            .map(integer)
+            .eq((0..200).map(|index| -(index + 1)))
+    );
+    for future in &slow {
+        future.result_within(TIMEOUT).await.expect("it slept");
+    }
+    let results = client
+        .gather_by(&first, Route::Direct)
+        .await
+        .expect("results");
+    assert!(results.into_iter().map(integer).eq(1..=200));
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gibibyte_is_scattered_and_gathered_directly() {
+    let cluster = support::scheduler_with_workers(2);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    let pieces: Vec<Array> = (0..16)
+        .map(|index: u64| {
+            let elements: Vec<u64> = (0..8 << 20).map(|element| element ^ index << 40).collect();
+            Array::from_slice(&[8 << 20], &elements).expect("64 MiB")
+        })
+        .collect();
+    let data = pieces
+        .iter()
+        .map(|piece| (Key::unique("piece"), piece.clone()));
+    let scattered = client
+        .scatter_by(data, Route::Direct)
+        .await
+        .expect("scattered");
+    let sums: Vec<TaskFuture> = scattered
+        .iter()
+        .map(|piece| client.submit("numpy.max", [piece]).expect("submitted"))
+        .collect();
+    let gathered = client
+        .gather_by(&scattered, Route::Direct)
+        .await
+        .expect("gathered");
+    for (index, (sent, came)) in pieces.iter().zip(&gathered).enumerate() {
+        let Value::Array(came) = came else {
+            panic!("an array")
+        };
+        assert!(sent.bytes() == came.bytes(), "piece {index} is another one");
+    }
+    for (index, largest) in client
+        .gather(&sums)
+        .await
+        .expect("sums")
+        .into_iter()
+        .enumerate()
+    {
+        let expected = (index as i64) << 40 | ((8 << 20) - 1);
+        assert_eq!(integer(largest), expected, "piece {index}");
+    }
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_rust_and_python_share_what_they_make() {
+    let cluster = support::scheduler_with_workers(1);
+    let mut python = Peer::spawn(
+        Environment::Current,
+        "client_beside.py",
+        &[cluster.address()],
+    );
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    let mut ask = |question: serde_json::Value| {
+        let (answer, _) = python.ask(&question.to_string(), &[]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["ok"], json!(true), "{answer}");
+        answer
+    };
+    // Made here, read there.
+    let sum = client
+        .call("operator.add")
+        .argument(1)
+        .argument(2)
+        .key("rust-sum");
+    let sum = sum.submit().expect("submitted");
+    let array = Array::from_slice(&[3], &[1_i64, 2, 3]).expect("three");
+    let array = client
+        .scatter_by([("rust-array", array)], Route::Direct)
+        .await
+        .expect("scattered");
+    assert_eq!(ask(json!({"op": "read", "key": "rust-sum"}))["value"], "3");
+    let read = ask(json!({"op": "read", "key": "rust-array"}));
+    assert_eq!(read["value"], "array([1, 2, 3])");
+    let text = client.scatter(["some text"]).await.expect("scattered");
+    let key = text[0].key().to_string();
+    assert_eq!(
+        ask(json!({"op": "read", "key": key}))["value"],
+        "'some text'"
+    );
+    // Made there, read here.
+    ask(json!({"op": "make", "key": "python-list", "value": "[1, 'two', numpy.arange(3)]"}));
+    ask(json!({"op": "make", "key": "python-frame", "value": "pandas.DataFrame({'a': [1, 2]})"}));
+    ask(
+        json!({"op": "submit", "key": "python-sum", "function": "operator.add", "arguments": "(20, 22)"}),
+    );
+    let list = client.future("python-list").expect("a future");
+    let frame = client.future("python-frame").expect("a future");
+    let total = client.future("python-sum").expect("a future");
+    let Value::List(items) = list.result_within(TIMEOUT).await.expect("a result") else {
+        panic!("a list")
+    };
+    assert_eq!(items[1], Value::from("two"));
+    assert_eq!(
+        integer(total.result_within(TIMEOUT).await.expect("a result")),
+        42
+    );
+    // What Rust cannot read it can pass on.
+    let opaque = frame.result_within(TIMEOUT).await.expect("a result");
+    let Value::Serialized(_) = &opaque else {
+        panic!("{opaque}")
+    };
+    let again = client
+        .scatter_by([("frame-passed-on", opaque)], Route::Scheduler)
+        .await
+        .expect("scattered");
+    let read = ask(json!({"op": "read", "key": "frame-passed-on"}));
+    assert_eq!(read["type"], "DataFrame");
+    assert_eq!(read["value"], "   a\n0  1\n1  2");
+    let shape = client
+        .call("builtins.getattr")
+        .argument(&again[0])
+        .argument("shape")
+        .submit()
+        .expect("submitted");
+    assert_eq!(
+        shape.result().await.expect("a result"),
+        Value::tuple([2, 1])
+    );
+    // Both together.
+    let keys = ["rust-sum", "python-sum"];
+    assert_eq!(ask(json!({"op": "sum", "keys": keys}))["value"], "45");
+    drop((sum, array, text));
+    client.close().await.expect("closed");
+    no_complaints(&cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_goes_away_ends_all_futures() {
+    let cluster = support::scheduler_with_workers(1);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    let waiting = client
+        .call("time.sleep")
+        .argument(60)
+        .submit()
+        .expect("submitted");
+    drop(cluster);
+    let error = waiting
+        .result_within(TIMEOUT)
+        .await
+        .expect_err("it is gone");
+    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+    assert!(matches!(waiting.status(), Status::Disconnected { .. }));
+    let error = client.submit("operator.neg", [1]).expect_err("it is gone");
+    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+}

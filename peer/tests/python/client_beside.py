@@ -1,0 +1,66 @@
+"""A client of Python in the same cluster as one of Rust.
+
+Usage: client_beside.py ADDRESS. Speaks the records of exchange.py:
+
+    {"op": "read", "key": KEY}
+        `value`: repr() of the result under that key, and its type.
+    {"op": "make", "key": KEY, "value": EXPRESSION}
+        Scatters what the expression is, and holds it.
+    {"op": "submit", "key": KEY, "function": NAME, "arguments": EXPRESSION}
+        Submits a call, and holds its result.
+    {"op": "sum", "keys": [KEY]}
+        `value`: the sum of results that others hold, computed on the cluster.
+    {"op": "sleep", "seconds": SECONDS, "key": KEY, "worker": ADDRESS}
+        A task that sleeps on that worker.
+"""
+
+import importlib
+import sys
+import time
+import warnings
+
+warnings.simplefilter("ignore")
+
+import exchange
+import numpy
+import pandas
+from distributed import Client, Future
+
+NAMES = {"numpy": numpy, "pandas": pandas}
+
+
+def main():
+    client = Client(sys.argv[1], timeout=60, set_as_default=True)
+    held = {}
+
+    def future(key):
+        return Future(key, client)
+
+    def read(question, data):
+        value = future(question["key"]).result(timeout=60)
+        return {"value": repr(value), "type": type(value).__name__}
+
+    def make(question, data):
+        value = eval(question["value"], NAMES)
+        held.update(client.scatter({question["key"]: value}))
+        return {}
+
+    def submit(question, data):
+        module, _, name = question["function"].rpartition(".")
+        function = getattr(importlib.import_module(module), name)
+        arguments = eval(question["arguments"], NAMES)
+        held[question["key"]] = client.submit(function, *arguments, key=question["key"])
+        return {}
+
+    def total(question, data):
+        return {"value": repr(client.submit(sum, [future(key) for key in question["keys"]]).result(timeout=60))}
+
+    def sleep(question, data):
+        held[question["key"]] = client.submit(time.sleep, question["seconds"], key=question["key"], workers=[question["worker"]])
+        return {}
+
+    exchange.serve("client", {"read": read, "make": make, "submit": submit, "sum": total, "sleep": sleep})
+
+
+if __name__ == "__main__":
+    main()
