@@ -19,11 +19,14 @@ describes them:
       changed.
   flip {"keys": [KEY]}
       Does that to the value itself, in place. -> the same, for its own arrays.
-  forget {}
-      Lets go of all that was made here.
+  leave {}
+      Lets go of all that was made here, and waits until the worker holds nothing
+      any more. Then worker and scheduler write END to their logs.
 """
 
+import asyncio
 import io
+import logging
 import pickle
 import sys
 import warnings
@@ -43,6 +46,8 @@ from pickle_cases import pandas_values
 
 # Seconds, for a machine that is busy.
 TIMEOUT = 120
+
+END = "All is done."
 
 
 def read_only(array):
@@ -175,6 +180,17 @@ def make(name):
     return values()[name]
 
 
+async def end_of_worker(dask_worker):
+    async with asyncio.timeout(TIMEOUT):
+        while dask_worker.data:
+            await asyncio.sleep(0.01)
+    logging.getLogger("distributed.worker").info(END)
+
+
+def end_of_scheduler():
+    logging.getLogger("distributed.scheduler").info(END)
+
+
 def main():
     (address,) = sys.argv[1:]
     # The worker cannot import what stands beside this; what stands here goes by
@@ -218,9 +234,10 @@ def main():
         found = [future.result(timeout=TIMEOUT) for future in running]
         return {"problems": [text for text in found if text]}
 
-    def forget(_question, _data):
+    def leave(_question, _data):
         kept.clear()
-        client.close()
+        client.run(end_of_worker)
+        client.run_on_scheduler(end_of_scheduler)
         return {}
 
     exchange.serve(
@@ -231,7 +248,7 @@ def main():
             "compare": compare,
             "derive": derive,
             "flip": lambda question, _: {"flipped": each(flip, question["keys"])},
-            "forget": forget,
+            "leave": leave,
         },
     )
 

@@ -430,25 +430,6 @@ impl Peer {
         }
     }
 
-    /// Waits until it and its workers have ended by themselves, and all that they
-    /// said has arrived.
-    ///
-    /// # Panics
-    ///
-    /// When that takes too long.
-    pub fn wait_for_end(&mut self) {
-        for worker in &mut self.workers {
-            worker.wait_for_end();
-        }
-        let deadline = Instant::now() + READY_TIMEOUT;
-        while !matches!(self.child.try_wait(), Ok(Some(_))) {
-            let is_late = Instant::now() > deadline;
-            assert!(!is_late, "{} has not ended in {READY_TIMEOUT:?}", self.name);
-            thread::sleep(Duration::from_millis(20));
-        }
-        self.log.wait_for_end();
-    }
-
     /// Kills worker number `index` of a scheduler, as a crash would.
     pub fn kill_worker(&mut self, index: usize) {
         drop(self.workers.remove(index));
