@@ -308,7 +308,10 @@ fn message(class: &str, arguments: tree::Items<'_, '_>) -> String {
     match all.as_slice() {
         [] => String::new(),
         // It shows a key as it would be written.
-        [one] if class == "KeyError" => one.to_string(),
+        [one] if class == "KeyError" => match one.as_str() {
+            Some(text) => Value::from(text).to_string(),
+            None => one.to_string(),
+        },
         [one] => one.as_str().map_or_else(|| one.to_string(), str::to_owned),
         [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
             let reason = reason

@@ -516,7 +516,7 @@ async fn clients_of_rust_and_python_share_what_they_make() {
     let mut ask = |question: serde_json::Value| {
         let (answer, _) = python.ask(&question.to_string(), &[]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-        assert_eq!(answer["ok"], json!(true), "{answer}");
+        assert_eq!(answer["ok"], json!(true), "{question}: {answer}");
         answer
     };
     // Made here, read there.
@@ -526,6 +526,8 @@ async fn clients_of_rust_and_python_share_what_they_make() {
         .argument(2)
         .key("rust-sum");
     let sum = sum.submit().expect("submitted");
+    // A key that the scheduler is asked for before it has the task is lost.
+    sum.finished().await.expect("a result");
     let array = Array::from_slice(&[3], &[1_i64, 2, 3]).expect("three");
     let array = client
         .scatter_by([("rust-array", array)], Route::Direct)

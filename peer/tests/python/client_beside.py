@@ -7,16 +7,13 @@ Usage: client_beside.py ADDRESS. Speaks the records of exchange.py:
     {"op": "make", "key": KEY, "value": EXPRESSION}
         Scatters what the expression is, and holds it.
     {"op": "submit", "key": KEY, "function": NAME, "arguments": EXPRESSION}
-        Submits a call, and holds its result.
+        Submits a call, waits for its result, and holds it.
     {"op": "sum", "keys": [KEY]}
         `value`: the sum of results that others hold, computed on the cluster.
-    {"op": "sleep", "seconds": SECONDS, "key": KEY, "worker": ADDRESS}
-        A task that sleeps on that worker.
 """
 
 import importlib
 import sys
-import time
 import warnings
 
 warnings.simplefilter("ignore")
@@ -24,7 +21,7 @@ warnings.simplefilter("ignore")
 import exchange
 import numpy
 import pandas
-from distributed import Client, Future
+from distributed import Client, Future, wait
 
 NAMES = {"numpy": numpy, "pandas": pandas}
 
@@ -34,7 +31,10 @@ def main():
     held = {}
 
     def future(key):
-        return Future(key, client)
+        # What a future does that another client has sent.
+        made = Future(key, client)
+        client._send_to_scheduler({"op": "client-desires-keys", "keys": [key], "client": client.id})
+        return made
 
     def read(question, data):
         value = future(question["key"]).result(timeout=60)
@@ -50,16 +50,14 @@ def main():
         function = getattr(importlib.import_module(module), name)
         arguments = eval(question["arguments"], NAMES)
         held[question["key"]] = client.submit(function, *arguments, key=question["key"])
+        # A key that the scheduler is asked for before it has the task is lost.
+        wait(held[question["key"]])
         return {}
 
     def total(question, data):
         return {"value": repr(client.submit(sum, [future(key) for key in question["keys"]]).result(timeout=60))}
 
-    def sleep(question, data):
-        held[question["key"]] = client.submit(time.sleep, question["seconds"], key=question["key"], workers=[question["worker"]])
-        return {}
-
-    exchange.serve("client", {"read": read, "make": make, "submit": submit, "sum": total, "sleep": sleep})
+    exchange.serve("client", {"read": read, "make": make, "submit": submit, "sum": total})
 
 
 if __name__ == "__main__":
