@@ -48,9 +48,11 @@ pub enum Function {
 
 impl Function {
     /// A function of Python by its full name, such as `operator.add`; one
-    /// without a module is a builtin, such as `len`.
+    /// without a module is a builtin, such as `len`. For one that belongs to a
+    /// class, a colon ends the module: `builtins:str.split`.
     pub fn python(name: &str) -> Self {
-        let (module, name) = name.rsplit_once('.').unwrap_or(("builtins", name));
+        let parts = name.split_once(':').or_else(|| name.rsplit_once('.'));
+        let (module, name) = parts.unwrap_or(("builtins", name));
         Self::Python {
             module: module.to_owned(),
             name: name.to_owned(),
@@ -75,6 +77,7 @@ impl Function {
 
 /// `operator.add` is a function of Python, `native:hypot` one of Rust.
 impl From<&str> for Function {
+    /// As [`Function::python`] and [`Function::native`] read it.
     fn from(name: &str) -> Self {
         match name.strip_prefix("native:") {
             Some(name) => Self::native(name),

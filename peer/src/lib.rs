@@ -13,6 +13,7 @@ pub mod identity;
 pub mod inspect;
 pub mod journey;
 mod key;
+mod meter;
 pub mod net;
 pub mod pickle;
 mod pool;

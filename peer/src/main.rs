@@ -1,5 +1,7 @@
 //! The `daskwire` command.
 
+mod shell;
+
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +37,14 @@ enum Command {
     Identity(Identity),
     /// Pass messages on unopened, between any two transports
     Relay(Relay),
+    /// Put files on a cluster, and print their keys
+    Scatter(shell::Scatter),
+    /// Call a function on a cluster, and print its result
+    Submit(shell::Submit),
+    /// Fetch a result from a cluster
+    Gather(shell::Gather),
+    /// Let a cluster forget what was scattered or held
+    Release(shell::Release),
     /// List what a pickle does, without doing it
     #[command(
         after_help = "Listing a pickle is safe, whatever it is. It does not make loading it safe."
@@ -248,7 +258,19 @@ fn run(command: Command) -> Result<(), String> {
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
         Command::Pickle(arguments) => pickle(&arguments),
+        Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
+        Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
+        Command::Gather(arguments) => on_cluster(shell::gather(&arguments)),
+        Command::Release(arguments) => on_cluster(shell::release(&arguments)),
     }
+}
+
+fn on_cluster(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?
+        .block_on(work)
 }
 
 fn is_standard_input(file: &Path) -> bool {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use daskwire_tcp::{Address, CommError};
+use daskwire_tcp::{Address, CommError, Options, Role};
 
 use crate::channel::{Channel, Observer, Parties};
+use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, Request};
 use crate::{Key, PeerError};
@@ -20,6 +21,7 @@ pub(crate) struct Pool {
     local: String,
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
+    meter: Option<(Arc<Meter>, Options)>,
     idle: Mutex<HashMap<Address, Vec<Channel>>>,
 }
 
@@ -42,13 +44,27 @@ impl Pool {
             local: local.to_owned(),
             names: Arc::new(|address| address.to_string()),
             observer,
+            meter: None,
             idle: Mutex::default(),
         }
     }
 
+    /// The same with what counts bytes, and the options of the connector.
+    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>, options: Options) -> Self {
+        self.meter = meter.map(|meter| (meter, options));
+        self
+    }
+
     /// Connects to a peer, whatever is idle.
     pub(crate) async fn connect(&self, address: &Address) -> Result<Channel, CommError> {
-        let comm = self.connector.connect(address).await?;
+        let comm = match &self.meter {
+            None => self.connector.connect(address).await?,
+            Some((meter, options)) => {
+                let connection = self.connector.connect_bytes(address).await?;
+                let connection = meter.attach(connection);
+                connection.handshake(Role::Connector, options).await?
+            }
+        };
         let parties = Parties::new(&self.local, &(self.names)(address), self.observer.clone());
         Ok(Channel::new(comm, parties))
     }

@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use super::{Client, Shared, TaskFuture};
 use crate::client::Status;
 use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NCoresRunning, ReportKey, Request, Scatter, UpdateData,
-    UpdateDataReply, WhoHas,
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReportKey, Request, Scatter,
+    UpdateData, UpdateDataReply, WhoHas,
 };
 use crate::{Key, PeerError, Serialized, Value};
 
@@ -361,6 +361,21 @@ impl Client {
             ..WhoHas::default()
         };
         self.shared.call("where results are", request).await
+    }
+
+    /// How many bytes these results have, as their workers say.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if the scheduler does not answer.
+    pub async fn nbytes(&self, futures: &[TaskFuture]) -> Result<Vec<(Key, u64)>, PeerError> {
+        let request = NBytes {
+            keys: futures.iter().map(TaskFuture::key).collect(),
+            summary: false,
+            reply: Some(true),
+            ..NBytes::default()
+        };
+        self.shared.call("the size of results", request).await
     }
 
     /// In which state the scheduler has tasks: `memory`, `processing`, `waiting`

@@ -43,6 +43,7 @@ use crate::protocol::{
 };
 use crate::{Key, PeerError};
 
+pub use crate::meter::Meter;
 pub use data::Route;
 pub use future::{AsCompleted, Status, TaskFuture};
 pub use submit::{Call, Submission};
@@ -78,6 +79,8 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// Whoever wants to see each message.
     pub observer: Option<Arc<dyn Observer>>,
+    /// What counts the bytes of the comms that move data.
+    pub meter: Option<Arc<Meter>>,
     /// Whoever wants to know of messages that are not known here.
     pub unknown: Option<Arc<dyn Fn(&Unknown) + Send + Sync>>,
 }
@@ -91,6 +94,7 @@ impl Default for ClientOptions {
             route: Route::Scheduler,
             timeout: Duration::from_secs(30),
             observer: None,
+            meter: None,
             unknown: None,
         }
     }
@@ -256,7 +260,8 @@ impl Client {
             .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
         let shared = Arc::new(Shared {
             id,
-            pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone()),
+            pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
+                .metered(options.meter.clone(), options.transport.clone()),
             connector,
             entries: Mutex::default(),
             stream: Mutex::default(),
@@ -339,6 +344,37 @@ impl Client {
             })?;
         }
         Ok(TaskFuture::new(entry))
+    }
+
+    /// Makes somebody else hold results too, who need not be there: they stay when
+    /// this client has gone, until [`release_as`](Self::release_as).
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Disconnected`].
+    pub fn hold_as(&self, holder: &str, futures: &[TaskFuture]) -> Result<(), PeerError> {
+        self.shared.send(crate::protocol::ClientDesiresKeys {
+            keys: futures.iter().map(TaskFuture::key).collect(),
+            client: Some(holder.to_owned()),
+            ..crate::protocol::ClientDesiresKeys::default()
+        })
+    }
+
+    /// Releases what was held for somebody else.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Disconnected`].
+    pub fn release_as(
+        &self,
+        holder: &str,
+        keys: impl IntoIterator<Item = impl Into<Key>>,
+    ) -> Result<(), PeerError> {
+        self.shared.send(ClientReleasesKeys {
+            keys: keys.into_iter().collect(),
+            client: Some(holder.to_owned()),
+            ..ClientReleasesKeys::default()
+        })
     }
 
     /// Cancels tasks: they are not run any more, and their futures are

@@ -22,6 +22,7 @@ ops! {
         NCores = "ncores",
         NCoresRunning = "ncores_running",
         GetTaskStatus = "get_task_status",
+        NBytes = "nbytes",
         GetData = "get_data",
         UpdateData = "update_data",
         FreeKeysRequest = "free_keys",
@@ -197,6 +198,16 @@ maps! {
     GetTaskStatus = "get_task_status" {
         /// Their keys.
         keys: Keys = "keys",
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// How many bytes results have.
+    NBytes = "nbytes" {
+        /// Their keys.
+        keys: Keys = "keys",
+        /// False: for each key, not for groups of them.
+        summary: bool = "summary",
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }

@@ -1,0 +1,59 @@
+//! Calls numpy on a Dask cluster with arrays of Rust: fits a parabola to points
+//! that lie near one.
+//!
+//! ```sh
+//! dask scheduler & dask worker tcp://127.0.0.1:8786 &
+//! cargo run --release --example fit -- tcp://127.0.0.1:8786
+//! ```
+
+use std::error::Error;
+
+use daskwire_peer::{Array, Client, Value};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let scheduler = std::env::args().nth(1).ok_or("usage: fit SCHEDULER")?;
+    let client = Client::connect(&scheduler).await?;
+
+    // y = 3 x² - 2 x + 1, and a little wave around it.
+    let x: Vec<f64> = (0..10_000).map(|i| f64::from(i) / 1e3).collect();
+    let y: Vec<f64> = x
+        .iter()
+        .map(|x| (3.0 * x - 2.0) * x + 1.0 + (x * 99.0).sin() / 10.0)
+        .collect();
+
+    // The arrays go to the workers as they lie here, and are numpy arrays there.
+    let points = client
+        .scatter([
+            Array::from_slice(&[x.len()], &x)?,
+            Array::from_slice(&[y.len()], &y)?,
+        ])
+        .await?;
+    let fit = client
+        .call("numpy.polyfit")
+        .argument(&points[0])
+        .argument(&points[1])
+        .keyword("deg", 2)
+        .submit()?;
+    let fitted = client
+        .call("numpy.polyval")
+        .argument(&fit)
+        .argument(&points[0])
+        .submit()?;
+    let residual = client.submit("numpy.subtract", [&points[1], &fitted])?;
+    let largest = client.submit("numpy.max", [&residual])?;
+
+    let Value::Array(coefficients) = fit.result().await? else {
+        return Err("polyfit() gives an array".into());
+    };
+    let [a, b, c] = coefficients.to_vec::<f64>()?[..] else {
+        return Err("a parabola has three coefficients".into());
+    };
+    println!("y = {a:.3} x² {b:+.3} x {c:+.3}");
+    println!(
+        "no point is further from it than {:.3}",
+        f64::try_from(largest.result().await?)?
+    );
+    client.close().await?;
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Counts words of files on a Dask cluster: the files are scattered over the
+//! workers, which split and count; the counts are added in a tree.
+//!
+//! ```sh
+//! dask scheduler & dask worker tcp://127.0.0.1:8786 &
+//! cargo run --release --example word_count -- tcp://127.0.0.1:8786 README.md CHANGELOG.md
+//! ```
+
+use std::error::Error;
+
+use daskwire_peer::graph::Argument;
+use daskwire_peer::{Client, Value};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let scheduler = arguments
+        .next()
+        .ok_or("usage: word_count SCHEDULER FILE...")?;
+    let client = Client::connect(&scheduler).await?;
+
+    let texts: Vec<String> = arguments
+        .map(std::fs::read_to_string)
+        .collect::<Result<_, _>>()?;
+    let texts = client.scatter(texts).await?;
+    let mut counts = Vec::new();
+    for text in &texts {
+        let words = client.submit("builtins:str.split", [text])?;
+        counts.push(client.submit("collections.Counter", [&words])?);
+    }
+    // Pairs are added until one is left.
+    while counts.len() > 1 {
+        let mut sums = Vec::new();
+        for pair in counts.chunks(2) {
+            sums.push(match pair {
+                [one, other] => client.submit("operator.add", [one, other])?,
+                alone => alone[0].clone(),
+            });
+        }
+        counts = sums;
+    }
+    let total = counts.pop().ok_or("no files are given")?;
+    let most = client
+        .call("collections:Counter.most_common")
+        .argument(Argument::from(&total))
+        .argument(10)
+        .submit()?;
+    let Value::List(most) = most.result().await? else {
+        return Err("most_common() gives a list".into());
+    };
+    for entry in most {
+        if let Value::Tuple(entry) = entry {
+            println!("{:>8}  {}", entry[1], entry[0].as_str().unwrap_or_default());
+        }
+    }
+    client.close().await?;
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! `daskwire scatter`, `gather`, `submit` and `release`: a cluster for the shell.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use daskwire_peer::client::{ClientOptions, Meter, Route};
+use daskwire_peer::graph::Argument;
+use daskwire_peer::{Client, Key, PeerError, Value};
+use daskwire_tcp::{Address, Options};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::TlsArguments;
+
+/// Who holds what the shell has put on a cluster, between two commands.
+const HOLDER: &str = "daskwire-shell";
+
+/// How to reach a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArguments {
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// quic://HOST:PORT
+    scheduler: String,
+    /// Seconds to wait for connections and short answers
+    #[arg(long, default_value_t = 30)]
+    timeout: u64,
+    /// Move data between here and the workers, not through the scheduler
+    #[arg(long)]
+    direct: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Scatter {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// The files
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// The key of a single file; otherwise each gets one that nothing else has
+    #[arg(long)]
+    key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Gather {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// The key of the result
+    key: String,
+    /// Where bytes and the elements of arrays go, as they are; without this
+    /// option the result is shown as text
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Submit {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// The function: MODULE.NAME of Python, builtins:CLASS.NAME for one of a
+    /// class, native:NAME of a worker in Rust
+    function: String,
+    /// Its arguments: JSON, such as 3 or [1, 2]; @KEY for a result that is
+    /// there; anything else is text
+    #[arg(allow_negative_numbers = true)]
+    arguments: Vec<String>,
+    /// Arguments by name
+    #[arg(long, value_name = "NAME=ARGUMENT")]
+    keyword: Vec<String>,
+    /// The key of the result; otherwise the same call has the same key
+    #[arg(long)]
+    key: Option<String>,
+    /// Keep the result on the cluster and print its key, not itself
+    #[arg(long)]
+    hold: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// The keys of what was scattered or held
+    #[arg(required = true)]
+    keys: Vec<String>,
+}
+
+impl ClusterArguments {
+    async fn connect(&self, meter: &Arc<Meter>) -> Result<Client, String> {
+        let address: Address = self
+            .scheduler
+            .parse()
+            .map_err(|error| format!("{}: {error}", self.scheduler))?;
+        let options = ClientOptions {
+            transport: Options {
+                tls: self.tls.tls(&[&address])?,
+                connect_timeout: Duration::from_secs(self.timeout),
+                ..Options::default()
+            },
+            route: self.route(),
+            timeout: Duration::from_secs(self.timeout),
+            meter: Some(Arc::clone(meter)),
+            ..ClientOptions::default()
+        };
+        Client::connect_with(&self.scheduler, options)
+            .await
+            .map_err(text)
+    }
+
+    const fn route(&self) -> Route {
+        if self.direct {
+            Route::Direct
+        } else {
+            Route::Scheduler
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: PeerError) -> String {
+    match &error {
+        PeerError::Remote(remote) if !remote.traceback.is_empty() => {
+            format!("the task failed\n{}{remote}", remote.traceback)
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// A key as the shell has it: JSON for one that is a list, such as `["x", 0]`.
+fn key(text: &str) -> Key {
+    fn of(value: &serde_json::Value) -> Option<Key> {
+        match value {
+            serde_json::Value::String(text) => Some(Key::from(text.as_str())),
+            serde_json::Value::Number(number) => number.as_i64().map(Key::from),
+            serde_json::Value::Array(parts) => {
+                let parts: Option<Vec<Key>> = parts.iter().map(of).collect();
+                parts.map(Key::list)
+            }
+            _ => None,
+        }
+    }
+    let list = text
+        .starts_with('[')
+        .then(|| serde_json::from_str(text).ok());
+    list.flatten()
+        .as_ref()
+        .and_then(of)
+        .unwrap_or_else(|| Key::from(text))
+}
+
+/// A key as [`key`] reads it.
+fn shown(key: &Key) -> String {
+    key.as_str().map_or_else(|| key.to_string(), str::to_owned)
+}
+
+fn argument(text: &str) -> Argument {
+    if let Some(name) = text.strip_prefix('@') {
+        return Argument::from(key(name));
+    }
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(json) => Argument::Value(value(json)),
+        Err(_) => Argument::from(text),
+    }
+}
+
+fn value(json: serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::None,
+        serde_json::Value::Bool(value) => Value::from(value),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(number), _) => Value::from(number),
+            (_, Some(number)) => Value::from(number),
+            _ => Value::from(number.as_f64().unwrap_or_default()),
+        },
+        serde_json::Value::String(text) => Value::from(text),
+        serde_json::Value::Array(items) => Value::List(items.into_iter().map(value).collect()),
+        serde_json::Value::Object(entries) => {
+            Value::dict(entries.into_iter().map(|(key, item)| (key, value(item))))
+        }
+    }
+}
+
+/// Shows how much of `total` bytes has gone, while `work` goes on; on a terminal
+/// only, and not for what is done at once.
+async fn with_progress<T>(
+    what: &str,
+    total: u64,
+    done: impl Fn() -> u64,
+    work: impl Future<Output = T>,
+) -> T {
+    const SLOW: Duration = Duration::from_millis(300);
+    let start = done();
+    let mut work = core::pin::pin!(work);
+    if let Ok(output) = tokio::time::timeout(SLOW, work.as_mut()).await {
+        return output;
+    }
+    let style = "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let bar = ProgressBar::new(total).with_message(what.to_owned());
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    let output = loop {
+        bar.set_position((done() - start).min(total));
+        if let Ok(output) = tokio::time::timeout(SLOW / 3, work.as_mut()).await {
+            break output;
+        }
+    };
+    bar.finish_and_clear();
+    output
+}
+
+pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
+    if arguments.key.is_some() && arguments.files.len() != 1 {
+        return Err("--key is for a single file".to_owned());
+    }
+    let mut data = Vec::new();
+    let mut total = 0;
+    for file in &arguments.files {
+        let bytes = crate::read(file)?;
+        total += bytes.len() as u64;
+        let name = match (&arguments.key, file.file_name()) {
+            (Some(name), _) => key(name),
+            (None, Some(name)) => Key::unique(&name.to_string_lossy()),
+            (None, None) => Key::unique("data"),
+        };
+        data.push((name, bytes));
+    }
+    let meter = Arc::new(Meter::default());
+    let client = arguments.cluster.connect(&meter).await?;
+    let sending = client.scatter_by(data, arguments.cluster.route());
+    let sent = with_progress("sending", total, || meter.sent(), sending).await;
+    let futures = sent.map_err(text)?;
+    client.hold_as(HOLDER, &futures).map_err(text)?;
+    let mut out = std::io::stdout().lock();
+    for future in &futures {
+        writeln!(out, "{}", shown(future.key())).map_err(|error| error.to_string())?;
+    }
+    client.close().await.map_err(text)
+}
+
+pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
+    let meter = Arc::new(Meter::default());
+    let client = arguments.cluster.connect(&meter).await?;
+    let key = key(&arguments.key);
+    let status = client.task_status([key.clone()]).await.map_err(text)?;
+    // Whoever holds a key that is not there makes a task that never runs.
+    if status.iter().all(|(_, status)| status.is_none()) {
+        return Err(format!("the cluster has nothing under the key {key}"));
+    }
+    let future = client.future(key).map_err(text)?;
+    future.finished().await.map_err(text)?;
+    let size = client
+        .nbytes(core::slice::from_ref(&future))
+        .await
+        .map_err(text)?;
+    let total = size.first().map_or(0, |(_, len)| *len);
+    let receiving = client.gather(core::slice::from_ref(&future));
+    let received = with_progress("receiving", total, || meter.received(), receiving).await;
+    let result = received.map_err(text)?.pop().unwrap_or_default();
+    show(&result, arguments.output.as_ref())?;
+    drop(future);
+    client.close().await.map_err(text)
+}
+
+fn show(result: &Value, output: Option<&PathBuf>) -> Result<(), String> {
+    let Some(file) = output else {
+        return writeln!(std::io::stdout().lock(), "{result}").map_err(|error| error.to_string());
+    };
+    let text;
+    let bytes = match result {
+        Value::Bytes(data) | Value::ByteArray(data) => &data[..],
+        Value::Array(array) => array.bytes(),
+        Value::Str(text) => text.as_bytes(),
+        other => {
+            text = format!("{other}\n");
+            text.as_bytes()
+        }
+    };
+    std::fs::write(file, bytes).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
+    let meter = Arc::new(Meter::default());
+    let client = arguments.cluster.connect(&meter).await?;
+    let mut call = client.call(arguments.function.as_str());
+    for text in &arguments.arguments {
+        call = call.argument(argument(text));
+    }
+    for text in &arguments.keyword {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("--keyword {text}: expected NAME=ARGUMENT"))?;
+        call = call.keyword(name, argument(value));
+    }
+    if let Some(name) = &arguments.key {
+        call = call.key(key(name));
+    }
+    let future = call.submit().map_err(text)?;
+    if arguments.hold {
+        client
+            .hold_as(HOLDER, core::slice::from_ref(&future))
+            .map_err(text)?;
+        future.finished().await.map_err(text)?;
+        println!("{}", shown(future.key()));
+    } else {
+        show(&future.result().await.map_err(text)?, None)?;
+    }
+    drop(future);
+    client.close().await.map_err(text)
+}
+
+pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
+    let client = arguments.cluster.connect(&Arc::default()).await?;
+    let keys: Vec<Key> = arguments.keys.iter().map(|text| key(text)).collect();
+    client.release_as(HOLDER, keys).map_err(text)?;
+    client.close().await.map_err(text)
+}
