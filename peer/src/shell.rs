@@ -233,7 +233,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
     let sending = client.scatter_by(data, arguments.cluster.route());
     let sent = with_progress("sending", total, || meter.sent(), sending).await;
     let futures = sent.map_err(text)?;
-    client.hold_as(HOLDER, &futures).map_err(text)?;
+    client.hold_as(HOLDER, &futures).await.map_err(text)?;
     let mut out = std::io::stdout().lock();
     for future in &futures {
         writeln!(out, "{}", shown(future.key())).map_err(|error| error.to_string())?;
@@ -302,8 +302,8 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
     if arguments.hold {
         client
             .hold_as(HOLDER, core::slice::from_ref(&future))
+            .await
             .map_err(text)?;
-        future.finished().await.map_err(text)?;
         println!("{}", shown(future.key()));
     } else {
         show(&future.result().await.map_err(text)?, None)?;

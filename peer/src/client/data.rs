@@ -240,6 +240,7 @@ impl Client {
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
         route: Route,
     ) -> Result<Vec<TaskFuture>, PeerError> {
+        self.shared.settle().await?;
         let mut pieces = Vec::new();
         for (key, value) in data {
             pieces.push((key.into(), Serialized::of(&value.into())?));

@@ -136,6 +136,9 @@ pub(crate) struct Shared {
     /// Why there is no stream any more, and never will be.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
+    /// Whether something was released since the scheduler was last known to have
+    /// read all of the stream.
+    has_released: AtomicBool,
 }
 
 impl core::fmt::Debug for Shared {
@@ -212,11 +215,37 @@ impl Shared {
                 entries.shrink_to_fit();
             }
         }
+        self.has_released.store(true, Ordering::Release);
         // Without a connection the scheduler has released it already.
         let _ = self.send(ClientReleasesKeys {
             keys: Keys(vec![key.clone()]),
             ..ClientReleasesKeys::default()
         });
+    }
+
+    /// Waits until the scheduler has read every release that was sent. Requests
+    /// go another way than these, and a key that is used again right after it was
+    /// released could be forgotten otherwise.
+    async fn settle(self: &Arc<Self>) -> Result<(), PeerError> {
+        if !self.has_released.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // What is not there is answered at once, in the order of the stream.
+        let key = Key::unique("settled");
+        let (entry, _) = self.entry(&key);
+        self.send(ReportKey {
+            key,
+            ..ReportKey::default()
+        })?;
+        let settled = TaskFuture::new(entry);
+        within(self.options.timeout, "the scheduler to read what was sent", async {
+            settled.done().await;
+            Ok(())
+        })
+        .await?;
+        drop(settled);
+        self.has_released.store(false, Ordering::Release);
+        Ok(())
     }
 
     async fn call<T: crate::protocol::Field>(
@@ -267,6 +296,7 @@ impl Client {
             stream: Mutex::default(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
+            has_released: AtomicBool::new(false),
             address,
             options,
         });
@@ -349,10 +379,16 @@ impl Client {
     /// Makes somebody else hold results too, who need not be there: they stay when
     /// this client has gone, until [`release_as`](Self::release_as).
     ///
+    /// Waits until the results are there: a scheduler that is asked to hold a task
+    /// before it has read the graph with it mixes the two up.
+    ///
     /// # Errors
     ///
-    /// [`PeerError::Disconnected`].
-    pub fn hold_as(&self, holder: &str, futures: &[TaskFuture]) -> Result<(), PeerError> {
+    /// As [`TaskFuture::finished`].
+    pub async fn hold_as(&self, holder: &str, futures: &[TaskFuture]) -> Result<(), PeerError> {
+        for future in futures {
+            future.finished().await?;
+        }
         self.shared.send(crate::protocol::ClientDesiresKeys {
             keys: futures.iter().map(TaskFuture::key).collect(),
             client: Some(holder.to_owned()),
@@ -413,24 +449,22 @@ impl Client {
         &self,
         futures: impl IntoIterator<Item = &'f TaskFuture>,
     ) -> Result<(), PeerError> {
-        let entries: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
         let request = Retry {
-            keys: entries.iter().map(|entry| &entry.key).collect(),
+            keys: futures.into_iter().map(TaskFuture::key).collect(),
             client: Some(self.shared.id.clone()),
             reply: Some(true),
             ..Retry::default()
         };
-        // What the scheduler retries it says on the stream, maybe before it
-        // answers here.
-        for entry in &entries {
-            entry.set(Status::Pending);
-        }
-        let _: crate::Value = self.shared.call("trying tasks again", request).await?;
-        for entry in entries {
-            self.shared.send(ReportKey {
-                key: entry.key.clone(),
-                ..ReportKey::default()
-            })?;
+        let retried: Keys = self.shared.call("trying tasks again", request).await?;
+        for key in retried {
+            // It may have failed again already: the scheduler says so once more.
+            if let Some(entry) = self.shared.held(&key) {
+                entry.set(Status::Pending);
+                self.shared.send(ReportKey {
+                    key,
+                    ..ReportKey::default()
+                })?;
+            }
         }
         Ok(())
     }

@@ -1,0 +1,273 @@
+//! The ways in which a peer that is not Dask's own is known to fall out with a
+//! cluster, each as a test that shows that this one does not. What concerns
+//! workers is in the tests of the worker.
+
+mod support;
+
+use core::time::Duration;
+
+use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
+use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind, Shard};
+use daskwire_peer::client::{Route, TaskFuture};
+use daskwire_peer::graph::Argument;
+use daskwire_peer::{Array, Client, Key, PeerError, Value};
+use daskwire_tcp::{Listener, Options};
+use support::{Environment, Peer};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+async fn result(future: &TaskFuture) -> Value {
+    future.result_within(TIMEOUT).await.expect("a result")
+}
+
+/// On reading: the leading number is not the length of the message (several
+/// results that the scheduler passes on), frames without bytes count, keys may
+/// be lists beside texts, floats in pickles are big-endian, and large integers
+/// and scalars of numpy arrive as pickles.
+async fn what_is_gathered_is_read(client: &Client) {
+    let tuple_key = Key::list([Key::from("x"), Key::from(0)]);
+    let data = [
+        (Key::from("empty"), Value::from(Vec::<u8>::new())),
+        (tuple_key, Value::from(2.5)),
+        (Key::from("text"), Value::from("text")),
+        (Key::from("nothing"), Value::None),
+        (Key::from("last"), Value::from(vec![1_u8; 3000])),
+    ];
+    for route in [Route::Scheduler, Route::Direct] {
+        let futures = client
+            .scatter_by(data.clone(), route)
+            .await
+            .expect("scattered");
+        for route in [Route::Scheduler, Route::Direct] {
+            let values = client.gather_by(&futures, route).await.expect("gathered");
+            assert!(
+                values.iter().eq(data.iter().map(|(_, value)| value)),
+                "{values:?}"
+            );
+        }
+    }
+    let large = client.submit("operator.pow", [2, 200]).expect("submitted");
+    let Value::LargeInt(bytes) = result(&large).await else {
+        panic!("an integer of more than 128 bits")
+    };
+    assert_eq!(bytes.len(), 26);
+    let array = Array::from_slice(&[3], &[0.5, 1.5, 3.0]).expect("three");
+    let array = client.scatter([array]).await.expect("scattered");
+    let sum = client.submit("numpy.sum", [&array[0]]).expect("submitted");
+    assert_eq!(result(&sum).await, Value::from(5.0));
+    let class = client
+        .call("builtins.type")
+        .argument(Value::None)
+        .submit()
+        .expect("submitted");
+    let Value::Serialized(class) = result(&class).await else {
+        panic!("a class is nothing that Rust has")
+    };
+    assert!(class.to_string().contains("pickle"), "{class}");
+}
+
+/// On writing: a key that is there is not computed again, a text that equals a
+/// key stays a text, and futures in lists and dictionaries are dependencies.
+async fn arguments_are_what_they_are_meant_to_be(client: &Client) {
+    let first = client
+        .call("operator.add")
+        .argument(1)
+        .argument(1)
+        .key("taken");
+    let first = first.submit().expect("submitted");
+    assert_eq!(result(&first).await, Value::from(2));
+    let second = client
+        .call("operator.add")
+        .argument(5)
+        .argument(5)
+        .key("taken");
+    let second = second.submit().expect("submitted");
+    assert_eq!(result(&second).await, Value::from(2));
+    let text = client
+        .call("builtins.repr")
+        .argument("taken")
+        .submit()
+        .expect("submitted");
+    assert_eq!(result(&text).await, Value::from("'taken'"));
+    let hidden = client
+        .call("builtins.repr")
+        .argument(Argument::list([
+            Argument::from(&first),
+            Argument::Dict(vec![(Argument::from("k"), Argument::from(&first))]),
+            Argument::Tuple(vec![Argument::from(&first)]),
+        ]))
+        .submit()
+        .expect("submitted");
+    assert_eq!(result(&hidden).await, Value::from("[2, {'k': 2}, (2,)]"));
+}
+
+/// Without the acknowledgement of each transfer a worker serves ten of them.
+async fn transfers_are_acknowledged(client: &Client) {
+    let data = client.scatter(["some data"]).await.expect("scattered");
+    for _ in 0..50 {
+        let gathered = client.gather_by(&data, Route::Direct);
+        let gathered = tokio::time::timeout(TIMEOUT, gathered).await;
+        gathered.expect("a free slot").expect("gathered");
+    }
+}
+
+/// A message that the scheduler does not like ends the stream: none of ours does.
+async fn the_stream_survives_all_that_is_said(client: &Client) {
+    let held = client.submit("operator.add", [7, 8]).expect("submitted");
+    let other = client.future(held.key().clone()).expect("a future");
+    let hold = client.hold_as("somebody", core::slice::from_ref(&held));
+    hold.await.expect("said");
+    client
+        .release_as("somebody", [held.key().clone()])
+        .expect("said");
+    let unknown = client.future("nobody-has-this").expect("a future");
+    client.cancel([&unknown], false).expect("said");
+    client.cancel([&unknown], true).expect("said");
+    client.retry([&held]).await.expect("answered");
+    let failed = client
+        .submit("operator.truediv", [7, 0])
+        .expect("submitted");
+    let error = failed.result_within(TIMEOUT).await.expect_err("it fails");
+    assert!(matches!(error, PeerError::Remote(_)), "{error}");
+    client.retry([&failed]).await.expect("answered");
+    let error = failed
+        .result_within(TIMEOUT)
+        .await
+        .expect_err("it fails again");
+    assert!(matches!(error, PeerError::Remote(_)), "{error}");
+    drop((other, unknown));
+    assert_eq!(result(&held).await, Value::from(15));
+    // Longer than the interval of heartbeats, 5 s.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let after = client.submit("operator.add", [70, 80]).expect("submitted");
+    assert_eq!(result(&after).await, Value::from(150));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_well_after_a_client_of_rust() {
+    let cluster = support::scheduler_with_workers(1);
+    let client = Client::connect(cluster.address()).await.expect("connected");
+    what_is_gathered_is_read(&client).await;
+    arguments_are_what_they_are_meant_to_be(&client).await;
+    transfers_are_acknowledged(&client).await;
+    the_stream_survives_all_that_is_said(&client).await;
+    // A map for `span_metadata` would break the next submission of anybody.
+    for _ in 0..2 {
+        let python = Peer::spawn(
+            Environment::Current,
+            "client.py",
+            &[cluster.address(), "800"],
+        );
+        drop(python);
+        let again = client.call("operator.add").argument(1).argument(3).impure();
+        let again = again.submit().expect("submitted");
+        assert_eq!(result(&again).await, Value::from(4));
+    }
+    client.close().await.expect("closed");
+}
+
+/// A scheduler passes on what others have compressed, to whomever: each frame is
+/// decompressed before the pieces are put together.
+#[tokio::test]
+async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
+    let listener = Listener::bind(
+        &"tcp://127.0.0.1:0".parse().expect("an address"),
+        Options::default(),
+    )
+    .await
+    .expect("it listens");
+    let address = listener.local_address().expect("an address").to_string();
+    let serving = tokio::spawn(async move {
+        // One comm for requests, and the stream.
+        let incoming = listener.accept().await.expect("a comm");
+        let mut requests = incoming.handshake().await.expect("a handshake");
+        assert_eq!(requests.agreement().compression, None);
+        requests
+            .read_message()
+            .await
+            .expect("a request")
+            .expect("versions");
+        requests.write_message(&[b"\x80"]).await.expect("sent");
+        let incoming = listener.accept().await.expect("a comm");
+        let mut stream = incoming.handshake().await.expect("a handshake");
+        stream
+            .read_message()
+            .await
+            .expect("a request")
+            .expect("register-client");
+        let start = b"\x91\x83\xa2op\xacstream-start\xa7warning\xa0\xa5error\xa0";
+        stream.write_message(&[start]).await.expect("sent");
+        stream
+            .read_message()
+            .await
+            .expect("a batch")
+            .expect("client-desires-keys");
+        let ready = b"\x91\x82\xa2op\xadkey-in-memory\xa3key\xa1x";
+        stream.write_message(&[ready]).await.expect("sent");
+        requests
+            .read_message()
+            .await
+            .expect("a request")
+            .expect("gather");
+
+        // 300 times `a`, then 100 plain bytes, then 200 times `b`: the first and
+        // the last piece compressed.
+        let mut table = Lz4Table::new();
+        let mut compress = |byte: u8, len: usize| {
+            let mut out = vec![0; 1000];
+            let compressed = Lz4::new(&mut table).compress(&vec![byte; len], &mut out);
+            out.truncate(compressed.expect("room"));
+            out
+        };
+        let (first, last, plain) = (compress(b'a', 300), compress(b'b', 200), [b'-'; 100]);
+        let shards = [
+            Shard {
+                bytes: &first,
+                codec: Some(Codec::Lz4),
+                plain_len: 300,
+            },
+            Shard::plain(&plain),
+            Shard {
+                bytes: &last,
+                codec: Some(Codec::Lz4),
+                plain_len: 200,
+            },
+        ];
+        let class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
+        let entries: [(&str, &[u8]); 4] = [
+            ("serializer", b"\xa4dask"),
+            ("type", b"\xa5bytes"),
+            ("type-serialized", class),
+            ("sub-header", b"\x80"),
+        ];
+        let (mut body, mut headers, mut slots) = ([0; 256], [0; 512], [&[][..]; 8]);
+        let buffers = Buffers {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+            pending: &mut [],
+        };
+        let mut builder = MessageBuilder::new(Layout::Modern, buffers);
+        builder
+            .body()
+            .map(2)
+            .str("status")
+            .str("OK")
+            .str("data")
+            .map(1)
+            .str("x");
+        builder
+            .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
+            .expect("room");
+        let frames = builder.finish(&mut []).expect("a message");
+        requests.write_message(frames).await.expect("sent");
+        // Until the client is gone.
+        let _ = requests.read_message().await;
+    });
+    let client = Client::connect(&address).await.expect("connected");
+    let future = client.future("x").expect("a future");
+    let expected = [[b'a'; 300].as_slice(), &[b'-'; 100], &[b'b'; 200]].concat();
+    assert_eq!(result(&future).await, Value::from(expected));
+    drop((future, client));
+    serving.await.expect("served");
+}
