@@ -586,7 +586,13 @@ fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
 
 #[test]
 fn cpython_loads_100_000_values_and_pickles_them_alike() {
-    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    for interpreter in support::interpreters() {
+        values_are_loaded_and_pickled_alike(&mut Peer::spawn_in(&interpreter, "pickle_peer.py"));
+    }
+}
+
+fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
+    let version = peer.address().to_owned();
     let mut random = Random {
         state: 0x7069_636b_6c65,
         protocol: Protocol::V5,
@@ -650,7 +656,7 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
         for (index, ((expected, value, _), loaded)) in texts.iter().zip(values).enumerate() {
             assert_eq!(
                 loaded, expected,
-                "value {index} of batch {batch}: {value:?}"
+                "Python {version}, value {index} of batch {batch}: {value:?}"
             );
         }
         if let Some([index, theirs]) = answer["wrong"][0].as_array().map(Vec::as_slice) {
@@ -658,10 +664,12 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
             let (_, value, pickle) = &texts[index];
             let mut ours = String::new();
             hex(&mut ours, pickle);
-            panic!("CPython pickles {value:?} as\n{theirs}\nand not as\n{ours}");
+            panic!("Python {version} pickles {value:?} as\n{theirs}\nand not as\n{ours}");
         }
     }
-    println!("{exact_count} exact, {shared_count} of all with sharing, {buffer_count} buffers");
+    println!(
+        "Python {version}: {exact_count} exact, {shared_count} of all with sharing, {buffer_count} buffers"
+    );
     assert!(exact_count > COUNT * 3 / 4, "{exact_count} were compared");
     assert!(buffer_count > COUNT / 100 && shared_count > COUNT / 100);
 }
@@ -787,7 +795,21 @@ fn beside(name: &str) -> Vec<u8> {
 
 #[test]
 fn what_dask_pickles_is_written_alike_and_works() {
-    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    let with_dask = support::interpreters()
+        .into_iter()
+        .filter(|python| python.has_dask);
+    let mut asked_count = 0;
+    for interpreter in with_dask {
+        pickled_alike_and_works(&mut Peer::spawn_in(&interpreter, "pickle_peer.py"));
+        asked_count += 1;
+    }
+    assert!(
+        asked_count > 0,
+        "none of DASKWIRE_PYTHONS has Dask: name one from 3.11 on"
+    );
+}
+
+fn pickled_alike_and_works(peer: &mut Peer) {
     for (name, write, result) in KNOWN {
         let pickle = written(write, Options::default());
         let (answer, expected) = peer.ask(&json!({"op": "dumps", "name": name}).to_string(), b"");

@@ -1,4 +1,7 @@
-"""The values that generate_pickles.py pickles, in groups."""
+"""The values that generate_pickles.py pickles, in groups, and how they are pickled.
+
+Python 3.8 to 3.13 can make them.
+"""
 
 import array
 import collections
@@ -17,15 +20,47 @@ import types
 import uuid
 
 
-def groups():
-    return {
+# These are large, and the protocols between write no other opcodes for them.
+LARGE = {"framed": (4,), "lists": (1, 4), "dicts": (1, 4), "memo": (0, 1, 4)}
+
+
+def groups(has_dask=True):
+    made = {
         "builtins": builtins(),
         "library": library(),
         "buffers": buffers(),
         "numpy": numpy_values(),
         "pandas": pandas_values(),
-        "dask": dask_values(),
     }
+    if has_dask:
+        made["dask"] = dask_values()
+    return made
+
+
+def pickles(name, value):
+    """The pickles of a value as protocol, bytes and buffers: in each protocol, and
+    out of band where that makes a difference."""
+    for protocol in LARGE.get(name, range(6)):
+        try:
+            data = pickle.dumps(value, protocol)
+        except (pickle.PicklingError, TypeError) as error:
+            # Only those that the old protocols cannot hold.
+            assert protocol < 5, (name, protocol, error)
+            continue
+        yield protocol, data, None
+    buffers = []
+    data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    if buffers:
+        yield 5, data, buffers
+        # The callback decides for each: here every other one stays in band.
+        seen = []
+
+        def in_band(buffer):
+            seen.append(buffer)
+            return len(seen) % 2
+
+        data = pickle.dumps(value, 5, buffer_callback=in_band)
+        yield 5, data, seen[1::2]
 
 
 class ZeroCopyByteArray(bytearray):

@@ -29,9 +29,6 @@ import sys
 
 import exchange  # noqa: I001  (finds the modules after it)
 
-import numpy
-from dask._task_spec import DataNode, Task, TaskRef
-
 
 def text(value):
     """`value` as text that tells any two apart, the same in Python and in Rust."""
@@ -123,6 +120,10 @@ def modules(question, data):
 
 def values():
     """What Dask sends pickled."""
+    # Not every Python that loads pickles here has them.
+    import numpy
+    from dask._task_spec import DataNode, Task, TaskRef
+
     return {
         "task": Task("add-1", operator.add, 1, 2),
         "task with a dependency": Task("neg-1", operator.neg, TaskRef("add-1")),
@@ -142,9 +143,10 @@ def dumps(question, data):
 def evaluate(question, data):
     (document, *buffers), _ = take(data, 0, [question["len"], *question["buffers"]])
     value = pickle.loads(document, buffers=[bytearray(buffer) for buffer in buffers])
-    if isinstance(value, Task):
+    kind = type(value).__name__
+    if kind == "Task":
         value = value({"add-1": 3})
-    elif isinstance(value, numpy.ndarray):
+    elif kind == "ndarray":
         value = [value.tolist(), value.flags.writeable, value.flags.f_contiguous]
     return {"value": repr(value)}
 
