@@ -116,6 +116,12 @@ fn damaged_pickles_are_built_and_refused_as_cpython_does() {
 }
 
 #[test]
+fn text_opcodes_are_built_as_cpython_does() {
+    let question = r#""op": "inert", "kind": "text""#;
+    agree(question, 50_000, 1_000..=45_000, &inert);
+}
+
+#[test]
 fn values_of_100_000_random_pickles_are_those_that_cpython_loads() {
     let mut registry = Registry::<Known>::new();
     for names in [

@@ -2,11 +2,11 @@
 
 Speaks the records of exchange.py; the word after `ready` is Python's version.
 
-    {"op": "inert", "seed": N, "count": K, "kind": "written" | "damaged"}
-        K pickles with their buffers, back to back. `pickles`: for each its
-        `len`, the `buffers` that go with it as lengths, and as `text` what the
-        stack machine of CPython builds of it with nothing that names stand
-        for; null where it fails.
+    {"op": "inert", "seed": N, "count": K, "kind": KIND}
+        K pickles of a kind of pickle_read_peer.py with their buffers, back to
+        back. `pickles`: for each its `len`, the `buffers` that go with it as
+        lengths, and as `text` what the stack machine of CPython builds of it
+        with nothing that names stand for; null where it fails.
     {"op": "corpus", "dask": BOOL}
         The same of the pickles of pickle_read_peer.py, each with its `name`.
     {"op": "values", "seed": N, "count": K}
