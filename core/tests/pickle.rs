@@ -60,7 +60,7 @@ fn vectors() -> Vec<Vector> {
             });
         }
     }
-    assert!(vectors.len() >= 350, "only {} pickles", vectors.len());
+    assert!(vectors.len() >= 550, "only {} pickles", vectors.len());
     vectors
 }
 

@@ -57,7 +57,7 @@ def generate(arguments):
     import pickle_cases
 
     made = {}
-    for group, cases in pickle_cases.groups().items():
+    for group, cases in pickle_cases.groups():
         lines = [line(name, *pickled) for name, value in cases.items() for pickled in pickle_cases.pickles(name, value)]
         made[f"{group}.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode("ascii")
     folder = arguments.out or arguments.check

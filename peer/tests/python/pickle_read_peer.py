@@ -185,7 +185,7 @@ def random_pickles(question, data):
 
 def corpus(has_dask):
     """Name, pickle and buffers of each."""
-    for group, cases in pickle_cases.groups(has_dask).items():
+    for group, cases in pickle_cases.groups(has_dask):
         for name, value in cases.items():
             for protocol, document, buffers in pickle_cases.pickles(name, value):
                 beside = [buffer.raw().tobytes() for buffer in buffers or []]
