@@ -143,7 +143,8 @@ def text(source):
         body = source.choice([b"", b"", source.choice(words)]) + body + source.choice([b"", b"", source.choice(words), b"L"])
         if code == "S" and source.random() < 0.8:
             quote = source.choice([b"'", b'"'])
-            body = quote + body + quote
+            # One alone is both for pickletools, and neither for unpicklers.
+            body = quote + body + quote if source.random() < 0.9 else quote
         out.append(code.encode() + body + b"\n" * source.choice([1, 1, 2]))
     return b"".join(out) + b"."
 
