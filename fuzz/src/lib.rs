@@ -28,7 +28,7 @@ use daskwire::message::{
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::pickle::{
     Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
-    Token as PickleToken,
+    Token as PickleToken, Unescaped,
 };
 use daskwire_tcp::Address;
 use daskwire_tcp::tls::Verifier;
@@ -824,6 +824,24 @@ pub fn pickle(input: &[u8]) {
         {
             let start = bytes.as_ptr().addr() - input.as_ptr().addr();
             assert!(end < start && start + bytes.len() <= end + token.len);
+        }
+        match (token.opcode, token.argument) {
+            (Opcode::String, Argument::Line(line)) => {
+                let bytes: Vec<u8> = Unescaped::string(line).collect();
+                assert!(bytes.is_ascii() && bytes.len() <= line.len());
+            }
+            (Opcode::Unicode, Argument::Line(line)) => {
+                let most = Unescaped::unicode(line).size_hint().1;
+                let mut text: Vec<u8> = Unescaped::unicode(line).collect();
+                assert!(most >= Some(text.len()));
+                // Without the surrogates it is UTF-8.
+                while let Err(error) = str::from_utf8(&text) {
+                    let half: Vec<u8> = text.drain(error.valid_up_to()..).collect();
+                    assert!(half[0] == 0xed && half[1] >= 0xa0, "{half:x?}");
+                    text.extend(&half[3..]);
+                }
+            }
+            _ => {}
         }
         end += token.len;
     }

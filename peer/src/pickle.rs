@@ -10,7 +10,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
 
 use daskwire::Limits;
-use daskwire::pickle::{Argument, Buffers, Opcode, PickleError, Reader, Token};
+use daskwire::pickle::{Argument, Buffers, Opcode, PickleError, Reader, Token, Unescaped};
 
 /// How to list a pickle.
 #[derive(Clone, Copy, Debug)]
@@ -279,9 +279,11 @@ impl<'p> Machine<'p, '_> {
                 let quoted = line
                     .get(1..line.len().saturating_sub(1))
                     .unwrap_or_default();
-                Some(self.text_of(quoted, unescape_bytes))
+                Some(self.text_of(quoted, Unescaped::string(line)))
             }
-            (O::Unicode, Argument::Line(line)) => Some(self.text_of(line, unescape_unicode)),
+            (O::Unicode, Argument::Line(line)) => {
+                Some(self.text_of(line, Unescaped::unicode(line)))
+            }
             (O::Global, Argument::Global { module, name }) => {
                 let name =
                     self.global(Known::Text(module.as_bytes()), Known::Text(name.as_bytes()));
@@ -477,11 +479,11 @@ impl<'p> Machine<'p, '_> {
         Ok(())
     }
 
-    fn text_of(&mut self, raw: &'p [u8], unescape: fn(&[u8]) -> Vec<u8>) -> Known<'p> {
+    fn text_of(&mut self, raw: &'p [u8], unescaped: Unescaped<'_>) -> Known<'p> {
         if raw.is_ascii() && !raw.contains(&b'\\') {
             return Known::Text(raw);
         }
-        self.unescaped.push(unescape(raw));
+        self.unescaped.push(unescaped.collect());
         Known::Unescaped(self.unescaped.len() - 1)
     }
 
@@ -746,98 +748,4 @@ fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
         }
     }
     (shown, start.len() == bytes.len())
-}
-
-/// The text of STRING without its escapes, which the reader has checked.
-fn unescape_bytes(raw: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        let Some((&kind, behind)) = behind.split_first().filter(|_| byte == b'\\') else {
-            out.push(byte);
-            continue;
-        };
-        rest = behind;
-        match kind {
-            b'\\' | b'\'' | b'"' => out.push(kind),
-            b'b' => out.push(8),
-            b'f' => out.push(12),
-            b't' => out.push(b'\t'),
-            b'n' => out.push(b'\n'),
-            b'r' => out.push(b'\r'),
-            b'v' => out.push(11),
-            b'a' => out.push(7),
-            b'x' => {
-                let (digits, behind) = rest.split_at(rest.len().min(2));
-                out.push(u8::try_from(number(digits, 16)).unwrap_or_default());
-                rest = behind;
-            }
-            b'0'..=b'7' => {
-                let more = rest
-                    .iter()
-                    .take(2)
-                    .take_while(|byte| matches!(byte, b'0'..=b'7'));
-                let (digits, behind) = rest.split_at(more.count());
-                let value = number(&[&[kind], digits].concat(), 8);
-                out.push(u8::try_from(value & 0xff).unwrap_or_default());
-                rest = behind;
-            }
-            _ => out.extend([byte, kind]),
-        }
-    }
-    out
-}
-
-/// The text of UNICODE without its escapes, in UTF-8 with surrogates.
-fn unescape_unicode(raw: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'\\' {
-            push(u32::from(byte), &mut out);
-            continue;
-        }
-        let Some((&kind, behind)) = behind.split_first() else {
-            out.push(byte);
-            break;
-        };
-        rest = behind;
-        let len = match kind {
-            b'u' => 4,
-            b'U' => 8,
-            _ => {
-                out.push(byte);
-                push(u32::from(kind), &mut out);
-                continue;
-            }
-        };
-        let (digits, behind) = rest.split_at(rest.len().min(len));
-        push(number(digits, 16), &mut out);
-        rest = behind;
-    }
-    out
-}
-
-fn number(digits: &[u8], radix: u32) -> u32 {
-    std::str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| u32::from_str_radix(digits, radix).ok())
-        .unwrap_or_default()
-}
-
-fn push(code: u32, out: &mut Vec<u8>) {
-    match char::from_u32(code) {
-        Some(character) => {
-            let mut buffer = [0; 4];
-            out.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
-        }
-        // Half of a surrogate pair.
-        None => {
-            let [.., high, low] = code.to_be_bytes();
-            let middle = (high & 0x0f) << 2 | low >> 6;
-            out.extend([0xe0 | high >> 4, 0x80 | middle, 0x80 | low & 0x3f]);
-        }
-    }
 }

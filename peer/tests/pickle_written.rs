@@ -6,7 +6,8 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use daskwire::pickle::{
-    Framing, Level, Mutability, Options, PickleBuffer, Placement, Protocol, Writer,
+    Buffers, Framing, Level, Mutability, Options, PickleBuffer, PickleErrorKind, Placement,
+    Protocol, Reader, Writer,
 };
 use serde_json::json;
 use support::Peer;
@@ -586,7 +587,13 @@ fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
 
 #[test]
 fn cpython_loads_100_000_values_and_pickles_them_alike() {
-    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    for interpreter in support::interpreters() {
+        values_are_loaded_and_pickled_alike(&mut Peer::spawn_in(&interpreter, "pickle_peer.py"));
+    }
+}
+
+fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
+    let version = peer.address().to_owned();
     let mut random = Random {
         state: 0x7069_636b_6c65,
         protocol: Protocol::V5,
@@ -650,7 +657,7 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
         for (index, ((expected, value, _), loaded)) in texts.iter().zip(values).enumerate() {
             assert_eq!(
                 loaded, expected,
-                "value {index} of batch {batch}: {value:?}"
+                "Python {version}, value {index} of batch {batch}: {value:?}"
             );
         }
         if let Some([index, theirs]) = answer["wrong"][0].as_array().map(Vec::as_slice) {
@@ -658,10 +665,12 @@ fn cpython_loads_100_000_values_and_pickles_them_alike() {
             let (_, value, pickle) = &texts[index];
             let mut ours = String::new();
             hex(&mut ours, pickle);
-            panic!("CPython pickles {value:?} as\n{theirs}\nand not as\n{ours}");
+            panic!("Python {version} pickles {value:?} as\n{theirs}\nand not as\n{ours}");
         }
     }
-    println!("{exact_count} exact, {shared_count} of all with sharing, {buffer_count} buffers");
+    println!(
+        "Python {version}: {exact_count} exact, {shared_count} of all with sharing, {buffer_count} buffers"
+    );
     assert!(exact_count > COUNT * 3 / 4, "{exact_count} were compared");
     assert!(buffer_count > COUNT / 100 && shared_count > COUNT / 100);
 }
@@ -787,7 +796,21 @@ fn beside(name: &str) -> Vec<u8> {
 
 #[test]
 fn what_dask_pickles_is_written_alike_and_works() {
-    let mut peer = Peer::spawn(support::Environment::Current, "pickle_peer.py", &[]);
+    let with_dask = support::interpreters()
+        .into_iter()
+        .filter(|python| python.has_dask);
+    let mut asked_count = 0;
+    for interpreter in with_dask {
+        pickled_alike_and_works(&mut Peer::spawn_in(&interpreter, "pickle_peer.py"));
+        asked_count += 1;
+    }
+    assert!(
+        asked_count > 0,
+        "none of DASKWIRE_PYTHONS has Dask: name one from 3.11 on"
+    );
+}
+
+fn pickled_alike_and_works(peer: &mut Peer) {
     for (name, write, result) in KNOWN {
         let pickle = written(write, Options::default());
         let (answer, expected) = peer.ask(&json!({"op": "dumps", "name": name}).to_string(), b"");
@@ -812,4 +835,165 @@ fn what_dask_pickles_is_written_alike_and_works() {
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
         assert_eq!(answer["value"], result, "{name}");
     }
+}
+
+/// What `zero_copy` of `pickle_peer.py` has.
+const ZERO_COPY: [(&[u8], Mutability); 4] = [
+    (b"abc", Mutability::Writable),
+    (b"read-only", Mutability::ReadOnly),
+    (
+        b"defgdefgdefgdefgdefgdefgdefgdefgdefgdefg",
+        Mutability::Writable,
+    ),
+    (b"writable", Mutability::Writable),
+];
+
+/// The same, written here; and the buffers that stay beside it.
+fn zero_copy(in_band: Option<[bool; 4]>) -> (Vec<u8>, Vec<&'static [u8]>) {
+    let place = |index: usize| match in_band {
+        Some(in_band) if !in_band[index] => Placement::OutOfBand,
+        _ => Placement::InBand,
+    };
+    let beside = (0..4).filter(|index| place(*index) == Placement::OutOfBand);
+    let beside = beside.map(|index| ZERO_COPY[index].0).collect();
+    let pickle = written(
+        |writer| {
+            writer.list(4);
+            let mut memo: Option<[u32; 3]> = None;
+            for (index, (data, mutability)) in ZERO_COPY.into_iter().enumerate() {
+                if matches!(index, 0 | 2) {
+                    // `ZeroCopyByteArray._reconstruct(BUFFER)`.
+                    writer.reduce().reduce();
+                    if let Some([getattr, class, name]) = memo {
+                        writer.get(getattr).tuple(2).get(class).get(name);
+                    } else {
+                        let getattr = writer.global("builtins", "getattr").memoize();
+                        writer.tuple(2).global("example", "ZeroCopyByteArray");
+                        let class = writer.memoize();
+                        memo = Some([getattr, class, writer.str("_reconstruct").memoize()]);
+                    }
+                    writer.tuple(1);
+                }
+                let buffer = PickleBuffer::new(data, mutability);
+                writer.buffer(buffer, |_| place(index));
+            }
+        },
+        Options::default(),
+    );
+    (pickle, beside)
+}
+
+/// All data of a pickle in order, read with these buffers, and which of them it is.
+fn data_of(pickle: &[u8], beside: &[&[u8]]) -> Vec<(String, bool, Option<usize>)> {
+    let mut items = Buffers::new(Reader::new(pickle), beside);
+    let mut found = Vec::new();
+    while let Some(item) = items.next_item().expect("it has its buffers") {
+        let Some(data) = item.data else { continue };
+        let index = beside
+            .iter()
+            .position(|buffer| core::ptr::eq(*buffer, data.bytes));
+        assert_eq!(index, data.buffer, "it was copied");
+        found.push((hex_of(data.bytes), data.read_only, index));
+    }
+    found
+}
+
+fn hex_of(data: &[u8]) -> String {
+    let mut out = String::new();
+    hex(&mut out, data);
+    out
+}
+
+/// The example of PEP 574 both ways; `core/tests/pep_574.rs` has the rest of it.
+#[test]
+fn zero_copy_bytearrays_go_both_ways() {
+    for interpreter in support::interpreters() {
+        let mut peer = Peer::spawn_in(&interpreter, "pickle_peer.py");
+        let decisions = (0..16).map(|bits| [1, 2, 4, 8].map(|bit| bits & bit != 0));
+        for in_band in core::iter::once(None).chain(decisions.map(Some)) {
+            both_ways(&mut peer, in_band);
+        }
+    }
+}
+
+fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
+    let what = format!("Python {}, in band {in_band:?}", peer.address());
+    let is_in_band = |index: usize| in_band.is_none_or(|in_band| in_band[index]);
+    let (pickle, beside) = zero_copy(in_band);
+
+    // From Python to here: the same pickle, the buffers in the order of the callback.
+    let question = json!({"op": "zero-copy dumps", "in_band": in_band});
+    let (answer, theirs) = peer.ask(&question.to_string(), b"");
+    assert_eq!(pickle, theirs, "{what}");
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    let asked = if in_band.is_some() {
+        &ZERO_COPY[..]
+    } else {
+        &[]
+    };
+    let asked = asked
+        .iter()
+        .map(|(data, mutability)| json!([hex_of(data), *mutability == Mutability::ReadOnly]));
+    assert_eq!(
+        answer["buffers"],
+        json!(asked.collect::<Vec<_>>()),
+        "{what}"
+    );
+    let mut next = 0..;
+    let expected: Vec<_> = ZERO_COPY
+        .iter()
+        .enumerate()
+        .map(|(index, (data, mutability))| {
+            let number = if is_in_band(index) { None } else { next.next() };
+            (hex_of(data), *mutability == Mutability::ReadOnly, number)
+        })
+        .collect();
+    assert_eq!(data_of(&theirs, &beside), expected, "{what}");
+
+    // From here to Python: who gets the buffers decides what they are made of.
+    let mut loads = |beside: &[&[u8]], kind: &str| {
+        let lens: Vec<usize> = beside.iter().map(|buffer| buffer.len()).collect();
+        let len = pickle.len();
+        let question = json!({"op": "zero-copy loads", "len": len, "buffers": lens, "as": kind});
+        let data = [&pickle, beside.concat().as_slice()].concat();
+        let (answer, _) = peer.ask(&question.to_string(), &data);
+        serde_json::from_str::<serde_json::Value>(&answer).expect("JSON")
+    };
+    for kind in ["ZeroCopyByteArray", "bytearray", "bytes"] {
+        let values = expected.iter().enumerate();
+        let values = values.map(|(index, (data, is_read_only, number))| {
+            match (index, number) {
+                // The class takes its own kind as it is, and else makes a copy.
+                (0 | 2, _) if kind == "ZeroCopyByteArray" && number.is_some() => {
+                    json!([kind, data, false, number])
+                }
+                (0 | 2, _) => json!(["ZeroCopyByteArray", data, false, null]),
+                (_, None) if *is_read_only => json!(["bytes", data, true, null]),
+                (_, None) => json!(["bytearray", data, false, null]),
+                // A read-only view of what may be written to.
+                (_, Some(_)) if *is_read_only && kind != "bytes" => {
+                    json!(["memoryview", data, true, number])
+                }
+                (_, Some(_)) => json!([kind, data, kind == "bytes", number]),
+            }
+        });
+        let answer = loads(&beside, kind);
+        assert_eq!(
+            answer["values"],
+            json!(values.collect::<Vec<_>>()),
+            "{what}: {answer}"
+        );
+    }
+    // Too few are an error for both. What is left over, CPython does not look at.
+    if let [fewer @ .., _] = beside.as_slice() {
+        let error = loads(fewer, "bytes")["error"].to_string();
+        assert!(error.contains("buffers"), "{what}: {error}");
+        let mut items = Buffers::new(Reader::new(&pickle), fewer);
+        let error = core::iter::from_fn(|| items.next_item().transpose()).find_map(Result::err);
+        let kind = error.expect("one is missing").kind;
+        let buffer_count = fewer.len();
+        assert_eq!(kind, PickleErrorKind::TooFewBuffers { buffer_count });
+    }
+    let more = [beside.as_slice(), &[b"more"]].concat();
+    assert!(loads(&more, "bytes")["values"].is_array(), "{what}");
 }

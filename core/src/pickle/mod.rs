@@ -19,6 +19,7 @@
 
 mod buffers;
 mod error;
+mod escapes;
 mod opcode;
 mod pickle_buffer;
 mod reader;
@@ -29,6 +30,7 @@ mod writer;
 
 pub use buffers::{Buffers, Data, Item};
 pub use error::{Operand, PickleError, PickleErrorKind};
+pub use escapes::Unescaped;
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};

@@ -1,6 +1,6 @@
 //! The pull reader.
 
-use super::text::{StringFault, check_raw_unicode_escape, check_string};
+use super::escapes::{StringFault, check_string, check_unicode};
 use super::{BigInt, Decimal, FloatText, Opcode, PickleError, PickleErrorKind, Text};
 use crate::Limits;
 
@@ -47,7 +47,7 @@ pub enum Argument<'p> {
     /// Text of BINUNICODE, SHORT_BINUNICODE or BINUNICODE8.
     Text(Text<'p>),
     /// The line of STRING (with its quotes), UNICODE or PERSID: raw, without the
-    /// line feed, escapes and all.
+    /// line feed, escapes and all. [`Unescaped`](super::Unescaped) is without them.
     Line(&'p [u8]),
     /// What GLOBAL or INST names.
     Global {
@@ -360,7 +360,7 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
             Argument::Line(first)
         }
         Opcode::Unicode => {
-            if !check_raw_unicode_escape(first) {
+            if !check_unicode(first) {
                 return Err(PickleErrorKind::BadEscape { opcode });
             }
             Argument::Line(first)

@@ -328,103 +328,10 @@ fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
     (before != b'_' || count == 0).then_some((count, rest))
 }
 
-/// What may be wrong with the text of STRING.
-pub(super) enum StringFault {
-    NotQuoted,
-    BadEscape,
-    NotAscii,
-}
-
-/// Whether `pickletools` could read this line as the argument of STRING: quoted,
-/// with escapes that stand for ASCII.
-pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
-    let quoted = match line {
-        // A single quote is both its beginning and its end for pickletools.
-        [b'"'] | [b'\''] => &[],
-        [b'"', inner @ .., b'"'] | [b'\'', inner @ .., b'\''] => inner,
-        _ => return Err(StringFault::NotQuoted),
-    };
-    let mut is_ascii = true;
-    let mut rest = quoted;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'\\' {
-            is_ascii &= byte.is_ascii();
-            continue;
-        }
-        match behind {
-            [] => return Err(StringFault::BadEscape),
-            [b'x', high, low, behind @ ..]
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
-                is_ascii &= matches!(high, b'0'..=b'7');
-                rest = behind;
-            }
-            [b'x', ..] => return Err(StringFault::BadEscape),
-            [b'0'..=b'7', ..] => {
-                let mut value = 0_u16;
-                for _ in 0..3 {
-                    let Some((&digit @ b'0'..=b'7', behind)) = rest.split_first() else {
-                        break;
-                    };
-                    value = (value << 3) | u16::from(digit & 7);
-                    rest = behind;
-                }
-                // Python keeps the low 8 bits.
-                is_ascii &= value & 0x80 == 0;
-            }
-            [b'\\', behind @ ..] => rest = behind,
-            // One of the other escapes, or no escape: both are kept.
-            _ => {}
-        }
-    }
-    if is_ascii {
-        Ok(())
-    } else {
-        Err(StringFault::NotAscii)
-    }
-}
-
-/// Whether all `\u` and `\U` in a line are raw-unicode-escapes of Python.
-pub(super) fn check_raw_unicode_escape(line: &[u8]) -> bool {
-    let mut rest = line;
-    while let Some((&byte, behind)) = rest.split_first() {
-        rest = behind;
-        if byte != b'\\' {
-            continue;
-        }
-        let Some((&kind, behind)) = behind.split_first() else {
-            continue;
-        };
-        rest = behind;
-        let len = match kind {
-            b'u' => 4,
-            b'U' => 8,
-            _ => continue,
-        };
-        let Some((digits, behind)) = behind.split_at_checked(len) else {
-            return false;
-        };
-        if !digits.iter().all(u8::is_ascii_hexdigit) {
-            return false;
-        }
-        // Up to 10FFFF.
-        if let [first, second, third, ..] = digits
-            && len == 8
-            && !matches!([first, second, third], [b'0', b'0', b'0'])
-            && !digits.starts_with(b"0010")
-        {
-            return false;
-        }
-        rest = behind;
-    }
-    true
-}
-
 #[cfg(test)]
 #[allow(clippy::indexing_slicing)]
 mod tests {
-    use super::{BigInt, Decimal, FloatText, Text, check_raw_unicode_escape};
+    use super::{BigInt, Decimal, FloatText, Text};
 
     #[test]
     fn surrogates_pass_and_nothing_else_does() {
@@ -541,29 +448,6 @@ mod tests {
             b"\xff",
         ] {
             assert_eq!(float(bad), None);
-        }
-    }
-
-    #[test]
-    fn raw_unicode_escapes_are_those_of_python() {
-        for good in [
-            &b"\\"[..],
-            b"\\\\u12",
-            b"\\x\xff",
-            b"\\ud800",
-            b"\\U0010fFff",
-            b"\\U0000ffff",
-        ] {
-            assert!(check_raw_unicode_escape(good));
-        }
-        for bad in [
-            &b"\\u12"[..],
-            b"\\u12g4",
-            b"\\U00110000",
-            b"\\U01000000",
-            b"\\U0010fff",
-        ] {
-            assert!(!check_raw_unicode_escape(bad));
         }
     }
 }

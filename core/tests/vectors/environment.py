@@ -7,7 +7,8 @@ when it is there and complete, nothing happens. Any number of processes may ask
 for the same directory at the same time: one makes it, the others wait. A
 directory that was left half made is made again.
 
-Needs nothing but the standard library of Python 3.11 or newer.
+Needs nothing but the standard library, of Python 3.11 or newer if REQUIREMENTS
+names a release of Dask, or else of 3.8 or newer.
 """
 
 import contextlib
@@ -28,9 +29,9 @@ def make(directory, requirements):
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _locked(directory.with_name(directory.name + ".lock")):
         if not (directory / COMPLETE).exists():
-            _check_this_python()
-            shutil.rmtree(directory, ignore_errors=True)
             subject = _main_package(requirements)
+            _check_this_python((3, 11) if subject.startswith("distributed==") else (3, 8))
+            shutil.rmtree(directory, ignore_errors=True)
             print(f"creating a Python environment with {subject} in {_short(directory)} (once, about a minute)", file=sys.stderr, flush=True)
             _run("create the environment", sys.executable, "-m", "venv", directory)
             _run(
@@ -41,9 +42,9 @@ def make(directory, requirements):
     return interpreter
 
 
-def _check_this_python():
-    if sys.version_info < (3, 11):
-        sys.exit(f"{sys.executable} is Python {sys.version.split()[0]}, but 3.11 or newer is needed")
+def _check_this_python(oldest):
+    if sys.version_info < oldest:
+        sys.exit(f"{sys.executable} is Python {sys.version.split()[0]}, but {oldest[0]}.{oldest[1]} or newer is needed")
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(
             f"{sys.executable} has no ensurepip, without which it cannot make an environment: "

@@ -22,9 +22,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENTS = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parents[2] / "target")) / "python"
 PACKAGES = ["dask==2026.8.0", "distributed==2026.8.0", "cloudpickle==3.1.2", "numpy==2.4.6", "pandas==3.1.1"]
 
-# These are large, and the protocols between write no other opcodes for them.
-LARGE = {"framed": (4,), "lists": (1, 4), "dicts": (1, 4), "memo": (0, 1, 4)}
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,9 +53,12 @@ def run_inside(arguments):
 
 
 def generate(arguments):
+    sys.path.insert(0, str(HERE))
+    import pickle_cases
+
     made = {}
-    for group, cases in groups().items():
-        lines = [line for name, value in cases.items() for line in pickles(name, value)]
+    for group, cases in pickle_cases.groups():
+        lines = [line(name, *pickled) for name, value in cases.items() for pickled in pickle_cases.pickles(name, value)]
         made[f"{group}.jsonl"] = "".join(json.dumps(line) + "\n" for line in lines).encode("ascii")
     folder = arguments.out or arguments.check
     if arguments.out:
@@ -73,31 +73,6 @@ def generate(arguments):
         print(f"{name}: differs", file=sys.stderr)
     print(f"{len(made)} files made again, {len(wrong)} differ from {folder}")
     return 1 if wrong else 0
-
-
-def pickles(name, value):
-    """The lines for one value: each protocol, and out of band where it makes a difference."""
-    for protocol in LARGE.get(name, range(6)):
-        try:
-            data = pickle.dumps(value, protocol)
-        except (pickle.PicklingError, TypeError) as error:
-            # Only those that the old protocols cannot hold.
-            assert protocol < 5, (name, protocol, error)
-            continue
-        yield line(name, protocol, data, None)
-    buffers = []
-    data = pickle.dumps(value, 5, buffer_callback=buffers.append)
-    if buffers:
-        yield line(name, 5, data, buffers)
-        # The callback decides for each: here every other one stays in band.
-        seen = []
-
-        def in_band(buffer):
-            seen.append(buffer)
-            return len(seen) % 2
-
-        data = pickle.dumps(value, 5, buffer_callback=in_band)
-        yield line(name, 5, data, seen[1::2])
 
 
 def line(name, protocol, data, buffers):
@@ -116,13 +91,6 @@ def line(name, protocol, data, buffers):
 
 def encode(data):
     return bytes(data).hex()
-
-
-def groups():
-    sys.path.insert(0, str(HERE))
-    import pickle_cases
-
-    return pickle_cases.groups()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
-"""The values that generate_pickles.py pickles, in groups."""
+"""The values that generate_pickles.py pickles, in groups, and how they are pickled.
+
+Python 3.8 to 3.13 can make them.
+"""
 
 import array
 import collections
+import collections.abc
 import copyreg
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -13,19 +18,52 @@ import operator
 import pathlib
 import pickle
 import re
+import sys
+import time
 import types
+import typing
 import uuid
 
 
-def groups():
-    return {
-        "builtins": builtins(),
-        "library": library(),
-        "buffers": buffers(),
-        "numpy": numpy_values(),
-        "pandas": pandas_values(),
-        "dask": dask_values(),
-    }
+# These are large, and the protocols between write no other opcodes for them.
+LARGE = {"framed": (4,), "lists": (1, 4), "dicts": (1, 4), "memo": (0, 1, 4)}
+
+
+def groups(has_dask=True):
+    """Names and cases, one after the other: Dask changes how exceptions pickle."""
+    yield "builtins", builtins()
+    yield "library", library()
+    yield "buffers", buffers()
+    yield "numpy", numpy_values()
+    yield "pandas", pandas_values()
+    if has_dask:
+        yield "dask", dask_values()
+
+
+def pickles(name, value):
+    """The pickles of a value as protocol, bytes and buffers: in each protocol, and
+    out of band where that makes a difference."""
+    for protocol in LARGE.get(name, range(6)):
+        try:
+            data = pickle.dumps(value, protocol)
+        except (pickle.PicklingError, TypeError) as error:
+            # Only those that the old protocols cannot hold.
+            assert protocol < 5, (name, protocol, error)
+            continue
+        yield protocol, data, None
+    buffers = []
+    data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    if buffers:
+        yield 5, data, buffers
+        # The callback decides for each: here every other one stays in band.
+        seen = []
+
+        def in_band(buffer):
+            seen.append(buffer)
+            return len(seen) % 2
+
+        data = pickle.dumps(value, 5, buffer_callback=in_band)
+        yield 5, data, seen[1::2]
 
 
 class ZeroCopyByteArray(bytearray):
@@ -69,6 +107,58 @@ class Keywords:
         return (), {"size": self.size}
 
 
+class Small:
+    """With a code of 1 byte in the registry of extensions."""
+
+
+class Medium:
+    """Of 2 bytes."""
+
+
+class Huge:
+    """Of 4 bytes."""
+
+
+@dataclasses.dataclass
+class Measured:
+    name: str
+    value: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    name: str
+
+
+class Number(int):
+    pass
+
+
+class Words(list):
+    def __init__(self, *words):
+        super().__init__(words)
+        self.count_of = len(words)
+
+
+class Table(dict):
+    pass
+
+
+class Named(typing.NamedTuple):
+    name: str
+
+
+class WithSetter:
+    """Its state is set by a function, the sixth part of what it reduces to."""
+
+    def __reduce__(self):
+        return WithSetter, (), {"number": 1}, None, None, set_state
+
+
+def set_state(target, state):
+    target.__dict__.update(state)
+
+
 class Colour(enum.Enum):
     RED = 1
     GREEN = 2
@@ -77,6 +167,10 @@ class Colour(enum.Enum):
 class Permission(enum.Flag):
     READ = 1
     WRITE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
 
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -124,9 +218,8 @@ def builtins():
 def library():
     zone = datetime.timezone(datetime.timedelta(hours=2), "two")
     namespace = types.SimpleNamespace(a=1)
-    copyreg.add_extension("collections", "OrderedDict", 5)
-    copyreg.add_extension("collections", "deque", 0x1234)
-    copyreg.add_extension("fractions", "Fraction", 0x123456)
+    for code, extended in ((5, Small), (0x1234, Medium), (0x123456, Huge)):
+        copyreg.add_extension(extended.__module__, extended.__name__, code)
     return {
         "dates": [
             datetime.date(2026, 8, 1),
@@ -135,9 +228,9 @@ def library():
             datetime.timedelta(1, 2, 3),
             datetime.timezone.utc,
         ],
-        "numbers": [decimal.Decimal("1.50"), decimal.Decimal("nan")],
-        # Each with a code of another size.
-        "extension": [collections.OrderedDict(a=1), collections.deque([1], 3), fractions.Fraction(1, 3)],
+        "times": [time.struct_time((2026, 8, 1, 12, 0, 0, 5, 213, 0)), datetime.datetime.min, datetime.timedelta.max],
+        "numbers": [decimal.Decimal("1.50"), decimal.Decimal("nan"), decimal.Context(prec=5), fractions.Fraction(1, 3)],
+        "extension": [Small(), Medium(), Huge()],
         "collections": [
             collections.Counter("abca"),
             collections.defaultdict(list, a=[1]),
@@ -146,7 +239,21 @@ def library():
             array.array("d", [1.0, 2.0]),
             array.array("i", [1, -1]),
         ],
+        "more-collections": [
+            collections.OrderedDict(a=1, b=2),
+            collections.deque([1, 2], 3),
+            collections.deque([]),
+            collections.UserDict(a=1),
+            Named("n"),
+            array.array("q", [1 << 40]),
+            array.array("B", b"bytes"),
+        ],
         "paths": [pathlib.PurePosixPath("/a/b"), pathlib.PureWindowsPath("c:/x")],
+        "addresses": [
+            ipaddress.ip_address("::1"),
+            ipaddress.ip_network("2001:db8::/32"),
+            ipaddress.ip_interface("10.0.0.1/8"),
+        ],
         "others": [
             uuid.UUID(int=5),
             re.compile("a+", re.I),
@@ -159,6 +266,10 @@ def library():
         ],
         "classes": [Ünïcode(), Plain(), Colour.RED, Permission.READ | Permission.WRITE, Keywords(size=3)],
         "slots": Slots(),
+        "more-classes": [Measured("m"), Frozen("f"), Level.LOW, WithSetter()],
+        "subclasses": [Number(5), Words("a", "b"), Table(a=1)],
+        "typing": [typing.Optional[int], typing.List[str], typing.Any],
+        "names": [re.compile(b"a+"), collections.abc.Mapping, Plain.__init__, datetime.datetime.now],
         "exceptions": [ValueError("boom", 1), KeyError("k"), OSError(2, "no such file", "f"), exception()],
     }
 
@@ -183,8 +294,13 @@ def buffers():
 
 
 def numpy_values():
+    import warnings
+
     import numpy
 
+    # Of matrices, which are still sent.
+    warnings.simplefilter("ignore", PendingDeprecationWarning)
+    nested = numpy.dtype([("inner", [("x", "f4"), ("y", ">i2")]), ("many", "u1", (2, 2))], align=True)
     read_only = numpy.arange(6)
     read_only.flags.writeable = False
     return {
@@ -203,6 +319,29 @@ def numpy_values():
         "arrays-shared": [numpy.arange(3)] * 2,
         "scalars": [numpy.float64(1.5), numpy.int8(-1), numpy.bool_(True), numpy.datetime64("2026-08-01")],
         "dtypes": [numpy.dtype("f4"), numpy.dtype([("a", "i4")])],
+        "arrays-of-kinds": [
+            numpy.array([True, False]),
+            numpy.array([1 + 2j], "c8"),
+            numpy.array([b"a", b"bcd"]),
+            numpy.array([1, "NaT"], "m8[3ms]"),
+            numpy.array([0.5], "f2"),
+            numpy.array([b"abc"], "V3"),
+        ],
+        "array-reversed": numpy.arange(5, dtype="u1")[::-1],
+        "array-transposed": numpy.arange(24, dtype="i1").reshape(2, 3, 4).transpose(1, 0, 2),
+        "array-nested-record": numpy.zeros(2, nested),
+        "array-masked": numpy.ma.array([1.5, 2.5], mask=[False, True], fill_value=-1),
+        "array-in-record": numpy.rec.array([(1, b"a")], dtype=[("n", "i8"), ("s", "S1")]),
+        "matrix": numpy.matrix([[1, 2], [3, 4]], dtype="i2"),
+        "more-scalars": [
+            numpy.float16(0.5),
+            numpy.complex64(1j),
+            numpy.timedelta64(5, "us"),
+            numpy.str_("text"),
+            numpy.bytes_(b"bytes"),
+            numpy.zeros((), nested)[()],
+        ],
+        "more-dtypes": [*map(numpy.dtype, [">i8", "S5", "U3", "M8[3D]", "m8", "?", "O", "V7"]), nested, numpy.float32],
         "random-state": numpy.random.RandomState(1).get_state()[0:1],
     }
 
@@ -223,20 +362,76 @@ def pandas_values():
         "frame": frame,
         "series": frame["number"],
         "index": pandas.MultiIndex.from_tuples([(1, "a"), (2, "b")]),
+        "indexes": [pandas.RangeIndex(3), pandas.Index([1.5, 2.5], name="x"), pandas.Index(["a", "b"])],
+        "dates": pandas.Series(pandas.date_range("2026-08-01", periods=2, tz="UTC")),
+        "categorical": pandas.Categorical(["x", "y", "x"], ordered=True),
+        "strings": pandas.array(["a", None], dtype="string"),
+        "nullable": pandas.array([1, None], dtype="Int64"),
+        "spans": [pandas.Period("2026-08", "M"), pandas.Interval(0, 1, "left")],
         "timestamp": [pandas.Timestamp("2026-08-01", tz="UTC"), pandas.Timedelta(1), pandas.NaT, pandas.NA],
     }
 
 
+# As if it were a file of its own, whose name does not depend on where this one is.
+EXAMPLE = """
+increase = lambda x: x + 1
+
+def inner(x):
+    raise KeyError("missing", x)
+
+def outer(x):
+    try:
+        inner(x)
+    except KeyError as error:
+        raise ValueError("outer") from error
+
+def deep(n):
+    return deep(n - 1) if n else 1 / n
+"""
+
+
+def example():
+    made = {"__name__": "example"}
+    exec(compile(EXAMPLE, "example.py", "exec"), made)
+    return made
+
+
+def raised(function, argument):
+    """What it raises, with what was called in its traceback but not who called."""
+    try:
+        function(argument)
+    except Exception as error:
+        return error.with_traceback(error.__traceback__.tb_next)
+
+
 def dask_values():
-    from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
+    from dask._expr import LLGExpr
+    from dask._task_spec import Alias, DataNode, Dict, List, Set, Task, TaskRef, Tuple
     from distributed.protocol import pickle as dask_pickle
 
+    made = example()
     task = Task("add-1", operator.add, TaskRef("a"), 2)
+    chain = [
+        Task("a", operator.add, 1, 2),
+        Task("b", operator.mul, TaskRef("a"), 3),
+        Task("c", operator.neg, TaskRef("b")),
+    ]
+    noted = raised(made["deep"], 2)
+    if sys.version_info >= (3, 11):
+        noted.add_note("a note")
     return {
         "task": task,
         "task-keywords": Task(("x", 0), sorted, List(TaskRef("b"), 1), reverse=True),
         "task-nested": Task("n", dict, Dict({"a": TaskRef("a"), "b": [1, 2]})),
         "nodes": [Alias("b", "a"), DataNode("d", {"value": 1}), TaskRef(("x", 1))],
+        "containers": [List(TaskRef("a"), 1), Tuple(1, TaskRef("a")), Set(TaskRef("a"), 1), Dict({"k": TaskRef("a")})],
         "graph": {f"t-{number}": Task(f"t-{number}", operator.add, TaskRef(f"t-{number - 1}"), 1) for number in range(5)},
-        "lambda": dask_pickle.dumps(lambda x: x + 1),
+        "fused": Task.fuse(*chain, key="c"),
+        "expression": LLGExpr({task.key: task for task in chain}),
+        "lambda": dask_pickle.dumps(made["increase"]),
+        # Dask has tblib write exceptions, with these frames.
+        "exception": raised(made["outer"], 1),
+        "exception-deep": noted,
+        "exception-of-files": raised(open, "/nonexistent"),
+        "traceback": raised(made["deep"], 1).__traceback__,
     }

@@ -15,6 +15,15 @@ Speaks the records of exchange.py; the word after `ready` is its version.
     {"op": "dumps", "name": NAME}
         The optimized pickle of one of the values below; `buffers`, its
         out-of-band buffers in hexadecimal.
+    {"op": "zero-copy dumps", "in_band": [BOOL, ...]}
+        The optimized pickle of the values of `zero_copy` below, protocol 5, with a
+        `buffer_callback` that returns these; without one if it is null. The
+        `buffers` that it got are described as pairs of hexadecimal and whether
+        they are read-only.
+    {"op": "zero-copy loads", "buffers": LENS, "as": KIND} and a pickle with buffers
+        `values`: what comes out, described as type, hexadecimal, whether it is
+        read-only, and which of the buffers it is, that is itself and no copy; each
+        buffer was a `KIND`. `error`, if that is what comes out.
     {"op": "evaluate", "buffers": [...]} and a pickle with its buffers
         `value`: the `repr` of what comes out, called if it can be.
 """
@@ -29,8 +38,7 @@ import sys
 
 import exchange  # noqa: I001  (finds the modules after it)
 
-import numpy
-from dask._task_spec import DataNode, Task, TaskRef
+from pickles_written import ZeroCopyByteArray
 
 
 def text(value):
@@ -123,6 +131,10 @@ def modules(question, data):
 
 def values():
     """What Dask sends pickled."""
+    # Not every Python that loads pickles here has them.
+    import numpy
+    from dask._task_spec import DataNode, Task, TaskRef
+
     return {
         "task": Task("add-1", operator.add, 1, 2),
         "task with a dependency": Task("neg-1", operator.neg, TaskRef("add-1")),
@@ -139,15 +151,65 @@ def dumps(question, data):
     return {"buffers": [buffer.raw().hex() for buffer in buffers]}, pickletools.optimize(document)
 
 
+def zero_copy():
+    """The example of PEP 574, writable and as large as it likes, and plain buffers."""
+    return [
+        ZeroCopyByteArray(b"abc"),
+        pickle.PickleBuffer(b"read-only"),
+        ZeroCopyByteArray(b"defg" * 10),
+        pickle.PickleBuffer(bytearray(b"writable")),
+    ]
+
+
+def zero_copy_dumps(question, data):
+    in_band, buffers = question["in_band"], []
+    decisions = iter(in_band or ())
+
+    def callback(buffer):
+        buffers.append(buffer)
+        return next(decisions)
+
+    document = pickle.dumps(zero_copy(), 5, buffer_callback=None if in_band is None else callback)
+    described = [(buffer.raw().hex(), buffer.raw().readonly) for buffer in buffers]
+    return {"buffers": described}, pickletools.optimize(document)
+
+
+def zero_copy_loads(question, data):
+    (document, *parts), _ = take(data, 0, [question["len"], *question["buffers"]])
+    kind = {"bytes": bytes, "bytearray": bytearray, "ZeroCopyByteArray": ZeroCopyByteArray}[question["as"]]
+    buffers = list(map(kind, parts))
+    try:
+        values = pickle.loads(document, buffers=buffers)
+    except pickle.UnpicklingError as error:
+        return {"error": str(error)}
+    described = []
+    for value in values:
+        with memoryview(value) as view:
+            same = [index for index, buffer in enumerate(buffers) if view.obj is buffer]
+            described.append([type(value).__name__, view.hex(), view.readonly, same[0] if same else None])
+    return {"values": described}
+
+
 def evaluate(question, data):
     (document, *buffers), _ = take(data, 0, [question["len"], *question["buffers"]])
     value = pickle.loads(document, buffers=[bytearray(buffer) for buffer in buffers])
-    if isinstance(value, Task):
+    kind = type(value).__name__
+    if kind == "Task":
         value = value({"add-1": 3})
-    elif isinstance(value, numpy.ndarray):
+    elif kind == "ndarray":
         value = [value.tolist(), value.flags.writeable, value.flags.f_contiguous]
     return {"value": repr(value)}
 
 
 if __name__ == "__main__":
-    exchange.serve(platform.python_version(), {"written": written, "modules": modules, "dumps": dumps, "evaluate": evaluate})
+    exchange.serve(
+        platform.python_version(),
+        {
+            "written": written,
+            "modules": modules,
+            "dumps": dumps,
+            "zero-copy dumps": zero_copy_dumps,
+            "zero-copy loads": zero_copy_loads,
+            "evaluate": evaluate,
+        },
+    )

@@ -8,6 +8,10 @@ Speaks the records of exchange.py; the word after `ready` is Python's version.
         first that is refused, their `count`, and whether it is `whole`: read
         to STOP. Kinds: as `pickle.dumps` writes random values; the same with
         bytes changed; text opcodes with random lines.
+    {"op": "corpus", "dask": BOOL}
+        The same of what this Python makes of pickle_cases.py, with and without
+        the values of Dask, in all protocols, in and out of band. Each has a
+        `name`, and its out-of-band buffers, of these lengths, behind it.
 """
 
 import exchange  # noqa: I001  (finds the module after it)
@@ -23,7 +27,13 @@ import platform
 import random
 import warnings
 
+import pickle_cases
 import pickle_tokens
+
+
+def randbytes(source, count):
+    """As `source.randbytes` of Python 3.9 and newer."""
+    return source.getrandbits(8 * count).to_bytes(count, "little") if count else b""
 
 
 class Named:
@@ -51,8 +61,8 @@ ATOMS = [
         source.choice(["a", "\n", "\\", "é", "\ud800", "😀", "\0", "\\u0041", "'", "\x85"])
         for _ in range(source.choice([0, 1, 5, 300]))
     ),
-    lambda source: source.randbytes(source.choice([0, 1, 5, 300])),
-    lambda source: bytearray(source.randbytes(source.choice([0, 1, 5, 300]))),
+    lambda source: randbytes(source, source.choice([0, 1, 5, 300])),
+    lambda source: bytearray(randbytes(source, source.choice([0, 1, 5, 300]))),
     lambda source: pickle.PickleBuffer(source.choice([bytes, bytearray])(b"buffer")),
     lambda source: datetime.datetime(2000 + source.randrange(50), 1, 1, tzinfo=datetime.timezone.utc),
     lambda source: decimal.Decimal(source.randint(0, 1000)) / 7,
@@ -111,7 +121,7 @@ def damaged(source):
         elif kind == 1 and at < len(data):
             data[at] = source.randrange(256)
         elif kind == 2:
-            data[at:at] = source.randbytes(source.randrange(5))
+            data[at:at] = randbytes(source, source.randrange(5))
         elif kind == 3:
             del data[at : at + source.randrange(9)]
         else:
@@ -133,7 +143,8 @@ def text(source):
         body = source.choice([b"", b"", source.choice(words)]) + body + source.choice([b"", b"", source.choice(words), b"L"])
         if code == "S" and source.random() < 0.8:
             quote = source.choice([b"'", b'"'])
-            body = quote + body + quote
+            # One alone is both for pickletools, and neither for unpicklers.
+            body = quote + body + quote if source.random() < 0.9 else quote
         out.append(code.encode() + body + b"\n" * source.choice([1, 1, 2]))
     return b"".join(out) + b"."
 
@@ -156,26 +167,41 @@ def judged(pickle):
 KINDS = {"written": written, "damaged": damaged, "text": text}
 
 
+def described(made):
+    lines, is_whole = judged(made)
+    return {
+        "len": len(made),
+        "count": len(lines),
+        "sha256": hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest(),
+        "whole": is_whole,
+    }
+
+
 def random_pickles(question, data):
     source = random.Random(question["seed"])
     make = KINDS[question["kind"]]
-    described, pickles = [], []
-    for _ in range(question["count"]):
-        made = make(source)
-        lines, is_whole = judged(made)
-        described.append(
-            {
-                "len": len(made),
-                "count": len(lines),
-                "sha256": hashlib.sha256("\n".join(lines).encode("ascii")).hexdigest(),
-                "whole": is_whole,
-            }
-        )
-        pickles.append(made)
-    return {"pickles": described}, b"".join(pickles)
+    pickles = [make(source) for _ in range(question["count"])]
+    return {"pickles": list(map(described, pickles))}, b"".join(pickles)
+
+
+def corpus(has_dask):
+    """Name, pickle and buffers of each."""
+    for group, cases in pickle_cases.groups(has_dask):
+        for name, value in cases.items():
+            for protocol, document, buffers in pickle_cases.pickles(name, value):
+                beside = [buffer.raw().tobytes() for buffer in buffers or []]
+                yield f"{group} {name}, protocol {protocol}, {len(beside)} buffers", document, beside
+
+
+def corpus_pickles(question, data):
+    answers, out = [], []
+    for name, document, beside in corpus(question["dask"]):
+        answers.append({"name": name, "buffers": list(map(len, beside)), **described(document)})
+        out += [document, *beside]
+    return {"pickles": answers}, b"".join(out)
 
 
 if __name__ == "__main__":
     # Of escapes that Python will refuse one day.
     warnings.simplefilter("ignore")
-    exchange.serve(platform.python_version(), {"random": random_pickles})
+    exchange.serve(platform.python_version(), {"random": random_pickles, "corpus": corpus_pickles})

@@ -2,11 +2,13 @@
 
 Speaks the records of exchange.py; the word after `ready` is Python's version.
 
-    {"op": "inert", "seed": N, "count": K, "kind": "written" | "damaged"}
-        K pickles with their buffers, back to back. `pickles`: for each its
-        `len`, the `buffers` that go with it as lengths, and as `text` what the
-        stack machine of CPython builds of it with nothing that names stand
-        for; null where it fails.
+    {"op": "inert", "seed": N, "count": K, "kind": KIND}
+        K pickles of a kind of pickle_read_peer.py with their buffers, back to
+        back. `pickles`: for each its `len`, the `buffers` that go with it as
+        lengths, and as `text` what the stack machine of CPython builds of it
+        with nothing that names stand for; null where it fails.
+    {"op": "corpus", "dask": BOOL}
+        The same of the pickles of pickle_read_peer.py, each with its `name`.
     {"op": "values", "seed": N, "count": K}
         The same of values that have a meaning for both sides, as they are
         after `pickle.loads`.
@@ -123,7 +125,8 @@ def load_int(self):
 
 @opcode(pickle.LONG)
 def load_long(self):
-    self.append(int(self.readline()[:-1].removesuffix(b"L")))
+    line = self.readline()[:-1]
+    self.append(int(line[:-1] if line.endswith(b"L") else line))
 
 
 def container(code, kind, marked=False):
@@ -309,6 +312,19 @@ def inert_text(value, seen):
     return out
 
 
+def built(document, buffers, is_whole):
+    """What the stack machine builds, as text; None where it fails."""
+    if not is_whole:
+        return None
+    unpickler = Inert(document, buffers)
+    try:
+        value = unpickler.load()
+        check(unpickler.used == len(buffers))
+        return inert_text(value, {})
+    except (Refused, pickle.UnpicklingError, IndexError, KeyError):
+        return None
+
+
 def inert(question, data):
     source = random.Random(question["seed"])
     described, out = [], []
@@ -318,16 +334,18 @@ def inert(question, data):
         wanted = sum(line.split()[1] == "NEXT_BUFFER" for line in lines)
         count = max(0, wanted + source.choice([0] * 20 + [-1, 1]))
         buffers = [bytes([index]) * source.randrange(3) for index in range(count)]
-        text = None
-        if is_whole:
-            unpickler = Inert(document, buffers)
-            try:
-                value = unpickler.load()
-                check(unpickler.used == count)
-                text = inert_text(value, {})
-            except (Refused, pickle.UnpicklingError, IndexError, KeyError):
-                pass
+        text = built(document, buffers, is_whole)
         described.append({"len": len(document), "buffers": list(map(len, buffers)), "text": text})
+        out += [document, *buffers]
+    return {"pickles": described}, b"".join(out)
+
+
+def corpus(question, data):
+    described, out = [], []
+    for name, document, buffers in made.corpus(question["dask"]):
+        text = built(document, buffers, True)
+        check(text is not None)
+        described.append({"name": name, "len": len(document), "buffers": list(map(len, buffers)), "text": text})
         out += [document, *buffers]
     return {"pickles": described}, b"".join(out)
 
@@ -414,7 +432,7 @@ def clock(source):
 def array(source):
     dtype = source.choice(["<f8", ">f8", "<i4", "?", "u1", "<c16", "U3", "S5", "<M8[ns]", "m8[3D]", ">U2", "f2", "V3"])
     shape = [source.choice([0, 1, 2, 3]) for _ in range(source.randrange(4))]
-    data = source.randbytes(int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize)
+    data = made.randbytes(source, int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize)
     if "U" in dtype:
         data = bytes(len(data))
     if dtype == "?":
@@ -479,5 +497,6 @@ def values(question, data):
 if __name__ == "__main__":
     # Of escapes that Python will refuse one day.
     warnings.simplefilter("ignore")
+    # Of integers as text, which late releases of 3.8 have as well.
     sys.set_int_max_str_digits(0)
-    exchange.serve(platform.python_version(), {"inert": inert, "values": values})
+    exchange.serve(platform.python_version(), {"inert": inert, "corpus": corpus, "values": values})

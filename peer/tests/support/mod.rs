@@ -96,19 +96,71 @@ pub fn python(environment: Environment) -> PathBuf {
 
 fn make(environment: Environment) -> PathBuf {
     let (base, minor) = base_python(environment);
-    let requirements = scripts().join(format!("requirements-{}.txt", environment.name()));
-    let pins = fs::read(&requirements).expect("the list of packages is part of the source");
-    // Packages are built for one version of Python, so it is part of the name.
-    let directory = target().join("python").join(format!(
-        "{}-3.{minor}-{:016x}",
-        environment.name(),
-        fnv1a(&pins)
-    ));
-    make_environment(&base, &directory, &requirements).unwrap_or_else(|reason| {
+    make_for(&base, minor, environment.name()).unwrap_or_else(|reason| {
         panic!(
             "no Python environment for distributed {}: {reason}",
             environment.release()
         )
+    })
+}
+
+/// The environment of `requirements-{name}.txt` for Python 3.`minor`.
+fn make_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
+    let requirements = scripts().join(format!("requirements-{name}.txt"));
+    let pins = fs::read(&requirements).expect("the list of packages is part of the source");
+    // Packages are built for one version of Python, so it is part of the name.
+    let directory = target()
+        .join("python")
+        .join(format!("{name}-3.{minor}-{:016x}", fnv1a(&pins)));
+    make_environment(base, &directory, &requirements)
+}
+
+/// A Python with the packages that peers need.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    path: PathBuf,
+    /// Whether the current release of Dask is among the packages: it does not run
+    /// on Python before 3.11.
+    pub has_dask: bool,
+}
+
+/// What the tests of pickles ask: the Python of [`Environment::Current`], or each
+/// of those that DASKWIRE_PYTHONS names, separated by spaces, from 3.8 on.
+/// `peer/tests/pickle_on_every_python.sh` names all that matter.
+///
+/// # Panics
+///
+/// When one that is named is not there: all of them have to be asked.
+pub fn interpreters() -> Vec<Interpreter> {
+    static NAMED: OnceLock<Option<Vec<Interpreter>>> = OnceLock::new();
+    let named = NAMED.get_or_init(|| {
+        let names = env::var("DASKWIRE_PYTHONS").ok()?;
+        let found = names.split_whitespace().map(|name| {
+            let minor = python_minor(name.as_ref()).filter(|minor| *minor >= 8);
+            minor.ok_or(name).map(|minor| (name, minor))
+        });
+        let (found, missing): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
+        let missing: Vec<&str> = missing.into_iter().filter_map(Result::err).collect();
+        assert!(
+            missing.is_empty(),
+            "DASKWIRE_PYTHONS names what is no Python 3.8 or newer that runs: {}",
+            missing.join(", ")
+        );
+        assert!(!found.is_empty(), "DASKWIRE_PYTHONS names no Python");
+        let found = found.into_iter().flatten().map(|(name, minor)| {
+            let has_dask = minor >= 11;
+            let packages = if has_dask { "current" } else { "before-3.11" };
+            let path = make_for(name.as_ref(), minor, packages)
+                .unwrap_or_else(|reason| panic!("no environment for {name}: {reason}"));
+            Interpreter { path, has_dask }
+        });
+        Some(found.collect())
+    });
+    named.clone().unwrap_or_else(|| {
+        vec![Interpreter {
+            path: python(Environment::Current),
+            has_dask: true,
+        }]
     })
 }
 
@@ -294,7 +346,20 @@ impl Peer {
     ///
     /// When the script ends, or takes too long, before it is ready.
     pub fn spawn(environment: Environment, script: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(python(environment));
+        Self::run(&python(environment), script, arguments)
+    }
+
+    /// The same in one of the [`interpreters`].
+    ///
+    /// # Panics
+    ///
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_in(interpreter: &Interpreter, script: &str) -> Self {
+        Self::run(&interpreter.path, script, &[])
+    }
+
+    fn run(interpreter: &Path, script: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(interpreter);
         command.arg(scripts().join(script)).args(arguments);
         let mut peer = Self::start(script, &mut command);
         let mut stdout = BufReader::new(peer.child.stdout.take().expect("it is piped"));

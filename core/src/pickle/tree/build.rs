@@ -177,6 +177,10 @@ impl<'p> Builder<'p> {
                 self.push(kind, place, 0)
             }
             Opcode::Float | Opcode::BinFloat => self.push(Kind::Float, place, 0),
+            // A lone quote is quoted for pickletools, and for no unpickler.
+            Opcode::String if matches!(token.argument, Argument::Line([_])) => {
+                Err(PickleErrorKind::NotQuoted)
+            }
             Opcode::String | Opcode::BinString | Opcode::ShortBinString => {
                 self.push(Kind::ByteString, place, 0)
             }

@@ -320,7 +320,8 @@ pub struct Exception<'t, 'p> {
 #[derive(Clone, Copy, Debug)]
 pub struct Traceback<'t, 'p> {
     next: Option<Node<'t, 'p>>,
-    /// So that one that contains itself ends.
+    /// How many operations and entries may be looked at, so that one that contains
+    /// itself ends.
     budget: usize,
 }
 
@@ -819,8 +820,29 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     fn traceback(self, node: Node<'t, 'p>) -> Traceback<'t, 'p> {
         Traceback {
             next: Some(node),
-            budget: node.tree.value_count(),
+            // A frame as `tblib` writes it takes twice as many as it has values.
+            budget: node.tree.value_count().saturating_mul(16),
         }
+    }
+}
+
+impl<'t, 'p> Traceback<'t, 'p> {
+    /// What the states of an object have under a name.
+    fn attribute(&mut self, object: Node<'t, 'p>, name: &str) -> Option<Node<'t, 'p>> {
+        let mut found = None;
+        for operation in object.operations() {
+            self.budget = self.budget.checked_sub(1)?;
+            let Operation::State(state) = operation else {
+                continue;
+            };
+            for (key, value) in state.node().entries() {
+                self.budget = self.budget.checked_sub(1)?;
+                if matches!(key.value(), Value::Str(key) if key == *name) {
+                    found = Some(value);
+                }
+            }
+        }
+        found
     }
 }
 
@@ -829,22 +851,24 @@ impl<'p> Iterator for Traceback<'_, 'p> {
 
     /// A frame that is not as `tblib` writes it, and what follows it, is left out.
     fn next(&mut self) -> Option<Self::Item> {
+        let node = self.next.take()?;
         self.budget = self.budget.checked_sub(1)?;
-        let Value::Call { arguments, .. } = self.next.take()?.value() else {
-            return None;
+        // The first is what a call makes of its arguments, those that follow are
+        // objects of `tblib.Traceback`.
+        let (frame, line, next) = match (self.attribute(node, "tb_frame"), node.value()) {
+            (Some(frame), _) => {
+                let line = self.attribute(node, "tb_lineno")?;
+                (frame, line, self.attribute(node, "tb_next"))
+            }
+            (None, Value::Call { arguments, .. }) => {
+                let [frame, line, next] = arguments.items().exactly()?;
+                (frame, line, Some(next))
+            }
+            _ => return None,
         };
-        let [frame, line, next] = arguments.items().exactly()?;
-        self.next = Some(next);
-        let state = |node: Node<'_, 'p>, key| {
-            let state = node.operations().find_map(|operation| match operation {
-                Operation::State(state) => Some(state.node()),
-                _ => None,
-            });
-            state?.get(key).map(|found| found.id)
-        };
-        let of = |id| frame.of(id);
-        let code = of(state(frame, "f_code")?);
-        let text = |key| match of(state(code, key)?).value() {
+        self.next = next;
+        let code = self.attribute(frame, "f_code")?;
+        let mut text = |name| match self.attribute(code, name)?.value() {
             Value::Str(text) => text.to_str(),
             _ => None,
         };

@@ -51,13 +51,13 @@ use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{BigInt, Decimal, Opcode, PickleError, Reader, Text};
+use super::escapes::quoted;
+use super::{BigInt, Decimal, Opcode, PickleError, Reader, Text, Unescaped};
 use crate::Limits;
 use build::{Builder, to_usize};
 
 mod build;
 mod compare;
-mod escapes;
 pub mod known;
 mod registry;
 mod show;
@@ -532,7 +532,8 @@ impl<'p> Str<'p> {
     pub fn to_bytes(self) -> Cow<'p, [u8]> {
         match self {
             Self::Utf8(text) => Cow::Borrowed(text.as_bytes()),
-            Self::Escaped(line) => escapes::raw_unicode(line),
+            Self::Escaped(line) if line.is_ascii() && !line.contains(&b'\\') => Cow::Borrowed(line),
+            Self::Escaped(line) => Cow::Owned(Unescaped::unicode(line).collect()),
             Self::ByteString(string) => string.to_bytes(),
         }
     }
@@ -559,7 +560,10 @@ impl<'p> ByteString<'p> {
     pub fn to_bytes(self) -> Cow<'p, [u8]> {
         match self {
             Self::Raw(bytes) => Cow::Borrowed(bytes),
-            Self::Quoted(line) => escapes::quoted(line),
+            Self::Quoted(line) => match quoted(line).unwrap_or_default() {
+                inner if inner.contains(&b'\\') => Cow::Owned(Unescaped::string(line).collect()),
+                inner => Cow::Borrowed(inner),
+            },
         }
     }
 }

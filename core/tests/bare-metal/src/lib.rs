@@ -23,7 +23,7 @@ use daskwire::message::{
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::pickle::{
     self, Argument, Buffers as PickleBuffers, Framing, Mutability, Options, PickleBuffer,
-    PickleBufferError, Placement, Protocol, Reader as PickleReader,
+    PickleBufferError, Placement, Protocol, Reader as PickleReader, Unescaped,
 };
 use daskwire::transport::embedded_io_07::{
     CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
@@ -771,6 +771,10 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
             match item.token.argument {
                 Argument::BigInt(value) => drop(black_box(value.to_u64())),
                 Argument::Decimal(value) => drop(black_box(value.to_i64())),
+                Argument::Line(line) => drop(black_box((
+                    Unescaped::string(line).count(),
+                    Unescaped::unicode(line).count(),
+                ))),
                 argument => drop(black_box(argument)),
             }
         }
