@@ -238,10 +238,14 @@ impl Shared {
             ..ReportKey::default()
         })?;
         let settled = TaskFuture::new(entry);
-        within(self.options.timeout, "the scheduler to read what was sent", async {
-            settled.done().await;
-            Ok(())
-        })
+        within(
+            self.options.timeout,
+            "the scheduler to read what was sent",
+            async {
+                settled.done().await;
+                Ok(())
+            },
+        )
         .await?;
         drop(settled);
         self.has_released.store(false, Ordering::Release);
