@@ -39,10 +39,25 @@ pub(crate) struct Writing {
 impl<T: Field + Send + Sync + 'static> Batched<T> {
     /// Writes to `sender` in the background. When all clones are dropped, what
     /// is left is sent and the comm closed.
-    pub(crate) fn new(mut sender: Sender, interval: Duration) -> (Self, Writing) {
+    pub(crate) fn new(sender: Sender, interval: Duration) -> (Self, Writing) {
+        Self::after(None::<()>, sender, interval)
+    }
+
+    /// The same behind a message that is no batch, as the reply to a registration.
+    pub(crate) fn after<G: Field + Send + Sync + 'static>(
+        greeting: Option<G>,
+        mut sender: Sender,
+        interval: Duration,
+    ) -> (Self, Writing) {
         let (queue, mut messages) = mpsc::unbounded_channel();
         let (failed, failure) = oneshot::channel();
         let task = tokio::spawn(async move {
+            if let Some(greeting) = greeting
+                && let Err(error) = sender.send(&greeting).await
+            {
+                let _ = failed.send(error);
+                return;
+            }
             let mut batch: Vec<T> = Vec::new();
             let mut next = Instant::now();
             loop {

@@ -178,6 +178,13 @@ impl Channel {
         }
     }
 
+    /// The peer has said who it is, for whoever watches.
+    pub(crate) fn rename_peer(&mut self, name: &str) {
+        let name: Arc<str> = name.into();
+        self.sender.parties.peer = Arc::clone(&name);
+        self.receiver.parties.peer = name;
+    }
+
     /// Asks, and waits for the reply.
     ///
     /// # Errors

@@ -8,9 +8,11 @@ use bytes::Bytes;
 use daskwire::message::BuildError;
 use daskwire::pickle::tree::known::{self, Exception, Known, Native, native};
 use daskwire::pickle::tree::{self, Node, Registry, Tree};
+use daskwire::pickle::{Options, Writer};
 use daskwire_tcp::CommError;
 
 use crate::Key;
+use crate::growing;
 use crate::protocol::{ProtocolError, Status};
 use crate::value::{Serialized, Value, ValueError, WrongType};
 
@@ -332,4 +334,36 @@ fn lines(traceback: known::Traceback<'_, '_>) -> String {
         text.push_str(&format!("  {frame}\n"));
     }
     text
+}
+
+/// An exception of a builtin class, as Python takes it.
+pub(crate) fn exception(class: &str, message: &str) -> Serialized {
+    pickled(|writer| {
+        writer.reduce().global("builtins", class).tuple(1);
+        writer.str(message);
+    })
+}
+
+/// What Dask raises for a task that takes down worker after worker.
+pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
+    pickled(|writer| {
+        writer.reduce();
+        writer.global("distributed.scheduler", "KilledWorker");
+        writer.tuple(3);
+        key.pickle(writer);
+        // It takes a worker, and asks it for its address.
+        writer.build().reduce();
+        writer.global("types", "SimpleNamespace").tuple(0);
+        writer.dict(1).str("address").str(last_worker);
+        writer.i64(allowed_failures.into());
+    })
+}
+
+fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
+    let pickle = growing::pickle(Options::default(), |writer| {
+        write(writer);
+        Ok::<(), daskwire::pickle::WriteError>(())
+    });
+    // There is room for whatever it is.
+    Serialized::of_written_pickle(&pickle.unwrap_or_default().into())
 }

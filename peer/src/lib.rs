@@ -19,6 +19,7 @@ pub mod pickle;
 mod pool;
 pub mod protocol;
 pub mod relay;
+pub mod scheduler;
 pub mod value;
 
 pub use channel::{Observer, Seen};

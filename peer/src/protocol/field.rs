@@ -110,6 +110,18 @@ plain! {
     f64, f64, |this| *this;
 }
 
+/// Nil.
+impl Field for () {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Ok(source.reader.nil()?)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().nil();
+        Ok(())
+    }
+}
+
 impl Field for String {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Ok(source.reader.str()?.to_str().to_owned())

@@ -1,0 +1,118 @@
+//! What a scheduler is asked, and what it replies.
+
+use daskwire::message::{BuildError, MessageBuilder};
+use daskwire::msgpack::Token;
+
+use crate::error::exception;
+use crate::protocol::{
+    DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, Request, Source, Status,
+};
+use crate::{Key, Value};
+
+/// A request with what goes for all of them.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Or what is wrong with it, which is the answer.
+    pub(super) request: Result<Request, ProtocolError>,
+    pub(super) reply: bool,
+    /// Whether the comm is to be closed behind the reply.
+    pub(super) close: bool,
+}
+
+impl Field for Asked {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let flag = |name| {
+            let mut ahead = source.reader.clone();
+            match ahead.find(name) {
+                Ok(true) => ahead.bool().ok(),
+                _ => None,
+            }
+        };
+        let mut ahead = source.reader.clone();
+        let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
+        if !has_op {
+            // Dask ends the connection over it.
+            return Err(source.unexpected("a request with an op"));
+        }
+        Ok(Self {
+            reply: flag("reply").unwrap_or(true),
+            close: flag("close").unwrap_or(false),
+            request: Request::read(source),
+        })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match &self.request {
+            Ok(request) => request.write(to),
+            Err(_) => {
+                to.body().nil();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A reply.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Value(Value),
+    Data(DataReply),
+    Status(Box<Status>),
+    Heartbeat(HeartbeatReply),
+    Keys(Keys),
+    WhoHas(Vec<(Key, Vec<String>)>),
+    HasWhat(Vec<(String, Vec<Key>)>),
+    Counts(Vec<(String, u64)>),
+    Stages(Vec<(Key, Nullable<String>)>),
+    Sizes(Vec<(Key, u64)>),
+    /// `"OK"`, and the comm ends.
+    Bye,
+    /// `"OK"`, and all ends.
+    End,
+}
+
+impl Field for Answer {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Value::read(source).map(Self::Value)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Self::Value(value) => value.write(to),
+            Self::Data(data) => data.write(to),
+            Self::Status(status) => status.write(to),
+            Self::Heartbeat(reply) => reply.write(to),
+            Self::Keys(keys) => keys.write(to),
+            Self::WhoHas(who_has) => who_has.write(to),
+            Self::HasWhat(has_what) => has_what.write(to),
+            Self::Counts(counts) => counts.write(to),
+            Self::Stages(stages) => stages.write(to),
+            Self::Sizes(sizes) => sizes.write(to),
+            Self::Bye | Self::End => {
+                to.body().str("OK");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What Dask replies when a handler raises an exception.
+pub(super) fn refused(class: &str, message: &str) -> Answer {
+    Answer::Status(Box::new(raised(class, message)))
+}
+
+/// The same for a request that is not as it should be.
+pub(super) fn uncaught(message: &str) -> Status {
+    raised("TypeError", message)
+}
+
+fn raised(class: &str, message: &str) -> Status {
+    Status {
+        status: Some("uncaught-error".to_owned()),
+        exception: Some(Value::Serialized(exception(class, message))),
+        traceback: Some(Value::None),
+        exception_text: Some(format!("{class}({message:?})")),
+        traceback_text: Some(String::new()),
+        ..Status::default()
+    }
+}

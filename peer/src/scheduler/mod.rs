@@ -1,0 +1,183 @@
+//! An embedded scheduler: what `dask scheduler` is for a cluster, for one process
+//! and its tests.
+//!
+//! [`Scheduler`] serves clients and workers over any transport, those of Python
+//! included; [`State`] decides, step by step as the "Journey of a Task" of Dask
+//! tells it, and does no I/O.
+//!
+//! Nothing is ever run here. The graph that a client sends is read as data; one
+//! that only Python can make tasks of, as those of its collections, is refused
+//! with an error for each of its keys.
+
+mod answer;
+mod server;
+mod state;
+mod submission;
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+use daskwire_tcp::{Address, CommError};
+use tokio::task::JoinSet;
+
+use crate::channel::Observer;
+use crate::net::Listener;
+use server::Shared;
+
+pub use state::{ClientId, Notice, Output, Rules, State, WorkerId};
+pub use submission::{Refusal, Submission};
+
+/// Gets to know what people may want to know. Any closure does.
+pub trait Noticing: Send + Sync {
+    /// Something has happened. Called between messages, so not for long.
+    fn notice(&self, notice: &Notice);
+}
+
+impl<F: Fn(&Notice) + Send + Sync> Noticing for F {
+    fn notice(&self, notice: &Notice) {
+        self(notice);
+    }
+}
+
+/// What can be chosen about a [`Scheduler`].
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// How it decides.
+    pub rules: Rules,
+    /// How connections to workers are made, for gathering and scattering.
+    pub comm: daskwire_tcp::Options,
+    /// How much time passes between batches to a client at least. With none, which
+    /// is the default, what is there leaves at once, and batches form of what
+    /// comes while the last one is being written. Dask has 2 ms.
+    pub client_interval: Duration,
+    /// The same to a worker. Dask has 5 ms.
+    pub worker_interval: Duration,
+    /// Sees all messages.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// Hears of what is passed over, and of who comes and goes.
+    pub on_notice: Option<Arc<dyn Noticing>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            rules: Rules::default(),
+            comm: daskwire_tcp::Options::default(),
+            client_interval: Duration::ZERO,
+            worker_interval: Duration::ZERO,
+            observer: None,
+            on_notice: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("rules", &self.rules)
+            .field("comm", &self.comm)
+            .field("client_interval", &self.client_interval)
+            .field("worker_interval", &self.worker_interval)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A scheduler that runs in this process.
+///
+/// It serves until it is closed or dropped, or a peer asks it to
+/// [`Terminate`](crate::protocol::Terminate).
+///
+/// ```
+/// use daskwire_peer::net::Listener;
+/// use daskwire_peer::scheduler::{Options, Scheduler};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let listeners = [
+///     Listener::bind(&"tcp://127.0.0.1:0".parse()?, Default::default()).await?,
+///     Listener::bind(&"inproc://an-example".parse()?, Default::default()).await?,
+/// ];
+/// let scheduler = Scheduler::start(listeners, Options::default())?;
+/// println!("dask worker {}", scheduler.address());
+/// scheduler.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a scheduler ends when this is dropped"]
+pub struct Scheduler {
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    tasks: JoinSet<()>,
+}
+
+impl Scheduler {
+    /// Serves whoever comes to these listeners. To be called in a runtime of tokio.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`] if a listener does not know where it listens.
+    pub fn start(
+        listeners: impl IntoIterator<Item = Listener>,
+        options: Options,
+    ) -> Result<Self, CommError> {
+        let listeners: Vec<Listener> = listeners.into_iter().collect();
+        let addresses: Result<Vec<Address>, CommError> =
+            listeners.iter().map(Listener::local_address).collect();
+        let addresses = addresses?;
+        let first = addresses.first().map(ToString::to_string);
+        let shared = Arc::new(Shared::new(options, first.unwrap_or_default()));
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn(Arc::clone(&shared).accept(listener));
+        }
+        let ticking = Arc::clone(&shared);
+        tasks.spawn(async move { ticking.tick().await });
+        Ok(Self {
+            shared,
+            addresses,
+            tasks,
+        })
+    }
+
+    /// Where it listens: the address of the first listener.
+    ///
+    /// # Panics
+    ///
+    /// If it was started without listeners.
+    pub fn address(&self) -> &Address {
+        self.addresses.first().expect("it has a listener")
+    }
+
+    /// Where all of its listeners listen.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Looks at what it knows. All wait until `look` returns.
+    pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        self.shared.with(|state| look(state))
+    }
+
+    /// Waits until so many workers have joined. Cancel safe.
+    pub async fn wait_for_workers(&self, count: usize) {
+        self.shared.wait_for_workers(count).await;
+    }
+
+    /// Waits until a peer has terminated it. Cancel safe.
+    pub async fn closed(&self) {
+        self.shared.closed().await;
+    }
+
+    /// Tells workers to leave and clients that it is over, and ends. Takes no more
+    /// than a few seconds, whatever they do.
+    pub async fn close(mut self) {
+        self.shared.close().await;
+        self.tasks.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

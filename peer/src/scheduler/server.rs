@@ -1,0 +1,791 @@
+//! The connections of a scheduler: streams of clients and workers, and requests.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use daskwire_tcp::Address;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use super::answer::{Answer, Asked, refused, uncaught};
+use super::state::choose;
+use super::{ClientId, Notice, Options, Output, State, Submission, WorkerId};
+use crate::batched::{Batched, Writing};
+use crate::channel::{Channel, Parties, within};
+use crate::net::{Connector, Incoming, Listener};
+use crate::pool::Pool;
+use crate::protocol::{
+    DataReply, FromClient, FromWorker, HeartbeatReply, Keys, Nullable, RegisterWorker,
+    RegisterWorkerReply, Request, Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
+};
+use crate::{Key, PeerError, Serialized, Value};
+
+/// How long what was said last may take to leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long a worker that has enough to do with transfers is left alone.
+const BUSY: Duration = Duration::from_millis(150);
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    pool: Pool,
+    options: Options,
+    id: String,
+    address: String,
+    started: Instant,
+    /// A worker has joined, or has got or lost something.
+    changed: Notify,
+    stream_count: AtomicUsize,
+    stream_ended: Notify,
+    is_closed: watch::Sender<bool>,
+    random: AtomicU64,
+}
+
+/// The state, and where its messages go.
+#[derive(Debug)]
+struct Core {
+    state: State,
+    clients: HashMap<ClientId, Batched<ToClient>>,
+    workers: HashMap<WorkerId, Batched<ToWorker>>,
+}
+
+impl Core {
+    /// Hands out what the state has to say.
+    fn dispatch(&mut self, notices: &mut Vec<Notice>) {
+        let Self {
+            state,
+            clients,
+            workers,
+        } = self;
+        for output in state.outputs() {
+            match output {
+                Output::Client(id, message) => {
+                    if let Some(stream) = clients.get(&id) {
+                        // One that is broken is removed when that is noticed.
+                        let _ = stream.send(message);
+                    }
+                }
+                Output::Worker(id, message) => {
+                    if let Some(stream) = workers.get(&id) {
+                        let _ = stream.send(message);
+                    }
+                }
+                Output::EndClient(id) => drop(clients.remove(&id)),
+                Output::EndWorker(id) => drop(workers.remove(&id)),
+                Output::Notice(notice) => notices.push(notice),
+            }
+        }
+    }
+}
+
+/// A message of a client, with what takes time done to it.
+enum Heard {
+    Submission(Submission),
+    Refusal(super::Refusal),
+    Other(FromClient),
+}
+
+impl From<FromClient> for Heard {
+    fn from(message: FromClient) -> Self {
+        match message {
+            FromClient::UpdateGraph(message) => match Submission::read(message) {
+                Ok(submission) => Self::Submission(submission),
+                Err(refusal) => Self::Refusal(refusal),
+            },
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(options: Options, address: String) -> Self {
+        let mut comm = options.comm.clone();
+        // Whoever has registered listens; one that does not is gone.
+        comm.connect_retry = false;
+        let connector = Arc::new(Connector::new(comm));
+        Self {
+            core: Mutex::new(Core {
+                state: State::new(options.rules.clone()),
+                clients: HashMap::new(),
+                workers: HashMap::new(),
+            }),
+            pool: Pool::new(connector, "scheduler", options.observer.clone()),
+            id: format!("Scheduler-{}", crate::identifier()),
+            address,
+            started: Instant::now(),
+            changed: Notify::new(),
+            stream_count: AtomicUsize::new(0),
+            stream_ended: Notify::new(),
+            is_closed: watch::Sender::new(false),
+            random: AtomicU64::new(options.rules.seed),
+            options,
+        }
+    }
+
+    /// Does something with the state, and what follows from it.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        self.with_core(|core| act(&mut core.state))
+    }
+
+    fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut notices = Vec::new();
+        let result = {
+            // Whoever panicked did so in a test.
+            let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = act(&mut core);
+            core.dispatch(&mut notices);
+            result
+        };
+        if let Some(hook) = &self.options.on_notice {
+            notices.iter().for_each(|notice| hook.notice(notice));
+        }
+        result
+    }
+
+    /// Passes time to the state.
+    pub(super) async fn tick(&self) {
+        const STEP: Duration = Duration::from_millis(500);
+        let step = STEP.min(self.options.rules.deletion_interval);
+        let mut ticks = tokio::time::interval(step.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.with(|state| state.advance(self.started.elapsed()));
+        }
+    }
+
+    /// Accepts connections, and ends with all of them when it is dropped.
+    pub(super) async fn accept(self: Arc<Self>, listener: Listener) {
+        const PAUSE: Duration = Duration::from_millis(10);
+        let mut connections = JoinSet::new();
+        let mut is_closed = core::pin::pin!(self.closed());
+        loop {
+            tokio::select! {
+                incoming = listener.accept() => match incoming {
+                    Ok(incoming) => {
+                        connections.spawn(Arc::clone(&self).handshake(incoming));
+                    }
+                    // No more open files, mostly.
+                    Err(_) => tokio::time::sleep(PAUSE).await,
+                },
+                Some(_) = connections.join_next() => {}
+                () = &mut is_closed => break,
+            }
+        }
+        listener.close().await;
+    }
+
+    async fn handshake(self: Arc<Self>, incoming: Incoming) {
+        let Ok(comm) = incoming.handshake().await else {
+            return;
+        };
+        let peer = comm.peer_address().to_string();
+        let parties = Parties::new("scheduler", &peer, self.options.observer.clone());
+        self.serve(Channel::new(comm, parties)).await;
+    }
+
+    /// Answers requests until one of them makes the comm a stream, or it ends.
+    async fn serve(self: Arc<Self>, mut channel: Channel) {
+        while let Ok(Some(asked)) = channel.receiver.receive::<Asked>().await {
+            let answer = match asked.request {
+                Ok(Request::RegisterClient(register)) => {
+                    return self.client_stream(channel, &register.client).await;
+                }
+                Ok(Request::RegisterWorker(register)) => {
+                    return self.worker_stream(channel, register).await;
+                }
+                Ok(request) => self.answer(request, &channel).await,
+                Err(error) => Answer::Status(Box::new(uncaught(&error.to_string()))),
+            };
+            let is_last = matches!(answer, Answer::Bye | Answer::End) || asked.close;
+            let is_end = matches!(answer, Answer::End);
+            if asked.reply && channel.sender.send(&answer).await.is_err() {
+                return;
+            }
+            if is_last {
+                channel.close().await;
+                if is_end {
+                    self.close().await;
+                }
+                return;
+            }
+        }
+    }
+
+    async fn client_stream(&self, mut channel: Channel, name: &str) {
+        channel.rename_peer(name);
+        let Channel {
+            sender,
+            mut receiver,
+            ..
+        } = channel;
+        let (stream, mut writing) = Batched::new(sender, self.options.client_interval);
+        let id = self.with_core(|core| {
+            let id = core.state.add_client(name);
+            core.clients.insert(id, stream);
+            id
+        });
+        let ending = Ending::new(self);
+        loop {
+            let batch = tokio::select! {
+                batch = receiver.receive_batch::<FromClient>() => batch,
+                _ = writing.finished() => break,
+            };
+            let Some(batch) = self.batch(batch, name) else {
+                break;
+            };
+            let is_last = |message: &FromClient| matches!(message, FromClient::CloseStream(_));
+            let is_last = batch.iter().any(is_last);
+            let heard: Vec<Heard> = batch.into_iter().map(Heard::from).collect();
+            self.with(|state| {
+                for message in heard {
+                    match message {
+                        Heard::Submission(submission) => state.submit(id, submission),
+                        Heard::Refusal(refusal) => state.refuse(id, &refusal),
+                        Heard::Other(message) => state.client_says(id, message),
+                    }
+                }
+            });
+            if is_last {
+                break;
+            }
+        }
+        self.with(|state| state.remove_client(id));
+        farewell(&mut writing).await;
+        drop(ending);
+    }
+
+    async fn worker_stream(&self, mut channel: Channel, register: RegisterWorker) {
+        channel.rename_peer(&register.address);
+        let address = register.address.clone();
+        let Channel {
+            mut sender,
+            mut receiver,
+            ..
+        } = channel;
+        let joined = self.with_core(|core| match core.state.add_worker(&register) {
+            Ok(id) => {
+                let reply = RegisterWorkerReply {
+                    status: "OK".to_owned(),
+                    time: Some(unix_time()),
+                    heartbeat_interval: Some(core.state.heartbeat_interval()),
+                    extra: [
+                        ("worker-plugins", Value::Dict(Vec::new())),
+                        ("warning", Value::from("")),
+                        ("error", Value::from("")),
+                    ]
+                    .map(|(name, value)| (Value::from(name), value))
+                    .into(),
+                    ..RegisterWorkerReply::default()
+                };
+                let interval = self.options.worker_interval;
+                let (stream, writing) = Batched::after(Some(reply), sender, interval);
+                core.workers.insert(id, stream);
+                Ok((id, writing))
+            }
+            Err(reason) => Err((reason, sender)),
+        });
+        let (id, mut writing) = match joined {
+            Ok(joined) => joined,
+            Err((reason, back)) => {
+                sender = back;
+                let reply = RegisterWorkerReply {
+                    status: "error".to_owned(),
+                    message: Some(reason),
+                    time: Some(unix_time()),
+                    ..RegisterWorkerReply::default()
+                };
+                if sender.send(&reply).await.is_ok() {
+                    let _ = sender.close().await;
+                }
+                return;
+            }
+        };
+        let ending = Ending::new(self);
+        self.changed.notify_waiters();
+        loop {
+            let batch = tokio::select! {
+                batch = receiver.receive_batch::<FromWorker>() => batch,
+                _ = writing.finished() => break,
+            };
+            let Some(batch) = self.batch(batch, &address) else {
+                break;
+            };
+            let is_last = |message: &FromWorker| matches!(message, FromWorker::CloseStream(_));
+            let is_last = batch.iter().any(is_last);
+            self.with(|state| {
+                for message in batch {
+                    state.worker_says(id, message);
+                }
+            });
+            self.changed.notify_waiters();
+            if is_last {
+                break;
+            }
+        }
+        self.with(|state| state.remove_worker(id));
+        if let Ok(address) = address.parse() {
+            self.pool.forget(&address);
+        }
+        self.changed.notify_waiters();
+        farewell(&mut writing).await;
+        drop(ending);
+    }
+
+    /// What came, if the stream goes on.
+    fn batch<T>(&self, batch: Result<Option<Vec<T>>, PeerError>, peer: &str) -> Option<Vec<T>> {
+        match batch {
+            Ok(batch) => batch,
+            Err(error) => {
+                if let (PeerError::Protocol(_), Some(hook)) = (&error, &self.options.on_notice) {
+                    hook.notice(&Notice::Ignored {
+                        peer: peer.to_owned(),
+                        reason: error.to_string(),
+                    });
+                }
+                None
+            }
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, request: Request, channel: &Channel) -> Answer {
+        match request {
+            Request::Identity(request) => self.identity(request.n_workers),
+            Request::Ping(_) => Answer::Value(Value::from(&b"pong"[..])),
+            Request::Echo(request) => Answer::Value(request.data),
+            Request::Versions(_) => {
+                let none = || Value::Dict(Vec::new());
+                Answer::Value(Value::dict([("host", none()), ("packages", none())]))
+            }
+            Request::HeartbeatWorker(request) => {
+                let is_known = |state: &mut State| {
+                    let is_known = state.heartbeat(&request.address, request.metrics);
+                    is_known.then(|| state.heartbeat_interval())
+                };
+                let interval = self.with(is_known);
+                Answer::Heartbeat(HeartbeatReply {
+                    status: interval.map_or("missing", |_| "OK").to_owned(),
+                    time: Some(unix_time()),
+                    heartbeat_interval: interval,
+                    ..HeartbeatReply::default()
+                })
+            }
+            Request::Unregister(request) => {
+                self.with(|state| state.dismiss(&request.address, false));
+                Answer::Value(Value::None)
+            }
+            Request::Gather(request) => {
+                Answer::Data(self.gather(request.keys.unwrap_or_default()).await)
+            }
+            Request::Scatter(request) => self.scatter(request).await,
+            Request::WhoHas(request) => {
+                let keys = request.keys.as_ref();
+                Answer::WhoHas(self.with(|state| state.who_has(keys.map(|keys| &keys[..]))))
+            }
+            Request::HasWhat(request) => {
+                Answer::HasWhat(self.with(|state| state.has_what(request.workers.as_deref())))
+            }
+            Request::NCores(request) => {
+                let workers = request.workers.as_deref();
+                Answer::Counts(self.with(|state| state.thread_counts(workers, false)))
+            }
+            Request::NCoresRunning(request) => {
+                let workers = request.workers.as_deref();
+                Answer::Counts(self.with(|state| state.thread_counts(workers, true)))
+            }
+            Request::GetTaskStatus(request) => Answer::Stages(self.with(|state| {
+                let stages = request.keys.into_iter().map(|key| {
+                    let stage = state.status(&key).map(str::to_owned);
+                    (key, Nullable(stage))
+                });
+                stages.collect()
+            })),
+            Request::UpdateData(request) => {
+                let (who_has, nbytes) = (request.who_has, request.nbytes);
+                self.with(|state| {
+                    let client = request.client.as_deref();
+                    let who_has = who_has.unwrap_or_default();
+                    state.update_data(client, &who_has, &nbytes.unwrap_or_default());
+                });
+                self.changed.notify_waiters();
+                Answer::Value(Value::None)
+            }
+            Request::Retry(request) => {
+                Answer::Keys(Keys(self.with(|state| state.retry(&request.keys))))
+            }
+            Request::RetireWorkers(request) => {
+                let close = request.close_workers.unwrap_or(true);
+                self.retire(request.workers, close, request.remove.unwrap_or(true))
+                    .await
+            }
+            Request::CloseComm(_) => Answer::Bye,
+            Request::Terminate(_) => Answer::End,
+            other => {
+                if let Some(hook) = &self.options.on_notice {
+                    hook.notice(&Notice::UnknownOp {
+                        peer: channel.peer.to_string(),
+                        op: other.op().to_owned(),
+                    });
+                }
+                Answer::Value(Value::None)
+            }
+        }
+    }
+
+    fn identity(&self, count: Option<i64>) -> Answer {
+        // Less than none is all; Dask lists five where nobody says how many.
+        let count = usize::try_from(count.unwrap_or(5)).ok();
+        let identity = self.with(|state| {
+            let workers = Value::dict(state.identities(count));
+            Value::dict([
+                ("type", Value::from("Scheduler")),
+                ("id", Value::from(self.id.as_str())),
+                ("address", Value::from(self.address.as_str())),
+                ("services", Value::Dict(Vec::new())),
+                (
+                    "started",
+                    Value::from(unix_time() - self.started.elapsed().as_secs_f64()),
+                ),
+                ("n_workers", Value::from(state.worker_count())),
+                ("total_threads", Value::from(state.thread_count())),
+                ("total_memory", Value::from(state.memory_limit())),
+                ("workers", workers),
+            ])
+        });
+        Answer::Value(identity)
+    }
+
+    /// Any number.
+    fn random(&self) -> u64 {
+        // Who gets which number makes no difference.
+        let mut state = self
+            .random
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        choose::next(&mut state)
+    }
+
+    /// Fetches results from workers, each from any that has it, and from another if
+    /// that one fails. Payloads pass unopened.
+    async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
+        let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
+        let mut missing = Vec::new();
+        let mut wanted = keys.0;
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut failed: HashMap<String, Vec<Key>> = HashMap::new();
+        while !wanted.is_empty() {
+            let mut asked: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+            for (key, mut holders) in self.with(|state| state.who_has(Some(&wanted))) {
+                holders
+                    .retain(|holder| !failed.get(holder).is_some_and(|keys| keys.contains(&key)));
+                if holders.is_empty() {
+                    missing.push(key);
+                    continue;
+                }
+                let chosen = self.random() % holders.len() as u64;
+                let chosen = usize::try_from(chosen).unwrap_or_default();
+                asked
+                    .entry(holders.swap_remove(chosen))
+                    .or_default()
+                    .push(key);
+            }
+            wanted.clear();
+            let mut is_busy = false;
+            for (worker, keys, reply) in self.get_data(asked).await {
+                match reply {
+                    Ok(reply) if reply.status == "busy" => {
+                        is_busy = true;
+                        wanted.extend(keys);
+                    }
+                    Ok(reply) => {
+                        let found = reply.data.unwrap_or_default();
+                        let names: std::collections::HashSet<&Key> =
+                            found.iter().map(|(key, _)| key).collect();
+                        let not_there = keys.into_iter().filter(|key| !names.contains(key));
+                        let not_there: Vec<Key> = not_there.collect();
+                        if !not_there.is_empty() {
+                            self.with(|state| {
+                                for key in &not_there {
+                                    state.missing_data(key, &worker);
+                                }
+                            });
+                        }
+                        data.extend(found);
+                        wanted.extend(not_there.iter().cloned());
+                        failed.entry(worker).or_default().extend(not_there);
+                    }
+                    Err(_) => {
+                        wanted.extend(keys.iter().cloned());
+                        failed.entry(worker).or_default().extend(keys);
+                    }
+                }
+            }
+            if is_busy {
+                tokio::time::sleep(BUSY).await;
+            }
+        }
+        let is_all = missing.is_empty();
+        DataReply {
+            status: if is_all { "OK" } else { "error" }.to_owned(),
+            data: is_all.then_some(data),
+            keys: (!is_all).then_some(Keys(missing)),
+            ..DataReply::default()
+        }
+    }
+
+    /// Asks workers at the same time.
+    async fn get_data(
+        self: &Arc<Self>,
+        asked: BTreeMap<String, Vec<Key>>,
+    ) -> Vec<(String, Vec<Key>, Result<DataReply, PeerError>)> {
+        let one = |shared: Arc<Self>, worker: String, keys: Vec<Key>| async move {
+            let reply = match address(&worker) {
+                Ok(address) => shared.pool.get_data(&address, keys.clone(), None).await,
+                Err(error) => Err(error),
+            };
+            (worker, keys, reply)
+        };
+        let mut asked = asked.into_iter();
+        if asked.len() == 1
+            && let Some((worker, keys)) = asked.next()
+        {
+            return vec![one(Arc::clone(self), worker, keys).await];
+        }
+        let mut asking = JoinSet::new();
+        for (worker, keys) in asked {
+            asking.spawn(one(Arc::clone(self), worker, keys));
+        }
+        asking.join_all().await
+    }
+
+    /// Spreads data over workers, in turn by their threads.
+    async fn scatter(self: &Arc<Self>, request: Scatter) -> Answer {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let patience = request.timeout.map(Duration::try_from_secs_f64);
+        let patience = patience.and_then(Result::ok).unwrap_or(PATIENCE);
+        let chosen = request.workers.0.filter(|workers| !workers.is_empty());
+        let Ok(workers) = within(patience, "a worker", self.running(chosen)).await else {
+            return refused("TimeoutError", "No valid workers found");
+        };
+        let copies = match request.broadcast {
+            Value::Bool(true) => workers.len(),
+            Value::Int(count) => usize::try_from(count).unwrap_or(1).clamp(1, workers.len()),
+            _ => 1,
+        };
+        // As many turns as threads.
+        let turns: Vec<&String> = workers
+            .iter()
+            .flat_map(|(worker, threads)| {
+                core::iter::repeat_n(
+                    worker,
+                    usize::try_from((*threads).min(1 << 10)).unwrap_or(1),
+                )
+            })
+            .collect();
+        let start = usize::try_from(self.random() % turns.len() as u64).unwrap_or_default();
+        let mut parts: BTreeMap<&String, Vec<(Key, Serialized)>> = BTreeMap::new();
+        let mut keys = Vec::with_capacity(request.data.len());
+        for (index, (key, value)) in request.data.into_iter().enumerate() {
+            keys.push(key.clone());
+            let mut targets: Vec<&String> = Vec::with_capacity(copies);
+            let turn = (start + index) % turns.len();
+            for target in turns.iter().cycle().skip(turn) {
+                if targets.len() == copies {
+                    break;
+                }
+                if !targets.contains(target) {
+                    targets.push(target);
+                }
+            }
+            for target in targets {
+                parts
+                    .entry(target)
+                    .or_default()
+                    .push((key.clone(), value.clone()));
+            }
+        }
+        let mut sending = JoinSet::new();
+        for (worker, data) in parts {
+            let (shared, worker) = (Arc::clone(self), worker.clone());
+            sending.spawn(async move {
+                let nbytes = shared.put(&worker, data).await;
+                (worker, nbytes)
+            });
+        }
+        let mut who_has: BTreeMap<Key, Vec<String>> = BTreeMap::new();
+        let mut nbytes = Vec::new();
+        let mut failure = None;
+        for (worker, outcome) in sending.join_all().await {
+            match outcome {
+                Ok(sizes) => {
+                    for (key, _) in &sizes {
+                        let holders = who_has.entry(key.clone()).or_default();
+                        holders.push(worker.clone());
+                    }
+                    nbytes.extend(sizes);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
+        let is_all = keys
+            .iter()
+            .all(|key| who_has.iter().any(|(known, _)| known == key));
+        self.with(|state| state.update_data(Some(&request.client), &who_has, &nbytes));
+        match failure {
+            Some(error) if !is_all => refused("OSError", &error.to_string()),
+            _ => Answer::Keys(Keys(keys)),
+        }
+    }
+
+    /// Gives data to a worker. Returns how many bytes it is there.
+    async fn put(
+        &self,
+        worker: &str,
+        data: Vec<(Key, Serialized)>,
+    ) -> Result<Vec<(Key, u64)>, PeerError> {
+        let names: Vec<Key> = data.iter().map(|(key, _)| key.clone()).collect();
+        self.with(|state| state.forget_deletions(&names, worker));
+        let request = Request::from(UpdateData {
+            data: Some(data),
+            stimulus_id: Some("scatter".to_owned()),
+            reply: Some(true),
+            ..UpdateData::default()
+        });
+        let reply: UpdateDataReply = self.pool.call(&address(worker)?, &request).await?;
+        Ok(reply.nbytes)
+    }
+
+    /// Waits until some of these workers take tasks, or any of all.
+    async fn running(&self, among: Option<Vec<String>>) -> Result<Vec<(String, u64)>, PeerError> {
+        loop {
+            let mut changed = core::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let running = self.with(|state| state.thread_counts(among.as_deref(), true));
+            if !running.is_empty() {
+                return Ok(running);
+            }
+            changed.await;
+        }
+    }
+
+    /// Lets workers go when others have what they have.
+    async fn retire(&self, workers: Option<Vec<String>>, close: bool, remove: bool) -> Answer {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        // Which ones are too many is for somebody else to say.
+        let workers = workers.unwrap_or_default();
+        let known = self.with(|state| state.thread_counts(Some(&workers), false));
+        let mut retired = Vec::new();
+        for (worker, _) in known {
+            let about = self.with(|state| {
+                let all = state.identities(None).into_iter();
+                let about = all.into_iter().find(|(address, _)| *address == worker);
+                state.retire(&worker);
+                about
+            });
+            let leaving = async {
+                loop {
+                    let mut changed = core::pin::pin!(self.changed.notified());
+                    changed.as_mut().enable();
+                    if self.with(|state| state.is_retired(&worker)) {
+                        return Ok(());
+                    }
+                    changed.await;
+                }
+            };
+            if within(PATIENCE, "a worker that is to leave", leaving)
+                .await
+                .is_err()
+            {
+                continue;
+            }
+            if close || remove {
+                self.with(|state| state.dismiss(&worker, close));
+            }
+            retired.extend(about);
+        }
+        Answer::Value(Value::dict(retired))
+    }
+
+    /// Says good-bye to everybody, and ends.
+    pub(super) async fn close(&self) {
+        self.with(State::close);
+        let gone = async {
+            loop {
+                let mut ended = core::pin::pin!(self.stream_ended.notified());
+                ended.as_mut().enable();
+                if self.stream_count.load(Ordering::Acquire) == 0 {
+                    return Ok(());
+                }
+                ended.await;
+            }
+        };
+        // Whoever takes longer is left.
+        let _ = within(FAREWELL, "streams to end", gone).await;
+        self.is_closed.send_replace(true);
+        self.pool.close().await;
+    }
+
+    /// Waits until it has been closed.
+    pub(super) async fn closed(&self) {
+        let mut is_closed = self.is_closed.subscribe();
+        // It cannot fail while there is a sender.
+        let _ = is_closed.wait_for(|is_closed| *is_closed).await;
+    }
+
+    /// Waits until so many workers are there.
+    pub(super) async fn wait_for_workers(&self, count: usize) {
+        loop {
+            let mut changed = core::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.with(|state| state.worker_count()) >= count {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Counts a stream as long as it is there.
+struct Ending<'s>(&'s Shared);
+
+impl<'s> Ending<'s> {
+    fn new(shared: &'s Shared) -> Self {
+        shared.stream_count.fetch_add(1, Ordering::AcqRel);
+        Self(shared)
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.stream_count.fetch_sub(1, Ordering::AcqRel);
+        self.0.stream_ended.notify_waiters();
+    }
+}
+
+/// Lets what was said last leave.
+async fn farewell(writing: &mut Writing) {
+    if tokio::time::timeout(FAREWELL, writing.finished())
+        .await
+        .is_err()
+    {
+        writing.abort();
+    }
+}
+
+fn address(worker: &str) -> Result<Address, PeerError> {
+    worker.parse().map_err(|_| PeerError::Refused {
+        reason: format!("{worker} is no address"),
+    })
+}
+
+/// Seconds since 1970.
+fn unix_time() -> f64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    time.map_or(0.0, |time| time.as_secs_f64())
+}

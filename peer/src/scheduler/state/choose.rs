@@ -1,0 +1,231 @@
+//! Which worker a task goes to.
+
+use std::collections::BTreeMap;
+
+use super::{Stage, State, Task, TaskId, Worker, WorkerId};
+use crate::scheduler::submission::Demands;
+
+/// Bytes that go between workers in a second, as Dask assumes at first.
+const BANDWIDTH: f64 = 100e6;
+
+/// Seconds that any transfer takes.
+const LATENCY: f64 = 0.001;
+
+impl Demands {
+    fn allow(&self, worker: &Worker) -> bool {
+        let is_named =
+            |name: &String| [&worker.address, &worker.name, &worker.host].contains(&name);
+        self.workers.is_empty() || self.workers.iter().any(is_named)
+    }
+
+    /// Whether the worker has the resources at all, if not now.
+    fn fit(&self, worker: &Worker) -> bool {
+        let mut resources = self.resources.0.iter();
+        resources.all(|(name, amount)| worker.resources.get(name) >= *amount)
+    }
+}
+
+impl State {
+    /// Gives a task that is ready to the stack of a worker, or notes that there is
+    /// none for it.
+    pub(super) fn assign(&mut self, id: TaskId) {
+        match self.choose(id) {
+            Some(on) => self.queue(id, on),
+            None => {
+                let task = &mut self.tasks[id];
+                task.stage = Stage::NoWorker;
+                self.no_worker.insert((task.priority, id));
+            }
+        }
+    }
+
+    fn queue(&mut self, id: TaskId, on: WorkerId) {
+        let task = &mut self.tasks[id];
+        if let (Some(worker), Some(recipe)) = (self.workers.get_mut(&on), &task.recipe) {
+            worker.push(&recipe.demands.resources, task.priority, id);
+            task.stage = Stage::Queued(on);
+            self.queued_count += 1;
+            self.todo.open.insert(on);
+        }
+    }
+
+    /// The worker for a task, by these criteria in their order:
+    ///
+    /// 1. it has something that the task depends on, if any worker has that;
+    /// 2. the fewest bytes have to be moved to it;
+    /// 3. it is the least busy: the fewest tasks for each of its threads, then the
+    ///    fewest bytes in its memory.
+    ///
+    /// Where these do not decide, chance does. Only those workers count that take
+    /// tasks and that the task may run on; where it may run on others if need be,
+    /// these are the ones if there is none else.
+    pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
+        let task = &self.tasks[id];
+        let recipe = task.recipe.as_ref()?;
+        let demands = &recipe.demands;
+        let strict =
+            |worker: &Worker| worker.is_running && demands.fit(worker) && demands.allow(worker);
+        let loose = |worker: &Worker| worker.is_running && demands.fit(worker);
+        let held = self.held(task);
+        let holders = || {
+            let found = held
+                .iter()
+                .filter_map(|(id, held)| Some((id, self.workers.get(id)?, *held)));
+            found.map(|(id, worker, held)| (*id, worker, held))
+        };
+        let all = || self.workers.iter().map(|(id, worker)| (*id, worker, 0));
+        let mut random = self.random;
+        let mut best = pick(
+            holders().filter(|(_, worker, _)| strict(worker)),
+            &mut random,
+        );
+        if best.is_none() {
+            best = pick(all().filter(|(_, worker, _)| strict(worker)), &mut random);
+        }
+        if best.is_none() && demands.allow_other_workers {
+            best = pick(
+                holders().filter(|(_, worker, _)| loose(worker)),
+                &mut random,
+            );
+            if best.is_none() {
+                best = pick(all().filter(|(_, worker, _)| loose(worker)), &mut random);
+            }
+        }
+        self.random = random;
+        best
+    }
+
+    /// How many bytes of what a task depends on each worker has that has any of it.
+    fn held(&self, task: &Task) -> BTreeMap<WorkerId, u128> {
+        let mut held = BTreeMap::new();
+        for dependency in &task.dependencies {
+            let dependency = &self.tasks[*dependency];
+            for holder in &dependency.who_has {
+                *held.entry(*holder).or_insert(0) += u128::from(dependency.nbytes);
+            }
+        }
+        held
+    }
+
+    /// Sends a worker as many tasks from its stack as it has slots for.
+    pub(super) fn fill(&mut self, on: WorkerId) {
+        while let Some(worker) = self.workers.get_mut(&on)
+            && worker.is_running
+            && worker.busy_count() < worker.slot_count()
+            && let Some(id) = worker.next()
+        {
+            let task = &self.tasks[id];
+            if let Some(recipe) = &task.recipe {
+                worker.remove(&recipe.demands.resources, task.priority, id);
+            }
+            self.queued_count -= 1;
+            self.send(id, on);
+        }
+    }
+
+    /// Workers that have nothing to do take tasks from the longest stack, the last
+    /// ones first, where fetching what these need takes less time than waiting.
+    pub(super) fn share(&mut self) {
+        while self.queued_count != 0
+            && let Some(idle) = self.idle()
+            && let Some(id) = idle
+                .into_iter()
+                .find_map(|to| Some((self.surplus(to)?, to)))
+        {
+            let (task, to) = id;
+            self.unassign(task);
+            self.queue(task, to);
+            self.todo.open.clear();
+            self.fill(to);
+        }
+    }
+
+    fn idle(&self) -> Option<Vec<WorkerId>> {
+        let idle = self.workers.iter().filter(|(_, worker)| worker.is_idle());
+        let idle: Vec<WorkerId> = idle.map(|(id, _)| *id).collect();
+        (!idle.is_empty()).then_some(idle)
+    }
+
+    /// A task of another worker's stack that this one had better do.
+    fn surplus(&self, to: WorkerId) -> Option<TaskId> {
+        let thief = self.workers.get(&to)?;
+        let load = |worker: &Worker| worker.stack_count * 1024 / worker.thread_count as usize;
+        let loaded = self
+            .workers
+            .values()
+            .filter(|worker| worker.stack_count != 0);
+        let victim = loaded.max_by_key(|worker| load(worker))?;
+        let waiting = victim.stack_count + victim.busy_count();
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let wait = waiting as f64 * victim.pace / f64::from(victim.thread_count);
+        let last = victim.stack.values().filter_map(|queue| queue.last());
+        let mut last: Vec<_> = last.collect();
+        last.sort_unstable();
+        last.into_iter().rev().map(|(_, id)| *id).find(|id| {
+            let task = &self.tasks[*id];
+            let Some(recipe) = &task.recipe else {
+                return false;
+            };
+            let demands = &recipe.demands;
+            let missing = task.dependencies.iter().map(|id| &self.tasks[*id]);
+            let missing = missing.filter(|task| task.who_has.binary_search(&to).is_err());
+            let bytes: f64 = missing.map(|task| transfer_time(task.nbytes)).sum();
+            demands.allow(thief) && demands.fit(thief) && (bytes == 0.0 || bytes < wait)
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn transfer_time(nbytes: u64) -> f64 {
+    LATENCY + nbytes as f64 / BANDWIDTH
+}
+
+/// The one that has the most bytes already, then the least busy; by chance among
+/// equals.
+fn pick<'w>(
+    workers: impl Iterator<Item = (WorkerId, &'w Worker, u128)>,
+    random: &mut u64,
+) -> Option<WorkerId> {
+    let mut best: Option<(WorkerId, &Worker, u128)> = None;
+    let mut equal_count = 1;
+    for candidate in workers {
+        let order = best.as_ref().map(|best| compare(&candidate, best));
+        match order {
+            Some(core::cmp::Ordering::Greater) => {}
+            Some(core::cmp::Ordering::Equal) => {
+                equal_count += 1;
+                if next(random) % equal_count == 0 {
+                    best = Some(candidate);
+                }
+            }
+            None | Some(core::cmp::Ordering::Less) => {
+                equal_count = 1;
+                best = Some(candidate);
+            }
+        }
+    }
+    best.map(|(id, ..)| id)
+}
+
+/// What is less is better.
+fn compare(
+    (_, one, one_held): &(WorkerId, &Worker, u128),
+    (_, other, other_held): &(WorkerId, &Worker, u128),
+) -> core::cmp::Ordering {
+    let load = |worker: &Worker| (worker.busy_count() + worker.stack_count) as u64;
+    let one_load = load(one) * u64::from(other.thread_count);
+    let other_load = load(other) * u64::from(one.thread_count);
+    // What it has needs not be moved.
+    (other_held.cmp(one_held))
+        .then(one_load.cmp(&other_load))
+        .then(one.nbytes.cmp(&other.nbytes))
+}
+
+/// The next number of SplitMix64.
+pub(in crate::scheduler) fn next(random: &mut u64) -> u64 {
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *random;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}

@@ -1,0 +1,366 @@
+//! What a client submits, read and put in order before the scheduler's state is
+//! touched: the slow part, for which nobody else has to wait.
+
+use core::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::exception;
+use crate::graph::Graph;
+use crate::protocol::UpdateGraph;
+use crate::{Key, Serialized, Value};
+
+/// A graph that was submitted: tasks with what they depend on, in an order in
+/// which they may run.
+#[derive(Clone, Debug, Default)]
+pub struct Submission {
+    /// Each behind those that it depends on.
+    pub(super) tasks: Vec<Submitted>,
+    /// What the client wants to hold.
+    pub(super) keys: Vec<Key>,
+    pub(super) user_priority: f64,
+    pub(super) demands: Arc<Demands>,
+    pub(super) retries: u32,
+}
+
+/// One task of it.
+#[derive(Clone, Debug)]
+pub(super) struct Submitted {
+    pub(super) key: Key,
+    pub(super) dependencies: Vec<Dependency>,
+    pub(super) run_spec: Serialized,
+    /// Its place in the order: the lower the earlier.
+    pub(super) order: i64,
+}
+
+/// What a task depends on.
+#[derive(Clone, Debug)]
+pub(super) enum Dependency {
+    /// A task of the same graph, by its index, which is a lower one.
+    Inside(usize),
+    /// Something that the scheduler should know.
+    Outside(Key),
+}
+
+/// A submission that cannot be understood, and why: a task of Python collections
+/// perhaps, which only Python can take apart.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// What the client wanted to hold.
+    pub(super) keys: Vec<Key>,
+    pub(super) failure: Arc<Failure>,
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    pub(super) exception: Value,
+    pub(super) traceback: Option<Value>,
+}
+
+impl Failure {
+    /// An exception of the scheduler itself.
+    pub(super) fn new(class: &str, message: &str) -> Arc<Self> {
+        Arc::new(Self {
+            exception: Value::Serialized(exception(class, message)),
+            traceback: None,
+        })
+    }
+}
+
+/// What tasks ask of the worker that runs them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Demands {
+    /// Addresses, names or hosts; any worker if there are none.
+    pub(super) workers: Vec<String>,
+    /// Whether others will do while none of these is there.
+    pub(super) allow_other_workers: bool,
+    pub(super) resources: Resources,
+    /// All annotations, for the worker.
+    pub(super) annotations: Value,
+}
+
+/// Amounts by name, in the order of names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resources(pub(super) Vec<(String, f64)>);
+
+impl Resources {
+    /// Those that are more than nothing. What is no number is nothing.
+    pub(super) fn new(amounts: impl IntoIterator<Item = (String, f64)>) -> Self {
+        let mut amounts: Vec<_> = amounts
+            .into_iter()
+            .filter(|(_, amount)| *amount > 0.0)
+            .collect();
+        amounts.sort_by(|one, other| one.0.cmp(&other.0));
+        amounts.dedup_by(|one, other| one.0 == other.0);
+        Self(amounts)
+    }
+
+    pub(super) fn get(&self, name: &str) -> f64 {
+        let found = self
+            .0
+            .binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .map_or(0.0, |(_, amount)| *amount)
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl PartialEq for Resources {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Resources {}
+
+impl PartialOrd for Resources {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Resources {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let pair = |one: &(String, f64), other: &(String, f64)| {
+            one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+        };
+        let mut others = other.0.iter();
+        for one in &self.0 {
+            match others.next().map(|other| pair(one, other)) {
+                Some(Ordering::Equal) => {}
+                Some(different) => return different,
+                None => return Ordering::Greater,
+            }
+        }
+        others.next().map_or(Ordering::Equal, |_| Ordering::Less)
+    }
+}
+
+impl Submission {
+    /// Reads an `update-graph`, and never runs anything of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] if the graph, its annotations, or the order of its tasks cannot
+    /// be made out; [`State::refuse`](super::State::refuse) tells the client.
+    pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
+        let keys = message.keys.0;
+        let refuse = |keys, text: &str| Refusal {
+            keys,
+            failure: Failure::new("RuntimeError", text),
+        };
+        let is_actor = message.extra.iter().any(|(name, value)| {
+            name.as_str() == Some("actors")
+                && !matches!(value, Value::Bool(false) | Value::None)
+                && !matches!(value, Value::List(items) | Value::Set(items) if items.is_empty())
+        });
+        if is_actor {
+            return Err(refuse(keys, "this scheduler has no actors"));
+        }
+        let annotations = match Annotations::read(message.annotations) {
+            Ok(annotations) => annotations,
+            Err(reason) => return Err(refuse(keys, &format!("the annotations: {reason}"))),
+        };
+        let graph = Graph::read(&message.expr_ser)
+            .map_err(|error| error.to_string())
+            .and_then(|graph| ordered(graph, message.internal_priority.0.unwrap_or_default()));
+        match graph {
+            Ok(tasks) => Ok(Self {
+                tasks,
+                keys,
+                user_priority: annotations
+                    .priority
+                    .or(message.user_priority)
+                    .filter(|priority| !priority.is_nan())
+                    .unwrap_or(0.0),
+                demands: Arc::new(annotations.demands),
+                retries: annotations.retries,
+            }),
+            Err(reason) => Err(refuse(
+                keys,
+                &format!("the graph cannot be read by this scheduler: {reason}"),
+            )),
+        }
+    }
+}
+
+/// What annotations mean to a scheduler.
+#[derive(Debug, Default)]
+struct Annotations {
+    demands: Demands,
+    priority: Option<f64>,
+    retries: u32,
+}
+
+impl Annotations {
+    fn read(annotations: Option<Value>) -> Result<Self, String> {
+        let annotations = annotations.unwrap_or_default();
+        let annotations = annotations.opened().map_err(|error| error.to_string())?;
+        let mut read = Self::default();
+        let Value::Dict(entries) = &annotations else {
+            if annotations != Value::None {
+                return Err(format!("{} is no dict", annotations.type_name()));
+            }
+            read.demands.annotations = Value::Dict(Vec::new());
+            return Ok(read);
+        };
+        for (name, value) in entries {
+            let wrong = || Err(format!("{name} is {value}"));
+            match (name.as_str(), value) {
+                (_, Value::None) => {}
+                (Some("workers"), value) => match names(value) {
+                    Some(workers) => read.demands.workers = workers,
+                    None => return wrong(),
+                },
+                (Some("allow_other_workers"), Value::Bool(flag)) => {
+                    read.demands.allow_other_workers = *flag;
+                }
+                (Some("resources"), Value::Dict(amounts)) => {
+                    let amounts = amounts.iter().map(|(name, amount)| {
+                        let amount = f64::try_from(amount.clone()).ok()?;
+                        Some((text(name)?, amount))
+                    });
+                    match amounts.collect::<Option<Vec<_>>>() {
+                        Some(amounts) => read.demands.resources = Resources::new(amounts),
+                        None => return wrong(),
+                    }
+                }
+                (Some("priority"), value) => match f64::try_from(value.clone()) {
+                    Ok(priority) => read.priority = Some(priority),
+                    Err(_) => return wrong(),
+                },
+                (Some("retries"), Value::Int(count)) => {
+                    read.retries = u32::try_from(*count).unwrap_or(0);
+                }
+                (Some("allow_other_workers" | "resources" | "retries"), _) => return wrong(),
+                _ => {}
+            }
+        }
+        read.demands.annotations = annotations;
+        Ok(read)
+    }
+}
+
+/// A name, or many.
+fn names(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            items.iter().map(text).collect()
+        }
+        one => Some(vec![text(one)?]),
+    }
+}
+
+/// Names of workers are texts or numbers.
+pub(super) fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::Str(text) => Some(text.clone()),
+        Value::Int(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// The tasks of a graph, each behind those that it depends on: depth first, so
+/// that what one result needs is done, and can be deleted, before the next one is
+/// begun.
+fn ordered(graph: Graph, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, String> {
+    let index: HashMap<&Key, usize> = graph.tasks.iter().map(|task| &task.key).zip(0..).collect();
+    if index.len() != graph.tasks.len() {
+        return Err("a key stands for two tasks".to_owned());
+    }
+    let given: HashMap<Key, i64> = given.into_iter().collect();
+    let dependencies: Vec<Vec<Dependency>> = graph
+        .tasks
+        .iter()
+        .map(|task| {
+            let keys = task.dependencies().into_iter();
+            // A task that names itself does not wait for itself (Dask says so).
+            keys.filter(|key| *key != task.key)
+                .map(|key| match index.get(&key) {
+                    Some(index) => Dependency::Inside(*index),
+                    None => Dependency::Outside(key),
+                })
+                .collect()
+        })
+        .collect();
+    drop(index);
+    let places = places(&dependencies)?;
+    let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(graph.tasks.len());
+    for (number, (task, mut dependencies)) in graph.tasks.into_iter().zip(dependencies).enumerate()
+    {
+        let place = places.get(number).copied().unwrap_or_default();
+        for dependency in &mut dependencies {
+            if let Dependency::Inside(number) = dependency {
+                *number = places.get(*number).copied().unwrap_or_default();
+            }
+        }
+        let run_spec = task.to_run_spec().map_err(|error| error.to_string())?;
+        let order = given.get(&task.key).copied();
+        sorted.push((
+            place,
+            Submitted {
+                order: order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
+                key: task.key,
+                dependencies,
+                run_spec,
+            },
+        ));
+    }
+    sorted.sort_unstable_by_key(|(place, _)| *place);
+    Ok(sorted.into_iter().map(|(_, task)| task).collect())
+}
+
+/// At which place of the order each task stands.
+fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
+    const UNSEEN: usize = usize::MAX;
+    const OPEN: usize = usize::MAX - 1;
+    let mut is_needed = vec![false; dependencies.len()];
+    for dependency in dependencies.iter().flatten() {
+        if let Dependency::Inside(index) = dependency
+            && let Some(flag) = is_needed.get_mut(*index)
+        {
+            *flag = true;
+        }
+    }
+    let mut places = vec![UNSEEN; dependencies.len()];
+    let mut count = 0;
+    // Each with how many of its dependencies have been visited.
+    let mut path: Vec<(usize, usize)> = Vec::new();
+    let ends = (0..dependencies.len()).filter(|index| is_needed.get(*index) == Some(&false));
+    for end in ends {
+        path.push((end, 0));
+        places[end] = OPEN;
+        while let Some((index, visited)) = path.last_mut() {
+            let next = dependencies[*index].get(*visited);
+            *visited += 1;
+            match next {
+                Some(Dependency::Inside(next)) if places[*next] == UNSEEN => {
+                    places[*next] = OPEN;
+                    path.push((*next, 0));
+                }
+                Some(Dependency::Inside(next)) if places[*next] == OPEN => {
+                    return Err(CYCLE.to_owned());
+                }
+                Some(_) => {}
+                None => {
+                    places[*index] = count;
+                    count += 1;
+                    path.pop();
+                }
+            }
+        }
+    }
+    // A cycle that nothing else leads to.
+    if count != dependencies.len() {
+        return Err(CYCLE.to_owned());
+    }
+    Ok(places)
+}
+
+const CYCLE: &str = "tasks depend on each other in a cycle";
