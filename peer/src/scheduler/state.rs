@@ -43,6 +43,8 @@ use crate::protocol::{
 };
 use crate::{Key, Serialized, Value};
 
+#[cfg(test)]
+mod check;
 pub(in crate::scheduler) mod choose;
 #[cfg(test)]
 mod tests;
@@ -395,17 +397,20 @@ impl Worker {
         }
     }
 
+    /// Whether it has these resources now.
+    fn has_left(&self, resources: &Resources) -> bool {
+        resources.0.iter().all(|(name, amount)| {
+            let used = self.used.get(name).copied().unwrap_or(0.0);
+            // Sums of fractions may be off by a little.
+            used + amount <= self.resources.get(name) * (1.0 + 1e-9)
+        })
+    }
+
     /// The first of its stack whose resources are there now.
     fn next(&self) -> Option<TaskId> {
-        let there = |(resources, _): &(&Resources, &Queue)| {
-            resources.0.iter().all(|(name, amount)| {
-                let used = self.used.get(name).copied().unwrap_or(0.0);
-                // Sums of fractions may be off by a little.
-                used + amount <= self.resources.get(name) * (1.0 + 1e-9)
-            })
-        };
-        let firsts = self.stack.iter().filter(there);
-        let first = firsts.filter_map(|(_, queue)| queue.first()).min();
+        let stacks = self.stack.iter();
+        let stacks = stacks.filter(|(resources, _)| self.has_left(resources));
+        let first = stacks.filter_map(|(_, queue)| queue.first()).min();
         first.map(|(_, id)| *id)
     }
 
@@ -416,6 +421,10 @@ impl Worker {
     }
 
     fn give_resources(&mut self, resources: &Resources) {
+        if self.processing.is_empty() {
+            // Nor is anything left of what rounding adds up to.
+            self.used.clear();
+        }
         for (name, amount) in &resources.0 {
             if let Some(used) = self.used.get_mut(name) {
                 *used = (*used - amount).max(0.0);
@@ -905,6 +914,9 @@ impl State {
             };
             if let Some(client) = client {
                 self.want(client, id);
+                if matches!(self.tasks[id].stage, Stage::Memory) {
+                    self.report(client, key);
+                }
             }
             let nbytes = nbytes.get(key).copied().unwrap_or(0);
             for holder in holders {
@@ -914,7 +926,7 @@ impl State {
                 };
                 self.in_memory(id, holder);
             }
-            // In memory already, so that nobody is told by the above.
+            // Nobody may want it.
             self.todo.unneeded.push(id);
         }
         self.settle();
@@ -1335,12 +1347,8 @@ impl State {
                 if matches!(self.tasks[id].stage, Stage::Released) {
                     self.activate(id);
                 }
-                // Nobody waits for it.
-                if client == FIRE_AND_FORGET.0
-                    && matches!(self.tasks[id].stage, Stage::Memory | Stage::Erred(_))
-                {
-                    self.release(client, id);
-                }
+                // It may be done already.
+                self.todo.unneeded.push(id);
             }
             self.report(client, key);
         }
@@ -1590,9 +1598,6 @@ impl State {
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
-            if client == FIRE_AND_FORGET.0 {
-                self.release(client, id);
-            }
             self.tell(client, message.clone());
         }
         for dependent in &dependents {
@@ -1618,6 +1623,9 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.has.remove(&id);
             worker.nbytes -= u128::from(task.nbytes);
+            // If it has got new data since it said so, over another connection,
+            // nobody would ever delete that.
+            worker.deletions.insert(task.key.clone());
         }
         if task.who_has.is_empty() {
             self.lose(id);
@@ -1801,9 +1809,6 @@ impl State {
             todo.extend(&task.dependents);
             let message = erred(&task.key, failure);
             for client in task.wanted_by.clone() {
-                if client == FIRE_AND_FORGET.0 {
-                    self.release(client, id);
-                }
                 self.tell(client, message.clone());
             }
             self.todo.unneeded.push(id);
@@ -1837,6 +1842,10 @@ impl State {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
+        if matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
+            self.release(FIRE_AND_FORGET.0, id);
+        }
+        let task = &self.tasks[id];
         if !task.wanted_by.is_empty() || task.waiter_count != 0 {
             return;
         }

@@ -85,11 +85,13 @@ pub(super) struct Demands {
 pub(super) struct Resources(pub(super) Vec<(String, f64)>);
 
 impl Resources {
-    /// Those that are more than nothing. What is no number is nothing.
+    /// Those that are more than nothing; what is no number is nothing. Beyond 10^12
+    /// all are the same, so that sums stay exact enough.
     pub(super) fn new(amounts: impl IntoIterator<Item = (String, f64)>) -> Self {
         let mut amounts: Vec<_> = amounts
             .into_iter()
             .filter(|(_, amount)| *amount > 0.0)
+            .map(|(name, amount)| (name, amount.min(1e12)))
             .collect();
         amounts.sort_by(|one, other| one.0.cmp(&other.0));
         amounts.dedup_by(|one, other| one.0 == other.0);

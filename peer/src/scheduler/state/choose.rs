@@ -169,8 +169,9 @@ impl State {
             let demands = &recipe.demands;
             let missing = task.dependencies.iter().map(|id| &self.tasks[*id]);
             let missing = missing.filter(|task| task.who_has.binary_search(&to).is_err());
-            let bytes: f64 = missing.map(|task| transfer_time(task.nbytes)).sum();
-            demands.allow(thief) && demands.fit(thief) && (bytes == 0.0 || bytes < wait)
+            let seconds: f64 = missing.map(|task| transfer_time(task.nbytes)).sum();
+            let may = demands.allow(thief) && thief.has_left(&demands.resources);
+            may && (seconds == 0.0 || seconds < wait)
         })
     }
 }

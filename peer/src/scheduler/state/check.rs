@@ -1,0 +1,165 @@
+//! Whether all that is counted and kept twice agrees.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{FIRE_AND_FORGET, Queue, Stage, State, TaskId, Worker};
+
+impl State {
+    /// Panics if anything does not fit, between events.
+    pub(crate) fn check(&self) {
+        let all: Vec<TaskId> = (0..self.tasks.tasks.len())
+            .map(|id| id as TaskId)
+            .filter(|id| self.tasks.get(*id).is_some())
+            .collect();
+        assert_eq!(all.len(), self.by_key.len());
+        assert_eq!(all.len() + self.tasks.free.len(), self.tasks.tasks.len());
+        for id in &all {
+            self.check_task(*id);
+        }
+        let queued: usize = self.workers.values().map(|worker| worker.stack_count).sum();
+        assert_eq!(queued, self.queued_count);
+        assert_eq!(self.by_address.len(), self.workers.len());
+        for (id, worker) in &self.workers {
+            assert_eq!(self.by_address.get(&worker.address), Some(id));
+            self.check_worker(worker);
+            for task in &worker.has {
+                assert!(self.tasks[*task].who_has.contains(id));
+            }
+            for task in &worker.processing {
+                assert!(matches!(self.tasks[*task].stage, Stage::Processing(on) if on == *id));
+            }
+            for (_, task) in worker.stack.values().flatten() {
+                assert!(matches!(self.tasks[*task].stage, Stage::Queued(on) if on == *id));
+            }
+            for key in &worker.deletions {
+                let task = self.by_key.get(key).map(|task| &self.tasks[*task]);
+                let Some(task) = task else { continue };
+                assert!(!task.who_has.contains(id), "{key} is about to be deleted");
+                assert!(!matches!(task.stage, Stage::Processing(on) if on == *id));
+            }
+        }
+        for (_, task) in &self.no_worker {
+            assert!(matches!(self.tasks[*task].stage, Stage::NoWorker));
+        }
+        assert_eq!(self.by_name.len(), self.clients.len());
+        for (id, client) in &self.clients {
+            assert_eq!(self.by_name.get(&client.name), Some(id));
+            for task in &client.wants {
+                assert!(self.tasks[*task].wanted_by.contains(id));
+            }
+        }
+        let todo = &self.todo;
+        assert!(todo.failed.is_empty() && todo.doomed.is_empty() && todo.unneeded.is_empty());
+        assert!(todo.ready.is_empty() && todo.open.is_empty());
+    }
+
+    fn check_task(&self, id: TaskId) {
+        let task = &self.tasks[id];
+        let key = &task.key;
+        assert_eq!(self.by_key.get(key), Some(&id));
+        let active = |id: &&TaskId| self.tasks[**id].stage.is_active();
+        let waiter_count = task.dependents.iter().filter(active).count();
+        assert_eq!(task.waiter_count as usize, waiter_count, "waiters of {key}");
+        for dependent in &task.dependents {
+            assert!(self.tasks[*dependent].dependencies.contains(&id));
+        }
+        for dependency in &task.dependencies {
+            let dependency = &self.tasks[*dependency];
+            assert!(dependency.dependents.contains(&id));
+            if task.stage.is_active() {
+                let stage = &dependency.stage;
+                let is_there = stage.is_active() || matches!(stage, Stage::Memory);
+                assert!(
+                    is_there,
+                    "{key} needs {}, which is {stage:?}",
+                    dependency.key
+                );
+            }
+        }
+        assert!(task.wanted_by.is_sorted() && task.who_has.is_sorted());
+        for client in &task.wanted_by {
+            assert!(self.clients[client].wants.contains(&id));
+        }
+        assert_eq!(
+            matches!(task.stage, Stage::Memory),
+            !task.who_has.is_empty()
+        );
+        for holder in &task.who_has {
+            assert!(self.workers[holder].has.contains(&id));
+        }
+        let is_there = |id: &&TaskId| matches!(self.tasks[**id].stage, Stage::Memory);
+        let missing = task.dependencies.len() - task.dependencies.iter().filter(is_there).count();
+        let is_needed = !task.wanted_by.is_empty() || task.waiter_count != 0;
+        match &task.stage {
+            Stage::Released => {
+                assert!(!is_needed, "{key} is released");
+                assert!(!task.dependents.is_empty(), "{key} is of no use");
+                assert!(task.recipe.is_some() && !task.is_orphan);
+            }
+            Stage::Waiting => {
+                assert_eq!(task.missing_count as usize, missing);
+                assert_ne!(missing, 0, "{key} waits for nothing");
+            }
+            Stage::Ready => panic!("{key} is nowhere"),
+            Stage::NoWorker => {
+                assert!(self.no_worker.contains(&(task.priority, id)));
+                assert_eq!(missing, 0);
+            }
+            Stage::Queued(on) => {
+                let stack = &self.workers[on].stack;
+                let place = (task.priority, id);
+                assert!(stack.values().any(|queue| queue.contains(&place)));
+                assert_eq!(missing, 0);
+            }
+            Stage::Processing(on) => {
+                assert!(self.workers[on].processing.contains(&id));
+                assert_eq!(missing, 0);
+            }
+            Stage::Memory | Stage::Erred(_) => {
+                let by_none = task.wanted_by == [FIRE_AND_FORGET.0];
+                assert!(!by_none, "{key} is done");
+            }
+        }
+        if !matches!(task.stage, Stage::Released) {
+            assert!(
+                is_needed,
+                "nobody needs {key}, which is {}",
+                task.stage.name()
+            );
+        }
+    }
+
+    fn check_worker(&self, worker: &Worker) {
+        let nbytes = worker
+            .has
+            .iter()
+            .map(|task| u128::from(self.tasks[*task].nbytes));
+        assert_eq!(nbytes.sum::<u128>(), worker.nbytes);
+        assert_eq!(
+            worker.stack.values().map(Queue::len).sum::<usize>(),
+            worker.stack_count
+        );
+        assert!(worker.stack.values().all(|queue| !queue.is_empty()));
+        assert!(worker.long_running.is_subset(&worker.processing));
+        if !worker.is_running {
+            assert_eq!(worker.stack_count, 0);
+        }
+        let mut used: HashMap<&str, f64> = HashMap::new();
+        for task in &worker.processing {
+            let recipe = self.tasks[*task].recipe.as_ref().expect("it was sent");
+            for (name, amount) in &recipe.demands.resources.0 {
+                *used.entry(name).or_default() += amount;
+            }
+        }
+        for (name, amount) in &worker.used {
+            let expected = used.get(name.as_str()).copied().unwrap_or(0.0);
+            assert!(
+                (amount - expected).abs() <= 1e-6 * expected.max(1.0),
+                "{name}: {amount}, not {expected}"
+            );
+            assert!(*amount <= worker.resources.get(name) * (1.0 + 1e-6));
+        }
+        let resources: BTreeSet<&str> = used.into_keys().collect();
+        assert!(resources.iter().all(|name| worker.used.contains_key(*name)));
+    }
+}

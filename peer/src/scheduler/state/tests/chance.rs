@@ -1,0 +1,502 @@
+//! Random graphs, random answers in random order, random losses: in the end every
+//! key that is wanted is in memory or has failed, and when nobody wants any more,
+//! nothing is left.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::*;
+use crate::scheduler::state::choose::next;
+
+/// A worker that does as it is told, but slowly: what goes to it and comes from it
+/// waits until chance delivers it.
+#[derive(Default)]
+struct Slow {
+    address: String,
+    inbox: VecDeque<ToWorker>,
+    outbox: VecDeque<FromWorker>,
+    data: BTreeSet<Key>,
+    tasks: BTreeMap<Key, ComputeTask>,
+}
+
+impl Slow {
+    fn read(&mut self) {
+        match self.inbox.pop_front() {
+            Some(ToWorker::ComputeTask(task)) => {
+                if self.data.contains(&task.key) {
+                    self.outbox.push_back(finished(&task));
+                } else {
+                    self.tasks.insert(task.key.clone(), task);
+                }
+            }
+            Some(ToWorker::FreeKeys(message)) => {
+                for key in message.keys {
+                    self.tasks.remove(&key);
+                    self.delete(key);
+                }
+            }
+            Some(ToWorker::RemoveReplicas(message)) => {
+                for key in message.keys {
+                    let mut needs = self.tasks.values().flat_map(|task| &task.nbytes);
+                    if needs.any(|(needed, _)| *needed == key) {
+                        self.outbox.push_back(added(&key));
+                    } else {
+                        self.delete(key);
+                    }
+                }
+            }
+            Some(ToWorker::RefreshWhoHas(message)) => {
+                for task in self.tasks.values_mut() {
+                    for (key, holders) in &mut task.who_has {
+                        let fresh = message.who_has.iter().find(|(fresh, _)| fresh == key);
+                        if let Some((_, fresh)) = fresh {
+                            holders.clone_from(fresh);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn delete(&mut self, key: Key) {
+        if self.data.remove(&key) {
+            self.outbox.push_back(FromWorker::from(ReleaseWorkerData {
+                key,
+                ..ReleaseWorkerData::default()
+            }));
+        }
+    }
+}
+
+fn added(key: &Key) -> FromWorker {
+    FromWorker::from(AddKeys {
+        keys: [key].into_iter().collect(),
+        ..AddKeys::default()
+    })
+}
+
+fn finished(task: &ComputeTask) -> FromWorker {
+    FromWorker::from(TaskFinished {
+        key: task.key.clone(),
+        run_id: task.run_id,
+        nbytes: 1000,
+        ..TaskFinished::default()
+    })
+}
+
+/// What a client believes of what it wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Belief {
+    Pending,
+    InMemory,
+    Erred,
+    Cancelled,
+}
+
+struct World {
+    state: State,
+    random: u64,
+    now: Duration,
+    workers: BTreeMap<WorkerId, Slow>,
+    clients: BTreeMap<ClientId, BTreeMap<Key, Belief>>,
+    worker_count: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let rules = Rules {
+            seed,
+            // Those that are lost at random are not to blame.
+            allowed_failures: u32::MAX,
+            ..Rules::default()
+        };
+        let mut world = Self {
+            state: State::new(rules),
+            random: seed,
+            now: Duration::ZERO,
+            workers: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            worker_count: 0,
+        };
+        for name in ["one", "two"] {
+            let client = world.state.add_client(name);
+            world.clients.insert(client, BTreeMap::new());
+        }
+        world
+    }
+
+    fn number(&mut self, below: usize) -> usize {
+        (next(&mut self.random) % below.max(1) as u64) as usize
+    }
+
+    fn listen(&mut self) {
+        self.state.check();
+        for output in self.state.outputs().collect::<Vec<_>>() {
+            match output {
+                Output::Worker(id, message) => {
+                    if let Some(worker) = self.workers.get_mut(&id) {
+                        worker.inbox.push_back(message);
+                    }
+                }
+                Output::Client(id, message) => {
+                    let Some(beliefs) = self.clients.get_mut(&id) else {
+                        continue;
+                    };
+                    let (keys, belief) = match message {
+                        ToClient::KeyInMemory(message) => (vec![message.key], Belief::InMemory),
+                        ToClient::TaskErredForClient(message) => (vec![message.key], Belief::Erred),
+                        ToClient::LostData(message) => (vec![message.key], Belief::Pending),
+                        ToClient::TaskRetried(message) => (vec![message.key], Belief::Pending),
+                        ToClient::CancelledKeys(message) => (message.keys.0, Belief::Cancelled),
+                        _ => continue,
+                    };
+                    for key in keys {
+                        // It may have released it meanwhile.
+                        if let Some(known) = beliefs.get_mut(&key) {
+                            *known = belief;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_worker(&mut self) {
+        self.worker_count += 1;
+        let address = format!("tcp://w{}:1", self.worker_count);
+        let worker = RegisterWorker {
+            address: address.clone(),
+            status: "running".to_owned(),
+            nthreads: self.number(3) as u64 + 1,
+            resources: vec![("GPU".to_owned(), 1.0)],
+            ..RegisterWorker::default()
+        };
+        let id = self.state.add_worker(&worker).expect("it is new");
+        let worker = Slow {
+            address,
+            ..Slow::default()
+        };
+        self.workers.insert(id, worker);
+    }
+
+    fn pick_worker(&mut self) -> Option<WorkerId> {
+        let index = self.number(self.workers.len());
+        self.workers.keys().nth(index).copied()
+    }
+
+    fn pick_client(&mut self) -> ClientId {
+        let index = self.number(self.clients.len());
+        *self.clients.keys().nth(index).expect("there are two")
+    }
+
+    fn key(&mut self) -> String {
+        match self.number(12) {
+            0 => "bad-0".to_owned(),
+            _ => format!("t-{:02}", self.number(40)),
+        }
+    }
+
+    fn submit(&mut self) {
+        let count = self.number(12) + 1;
+        let mut names: Vec<String> = (0..count).map(|_| self.key()).collect();
+        names.sort_unstable();
+        names.dedup();
+        // Only on lower ones, so that no two graphs make a cycle.
+        let mut tasks = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let lower = names.get(..index).unwrap_or_default();
+            let count = self.number(4).min(lower.len());
+            let dependencies: Vec<&str> = (0..count)
+                .map(|_| lower[self.number(lower.len())].as_str())
+                .collect();
+            tasks.push(add(name, &dependencies));
+        }
+        let wanted: Vec<String> = names
+            .iter()
+            .filter(|_| self.number(2) == 0)
+            .cloned()
+            .collect();
+        let client = self.pick_client();
+        for key in &wanted {
+            let beliefs = self.clients.get_mut(&client).expect("it is there");
+            beliefs.insert(Key::from(key.as_str()), Belief::Pending);
+        }
+        let annotations = match self.number(4) {
+            0 => Value::dict([("resources", Value::dict([("GPU", 1)]))]),
+            1 => Value::dict([("retries", 1)]),
+            _ => Value::None,
+        };
+        let graph: Graph = tasks.into_iter().collect();
+        let message = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys: wanted.iter().map(String::as_str).collect(),
+            annotations: Some(annotations),
+            ..UpdateGraph::default()
+        };
+        self.state.client_says(client, message.into());
+    }
+
+    fn scatter(&mut self) {
+        let Some(worker) = self.pick_worker() else {
+            return;
+        };
+        let key = Key::from(self.key());
+        let client = self.pick_client();
+        let name = if client == *self.clients.keys().next().expect("there are two") {
+            "one"
+        } else {
+            "two"
+        };
+        let slow = self.workers.get_mut(&worker).expect("it is there");
+        slow.data.insert(key.clone());
+        let address = slow.address.clone();
+        self.state.forget_deletions([&key], &address);
+        let beliefs = self.clients.get_mut(&client).expect("it is there");
+        beliefs.insert(key.clone(), Belief::Pending);
+        let who_has = [(key.clone(), vec![address])];
+        self.state.update_data(Some(name), &who_has, &[(key, 8)]);
+    }
+
+    /// Some keys that the client wants.
+    fn some(&mut self, client: ClientId) -> Vec<Key> {
+        let all: Vec<Key> = self.clients[&client].keys().cloned().collect();
+        all.into_iter().filter(|_| self.number(3) == 0).collect()
+    }
+
+    /// A task of a worker gets a step further.
+    fn work(&mut self, id: WorkerId) {
+        let index = self.workers[&id].tasks.len();
+        let index = self.number(index);
+        let outcome = self.number(20);
+        let Some(task) = self.workers[&id].tasks.values().nth(index).cloned() else {
+            return;
+        };
+        for (key, holders) in &task.who_has {
+            if self.workers[&id].data.contains(key) {
+                continue;
+            }
+            let has =
+                |worker: &Slow| holders.contains(&worker.address) && worker.data.contains(key);
+            let is_there = self.workers.values().any(has);
+            let worker = self.workers.get_mut(&id).expect("it is there");
+            worker.outbox.push_back(if is_there {
+                worker.data.insert(key.clone());
+                added(key)
+            } else {
+                FromWorker::from(RequestRefreshWhoHas {
+                    keys: [key].into_iter().collect(),
+                    ..RequestRefreshWhoHas::default()
+                })
+            });
+            if !is_there {
+                return;
+            }
+        }
+        let worker = self.workers.get_mut(&id).expect("it is there");
+        let (key, run_id) = (task.key.clone(), task.run_id);
+        match outcome {
+            0 => worker.outbox.push_back(FromWorker::from(LongRunning {
+                key,
+                run_id,
+                ..LongRunning::default()
+            })),
+            1 => {
+                worker.tasks.remove(&key);
+                worker.outbox.push_back(FromWorker::from(Reschedule {
+                    key,
+                    ..Reschedule::default()
+                }));
+            }
+            _ if key.prefix() == "bad" || outcome == 2 => {
+                worker.tasks.remove(&key);
+                worker.outbox.push_back(FromWorker::from(TaskErred {
+                    key,
+                    run_id,
+                    exception: Value::from("bad"),
+                    ..TaskErred::default()
+                }));
+            }
+            _ => {
+                worker.tasks.remove(&key);
+                worker.data.insert(key);
+                worker.outbox.push_back(finished(&task));
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: WorkerId) {
+        let worker = self.workers.get_mut(&id).expect("it is there");
+        if let Some(message) = worker.outbox.pop_front() {
+            self.state.worker_says(id, message);
+        }
+    }
+
+    fn step(&mut self) {
+        let worker = self.pick_worker();
+        match (self.number(40), worker) {
+            (0..3, _) => self.submit(),
+            (3, _) => self.scatter(),
+            (4..6, _) => {
+                let client = self.pick_client();
+                let keys = self.some(client);
+                let beliefs = self.clients.get_mut(&client).expect("it is there");
+                beliefs.retain(|key, _| !keys.contains(key));
+                let message = ClientReleasesKeys {
+                    keys: Keys(keys),
+                    ..ClientReleasesKeys::default()
+                };
+                self.state.client_says(client, message.into());
+            }
+            (6, _) => {
+                let client = self.pick_client();
+                let keys: Keys = self.some(client).into_iter().take(1).collect();
+                let message = CancelKeys {
+                    keys,
+                    force: self.number(4) == 0,
+                    ..CancelKeys::default()
+                };
+                self.state.client_says(client, message.into());
+            }
+            (7, _) if self.workers.len() < 5 => self.add_worker(),
+            (8, Some(worker)) if self.number(3) == 0 => {
+                self.workers.remove(&worker);
+                self.state.remove_worker(worker);
+            }
+            (9, _) => {
+                self.now += Duration::from_millis(300);
+                self.state.advance(self.now);
+            }
+            (10, Some(worker)) => {
+                let status = ["running", "paused"][self.number(2)];
+                self.state.worker_says(
+                    worker,
+                    FromWorker::from(WorkerStatusChange {
+                        status: status.to_owned(),
+                        ..WorkerStatusChange::default()
+                    }),
+                );
+            }
+            (11, _) => {
+                let client = self.pick_client();
+                let keys = self.some(client);
+                self.state.retry(&keys);
+            }
+            (12..22, Some(worker)) => self.work(worker),
+            (22..32, Some(worker)) => self.deliver(worker),
+            (_, Some(worker)) => {
+                if let Some(worker) = self.workers.get_mut(&worker) {
+                    worker.read();
+                }
+            }
+            _ => {}
+        }
+        self.listen();
+    }
+
+    /// All that is under way arrives, and all that can be done is done.
+    fn calm_down(&mut self) {
+        if self.workers.is_empty() {
+            self.add_worker();
+        }
+        for worker in self.workers.keys().copied().collect::<Vec<_>>() {
+            let running = WorkerStatusChange {
+                status: "running".to_owned(),
+                ..WorkerStatusChange::default()
+            };
+            self.state.worker_says(worker, running.into());
+        }
+        self.listen();
+        for _ in 0..10_000 {
+            let mut is_calm = true;
+            for id in self.workers.keys().copied().collect::<Vec<_>>() {
+                let mut count = 0;
+                while self.workers[&id].inbox.len() + self.workers[&id].outbox.len() != 0 {
+                    is_calm = false;
+                    count += 1;
+                    assert!(count < 10_000, "they do not stop talking");
+                    self.workers.get_mut(&id).expect("it is there").read();
+                    self.deliver(id);
+                    self.listen();
+                }
+                if !self.workers[&id].tasks.is_empty() {
+                    is_calm = false;
+                    self.work(id);
+                }
+            }
+            if is_calm {
+                return;
+            }
+        }
+        panic!("there is no end to it");
+    }
+
+    fn run(seed: u64) {
+        let mut world = Self::new(seed);
+        world.add_worker();
+        for _ in 0..400 {
+            world.step();
+        }
+        world.calm_down();
+        for (client, beliefs) in &world.clients {
+            for (key, belief) in beliefs {
+                let status = world.state.status(key);
+                let wants = world
+                    .state
+                    .by_key
+                    .get(key)
+                    .is_some_and(|id| world.state.tasks[*id].wanted_by.contains(client));
+                match belief {
+                    Belief::InMemory => {
+                        assert_eq!((status, wants), (Some("memory"), true), "{key}")
+                    }
+                    Belief::Erred => assert_eq!((status, wants), (Some("erred"), true), "{key}"),
+                    Belief::Cancelled => assert!(!wants, "{key}"),
+                    Belief::Pending => panic!("seed {seed}: {key} is {status:?}"),
+                }
+            }
+        }
+        for client in world.clients.keys().copied().collect::<Vec<_>>() {
+            world.state.remove_client(client);
+        }
+        world.listen();
+        for _ in 0..3 {
+            world.now += Duration::from_millis(500);
+            world.state.advance(world.now);
+            world.listen();
+            world.calm_down();
+        }
+        assert_eq!(world.state.task_count(), 0, "seed {seed}");
+        for (id, worker) in &world.workers {
+            assert!(worker.data.is_empty(), "seed {seed}: {:?}", worker.data);
+            assert!(worker.tasks.is_empty(), "seed {seed}");
+            assert!(world.state.workers[id].has.is_empty());
+        }
+    }
+}
+
+#[test]
+fn in_the_end_all_that_is_wanted_is_there_and_nothing_else() {
+    for seed in 0..100 {
+        World::run(seed);
+    }
+}
+
+#[test]
+fn the_same_happens_again() {
+    let history = |seed| {
+        let mut world = World::new(seed);
+        let mut history = Vec::new();
+        for _ in 0..300 {
+            world.step();
+            let inboxes = world
+                .workers
+                .values()
+                .map(|worker| format!("{:?}", worker.inbox));
+            history.extend(inboxes);
+        }
+        history
+    };
+    // The token of each expression is random, and is not among what is compared.
+    assert_eq!(history(7), history(7));
+}

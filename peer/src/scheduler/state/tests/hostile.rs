@@ -1,0 +1,291 @@
+//! Messages that make no sense: they are passed over, and leave nothing behind.
+
+use super::*;
+use crate::scheduler::state::choose::next;
+
+/// Few keys and names, so that they meet.
+struct Chaos(u64);
+
+impl Chaos {
+    fn number(&mut self, below: u64) -> u64 {
+        next(&mut self.0) % below
+    }
+
+    fn key(&mut self) -> Key {
+        match self.number(6) {
+            0 => Key::list([Key::from("x"), Key::from(self.number(2) as i64)]),
+            number => Key::from(format!("k-{number}")),
+        }
+    }
+
+    fn keys(&mut self) -> Keys {
+        (0..self.number(4)).map(|_| self.key()).collect()
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let names = [None, Some("one"), Some("fire-and-forget"), Some("nobody")];
+        names[self.number(4) as usize].map(str::to_owned)
+    }
+
+    fn worker(&mut self) -> String {
+        format!("tcp://w{}:1", self.number(4))
+    }
+
+    fn odd(&mut self) -> f64 {
+        let odd = [f64::NAN, f64::INFINITY, -1.0, 0.0, 1e300, 1.0];
+        odd[self.number(6) as usize]
+    }
+
+    fn from_client(&mut self) -> FromClient {
+        match self.number(8) {
+            0..3 => {
+                let tasks = (0..self.number(4)).map(|_| {
+                    let dependencies = self.keys().into_iter().map(Argument::Result);
+                    Node::new(self.key(), "operator.add", dependencies.collect::<Vec<_>>())
+                });
+                let graph: Graph = tasks.collect::<Vec<_>>().into_iter().collect();
+                let annotations = match self.number(4) {
+                    0 => Some(Value::dict([("retries", Value::Int(i128::from(self.0)))])),
+                    1 => Some(Value::dict([
+                        ("resources", Value::dict([("GPU", self.odd())])),
+                        ("priority", Value::from(self.odd())),
+                    ])),
+                    2 => Some(Value::dict([("workers", Value::from(self.worker()))])),
+                    _ => Some(Value::from("none")),
+                };
+                FromClient::from(UpdateGraph {
+                    expr_ser: graph.to_expression().expect("plain values"),
+                    keys: self.keys(),
+                    user_priority: Some(self.odd()),
+                    annotations: annotations.filter(|_| self.0 % 2 == 0),
+                    ..UpdateGraph::default()
+                })
+            }
+            3 => FromClient::from(ClientDesiresKeys {
+                keys: self.keys(),
+                client: self.name(),
+                ..ClientDesiresKeys::default()
+            }),
+            4 => FromClient::from(ClientReleasesKeys {
+                keys: self.keys(),
+                client: self.name(),
+                ..ClientReleasesKeys::default()
+            }),
+            5 => FromClient::from(ReportKey {
+                key: self.key(),
+                ..ReportKey::default()
+            }),
+            6 => FromClient::from(CancelKeys {
+                keys: self.keys(),
+                force: self.number(2) == 0,
+                ..CancelKeys::default()
+            }),
+            _ => FromClient::Unknown(Unknown::default()),
+        }
+    }
+
+    fn from_worker(&mut self) -> FromWorker {
+        let (key, keys) = (self.key(), self.keys());
+        let run_id = self.number(30) as i64;
+        match self.number(10) {
+            0..3 => FromWorker::from(TaskFinished {
+                key,
+                run_id,
+                nbytes: u64::MAX - self.number(2),
+                startstops: vec![StartStop {
+                    action: "compute".to_owned(),
+                    start: self.odd(),
+                    stop: self.odd(),
+                    ..StartStop::default()
+                }],
+                ..TaskFinished::default()
+            }),
+            3 => FromWorker::from(TaskErred {
+                key,
+                run_id,
+                ..TaskErred::default()
+            }),
+            4 => FromWorker::from(AddKeys {
+                keys,
+                ..AddKeys::default()
+            }),
+            5 => FromWorker::from(ReleaseWorkerData {
+                key,
+                ..ReleaseWorkerData::default()
+            }),
+            6 => FromWorker::from(RequestRefreshWhoHas {
+                keys,
+                ..RequestRefreshWhoHas::default()
+            }),
+            7 => {
+                let status = ["running", "paused", "closing", "what", ""];
+                FromWorker::from(WorkerStatusChange {
+                    status: status[self.number(5) as usize].to_owned(),
+                    ..WorkerStatusChange::default()
+                })
+            }
+            8 => FromWorker::from(Reschedule {
+                key,
+                ..Reschedule::default()
+            }),
+            _ => FromWorker::from(LongRunning {
+                key,
+                run_id,
+                ..LongRunning::default()
+            }),
+        }
+    }
+}
+
+#[test]
+fn no_sequence_of_messages_panics_or_leaves_anything() {
+    for seed in 0..150 {
+        let mut chaos = Chaos(seed);
+        let mut cluster = Cluster::new();
+        let mut clients = vec![cluster.client("one"), cluster.client("two")];
+        let mut workers = Vec::new();
+        for _ in 0..150 {
+            match chaos.number(12) {
+                0 => {
+                    let worker = RegisterWorker {
+                        address: chaos.worker(),
+                        status: "running".to_owned(),
+                        nthreads: [0, 1, u64::MAX][chaos.number(3) as usize],
+                        resources: vec![("GPU".to_owned(), chaos.odd())],
+                        ..RegisterWorker::default()
+                    };
+                    workers.extend(cluster.state.add_worker(&worker));
+                }
+                1 => {
+                    if let Some(worker) = workers.get(chaos.number(4) as usize) {
+                        cluster.state.remove_worker(*worker);
+                    }
+                }
+                2 => {
+                    let who_has = [(chaos.key(), vec![chaos.worker(), chaos.worker()])];
+                    let nbytes = [(chaos.key(), u64::MAX)];
+                    let name = chaos.name();
+                    cluster
+                        .state
+                        .update_data(name.as_deref(), &who_has, &nbytes);
+                }
+                3 => {
+                    let keys = chaos.keys();
+                    cluster.state.retry(&keys);
+                }
+                4 => {
+                    cluster.state.retire(&chaos.worker());
+                }
+                5 => {
+                    cluster.state.missing_data(&chaos.key(), &chaos.worker());
+                    cluster.pass(chaos.number(1000));
+                }
+                6..9 => {
+                    let client = clients[chaos.number(2) as usize];
+                    let message = chaos.from_client();
+                    cluster.state.client_says(client, message);
+                }
+                _ => {
+                    // Also of workers that are gone.
+                    if let Some(worker) = workers.get(chaos.number(8) as usize) {
+                        let message = chaos.from_worker();
+                        cluster.state.worker_says(*worker, message);
+                    }
+                }
+            }
+            cluster.listen();
+        }
+        // What is held for nobody is done first.
+        let forgotten = ClientReleasesKeys {
+            keys: cluster.state.by_key.keys().collect(),
+            client: Some("fire-and-forget".to_owned()),
+            ..ClientReleasesKeys::default()
+        };
+        cluster.say(clients[0], forgotten);
+        for client in clients.drain(..) {
+            cluster.state.remove_client(client);
+        }
+        // Scattered for a client that is none.
+        cluster.listen();
+        cluster.assert_empty_but_for_running(&workers);
+    }
+}
+
+impl Cluster {
+    fn assert_empty_but_for_running(&mut self, workers: &[WorkerId]) {
+        self.assert_empty();
+        for worker in workers {
+            self.state.remove_worker(*worker);
+        }
+        self.listen();
+        assert_eq!(self.state.worker_count(), 0);
+    }
+}
+
+#[test]
+fn unknown_ops_are_noticed_and_passed_over() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.notices.clear();
+    let unknown = |op: &str| Unknown {
+        op: op.to_owned(),
+        ..Unknown::default()
+    };
+    cluster.say(client, FromClient::Unknown(unknown("subscribe-topic")));
+    cluster.report(worker, FromWorker::Unknown(unknown("shuffle")));
+    let expected = [("me", "subscribe-topic"), ("tcp://a:1", "shuffle")];
+    let expected = expected.map(|(peer, op)| Notice::UnknownOp {
+        peer: peer.to_owned(),
+        op: op.to_owned(),
+    });
+    assert_eq!(cluster.notices, expected);
+}
+
+#[test]
+fn results_of_other_runs_and_other_workers_do_not_count() {
+    let mut cluster = Cluster::new();
+    let (first, second) = (
+        cluster.worker("tcp://a:1", 1),
+        cluster.worker("tcp://b:1", 1),
+    );
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    let on = cluster.place("x").expect("it was sent");
+    let other = if on == first { second } else { first };
+    let run_id = cluster.running[&(on, Key::from("x"))].run_id;
+    let finished = |run_id| TaskFinished {
+        key: Key::from("x"),
+        run_id,
+        ..TaskFinished::default()
+    };
+    cluster.report(on, finished(run_id - 1));
+    cluster.report(other, finished(run_id));
+    assert_eq!(cluster.ordered(other), ["free-keys x"]);
+    assert_eq!(cluster.status("x"), Some("processing"));
+    cluster.finish(on, "x");
+    cluster.ordered(on);
+    // Said twice is said once.
+    cluster.report(on, finished(run_id));
+    assert!(cluster.ordered(on).is_empty());
+    assert_eq!(cluster.told(client), ["key-in-memory x"]);
+}
+
+#[test]
+fn an_error_without_an_exception_gets_one() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    let message = TaskErred {
+        key: Key::from("x"),
+        run_id: cluster.running[&(worker, Key::from("x"))].run_id,
+        ..TaskErred::default()
+    };
+    cluster.report(worker, message);
+    let told = cluster.told(client);
+    assert_eq!(
+        told,
+        ["task-erred x Exception: the worker did not say what went wrong"]
+    );
+}

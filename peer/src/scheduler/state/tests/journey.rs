@@ -1,0 +1,329 @@
+//! The steps of the "Journey of a Task", by its words.
+
+use super::*;
+
+/// Data x and y on two workers, and a client.
+fn two_workers(x: u64, y: u64) -> (Cluster, ClientId, WorkerId, WorkerId) {
+    let mut cluster = Cluster::new();
+    let (first, second) = (
+        cluster.worker("tcp://a:1", 1),
+        cluster.worker("tcp://b:1", 1),
+    );
+    let client = cluster.client("me");
+    cluster.scatter("me", "x", x, &["tcp://a:1"]);
+    cluster.scatter("me", "y", y, &["tcp://b:1"]);
+    cluster.told(client);
+    (cluster, client, first, second)
+}
+
+#[test]
+fn step_2_it_has_to_connect_all_of_those_dependencies() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let client = cluster.client("me");
+    // One scattered, one computed earlier, one that comes along.
+    cluster.scatter("me", "x", 8, &["tcp://a:1"]);
+    cluster.submit(client, [add("y", &[])], &["y"]);
+    cluster.submit(client, [add("z", &["x", "y", "w"]), add("w", &[])], &["z"]);
+    assert_eq!(cluster.status("z"), Some("waiting"));
+    cluster.finish(worker, "w");
+    assert_eq!(cluster.status("z"), Some("waiting"));
+    cluster.finish(worker, "y");
+    assert_eq!(cluster.status("z"), Some("processing"));
+    cluster.finish(worker, "z");
+    let expected = ["key-in-memory x", "key-in-memory y", "key-in-memory z"];
+    assert_eq!(cluster.told(client), expected);
+}
+
+#[test]
+fn step_2_the_status_of_the_future_is_pending_until_a_worker_comes() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("z", &[])], &["z"]);
+    assert_eq!(cluster.status("z"), Some("no-worker"));
+    assert!(cluster.told(client).is_empty());
+    let worker = cluster.worker("tcp://a:1", 1);
+    assert_eq!(cluster.place("z"), Some(worker));
+}
+
+#[test]
+fn step_3_first_only_those_workers_that_have_either_x_or_y() {
+    for _ in 0..10 {
+        let (mut cluster, client, first, second) = two_workers(8, 8);
+        let idle = cluster.worker("tcp://c:1", 8);
+        cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
+        let place = cluster.place("z").expect("it was sent");
+        assert!(place == first || place == second);
+        assert_ne!(place, idle);
+    }
+}
+
+#[test]
+fn step_3_then_the_worker_that_would_have_to_gather_the_least_bytes() {
+    // "if y takes up more bytes than x then we select the machine that holds y"
+    let (mut cluster, client, _, second) = two_workers(10, 1000);
+    cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
+    assert_eq!(cluster.place("z"), Some(second));
+    let (mut cluster, client, first, _) = two_workers(1000, 10);
+    cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
+    assert_eq!(cluster.place("z"), Some(first));
+}
+
+#[test]
+fn step_3_then_the_worker_that_is_the_least_busy() {
+    let (mut cluster, client, first, second) = two_workers(10, 10);
+    let only = [("workers", Value::from("tcp://a:1"))];
+    cluster.submit_with(client, [add("w", &[])], &["w"], &only);
+    assert_eq!(cluster.place("w"), Some(first));
+    cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
+    assert_eq!(cluster.place("z"), Some(second));
+}
+
+#[test]
+fn step_3_least_busy_is_by_threads() {
+    let mut cluster = Cluster::new();
+    let (small, large) = (
+        cluster.worker("tcp://a:1", 1),
+        cluster.worker("tcp://b:1", 4),
+    );
+    let client = cluster.client("me");
+    let names: Vec<String> = (0..5).map(|index| format!("t-{index}")).collect();
+    for name in &names {
+        cluster.submit(client, [add(name, &[])], &[name]);
+    }
+    let count = |on| {
+        names
+            .iter()
+            .filter(|name| cluster.place(name) == Some(on))
+            .count()
+    };
+    assert_eq!((count(small), count(large)), (1, 4));
+}
+
+#[test]
+fn step_3_z_waits_on_a_stack_associated_with_the_chosen_worker() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c", "z"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c", "z"]);
+    // One for its thread, and one ahead.
+    assert_eq!(
+        cluster.ordered(worker),
+        ["compute-task a", "compute-task b"]
+    );
+    assert_eq!(cluster.status("z"), Some("queued"));
+}
+
+#[test]
+fn step_4_other_tasks_placed_themselves_on_top_of_the_stack_in_the_meantime() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "z"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "z"]);
+    let first = [("priority", Value::from(10))];
+    cluster.submit_with(client, [add("urgent", &[])], &["urgent"], &first);
+    cluster.ordered(worker);
+    cluster.finish(worker, "a");
+    assert_eq!(cluster.ordered(worker), ["compute-task urgent"]);
+    cluster.finish(worker, "b");
+    assert_eq!(cluster.ordered(worker), ["compute-task z"]);
+}
+
+#[test]
+fn step_4_the_keys_of_its_arguments_and_where_they_are_are_in_the_message() {
+    let (mut cluster, client, _, second) = two_workers(10, 1000);
+    let both = AddKeys {
+        keys: ["x"].into_iter().collect(),
+        ..AddKeys::default()
+    };
+    cluster.report(second, both);
+    cluster.submit_with(
+        client,
+        [add("z", &["x", "y"])],
+        &["z"],
+        &[
+            ("resources", Value::dict([("GPU", 0)])),
+            ("mine", Value::from("yes")),
+        ],
+    );
+    let message = &cluster.running[&(second, Key::from("z"))];
+    let holders = |key: &str| {
+        let found = message
+            .who_has
+            .iter()
+            .find(|(known, _)| *known == Key::from(key));
+        found
+            .map(|(_, holders)| holders.clone())
+            .expect("it is there")
+    };
+    assert_eq!(holders("x"), ["tcp://a:1", "tcp://b:1"]);
+    assert_eq!(holders("y"), ["tcp://b:1"]);
+    assert_eq!(message.nbytes.len(), 2);
+    assert!(message.nbytes.contains(&(Key::from("y"), 1000)));
+    assert_eq!(message.priority.len(), 3);
+    assert_eq!(
+        message.annotations.as_ref().and_then(|all| all.get("mine")),
+        Some(&Value::from("yes"))
+    );
+    let task = Node::read(&message.run_spec, &message.key).expect("a task");
+    assert_eq!(task, add("z", &["x", "y"]));
+}
+
+#[test]
+fn step_6_the_worker_has_a_free_core_and_gets_another_task() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    cluster.ordered(worker);
+    cluster.finish(worker, "a");
+    assert_eq!(cluster.ordered(worker), ["compute-task c"]);
+}
+
+#[test]
+fn step_6_if_x_or_y_are_no_longer_needed_workers_delete_them() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let client = cluster.client("me");
+    let tasks = [add("x", &[]), add("y", &[]), add("z", &["x", "y"])];
+    cluster.submit(client, tasks, &["z", "y"]);
+    for key in ["x", "y", "z"] {
+        cluster.finish(worker, key);
+    }
+    assert_eq!(cluster.status("x"), Some("released"));
+    cluster.ordered(worker);
+    cluster.pass(500);
+    // Somebody still wants y.
+    assert_eq!(cluster.ordered(worker), ["free-keys x"]);
+}
+
+#[test]
+fn step_6_it_sends_a_message_to_all_of_the_clients_that_z_is_ready() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let (one, other, none) = (
+        cluster.client("one"),
+        cluster.client("other"),
+        cluster.client("none"),
+    );
+    cluster.submit(one, [add("z", &[])], &["z"]);
+    let desires = ClientDesiresKeys {
+        keys: ["z"].into_iter().collect(),
+        ..ClientDesiresKeys::default()
+    };
+    cluster.say(other, desires);
+    cluster.finish(worker, "z");
+    assert_eq!(cluster.told(one), ["key-in-memory z"]);
+    assert_eq!(cluster.told(other), ["key-in-memory z"]);
+    assert!(cluster.told(none).is_empty());
+}
+
+#[test]
+fn step_7_the_scheduler_checks_who_has_z() {
+    let (mut cluster, client, first, _) = two_workers(10, 10);
+    cluster.submit(client, [add("z", &["x"])], &["z"]);
+    cluster.finish(first, "z");
+    let keys = [Key::from("z"), Key::from("unknown")];
+    let who_has = cluster.state.who_has(Some(&keys));
+    assert_eq!(who_has[0].1, ["tcp://a:1"]);
+    assert!(who_has[1].1.is_empty());
+}
+
+#[test]
+fn step_8_every_500_ms_a_message_goes_out_which_keys_can_be_deleted() {
+    let (mut cluster, client, first, second) = two_workers(10, 10);
+    cluster.scatter("me", "w", 10, &["tcp://a:1", "tcp://b:1"]);
+    cluster.pass(400);
+    cluster.release(client, &["x", "w"]);
+    assert_eq!(cluster.state.task_count(), 1);
+    cluster.pass(99);
+    assert!(cluster.ordered(first).is_empty());
+    cluster.release(client, &["y"]);
+    cluster.pass(1);
+    assert_eq!(cluster.ordered(first), ["free-keys w x"]);
+    assert_eq!(cluster.ordered(second), ["free-keys w y"]);
+    cluster.pass(5000);
+    assert!(cluster.ordered(first).is_empty());
+    cluster.assert_empty();
+}
+
+#[test]
+fn step_8_not_while_another_client_has_a_future_pointing_to_z() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let (one, other) = (cluster.client("one"), cluster.client("other"));
+    cluster.submit(one, [add("z", &[])], &["z"]);
+    cluster.submit(other, [add("z", &[])], &["z"]);
+    cluster.finish(worker, "z");
+    cluster.release(one, &["z"]);
+    cluster.release(one, &["z"]);
+    assert_eq!(cluster.status("z"), Some("memory"));
+    cluster.state.remove_client(other);
+    cluster.listen();
+    cluster.assert_empty();
+}
+
+#[test]
+fn step_8_nor_while_computations_depend_on_z_in_the_immediate_future() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("z", &[]), add("next", &["z"])], &["z", "next"]);
+    cluster.finish(worker, "z");
+    cluster.release(client, &["z"]);
+    assert_eq!(cluster.status("z"), Some("memory"));
+    cluster.finish(worker, "next");
+    assert_eq!(cluster.status("z"), Some("released"));
+    cluster.release(client, &["next"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn step_8_the_recipe_to_create_the_result_of_z_persists() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("z", &[]), add("next", &["z"])], &["next"]);
+    cluster.finish(worker, "z");
+    cluster.finish(worker, "next");
+    cluster.pass(500);
+    // It is gone, and asked for again.
+    cluster.submit(client, [add("other", &["z"])], &["other"]);
+    assert_eq!(cluster.place("z"), Some(worker));
+    cluster.finish(worker, "z");
+    cluster.finish(worker, "other");
+    assert_eq!(cluster.status("other"), Some("memory"));
+}
+
+#[test]
+fn data_is_not_deleted_that_has_come_back_under_its_key() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("z", &[])], &["z"]);
+    cluster.finish(worker, "z");
+    cluster.release(client, &["z"]);
+    cluster.ordered(worker);
+    cluster.submit(client, [add("z", &[])], &["z"]);
+    // What the worker still has may be another z.
+    assert_eq!(cluster.ordered(worker), ["free-keys z", "compute-task z"]);
+    cluster.running.insert(
+        (worker, Key::from("z")),
+        ComputeTask {
+            run_id: 2,
+            ..ComputeTask::default()
+        },
+    );
+    cluster.finish(worker, "z");
+    cluster.pass(500);
+    assert!(cluster.ordered(worker).is_empty());
+    // The same of what is scattered anew.
+    cluster.release(client, &["z"]);
+    cluster.scatter("me", "z", 8, &["tcp://a:1"]);
+    cluster.pass(500);
+    assert!(cluster.ordered(worker).is_empty());
+    assert_eq!(cluster.status("z"), Some("memory"));
+}

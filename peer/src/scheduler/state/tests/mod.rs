@@ -1,0 +1,265 @@
+//! Each step alone, over typed messages.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::graph::{Argument, Graph, Task as Node};
+use crate::protocol::*;
+use crate::{Key, RemoteError, Value};
+
+mod chance;
+mod hostile;
+mod journey;
+mod loss;
+mod rules;
+
+/// A scheduler, and what it has said.
+struct Cluster {
+    state: State,
+    now: Duration,
+    to_clients: BTreeMap<ClientId, Vec<ToClient>>,
+    to_workers: BTreeMap<WorkerId, Vec<ToWorker>>,
+    ended: Vec<Output>,
+    notices: Vec<Notice>,
+    /// What was sent to be computed, and neither answered nor taken back.
+    running: BTreeMap<(WorkerId, Key), ComputeTask>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            state: State::new(Rules::default()),
+            now: Duration::ZERO,
+            to_clients: BTreeMap::new(),
+            to_workers: BTreeMap::new(),
+            ended: Vec::new(),
+            notices: Vec::new(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// Files what the scheduler has said, and checks it.
+    fn listen(&mut self) {
+        self.state.check();
+        for output in self.state.outputs().collect::<Vec<_>>() {
+            match output {
+                Output::Client(id, message) => {
+                    self.to_clients.entry(id).or_default().push(message);
+                }
+                Output::Worker(id, message) => {
+                    match &message {
+                        ToWorker::ComputeTask(task) => {
+                            self.running.insert((id, task.key.clone()), task.clone());
+                        }
+                        ToWorker::FreeKeys(message) => {
+                            for key in &message.keys {
+                                self.running.remove(&(id, key.clone()));
+                            }
+                        }
+                        _ => {}
+                    }
+                    self.to_workers.entry(id).or_default().push(message);
+                }
+                Output::Notice(notice) => self.notices.push(notice),
+                ended => self.ended.push(ended),
+            }
+        }
+    }
+
+    fn worker(&mut self, address: &str, threads: u64) -> WorkerId {
+        self.worker_with(address, threads, &[])
+    }
+
+    fn worker_with(&mut self, address: &str, threads: u64, has: &[(&str, f64)]) -> WorkerId {
+        let worker = RegisterWorker {
+            address: address.to_owned(),
+            name: Value::from(address),
+            status: "running".to_owned(),
+            nthreads: threads,
+            resources: has
+                .iter()
+                .map(|(name, amount)| ((*name).to_owned(), *amount))
+                .collect(),
+            ..RegisterWorker::default()
+        };
+        let id = self.state.add_worker(&worker).expect("it is new");
+        self.listen();
+        id
+    }
+
+    fn lose_worker(&mut self, id: WorkerId) {
+        self.state.remove_worker(id);
+        self.running.retain(|(on, _), _| *on != id);
+        self.listen();
+    }
+
+    fn client(&mut self, name: &str) -> ClientId {
+        let id = self.state.add_client(name);
+        self.listen();
+        self.to_clients.clear();
+        id
+    }
+
+    fn say(&mut self, client: ClientId, message: impl Into<FromClient>) {
+        self.state.client_says(client, message.into());
+        self.listen();
+    }
+
+    fn report(&mut self, worker: WorkerId, message: impl Into<FromWorker>) {
+        self.state.worker_says(worker, message.into());
+        self.listen();
+    }
+
+    fn submit(&mut self, client: ClientId, tasks: impl IntoIterator<Item = Node>, keys: &[&str]) {
+        self.submit_with(client, tasks, keys, &[]);
+    }
+
+    fn submit_with(
+        &mut self,
+        client: ClientId,
+        tasks: impl IntoIterator<Item = Node>,
+        keys: &[&str],
+        annotations: &[(&str, Value)],
+    ) {
+        let graph: Graph = tasks.into_iter().collect();
+        let message = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys: keys.iter().copied().collect(),
+            annotations: Some(Value::dict(annotations.iter().cloned())),
+            ..UpdateGraph::default()
+        };
+        self.say(client, message);
+    }
+
+    fn release(&mut self, client: ClientId, keys: &[&str]) {
+        let message = ClientReleasesKeys {
+            keys: keys.iter().copied().collect(),
+            ..ClientReleasesKeys::default()
+        };
+        self.say(client, message);
+    }
+
+    fn scatter(&mut self, client: &str, key: &str, nbytes: u64, workers: &[&str]) {
+        let key = Key::from(key);
+        let workers = workers.iter().map(|worker| (*worker).to_owned());
+        let who_has = [(key.clone(), workers.collect())];
+        self.state
+            .update_data(Some(client), &who_has, &[(key, nbytes)]);
+        self.listen();
+    }
+
+    fn finish(&mut self, worker: WorkerId, key: &str) {
+        self.finish_with(worker, key, 28);
+    }
+
+    fn finish_with(&mut self, worker: WorkerId, key: &str, nbytes: u64) {
+        let key = Key::from(key);
+        let task = self.running.remove(&(worker, key.clone()));
+        let run_id = task.expect("it was sent there").run_id;
+        let message = TaskFinished {
+            key,
+            run_id,
+            nbytes,
+            ..TaskFinished::default()
+        };
+        self.report(worker, message);
+    }
+
+    fn err(&mut self, worker: WorkerId, key: &str, text: &str) {
+        let key = Key::from(key);
+        let task = self.running.remove(&(worker, key.clone()));
+        let message = TaskErred {
+            key,
+            run_id: task.expect("it was sent there").run_id,
+            exception: Value::from(text),
+            ..TaskErred::default()
+        };
+        self.report(worker, message);
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+        self.state.advance(self.now);
+        self.listen();
+    }
+
+    /// Where a task was sent that has not been answered.
+    fn place(&self, key: &str) -> Option<WorkerId> {
+        let key = Key::from(key);
+        let mut places = self.running.keys().filter(|(_, running)| *running == key);
+        let place = places.next().map(|(on, _)| *on);
+        assert!(places.next().is_none(), "{key} runs twice");
+        place
+    }
+
+    fn status(&self, key: &str) -> Option<&'static str> {
+        self.state.status(&Key::from(key))
+    }
+
+    /// What the client was told since it was last asked for: op, and keys.
+    fn told(&mut self, client: ClientId) -> Vec<String> {
+        let messages = self.to_clients.remove(&client).unwrap_or_default();
+        let words = messages.into_iter().map(|message| {
+            let op = message.op().to_owned();
+            match message {
+                ToClient::KeyInMemory(message) => format!("{op} {}", message.key),
+                ToClient::TaskErredForClient(message) => {
+                    let error = RemoteError::of_fields(&message.exception, None);
+                    format!("{op} {} {error}", message.key)
+                }
+                ToClient::LostData(message) => format!("{op} {}", message.key),
+                ToClient::TaskRetried(message) => format!("{op} {}", message.key),
+                ToClient::CancelledKeys(message) => {
+                    let keys: Vec<String> = message.keys.iter().map(ToString::to_string).collect();
+                    format!(
+                        "{op} {} {}",
+                        keys.join(" "),
+                        message.reason.unwrap_or_default()
+                    )
+                }
+                _ => op,
+            }
+        });
+        words.collect()
+    }
+
+    /// The same of a worker.
+    fn ordered(&mut self, worker: WorkerId) -> Vec<String> {
+        let messages = self.to_workers.remove(&worker).unwrap_or_default();
+        let words = messages.into_iter().map(|message| {
+            let op = message.op().to_owned();
+            let all = |keys: &Keys| {
+                let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                format!("{op} {}", keys.join(" "))
+            };
+            match message {
+                ToWorker::ComputeTask(message) => format!("{op} {}", message.key),
+                ToWorker::FreeKeys(message) => all(&message.keys),
+                ToWorker::RemoveReplicas(message) => all(&message.keys),
+                ToWorker::RemoveWorker(message) => format!("{op} {}", message.worker),
+                _ => op,
+            }
+        });
+        words.collect()
+    }
+
+    /// Nothing is left of tasks, here and on workers.
+    fn assert_empty(&mut self) {
+        self.pass(500);
+        assert_eq!(self.state.task_count(), 0);
+        assert!(self.state.by_key.is_empty() && self.state.no_worker.is_empty());
+        for worker in self.state.workers.values() {
+            assert!(worker.has.is_empty() && worker.processing.is_empty());
+            assert!(worker.deletions.is_empty() && worker.stack.is_empty());
+        }
+    }
+}
+
+/// A task that adds what these keys are.
+fn add(key: &str, dependencies: &[&str]) -> Node {
+    let keys = dependencies
+        .iter()
+        .map(|key| Argument::Result(Key::from(*key)));
+    Node::new(key, "operator.add", keys)
+}

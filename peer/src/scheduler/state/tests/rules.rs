@@ -1,0 +1,499 @@
+//! Errors, cancellation, restrictions, resources, and what else was promised.
+
+use super::*;
+
+#[test]
+fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let (one, other) = (cluster.client("one"), cluster.client("other"));
+    let tasks = [
+        add("x", &[]),
+        add("y", &["x"]),
+        add("z", &["y"]),
+        add("fine", &[]),
+    ];
+    cluster.submit(one, tasks, &["x", "y", "fine"]);
+    cluster.submit(other, [add("last", &["y"])], &["last"]);
+    cluster.err(worker, "x", "boom");
+    assert_eq!(
+        cluster.told(one),
+        [
+            "task-erred x Exception: boom",
+            "task-erred y Exception: boom"
+        ]
+    );
+    assert_eq!(cluster.told(other), ["task-erred last Exception: boom"]);
+    // One that comes later, and another look.
+    cluster.submit(other, [add("later", &["x"])], &["later"]);
+    assert_eq!(cluster.told(other), ["task-erred later Exception: boom"]);
+    let again = ReportKey {
+        key: Key::from("x"),
+        ..ReportKey::default()
+    };
+    cluster.say(one, again);
+    assert_eq!(cluster.told(one), ["task-erred x Exception: boom"]);
+    cluster.finish(worker, "fine");
+    cluster.release(one, &["x", "y", "fine"]);
+    cluster.release(other, &["last", "later"]);
+    cluster.assert_empty();
+    // The worker forgets it as well.
+    let told = cluster.ordered(worker);
+    assert!(
+        told.iter().any(|words| words == "free-keys x fine"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_task_with_retries_is_tried_again() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let retries = [("retries", Value::from(2))];
+    cluster.submit_with(client, [add("x", &[])], &["x"], &retries);
+    for _ in 0..2 {
+        cluster.err(worker, "x", "boom");
+        assert_eq!(cluster.place("x"), Some(worker));
+        assert!(cluster.told(client).is_empty());
+    }
+    cluster.err(worker, "x", "boom");
+    assert_eq!(cluster.told(client), ["task-erred x Exception: boom"]);
+}
+
+#[test]
+fn failed_tasks_are_tried_again_when_somebody_says_so() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
+    cluster.err(worker, "x", "boom");
+    cluster.told(client);
+    let retried = cluster.state.retry(&[Key::from("y"), Key::from("unknown")]);
+    cluster.listen();
+    assert_eq!(retried, [Key::from("y")]);
+    assert_eq!(cluster.told(client), ["task-retried x", "task-retried y"]);
+    cluster.finish(worker, "x");
+    cluster.finish(worker, "y");
+    assert_eq!(cluster.told(client), ["key-in-memory x", "key-in-memory y"]);
+}
+
+fn cancel(keys: &[&str], force: bool) -> CancelKeys {
+    CancelKeys {
+        keys: keys.iter().copied().collect(),
+        force,
+        reason: "because".to_owned(),
+        ..CancelKeys::default()
+    }
+}
+
+#[test]
+fn cancelling_a_key_cancels_what_depends_on_it() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
+    cluster.ordered(worker);
+    cluster.say(client, cancel(&["x"], false));
+    assert_eq!(cluster.told(client), ["cancelled-keys x y because"]);
+    assert_eq!(cluster.ordered(worker), ["free-keys x"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn cancelling_leaves_others_what_they_want_unless_it_is_forced() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let (one, other) = (cluster.client("one"), cluster.client("other"));
+    cluster.submit(one, [add("x", &[])], &["x"]);
+    cluster.submit(other, [add("x", &[])], &["x"]);
+    cluster.say(one, cancel(&["x"], false));
+    assert_eq!(cluster.told(one), ["cancelled-keys x because"]);
+    assert!(cluster.told(other).is_empty());
+    assert_eq!(cluster.place("x"), Some(worker));
+    cluster.submit(one, [add("x", &[])], &["x"]);
+    cluster.say(one, cancel(&["x"], true));
+    assert_eq!(cluster.told(other), ["cancelled-keys x because"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn keys_with_unknown_dependencies_are_cancelled_and_the_rest_goes_on() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let client = cluster.client("me");
+    let tasks = [add("x", &["gone"]), add("y", &["x"]), add("z", &[])];
+    cluster.submit(client, tasks, &["x", "y", "z"]);
+    assert_eq!(
+        cluster.told(client),
+        ["cancelled-keys x y lost dependencies"]
+    );
+    assert_eq!(cluster.place("z"), Some(worker));
+    let desires = ClientDesiresKeys {
+        keys: ["gone"].into_iter().collect(),
+        ..ClientDesiresKeys::default()
+    };
+    cluster.say(client, desires);
+    assert_eq!(cluster.told(client), ["cancelled-keys gone unknown key"]);
+}
+
+#[test]
+fn a_known_key_is_not_computed_again() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let (one, other) = (cluster.client("one"), cluster.client("other"));
+    cluster.submit(one, [add("x", &[])], &["x"]);
+    cluster.finish(worker, "x");
+    cluster.ordered(worker);
+    cluster.submit(other, [Node::new("x", "something.else", [1])], &["x"]);
+    assert_eq!(cluster.told(other), ["key-in-memory x"]);
+    assert!(cluster.ordered(worker).is_empty());
+}
+
+#[test]
+fn tasks_that_are_submitted_and_not_wanted_are_not_kept() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 4);
+    let client = cluster.client("me");
+    cluster.submit(
+        client,
+        [add("x", &[]), add("y", &["x"]), add("z", &["x"])],
+        &["y"],
+    );
+    assert_eq!(cluster.status("z"), None);
+    cluster.finish(worker, "x");
+    cluster.finish(worker, "y");
+    cluster.release(client, &["y"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_client_that_is_gone_releases_all_its_keys() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    cluster.finish(worker, "a");
+    cluster.say(client, CloseClient::default());
+    assert_eq!(cluster.ended, [Output::EndClient(client)]);
+    cluster.assert_empty();
+    // The same client again, while the first is still thought to be there.
+    let first = cluster.client("me");
+    let second = cluster.client("me");
+    cluster.state.remove_client(first);
+    cluster.submit(second, [add("z", &[])], &["z"]);
+    assert_eq!(cluster.place("z"), Some(worker));
+}
+
+#[test]
+fn what_is_fired_and_forgotten_is_kept_until_it_is_done() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[]), add("y", &[])], &["x", "y"]);
+    let desires = ClientDesiresKeys {
+        keys: ["x", "y"].into_iter().collect(),
+        client: Some("fire-and-forget".to_owned()),
+        ..ClientDesiresKeys::default()
+    };
+    cluster.say(client, desires.clone());
+    cluster.release(client, &["x", "y"]);
+    cluster.state.remove_client(client);
+    cluster.listen();
+    cluster.finish(worker, "x");
+    cluster.err(worker, "y", "boom");
+    cluster.assert_empty();
+    let client = cluster.client("me");
+    cluster.scatter("me", "z", 8, &["tcp://a:1"]);
+    cluster.say(
+        client,
+        ClientDesiresKeys {
+            keys: ["z"].into_iter().collect(),
+            ..desires
+        },
+    );
+    cluster.release(client, &["z"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn tasks_run_only_where_they_may() {
+    let mut cluster = Cluster::new();
+    let first = cluster.worker("tcp://10.0.0.1:1", 8);
+    let second = cluster.worker("tcp://10.0.0.2:1", 1);
+    let client = cluster.client("me");
+    let by = |text: &str| [("workers", Value::list([text]))];
+    cluster.submit_with(
+        client,
+        [add("address", &[])],
+        &["address"],
+        &by("tcp://10.0.0.2:1"),
+    );
+    cluster.submit_with(client, [add("host", &[])], &["host"], &by("10.0.0.2"));
+    cluster.submit_with(client, [add("nowhere", &[])], &["nowhere"], &by("alice"));
+    let mut loose = by("alice").to_vec();
+    loose.push(("allow_other_workers", Value::from(true)));
+    cluster.submit_with(client, [add("rather", &[])], &["rather"], &loose);
+    assert_eq!(cluster.place("address"), Some(second));
+    assert_eq!(cluster.place("host"), Some(second));
+    assert_eq!(cluster.status("nowhere"), Some("no-worker"));
+    assert_eq!(cluster.place("rather"), Some(first));
+    let named = RegisterWorker {
+        address: "tcp://10.0.0.3:1".to_owned(),
+        name: Value::from("alice"),
+        status: "running".to_owned(),
+        nthreads: 1,
+        ..RegisterWorker::default()
+    };
+    let alice = cluster.state.add_worker(&named).expect("it is new");
+    cluster.listen();
+    assert_eq!(cluster.place("nowhere"), Some(alice));
+}
+
+#[test]
+fn resources_are_taken_while_a_task_runs() {
+    let mut cluster = Cluster::new();
+    let without = cluster.worker("tcp://a:1", 8);
+    let client = cluster.client("me");
+    let one = [("resources", Value::dict([("GPU", 1)]))];
+    let names = ["a", "b", "c"];
+    for name in names {
+        cluster.submit_with(client, [add(name, &[])], &[name], &one);
+    }
+    assert_eq!(cluster.status("a"), Some("no-worker"));
+    let with = cluster.worker_with("tcp://b:1", 8, &[("GPU", 2.0)]);
+    cluster.submit(client, [add("plain", &[])], &["plain"]);
+    assert_eq!(cluster.place("plain"), Some(without));
+    assert_eq!(cluster.ordered(with), ["compute-task a", "compute-task b"]);
+    let message = &cluster.running[&(with, Key::from("a"))];
+    assert_eq!(
+        message.resource_restrictions.0,
+        Some(Value::dict([("GPU", 1.0)]))
+    );
+    cluster.finish(with, "a");
+    assert_eq!(cluster.ordered(with), ["compute-task c"]);
+}
+
+#[test]
+fn priorities_are_three_numbers_user_submission_order() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 16);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("b", &["a"]), add("a", &[])], &["b"]);
+    let graph: Graph = [add("c", &[])].into_iter().collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: ["c"].into_iter().collect(),
+        user_priority: Some(5.0),
+        internal_priority: Nullable(Some(vec![(Key::from("c"), 7)])),
+        ..UpdateGraph::default()
+    };
+    cluster.say(client, message);
+    cluster.finish(worker, "a");
+    let priority = |key: &str| cluster.running[&(worker, Key::from(key))].priority.clone();
+    assert_eq!(priority("b"), [0.0, 1.0, 1.0]);
+    assert_eq!(priority("c"), [-5.0, 2.0, 7.0]);
+}
+
+#[test]
+fn graphs_are_ordered_depth_first() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = [
+        add("a", &[]),
+        add("b", &[]),
+        add("c", &[]),
+        add("d", &[]),
+        add("ab", &["a", "b"]),
+        add("cd", &["c", "d"]),
+    ];
+    cluster.submit(client, tasks, &["ab", "cd"]);
+    let mut order = Vec::new();
+    while let Some((_, key)) = cluster.running.keys().min_by_key(|(_, key)| {
+        let message = &cluster.running[&(worker, key.clone())];
+        message
+            .priority
+            .iter()
+            .map(|part| *part as i64)
+            .collect::<Vec<_>>()
+    }) {
+        let key = key.to_string();
+        order.push(key.clone());
+        cluster.finish(worker, &key);
+    }
+    assert_eq!(order, ["a", "b", "ab", "c", "d", "cd"]);
+}
+
+#[test]
+fn a_worker_that_is_paused_gets_nothing_until_it_runs() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    let status = |status: &str| WorkerStatusChange {
+        status: status.to_owned(),
+        ..WorkerStatusChange::default()
+    };
+    cluster.report(worker, status("paused"));
+    assert_eq!(cluster.status("c"), Some("no-worker"));
+    cluster.finish(worker, "a");
+    assert_eq!(cluster.status("c"), Some("no-worker"));
+    cluster.report(worker, status("running"));
+    assert_eq!(cluster.place("c"), Some(worker));
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_takes_over_from_the_stack_of_another() {
+    let mut cluster = Cluster::new();
+    let first = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c", "d"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c", "d"]);
+    assert_eq!(cluster.status("d"), Some("queued"));
+    let second = cluster.worker("tcp://b:1", 1);
+    // The last first: the others are about to be done anyway.
+    assert_eq!(cluster.place("d"), Some(second));
+    assert_eq!(cluster.status("c"), Some("queued"));
+    cluster.finish(second, "d");
+    assert_eq!(cluster.place("c"), Some(second));
+    assert_eq!(cluster.place("a"), Some(first));
+}
+
+#[test]
+fn nothing_is_taken_over_that_takes_longer_to_fetch_than_to_wait_for() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.scatter("me", "huge", 10 << 30, &["tcp://a:1"]);
+    let tasks = ["a", "b", "c"].map(|key| add(key, &["huge"]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    let second = cluster.worker("tcp://b:1", 1);
+    assert_eq!(cluster.status("c"), Some("queued"));
+    assert!(cluster.ordered(second).is_empty());
+}
+
+#[test]
+fn short_tasks_are_sent_further_ahead() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let names: Vec<String> = (0..40).map(|index| format!("t-{index}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.submit(client, keys.iter().map(|key| add(key, &[])), &keys);
+    assert_eq!(cluster.running.len(), 2);
+    let (_, key) = cluster.running.keys().next().cloned().expect("it was sent");
+    let task = cluster
+        .running
+        .remove(&(worker, key.clone()))
+        .expect("it is there");
+    let message = TaskFinished {
+        key,
+        run_id: task.run_id,
+        startstops: vec![StartStop {
+            action: "compute".to_owned(),
+            start: 10.0,
+            stop: 10.000_01,
+            ..StartStop::default()
+        }],
+        ..TaskFinished::default()
+    };
+    cluster.report(worker, message);
+    assert_eq!(cluster.running.len(), 17);
+}
+
+#[test]
+fn a_task_that_leaves_the_thread_pool_or_is_given_back_frees_its_slot() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c", "d"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c", "d"]);
+    let run_id = cluster.running[&(worker, Key::from("a"))].run_id;
+    let message = LongRunning {
+        key: Key::from("a"),
+        run_id,
+        ..LongRunning::default()
+    };
+    cluster.report(worker, message);
+    assert_eq!(cluster.place("c"), Some(worker));
+    cluster.finish(worker, "a");
+    assert_eq!(cluster.status("d"), Some("queued"));
+    cluster.running.remove(&(worker, Key::from("b")));
+    let message = Reschedule {
+        key: Key::from("b"),
+        ..Reschedule::default()
+    };
+    cluster.report(worker, message);
+    assert_eq!(cluster.running.len(), 2);
+}
+
+#[test]
+fn names_and_addresses_of_workers_are_theirs_alone() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    let mut other = RegisterWorker {
+        address: "tcp://a:1".to_owned(),
+        name: Value::from("b"),
+        ..RegisterWorker::default()
+    };
+    let error = cluster.state.add_worker(&other).expect_err("it is there");
+    assert_eq!(error, "worker already exists tcp://a:1");
+    other.address = "tcp://b:1".to_owned();
+    other.name = Value::from("tcp://a:1");
+    let error = cluster.state.add_worker(&other).expect_err("it is there");
+    assert_eq!(error, "name taken, tcp://a:1");
+}
+
+#[test]
+fn heartbeats_are_the_rarer_the_more_workers_there_are() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    assert_eq!(cluster.state.heartbeat_interval(), 0.5);
+    cluster.say(client, HeartbeatClient::default());
+    assert_eq!(cluster.told(client), ["adjust-heartbeat-interval"]);
+    for number in 0..11 {
+        cluster.worker(&format!("tcp://w{number}:1"), 1);
+    }
+    assert_eq!(cluster.state.heartbeat_interval(), 1.0);
+}
+
+#[test]
+fn cycles_are_refused() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("a", &["b"]), add("b", &["a"])], &["a"]);
+    cluster.submit(
+        client,
+        [add("c", &["a"]), add("a", &["b"]), add("b", &["a"])],
+        &["c"],
+    );
+    for (words, key) in cluster.told(client).iter().zip(["a", "c"]) {
+        let start = format!("task-erred {key} RuntimeError: ");
+        assert!(
+            words.starts_with(&start) && words.ends_with("in a cycle"),
+            "{words}"
+        );
+    }
+    cluster.assert_empty();
+}
+
+#[test]
+fn long_chains_take_no_stack() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let names: Vec<String> = (0..20_000).map(|index| format!("t-{index}")).collect();
+    let chain = names.iter().enumerate().map(|(index, name)| {
+        let before = index.checked_sub(1).and_then(|before| names.get(before));
+        let before: Vec<&str> = before.map(String::as_str).into_iter().collect();
+        add(name, &before)
+    });
+    cluster.submit(client, chain, &["t-19999"]);
+    cluster.err(worker, "t-0", "boom");
+    assert_eq!(cluster.told(client), ["task-erred t-19999 Exception: boom"]);
+    cluster.release(client, &["t-19999"]);
+    cluster.assert_empty();
+}
