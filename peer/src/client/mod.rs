@@ -77,6 +77,9 @@ pub struct ClientOptions {
     pub route: Route,
     /// How long to wait for an answer of the scheduler that it has at hand.
     pub timeout: Duration,
+    /// How much time passes between batches to the scheduler at least: 10 ms as in
+    /// Dask, which spares a scheduler in Python work.
+    pub interval: Duration,
     /// Whoever wants to see each message.
     pub observer: Option<Arc<dyn Observer>>,
     /// What counts the bytes of the comms that move data.
@@ -93,6 +96,7 @@ impl Default for ClientOptions {
             reconnect: Reconnect::Never,
             route: Route::Scheduler,
             timeout: Duration::from_secs(30),
+            interval: Duration::from_millis(10),
             observer: None,
             meter: None,
             unknown: None,

@@ -15,9 +15,6 @@ use crate::protocol::{
 };
 use crate::{PeerError, RemoteError, Value};
 
-/// How often messages to the scheduler leave: that of Dask's clients.
-const INTERVAL: Duration = Duration::from_millis(10);
-
 /// How often to say that the client is there, until the scheduler says how often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
@@ -77,7 +74,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
             });
         }
     }
-    let (stream, writing) = Batched::new(channel.sender, INTERVAL);
+    let (stream, writing) = Batched::new(channel.sender, shared.options.interval);
     *lock(&shared.stream) = Some(stream);
     Ok(Session {
         receiver: channel.receiver,

@@ -1,0 +1,270 @@
+//! A whole cluster in one process.
+//!
+//! A scheduler and workers, for programs and tests that are to run with nothing
+//! installed. They speak the messages of the real ones over real comms, through
+//! memory unless it is said otherwise. A cluster of several machines runs on
+//! Dask's own scheduler.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use daskwire_tcp::tls::{Tls, TlsSettings};
+use daskwire_tcp::{Address, Options};
+
+use crate::channel::Observer;
+use crate::client::ClientOptions;
+use crate::net::Listener;
+use crate::scheduler::{self, Scheduler};
+use crate::worker::{Functions, Worker};
+use crate::{Client, PeerError};
+
+/// What carries the comms of a [`LocalCluster`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// Memory of this process.
+    #[default]
+    Memory,
+    /// TCP on the loopback interface.
+    Tcp,
+    /// TLS there, with a certificate that is made for this cluster.
+    Tls,
+    /// QUIC there, with such a certificate.
+    Quic,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Tcp, Self::Tls, Self::Quic];
+
+    fn address(self) -> String {
+        match self {
+            Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
+            Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            Self::Tls => "tls://127.0.0.1:0".to_owned(),
+            Self::Quic => "quic://127.0.0.1:0".to_owned(),
+        }
+    }
+}
+
+/// How to start a [`LocalCluster`].
+#[derive(Clone)]
+#[must_use = "nothing starts before `start`"]
+pub struct Builder {
+    worker_count: usize,
+    nthreads: usize,
+    transport: Transport,
+    functions: Functions,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            worker_count: 2,
+            nthreads: 1,
+            transport: Transport::Memory,
+            functions: Functions::python(),
+            observer: None,
+        }
+    }
+}
+
+impl core::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Builder")
+            .field("worker_count", &self.worker_count)
+            .field("nthreads", &self.nthreads)
+            .field("transport", &self.transport)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// How many workers; 2 unless it is said.
+    pub const fn workers(mut self, count: usize) -> Self {
+        self.worker_count = count;
+        self
+    }
+
+    /// How many tasks each of them runs at once; 1 unless it is said.
+    pub const fn threads(mut self, count: usize) -> Self {
+        self.nthreads = count;
+        self
+    }
+
+    /// What carries the comms; memory unless it is said.
+    pub const fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// What tasks may call; a part of Python's own functions unless it is said,
+    /// see [`Functions::python`].
+    pub fn functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
+        self
+    }
+
+    /// Who sees every message of every role.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Starts the scheduler, then the workers.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError`] if the system does not let it, as when there are no sockets
+    /// left.
+    pub async fn start(self) -> Result<LocalCluster, PeerError> {
+        let options = match self.transport {
+            Transport::Memory | Transport::Tcp => Options::default(),
+            Transport::Tls | Transport::Quic => Options {
+                tls: Some(certificate()?),
+                ..Options::default()
+            },
+        };
+        let address = parse(&self.transport.address())?;
+        let listener = Listener::bind(&address, options.clone()).await?;
+        let mut settings = scheduler::Options::default();
+        settings.comm = options.clone();
+        settings.observer.clone_from(&self.observer);
+        let scheduler = Scheduler::start([listener], settings)?;
+        let mut workers = Vec::with_capacity(self.worker_count);
+        for index in 0..self.worker_count {
+            let mut worker = Worker::builder(scheduler.address().clone())
+                .listen(parse(&self.transport.address())?)
+                .name(&format!("worker-{index}"))
+                .nthreads(self.nthreads)
+                .functions(self.functions.clone())
+                .options(options.clone())
+                .batch_interval(Duration::ZERO);
+            if let Some(observer) = &self.observer {
+                worker = worker.observer(Arc::clone(observer));
+            }
+            workers.push(worker.start().await?);
+        }
+        Ok(LocalCluster {
+            scheduler,
+            workers,
+            options,
+            observer: self.observer,
+        })
+    }
+}
+
+fn parse(address: &str) -> Result<Address, PeerError> {
+    address.parse().map_err(|error| PeerError::Refused {
+        reason: format!("{address}: {error}"),
+    })
+}
+
+/// One certificate that all of a cluster show and believe.
+fn certificate() -> Result<Tls, PeerError> {
+    let refused = |what: &str, error: &dyn core::fmt::Display| PeerError::Refused {
+        reason: format!("{what}: {error}"),
+    };
+    let made = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()])
+        .map_err(|error| refused("a certificate cannot be made", &error))?;
+    let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    TlsSettings::new(cert.as_str(), cert.as_str())
+        .with_key(key)
+        .build()
+        .map_err(|error| refused("the certificate that was made", &error))
+}
+
+/// A scheduler and workers in this process.
+///
+/// ```
+/// use daskwire_peer::cluster::LocalCluster;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let cluster = LocalCluster::start().await?;
+/// let client = cluster.client().await?;
+/// let x = client.submit("operator.add", [1, 2])?;
+/// let y = client.submit("operator.mul", [7, 6])?;
+/// let z = client.submit("operator.add", [&x, &y])?;
+/// assert_eq!(i64::try_from(z.result().await?)?, 45);
+/// client.close().await?;
+/// cluster.close().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a cluster ends when this is dropped"]
+pub struct LocalCluster {
+    scheduler: Scheduler,
+    workers: Vec<Worker>,
+    options: Options,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl LocalCluster {
+    /// Two workers of one thread each, over memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::start`].
+    pub async fn start() -> Result<Self, PeerError> {
+        Self::builder().start().await
+    }
+
+    /// One that is to be something else.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Where clients and other workers reach the scheduler.
+    pub fn address(&self) -> &Address {
+        self.scheduler.address()
+    }
+
+    /// The scheduler.
+    pub const fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// The workers.
+    pub fn workers(&self) -> &[Worker] {
+        &self.workers
+    }
+
+    /// How to reach it: with its certificate, and whoever sees all messages.
+    pub fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            transport: self.options.clone(),
+            observer: self.observer.clone(),
+            interval: Duration::ZERO,
+            ..ClientOptions::default()
+        }
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::connect_with`].
+    pub async fn client(&self) -> Result<Client, PeerError> {
+        Client::connect_with(&self.address().to_string(), self.client_options()).await
+    }
+
+    /// Ends a worker as a crash would, without a word to anybody.
+    pub fn kill_worker(&mut self, index: usize) -> bool {
+        if index >= self.workers.len() {
+            return false;
+        }
+        self.workers.remove(index).kill();
+        true
+    }
+
+    /// Ends the workers, then the scheduler.
+    pub async fn close(self) {
+        for worker in &self.workers {
+            worker.close().await;
+        }
+        self.scheduler.close().await;
+    }
+}
