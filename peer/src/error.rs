@@ -155,6 +155,24 @@ impl fmt::Display for RemoteError {
 
 impl core::error::Error for RemoteError {}
 
+macro_rules! raised {
+    ($($type:ty, $class:literal;)*) => {$(
+        #[doc = concat!("A `", $class, "`.")]
+        impl From<$type> for RemoteError {
+            fn from(error: $type) -> Self {
+                Self::new($class, &error.to_string())
+            }
+        }
+    )*};
+}
+
+raised! {
+    ValueError, "ValueError";
+    WrongType, "TypeError";
+    daskwire::typed::TypedError, "ValueError";
+    crate::graph::GraphError, "ValueError";
+}
+
 impl RemoteError {
     /// An exception of a builtin class.
     pub fn new(class: &str, message: &str) -> Self {

@@ -21,6 +21,7 @@ pub mod protocol;
 pub mod relay;
 pub mod scheduler;
 pub mod value;
+pub mod worker;
 
 pub use channel::{Observer, Seen};
 pub use client::Client;

@@ -121,10 +121,12 @@ impl Pool {
                 Ok(reply) => {
                     // Without it the worker counts the transfer as going on; with
                     // `busy` there is none.
-                    if reply.status == "OK" {
-                        channel.sender.send(&"OK".to_owned()).await?;
+                    let is_acknowledged = reply.status != "OK"
+                        || channel.sender.send(&"OK".to_owned()).await.is_ok();
+                    if is_acknowledged {
+                        self.give_back(address, channel);
                     }
-                    self.give_back(address, channel);
+                    // The data is there even if its sender is gone by now.
                     return Ok(reply);
                 }
                 Err(error) => return Err(error),

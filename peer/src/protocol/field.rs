@@ -107,7 +107,23 @@ plain! {
     bool, bool, |this| *this;
     u64, u64, |this| *this;
     i64, i64, |this| *this;
-    f64, f64, |this| *this;
+}
+
+/// Python sends 1 where it has no reason for 1.0.
+impl Field for f64 {
+    #[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Ok(match source.reader.peek()? {
+            Token::UInt(_) => source.reader.u64()? as Self,
+            Token::Int(_) => source.reader.i64()? as Self,
+            _ => source.reader.f64()?,
+        })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().f64(*self);
+        Ok(())
+    }
 }
 
 /// Nil.

@@ -203,8 +203,14 @@ impl Serialized {
     /// * [`ValueError::Unknown`] if it is nothing that [`Value`] knows;
     /// * what is wrong with it.
     pub fn open(&self) -> Result<Value, ValueError> {
+        self.open_counting(&mut 0)
+    }
+
+    /// The same; `copied_len` gets the bytes that were copied, because they were
+    /// compressed or split.
+    pub(crate) fn open_counting(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
         self.with_payload(|payload| {
-            let frames = logical_frames(payload)?;
+            let frames = logical_frames(payload, copied_len)?;
             value_of(&payload.header()?, self.kind, &frames, DEPTH)
         })?
     }
@@ -216,7 +222,7 @@ impl Serialized {
     /// As [`open`](Self::open).
     pub(crate) fn pickle(&self) -> Result<(Bytes, Vec<Bytes>), ValueError> {
         self.with_payload(|payload| {
-            let mut frames = logical_frames(payload)?;
+            let mut frames = logical_frames(payload, &mut 0)?;
             let header = payload.header()?;
             if self.kind == PayloadKind::Pickled {
                 let pickle = header.pickled_object()?.unwrap_or_default();
@@ -260,7 +266,10 @@ impl Encode for Content<'_> {
 
 /// The frames as they were before they were compressed and split: where they lie
 /// if they were neither.
-fn logical_frames(payload: &Payload<'_, Bytes>) -> Result<Vec<Bytes>, ValueError> {
+fn logical_frames(
+    payload: &Payload<'_, Bytes>,
+    copied_len: &mut u64,
+) -> Result<Vec<Bytes>, ValueError> {
     let in_place: Result<Option<Vec<Bytes>>, _> = payload
         .logical_frames()?
         .map(|frame| {
@@ -293,6 +302,7 @@ fn logical_frames(payload: &Payload<'_, Bytes>) -> Result<Vec<Bytes>, ValueError
     }
     let out = Bytes::from(out);
     let mut start = 0;
+    *copied_len = ends.last().map_or(0, |&end| end as u64);
     let frames = ends.iter().map(|&end| {
         let frame = out.slice(start..end);
         start = end;

@@ -1,0 +1,194 @@
+//! Doing what a task says.
+
+use std::collections::HashMap;
+
+use super::functions::{Arguments, Functions, Given};
+use super::store::Datum;
+use crate::graph::{Argument, Function, Task, Work};
+use crate::value::ValueError;
+use crate::{Key, RemoteError, Value};
+
+/// What a task needs.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) functions: &'a Functions,
+    /// Who we are, for people.
+    pub(super) worker: &'a str,
+    /// The data that it depends on.
+    pub(super) data: &'a HashMap<Key, Datum>,
+}
+
+/// What comes of a task.
+pub(super) enum Produced {
+    Value(Value),
+    /// What was there already under another key.
+    Datum(Datum),
+}
+
+/// How long a datum may be for its task to be done in place.
+const QUICK_LEN: u64 = 256;
+
+impl Surroundings<'_> {
+    /// Whether the task takes no more time than handing it to a thread does.
+    pub(super) fn is_quick(&self, task: &Task) -> bool {
+        let Work::Call {
+            function,
+            arguments,
+            keywords,
+        } = &task.work
+        else {
+            return false;
+        };
+        keywords.is_empty()
+            && name_of(function).is_some_and(|name| self.functions.is_quick(&name))
+            && arguments.iter().all(|argument| match argument {
+                Argument::Value(value) => is_number(value),
+                Argument::Result(key) => self.data.get(key).is_some_and(|datum| {
+                    match (datum.value(), datum.serialized()) {
+                        (Some(value), _) => is_number(value),
+                        (None, Some(serialized)) => serialized.len() <= QUICK_LEN,
+                        (None, None) => false,
+                    }
+                }),
+                _ => false,
+            })
+    }
+
+    pub(super) fn evaluate(&self, task: Task) -> Result<Produced, RemoteError> {
+        match task.work {
+            Work::Is(Argument::Result(key)) => self.datum(&key).cloned().map(Produced::Datum),
+            work => self.work(work).map(Produced::Value),
+        }
+    }
+
+    fn work(&self, work: Work) -> Result<Value, RemoteError> {
+        match work {
+            Work::Is(argument) => self.given(argument).map(Given::into_value),
+            Work::Call {
+                function,
+                arguments,
+                keywords,
+            } => self.call(function, arguments, keywords),
+        }
+    }
+
+    fn call(
+        &self,
+        function: Function,
+        arguments: Vec<Argument>,
+        keywords: Vec<(String, Argument)>,
+    ) -> Result<Value, RemoteError> {
+        if let Function::Partial {
+            function,
+            arguments: mut all,
+            keywords: given_before,
+        } = function
+        {
+            all.extend(arguments);
+            let is_replaced =
+                |name: &str| keywords.iter().any(|(keyword, _)| *keyword == name);
+            let mut all_keywords: Vec<_> = given_before
+                .into_iter()
+                .filter(|(name, _)| !is_replaced(name))
+                .collect();
+            all_keywords.extend(keywords);
+            return self.call(*function, all, all_keywords);
+        }
+        let Some(name) = name_of(&function) else {
+            return Err(self.not_here(&function));
+        };
+        let positional = arguments.into_iter().map(|argument| self.given(argument));
+        let positional = positional.collect::<Result<_, _>>()?;
+        let keywords = keywords
+            .into_iter()
+            .map(|(name, argument)| Ok((name, self.given(argument)?)));
+        let keywords = keywords.collect::<Result<_, RemoteError>>()?;
+        let arguments = Arguments::new(&name, positional, keywords);
+        match self.functions.call(&name, arguments) {
+            Some(result) => result,
+            None => Err(self.not_here(&function)),
+        }
+    }
+
+    fn not_here(&self, function: &Function) -> RemoteError {
+        let worker = self.worker;
+        let what = match function {
+            Function::Unknown(what) if what.starts_with("cloudpickle.") => {
+                "a lambda, a function of __main__ or another one that only Python can run".to_owned()
+            }
+            Function::Unknown(what) => format!("{what}, which only Python can call"),
+            function => format!("{function}, which is not registered with it"),
+        };
+        RemoteError::new(
+            "NotImplementedError",
+            &format!("the worker {worker} runs functions in Rust, and was asked for {what}"),
+        )
+    }
+
+    fn datum(&self, key: &Key) -> Result<&Datum, RemoteError> {
+        self.data.get(key).ok_or_else(|| {
+            let text = format!("the task needs {key}, which is not among its dependencies");
+            RemoteError::new("KeyError", &text)
+        })
+    }
+
+    fn given(&self, argument: Argument) -> Result<Given, RemoteError> {
+        if let Argument::Result(key) = &argument {
+            let opened = self.datum(key)?.open();
+            return opened.map(Given::Shared).map_err(|error| damaged(key, &error));
+        }
+        self.value(argument).map(Given::Own)
+    }
+
+    /// The value of an argument. How deep it is was checked when it was read.
+    fn value(&self, argument: Argument) -> Result<Value, RemoteError> {
+        let many = |items: Vec<Argument>| {
+            items
+                .into_iter()
+                .map(|item| self.value(item))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok(match argument {
+            Argument::Value(value) => value,
+            Argument::Result(_) => self.given(argument)?.into_value(),
+            Argument::List(items) => Value::List(many(items)?),
+            Argument::Tuple(items) => Value::Tuple(many(items)?),
+            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)),
+            Argument::Dict(entries) => {
+                let entries = entries
+                    .into_iter()
+                    .map(|(key, value)| Ok((self.value(key)?, self.value(value)?)));
+                Value::Dict(entries.collect::<Result<_, RemoteError>>()?)
+            }
+            Argument::Task(task) => self.work(task.work)?,
+            Argument::Unknown(what) => {
+                let worker = self.worker;
+                let text = format!(
+                    "the worker {worker} runs functions in Rust, and an argument of this one is \
+                     {what}, which only Python knows"
+                );
+                return Err(RemoteError::new("TypeError", &text));
+            }
+        })
+    }
+}
+
+/// What a function is registered as.
+fn name_of(function: &Function) -> Option<String> {
+    match function {
+        Function::Native(name) => Some(name.clone()),
+        Function::Python { module, name } => Some(format!("{module}.{name}")),
+        Function::Partial { .. } | Function::Unknown(_) => None,
+    }
+}
+
+const fn is_number(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Complex(..)
+    )
+}
+
+fn damaged(key: &Key, error: &ValueError) -> RemoteError {
+    RemoteError::new("ValueError", &format!("the data of {key}: {error}"))
+}

@@ -1,0 +1,412 @@
+//! Functions in Rust, which tasks call by name.
+
+use core::fmt;
+use core::panic::AssertUnwindSafe;
+use std::collections::HashMap;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use super::store::Opened;
+use crate::{RemoteError, Value};
+
+type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
+
+/// The functions of a worker, by name.
+///
+/// A task calls one as `native:NAME`, which Python writes as
+/// `operator.methodcaller("native:NAME")`; or, if the name is that of a function
+/// of Python such as `operator.add`, as that function.
+///
+/// ```
+/// use daskwire_peer::worker::Functions;
+/// use daskwire_peer::Value;
+///
+/// let functions = Functions::new()
+///     .function("hypot", |x: f64, y: f64| x.hypot(y))
+///     .with("count", |arguments| Ok(Value::from(arguments.len())));
+/// assert_eq!(functions.names().collect::<Vec<_>>(), ["count", "hypot"]);
+/// ```
+#[derive(Clone, Default)]
+pub struct Functions {
+    registered: HashMap<String, Registered>,
+}
+
+#[derive(Clone)]
+struct Registered {
+    call: Arc<Call>,
+    is_quick: bool,
+}
+
+impl Functions {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Functions of Python that are done in Rust, with the results that Python
+    /// has: of `operator` and `math`, and builtins such as `len` and `sum`. What
+    /// they do not cover, such as numbers of more than 128 bits, is a
+    /// `NotImplementedError`.
+    pub fn python() -> Self {
+        super::python::register(Self::new())
+    }
+
+    /// Adds a function that takes its arguments as they come. One of the same
+    /// name is replaced.
+    #[must_use]
+    pub fn with(
+        mut self,
+        name: &str,
+        function: impl Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = Registered {
+            call: Arc::new(function),
+            is_quick: false,
+        };
+        self.registered.insert(name.to_owned(), registered);
+        self
+    }
+
+    /// Adds a function whose arguments are converted: any of up to six arguments
+    /// that [`Value`] converts into, and that returns what converts into one, or
+    /// a [`Result`] of it. One of the same name is replaced.
+    ///
+    /// ```
+    /// # use daskwire_peer::{worker::Functions, Array, RemoteError};
+    /// let functions = Functions::new()
+    ///     .function("add", |a: f64, b: f64| a + b)
+    ///     .function("mean", |array: Array| -> Result<f64, RemoteError> {
+    ///         let all = array.to_vec::<f64>()?;
+    ///         Ok(all.iter().sum::<f64>() / all.len() as f64)
+    ///     });
+    /// ```
+    #[must_use]
+    pub fn function<M>(self, name: &str, function: impl Function<M>) -> Self {
+        self.with(name, move |arguments| function.call(arguments))
+    }
+
+    /// Says of a function that it takes microseconds if all of its arguments are
+    /// single numbers. It is then called in place, which saves it two changes of
+    /// thread.
+    #[must_use]
+    pub fn quick(mut self, name: &str) -> Self {
+        if let Some(registered) = self.registered.get_mut(name) {
+            registered.is_quick = true;
+        }
+        self
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let mut names: Vec<&str> = self.registered.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
+    pub(super) fn is_quick(&self, name: &str) -> bool {
+        self.registered
+            .get(name)
+            .is_some_and(|registered| registered.is_quick)
+    }
+
+    /// Calls a function. `None` if there is none of that name.
+    pub(super) fn call(
+        &self,
+        name: &str,
+        arguments: Arguments,
+    ) -> Option<Result<Value, RemoteError>> {
+        let registered = self.registered.get(name)?;
+        let result = catch_unwind(AssertUnwindSafe(|| (registered.call)(arguments)));
+        Some(result.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let text = text.unwrap_or("of something that is no text");
+            Err(RemoteError::new(
+                "RuntimeError",
+                &format!("the function {name} panicked: {text}"),
+            ))
+        }))
+    }
+}
+
+impl fmt::Debug for Functions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names()).finish()
+    }
+}
+
+/// What a function is called with.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    function: String,
+    positional: Vec<Given>,
+    keywords: Vec<(String, Given)>,
+}
+
+/// An argument: a value that belongs to the task alone, or one that others use
+/// too.
+#[derive(Clone, Debug)]
+pub(super) enum Given {
+    Own(Value),
+    Shared(Opened),
+}
+
+impl Given {
+    pub(super) fn value(&self) -> &Value {
+        match self {
+            Self::Own(value) => value,
+            Self::Shared(opened) => opened,
+        }
+    }
+
+    pub(super) fn into_value(self) -> Value {
+        match self {
+            Self::Own(value) => value,
+            Self::Shared(opened) => Value::clone(&opened),
+        }
+    }
+}
+
+impl Arguments {
+    pub(super) fn new(
+        function: &str,
+        positional: Vec<Given>,
+        keywords: Vec<(String, Given)>,
+    ) -> Self {
+        Self {
+            function: function.to_owned(),
+            positional,
+            keywords,
+        }
+    }
+
+    /// How many there are without a name.
+    pub fn len(&self) -> usize {
+        self.positional.len()
+    }
+
+    /// Whether there are none without a name.
+    pub fn is_empty(&self) -> bool {
+        self.positional.is_empty()
+    }
+
+    /// One without a name.
+    pub fn get(&self, index: usize) -> Option<&Value> {
+        self.positional.get(index).map(Given::value)
+    }
+
+    /// Those without a name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Value> {
+        self.positional.iter().map(Given::value)
+    }
+
+    /// One by its name.
+    pub fn keyword(&self, name: &str) -> Option<&Value> {
+        let found = self.keywords.iter().find(|(keyword, _)| keyword == name);
+        found.map(|(_, given)| given.value())
+    }
+
+    /// Those with a name.
+    pub fn keywords(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.keywords
+            .iter()
+            .map(|(name, given)| (name.as_str(), given.value()))
+    }
+
+    /// One without a name, as another type.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError` of Python if it is missing or of another type.
+    pub fn to<T>(&self, index: usize) -> Result<T, RemoteError>
+    where
+        T: TryFrom<Value, Error: fmt::Display>,
+    {
+        let Some(value) = self.get(index) else {
+            return Err(self.wrong(&format!("missing argument {}", index.saturating_add(1))));
+        };
+        T::try_from(value.clone()).map_err(|error| {
+            self.wrong(&format!("argument {}: {error}", index.saturating_add(1)))
+        })
+    }
+
+    /// Checks how many there are without a name, and that there are no others.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError` of Python otherwise.
+    pub fn exactly(&self, count: usize) -> Result<(), RemoteError> {
+        self.between(count, count)
+    }
+
+    pub(super) fn between(&self, least: usize, most: usize) -> Result<(), RemoteError> {
+        if let Some((name, _)) = self.keywords.first() {
+            return Err(self.wrong(&format!("got an unexpected keyword argument '{name}'")));
+        }
+        let found = self.len();
+        if (least..=most).contains(&found) {
+            return Ok(());
+        }
+        let wanted = if least == most {
+            format!("takes {least}")
+        } else {
+            format!("takes from {least} to {most}")
+        };
+        let plural = if most == 1 { "" } else { "s" };
+        let were = if found == 1 { "was" } else { "were" };
+        Err(self.wrong(&format!(
+            "{wanted} positional argument{plural} but {found} {were} given"
+        )))
+    }
+
+    /// A `TypeError` about them.
+    pub(super) fn wrong(&self, what: &str) -> RemoteError {
+        RemoteError::new("TypeError", &format!("{}() {what}", self.function))
+    }
+}
+
+/// Anything that [`Functions::function`] takes. It is there for closures of up to
+/// six arguments; `M` only tells these apart.
+pub trait Function<M>: Send + Sync + 'static {
+    /// Calls it.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError` if the arguments are others than it takes; what it returns.
+    fn call(&self, arguments: Arguments) -> Result<Value, RemoteError>;
+}
+
+/// What a function may return: anything that converts into a [`Value`], or a
+/// [`Result`] of it.
+pub trait Outcome {
+    /// As a worker has it.
+    ///
+    /// # Errors
+    ///
+    /// If it is one.
+    fn into_result(self) -> Result<Value, RemoteError>;
+}
+
+impl<T> Outcome for T
+where
+    Value: From<T>,
+{
+    fn into_result(self) -> Result<Value, RemoteError> {
+        Ok(self.into())
+    }
+}
+
+impl<T, E> Outcome for Result<T, E>
+where
+    Value: From<T>,
+    RemoteError: From<E>,
+{
+    fn into_result(self) -> Result<Value, RemoteError> {
+        Ok(self?.into())
+    }
+}
+
+macro_rules! functions {
+    ($(($($type:ident $index:tt),*))*) => {$(
+        impl<F, R, $($type,)*> Function<fn($($type,)*) -> R> for F
+        where
+            F: Fn($($type,)*) -> R + Send + Sync + 'static,
+            R: Outcome,
+            $($type: TryFrom<Value, Error: fmt::Display>,)*
+        {
+            fn call(&self, arguments: Arguments) -> Result<Value, RemoteError> {
+                const COUNT: usize = <[&str]>::len(&[$(stringify!($type)),*]);
+                arguments.exactly(COUNT)?;
+                self($(arguments.to::<$type>($index)?,)*).into_result()
+            }
+        }
+    )*};
+}
+
+functions! {
+    ()
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, G 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Array;
+
+    fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
+        let given = values.iter().cloned().map(Given::Own).collect();
+        let arguments = Arguments::new(name, given, Vec::new());
+        let result = functions.call(name, arguments).expect("it is registered");
+        result.map_err(|error| error.to_string())
+    }
+
+    fn functions() -> Functions {
+        Functions::new()
+            .function("add", |a: f64, b: f64| a + b)
+            .function("nothing", || ())
+            .function("half", |n: i64| -> Result<i64, RemoteError> {
+                if n % 2 == 0 {
+                    Ok(n / 2)
+                } else {
+                    Err(RemoteError::new("ValueError", "it is odd"))
+                }
+            })
+            .function("double", |array: Array| -> Result<Array, RemoteError> {
+                let all: Vec<f64> = array.to_vec::<f64>()?.iter().map(|n| n * 2.0).collect();
+                Ok(Array::from_slice(array.shape(), &all)?)
+            })
+            .function("same", |value: Value| value)
+            .function("oops", |_: Value| -> Value { panic!("no {}", "way") })
+    }
+
+    #[test]
+    fn closures_get_their_arguments_as_what_they_want() {
+        let functions = functions();
+        let number = |n: f64| Value::from(n);
+        assert_eq!(call(&functions, "add", &[1.into(), number(2.5)]), Ok(number(3.5)));
+        assert_eq!(call(&functions, "nothing", &[]), Ok(Value::None));
+        assert_eq!(call(&functions, "half", &[4.into()]), Ok(2.into()));
+        assert_eq!(call(&functions, "same", &["x".into()]), Ok("x".into()));
+        let array = Array::from_slice(&[2], &[1.0, 2.0]).expect("two");
+        let double = Array::from_slice(&[2], &[2.0, 4.0]).expect("two");
+        assert_eq!(call(&functions, "double", &[array.into()]), Ok(double.into()));
+    }
+
+    #[test]
+    fn what_goes_wrong_is_an_exception_that_names_the_function() {
+        let functions = functions();
+        for (name, values, text) in [
+            (
+                "add",
+                vec![Value::from(1)],
+                "TypeError: add() takes 2 positional arguments but 1 was given",
+            ),
+            (
+                "add",
+                vec![Value::from(1), Value::from("x")],
+                "TypeError: add() argument 2: the value is a str, which is no f64",
+            ),
+            ("half", vec![Value::from(3)], "ValueError: it is odd"),
+            (
+                "oops",
+                vec![Value::None],
+                "RuntimeError: the function oops panicked: no way",
+            ),
+        ] {
+            assert_eq!(call(&functions, name, &values), Err(text.to_owned()));
+        }
+        let keyword = vec![("base".to_owned(), Given::Own(2.into()))];
+        let arguments = Arguments::new("half", vec![Given::Own(2.into())], keyword);
+        let error = functions.call("half", arguments).expect("registered");
+        assert_eq!(
+            error.expect_err("no keywords").message,
+            "half() got an unexpected keyword argument 'base'"
+        );
+        assert!(functions.call("other", Arguments::default()).is_none());
+    }
+}

@@ -1,0 +1,324 @@
+//! How a worker is, as its scheduler wants to know it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use daskwire::msgpack::Reader;
+
+use super::exception::class_of;
+use super::state::Description;
+use super::store::Datum;
+use super::{Shared, StoreCounters, now};
+use crate::Value;
+use crate::value::Serialized;
+
+/// What is said of a datum without opening it.
+pub(super) fn describe(datum: &Datum) -> Description {
+    let nbytes = datum.nbytes();
+    if let Some(value) = datum.value()
+        && !matches!(value, Value::Serialized(_))
+    {
+        return Description {
+            nbytes,
+            class: class_of(value),
+            typename: value.type_name().into(),
+        };
+    }
+    let header = datum.serialized().map_or(&[][..], Serialized::header);
+    let find = |name: &str| {
+        let mut reader = Reader::new(header);
+        matches!(reader.find(name), Ok(true)).then_some(reader)
+    };
+    // Of collections this is a text, not the pickle of a class.
+    let class = find("type-serialized").and_then(|mut reader| reader.bin().ok());
+    let typename = find("type").and_then(|mut reader| reader.str().ok());
+    Description {
+        nbytes,
+        class: class.map(bytes::Bytes::copy_from_slice),
+        typename: match typename {
+            Some(name) => name.to_str().to_owned().into(),
+            None => "object".into(),
+        },
+    }
+}
+
+/// What goes between this worker and others.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    incoming_count: AtomicU64,
+    incoming_total: AtomicU64,
+    outgoing_count: AtomicU64,
+    outgoing_total: AtomicU64,
+    outgoing_len: AtomicU64,
+    rates: Mutex<Rates>,
+}
+
+#[derive(Debug)]
+struct Rates {
+    /// Bytes per second, of late.
+    bandwidth: f64,
+    /// Of each peer since the last heartbeat, the sum of rates and their number.
+    peers: BTreeMap<String, (f64, u64)>,
+    before: Before,
+}
+
+/// What there was at the last heartbeat.
+#[derive(Debug)]
+struct Before {
+    at: Instant,
+    processor_ticks: u64,
+    network: (u64, u64),
+    disk: (u64, u64),
+    counters: StoreCounters,
+}
+
+impl Default for Transfers {
+    fn default() -> Self {
+        Self {
+            incoming_count: AtomicU64::new(0),
+            incoming_total: AtomicU64::new(0),
+            outgoing_count: AtomicU64::new(0),
+            outgoing_total: AtomicU64::new(0),
+            outgoing_len: AtomicU64::new(0),
+            rates: Mutex::new(Rates {
+                // What Dask assumes before it knows.
+                bandwidth: 100e6,
+                peers: BTreeMap::new(),
+                before: Before {
+                    at: Instant::now(),
+                    processor_ticks: processor_ticks(),
+                    network: network(),
+                    disk: disk(),
+                    counters: StoreCounters::default(),
+                },
+            }),
+        }
+    }
+}
+
+/// Data that is being received.
+pub(super) struct Receiving<'t> {
+    transfers: &'t Transfers,
+    since: Instant,
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        let count = &self.transfers.incoming_count;
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Receiving<'_> {
+    pub(super) fn received(self, peer: &str, len: u64) {
+        /// Less says nothing about a network.
+        const TELLING: u64 = 1_000_000;
+        if len < TELLING {
+            return;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let rate = len as f64 / self.since.elapsed().as_secs_f64().max(1e-9);
+        let mut rates = self.transfers.lock();
+        rates.bandwidth = 0.95 * rates.bandwidth + 0.05 * rate;
+        let (sum, count) = rates.peers.entry(peer.to_owned()).or_default();
+        *sum += rate;
+        *count += 1;
+    }
+}
+
+/// Data that is being sent.
+pub(super) struct Sending<'t> {
+    transfers: &'t Transfers,
+    len: u64,
+}
+
+impl Sending<'_> {
+    pub(super) fn has(&mut self, len: u64) {
+        self.transfers.outgoing_len.fetch_add(len, Ordering::Relaxed);
+        self.len += len;
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.transfers.outgoing_count.fetch_sub(1, Ordering::Relaxed);
+        self.transfers.outgoing_len.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+impl Transfers {
+    pub(super) fn receiving(&self) -> Receiving<'_> {
+        self.incoming_count.fetch_add(1, Ordering::Relaxed);
+        self.incoming_total.fetch_add(1, Ordering::Relaxed);
+        Receiving {
+            transfers: self,
+            since: Instant::now(),
+        }
+    }
+
+    /// `None` if `limit` others are being sent already.
+    pub(super) fn sending(&self, limit: u64) -> Option<Sending<'_>> {
+        let count = &self.outgoing_count;
+        let more = |count| (count < limit).then_some(count + 1);
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .ok()?;
+        self.outgoing_total.fetch_add(1, Ordering::Relaxed);
+        Some(Sending {
+            transfers: self,
+            len: 0,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rates> {
+        // Whoever panicked did not leave it half done.
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn empty() -> Value {
+    Value::Dict(Vec::new())
+}
+
+impl Shared {
+    /// What heartbeats say. `spilled_bytes` must be there: without it, the
+    /// memory manager of the scheduler ends for all workers.
+    pub(super) fn metrics(&self) -> Value {
+        let (counts, transfer_count) = {
+            let machine = self.machine();
+            let state = &machine.state;
+            let counts: Vec<_> = state.counts().collect();
+            (counts, state.transfer_count())
+        };
+        let transfers = &self.transfers;
+        let read = |count: &AtomicU64| Value::from(count.load(Ordering::Relaxed));
+        let transfer = Value::dict([
+            ("incoming_bytes", Value::from(0)),
+            ("incoming_count", Value::from(transfer_count)),
+            ("incoming_count_total", read(&transfers.incoming_total)),
+            ("outgoing_bytes", read(&transfers.outgoing_len)),
+            ("outgoing_count", read(&transfers.outgoing_count)),
+            ("outgoing_count_total", read(&transfers.outgoing_total)),
+        ]);
+        let mut rates = transfers.lock();
+        let peers = core::mem::take(&mut rates.peers).into_iter();
+        let peers = peers.map(|(peer, (sum, count))| {
+            let rate = Value::List(vec![sum.into(), count.into()]);
+            (Value::Str(peer), rate)
+        });
+        let bandwidth = Value::dict([
+            ("total", Value::from(rates.bandwidth)),
+            ("workers", Value::Dict(peers.collect())),
+            ("types", empty()),
+        ]);
+        let after = Before {
+            at: Instant::now(),
+            processor_ticks: processor_ticks(),
+            network: network(),
+            disk: disk(),
+            counters: self.store.counters(),
+        };
+        let before = core::mem::replace(&mut rates.before, after);
+        let after = &rates.before;
+        let seconds = (after.at - before.at).as_secs_f64().max(1e-3);
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let rate = |after: u64, before: u64| after.saturating_sub(before) as f64 / seconds;
+        let io = |after: (u64, u64), before: (u64, u64)| {
+            Value::dict([
+                ("read_bps", rate(after.0, before.0)),
+                ("write_bps", rate(after.1, before.1)),
+            ])
+        };
+        // A tick is a hundredth of a second, so this is per cent.
+        let processor = rate(after.processor_ticks, before.processor_ticks);
+        let spent = |after: super::Tally, before: super::Tally| {
+            Value::from(after.time.saturating_sub(before.time).as_secs_f64())
+        };
+        let digest = |names: [&str; 3]| Value::list(names);
+        let digests = Value::Dict(vec![
+            (
+                digest(["execute", "deserialize", "seconds"]),
+                spent(after.counters.deserialized, before.counters.deserialized),
+            ),
+            (
+                digest(["get-data", "serialize", "seconds"]),
+                spent(after.counters.serialized, before.counters.serialized),
+            ),
+        ]);
+        Value::dict([
+            ("task_counts", Value::dict(counts)),
+            ("bandwidth", bandwidth),
+            ("digests_total_since_heartbeat", digests),
+            ("managed_bytes", Value::from(self.store.nbytes())),
+            ("spilled_bytes", Value::dict([("memory", 0), ("disk", 0)])),
+            ("transfer", transfer),
+            ("event_loop_interval", Value::from(0.02)),
+            ("cpu", Value::from(processor)),
+            ("memory", Value::from(resident().max(self.store.nbytes()))),
+            ("time", Value::from(now())),
+            ("host_net_io", io(after.network, before.network)),
+            ("host_disk_io", io(after.disk, before.disk)),
+            ("num_fds", Value::from(descriptor_count())),
+        ])
+    }
+}
+
+// What Linux says of this process; nothing elsewhere.
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Bytes of memory that the process has.
+fn resident() -> u64 {
+    let status = read("/proc/self/status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default().saturating_mul(1024)
+}
+
+/// Hundredths of a second that processors have spent on the process.
+fn processor_ticks() -> u64 {
+    let stat = read("/proc/self/stat");
+    // Its name, in parentheses, may have spaces in it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut next = || fields.next().and_then(|field| field.parse().ok()).unwrap_or(0_u64);
+    next().saturating_add(next())
+}
+
+/// Bytes that this machine has received and sent.
+fn network() -> (u64, u64) {
+    let mut total = (0_u64, 0_u64);
+    for line in read("/proc/net/dev").lines() {
+        let Some((_, counts)) = line.split_once(':') else {
+            continue;
+        };
+        let counts: Vec<u64> = counts
+            .split_whitespace()
+            .filter_map(|count| count.parse().ok())
+            .collect();
+        if let (Some(received), Some(sent)) = (counts.first(), counts.get(8)) {
+            total.0 = total.0.saturating_add(*received);
+            total.1 = total.1.saturating_add(*sent);
+        }
+    }
+    total
+}
+
+/// Bytes that the process has read from disks and written to them.
+fn disk() -> (u64, u64) {
+    let io = read("/proc/self/io");
+    let field = |name: &str| {
+        let line = io.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.trim().parse().ok()).unwrap_or(0)
+    };
+    (field("read_bytes:"), field("write_bytes:"))
+}
+
+fn descriptor_count() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}

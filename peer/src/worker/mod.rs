@@ -1,0 +1,870 @@
+//! Workers: functions in Rust that a scheduler of Dask gives tasks to.
+//!
+//! A [`Worker`] registers with a scheduler, runs the tasks that it gets on its
+//! threads, fetches what they need from other workers, in Rust or Python, and
+//! serves what it has to whoever asks. What a task calls is looked up by name in
+//! its [`Functions`]; nothing is ever unpickled by execution.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use daskwire_peer::worker::{Functions, Worker};
+//!
+//! let functions = Functions::python().function("hypot", |x: f64, y: f64| x.hypot(y));
+//! let worker = Worker::builder("tcp://10.0.0.7:8786".parse()?)
+//!     .functions(functions)
+//!     .nthreads(4)
+//!     .start()
+//!     .await?;
+//! println!("{} serves", worker.address());
+//! println!("{}", worker.ended().await);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A client in Python calls the function by its name:
+//!
+//! ```python
+//! client.submit(operator.methodcaller("native:hypot"), 3, 4).result()
+//! ```
+
+mod evaluate;
+mod exception;
+mod functions;
+mod metrics;
+mod python;
+mod server;
+mod state;
+mod store;
+mod threads;
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use daskwire_quic::QuicOptions;
+use daskwire_tcp::{Address, Options, Scheme};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::batched::{Batched, Writing};
+use crate::channel::{Channel, Observer, Parties, Receiver, within};
+use crate::graph::Task;
+use crate::net::{Connector, Listener};
+use crate::pool::Pool;
+use crate::protocol::{
+    CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
+    RegisterWorkerReply, Request, ToWorker, Versions, WorkerStatusChange,
+};
+use crate::value::Serialized;
+use crate::{Key, PeerError, RemoteError, Value};
+
+pub use functions::{Arguments, Function, Functions, Outcome};
+pub use store::{StoreCounters, Tally};
+
+use evaluate::{Produced, Surroundings};
+use metrics::Transfers;
+use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
+use store::{Datum, Store};
+use threads::Queue;
+
+/// How long registering and leaving may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a worker that has nothing to say says so.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// How many quick tasks are done in place before others get a turn.
+const IN_PLACE: usize = 64;
+
+/// Makes a [`Worker`].
+#[derive(Clone)]
+pub struct Builder {
+    scheduler: Address,
+    listen: Option<Address>,
+    name: Option<String>,
+    nthreads: usize,
+    memory_limit: Option<u64>,
+    resources: BTreeMap<String, f64>,
+    functions: Functions,
+    options: Options,
+    quic_options: QuicOptions,
+    observer: Option<Arc<dyn Observer>>,
+    batch_interval: Duration,
+}
+
+impl Builder {
+    /// Where to listen; any free port if its port is 0. Otherwise a port of the
+    /// interface that the scheduler is reached over, with the same transport.
+    #[must_use]
+    pub fn listen(mut self, address: Address) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
+    /// A name that no other worker of the cluster has. Otherwise the address.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// How many tasks run at once, at least one. Otherwise as many as there are
+    /// processors.
+    #[must_use]
+    pub fn nthreads(mut self, nthreads: usize) -> Self {
+        self.nthreads = nthreads.max(1);
+        self
+    }
+
+    /// Bytes of memory that the scheduler is told this worker may use.
+    #[must_use]
+    pub const fn memory_limit(mut self, memory_limit: u64) -> Self {
+        self.memory_limit = Some(memory_limit);
+        self
+    }
+
+    /// A resource that tasks may ask for, and how much of it there is.
+    #[must_use]
+    pub fn resource(mut self, name: &str, amount: f64) -> Self {
+        self.resources.insert(name.to_owned(), amount);
+        self
+    }
+
+    /// What tasks may call. Otherwise [`Functions::python`].
+    #[must_use]
+    pub fn functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
+        self
+    }
+
+    /// How connections are made and accepted. `tls://` and `quic://` need
+    /// [`Options::tls`].
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The same for `quic://`.
+    #[must_use]
+    pub fn quic_options(mut self, options: QuicOptions) -> Self {
+        self.quic_options = options;
+        self
+    }
+
+    /// Who sees every message.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// How long messages to the scheduler wait for others to go with, once one
+    /// has gone: 2 milliseconds as in Dask, which spares a scheduler in Python
+    /// work. None of them waits if it is zero.
+    #[must_use]
+    pub const fn batch_interval(mut self, interval: Duration) -> Self {
+        self.batch_interval = interval;
+        self
+    }
+
+    /// Registers with the scheduler and starts to work.
+    ///
+    /// # Errors
+    ///
+    /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
+    ///   name is taken;
+    /// * [`PeerError::Comm`] if it cannot listen or reach the scheduler;
+    /// * [`PeerError::Timeout`] if the scheduler does not answer.
+    pub async fn start(self) -> Result<Worker, PeerError> {
+        start(self).await
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("scheduler", &self.scheduler)
+            .field("name", &self.name)
+            .field("nthreads", &self.nthreads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A worker that is at work.
+///
+/// Dropping it lets it leave the cluster as [`close`](Self::close) does, without
+/// waiting until it has.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    ended: watch::Receiver<Option<Ended>>,
+}
+
+/// Why a worker is not at work any more.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It was closed here.
+    Closed,
+    /// It was told to.
+    Told {
+        /// Why, as the scheduler said.
+        reason: String,
+    },
+    /// The scheduler does not know it any more.
+    Forgotten,
+    /// Its connection to the scheduler is gone.
+    Lost(PeerError),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the worker was closed"),
+            Self::Told { reason } if reason.is_empty() => {
+                f.write_str("the scheduler closed the worker")
+            }
+            Self::Told { reason } => write!(f, "the scheduler closed the worker: {reason}"),
+            Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
+            Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
+        }
+    }
+}
+
+impl Worker {
+    /// A worker for the scheduler at this address.
+    pub fn builder(scheduler: Address) -> Builder {
+        let nthreads = std::thread::available_parallelism();
+        Builder {
+            scheduler,
+            listen: None,
+            name: None,
+            nthreads: nthreads.map_or(1, Into::into),
+            memory_limit: None,
+            resources: BTreeMap::new(),
+            functions: Functions::python(),
+            options: Options::default(),
+            quic_options: QuicOptions::default(),
+            observer: None,
+            batch_interval: Duration::from_millis(2),
+        }
+    }
+
+    /// Where others reach it.
+    pub fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// `running`, `paused`, `closing_gracefully`, `closing` or `closed`.
+    pub fn status(&self) -> String {
+        if self.ended.borrow().is_some() {
+            return "closed".to_owned();
+        }
+        self.shared.machine().state.status().to_owned()
+    }
+
+    /// The keys of the data that it holds.
+    pub fn keys(&self) -> Vec<Key> {
+        self.shared.store.keys()
+    }
+
+    /// How many bytes this data counts for.
+    pub fn nbytes(&self) -> u64 {
+        self.shared.store.nbytes()
+    }
+
+    /// What became of the data so far.
+    pub fn counters(&self) -> StoreCounters {
+        self.shared.store.counters()
+    }
+
+    /// How many tasks it knows in each state, as Dask names these.
+    pub fn task_counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.machine().state.counts().collect()
+    }
+
+    /// Leaves the cluster, and waits until it has. What it holds is lost; a
+    /// scheduler that is to have it moved elsewhere first *retires* the worker.
+    /// Tasks that run are not interrupted, and nobody gets their results.
+    pub async fn close(&self) {
+        self.shared.stop.notify_one();
+        self.ended().await;
+    }
+
+    /// Waits until it is not at work any more, for whatever reason.
+    pub async fn ended(&self) -> Ended {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ended)) => ended.clone(),
+            // Its runtime is gone, and it with it.
+            _ => Ended::Closed,
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+    }
+}
+
+/// What all parts of a worker have in common.
+struct Shared {
+    id: String,
+    address: String,
+    name: String,
+    /// Who we are, for people.
+    title: String,
+    scheduler: Address,
+    nthreads: usize,
+    memory_limit: Option<u64>,
+    functions: Functions,
+    versions: Value,
+    store: Store,
+    machine: Mutex<Machine>,
+    queue: Queue<Job>,
+    pool: Pool,
+    observer: Option<Arc<dyn Observer>>,
+    transfers: Transfers,
+    runtime: Handle,
+    stop: Notify,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.title)
+    }
+}
+
+/// What changes with every event, and the stream that is told of it in the same
+/// order.
+struct Machine {
+    state: State,
+    stream: Option<Batched<FromWorker>>,
+}
+
+/// A task to run, with the data that it needs.
+struct Job {
+    key: Key,
+    spec: Spec,
+    data: HashMap<Key, Datum>,
+    is_actor: bool,
+}
+
+enum Spec {
+    Unread(Serialized),
+    Read(Task),
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+impl Shared {
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        // Whoever panicked did not leave it half done.
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts data into the store, and does what follows from events. What is to
+    /// be run is left to the caller.
+    fn react<'d>(
+        self: &Arc<Self>,
+        data: impl IntoIterator<Item = (&'d Key, Datum)>,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        // Freeing much memory takes time, and nobody should wait for it.
+        let mut forgotten = Vec::new();
+        let mut machine = self.machine();
+        for (key, datum) in data {
+            self.store.insert(key, datum);
+        }
+        for action in machine.state.handle(now(), events) {
+            match action {
+                Action::Send(message) => {
+                    if let Some(stream) = &machine.stream {
+                        stream.send(message);
+                    }
+                }
+                Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
+                Action::Execute(run) => jobs.push(self.job(*run)),
+                Action::Fetch { peer, keys } => {
+                    let shared = Arc::clone(self);
+                    self.runtime.spawn(shared.fetch(peer, keys));
+                }
+                Action::Wake { after, event } => {
+                    let shared = Arc::clone(self);
+                    self.runtime.spawn(async move {
+                        tokio::time::sleep(after).await;
+                        shared.handle([event]);
+                    });
+                }
+            }
+        }
+        drop(machine);
+        jobs
+    }
+
+    /// Does what follows from events.
+    fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
+        let jobs = self.react([], events);
+        self.begin(jobs);
+    }
+
+    fn job(&self, run: Run) -> Job {
+        let datum = |key: &Key| Some((key.clone(), self.store.get(key)?));
+        Job {
+            data: run.dependencies.iter().filter_map(datum).collect(),
+            key: run.key,
+            spec: Spec::Unread(run.run_spec),
+            is_actor: run.is_actor,
+        }
+    }
+
+    /// Does quick tasks here, and leaves others to the threads.
+    fn begin(self: &Arc<Self>, jobs: Vec<Job>) {
+        let mut jobs = VecDeque::from(jobs);
+        let mut left = IN_PLACE;
+        while let Some(mut job) = jobs.pop_front() {
+            if left != 0 && self.is_quick(&mut job) {
+                left -= 1;
+                jobs.extend(self.run(job));
+            } else {
+                self.queue.push(job);
+            }
+        }
+    }
+
+    fn surroundings<'a>(&'a self, data: &'a HashMap<Key, Datum>) -> Surroundings<'a> {
+        Surroundings {
+            functions: &self.functions,
+            worker: &self.title,
+            data,
+        }
+    }
+
+    fn is_quick(&self, job: &mut Job) -> bool {
+        /// A longer task is not read here either.
+        const LONGEST: usize = 1 << 10;
+        if let Spec::Unread(run_spec) = &job.spec
+            && run_spec.header().len() <= LONGEST
+            && run_spec.frames().is_empty()
+            && !job.is_actor
+            && let Ok(task) = Task::read(run_spec, &job.key)
+        {
+            let is_quick = self.surroundings(&job.data).is_quick(&task);
+            job.spec = Spec::Read(task);
+            return is_quick;
+        }
+        false
+    }
+
+    /// Runs a task, and returns those that are to be run now.
+    fn run(self: &Arc<Self>, job: Job) -> Vec<Job> {
+        let start = now();
+        let Job {
+            key,
+            spec,
+            data,
+            is_actor,
+        } = job;
+        let result = self.evaluate(&key, spec, &data, is_actor);
+        drop(data);
+        let (datum, outcome) = match result {
+            Ok(datum) => {
+                let description = metrics::describe(&datum);
+                (Some(datum), Ok(description))
+            }
+            Err(error) => (None, Err(Box::new(error.to_failure()))),
+        };
+        let executed = Event::Executed(Executed {
+            key: key.clone(),
+            outcome,
+            start,
+            stop: now(),
+            thread: Some(threads::number()),
+        });
+        self.react(datum.map(|datum| (&key, datum)), [executed])
+    }
+
+    fn evaluate(
+        &self,
+        key: &Key,
+        spec: Spec,
+        data: &HashMap<Key, Datum>,
+        is_actor: bool,
+    ) -> Result<Datum, RemoteError> {
+        if is_actor {
+            let text = format!("the worker {} runs functions in Rust, not actors", self.title);
+            return Err(RemoteError::new("NotImplementedError", &text));
+        }
+        let task = match spec {
+            Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
+            Spec::Read(task) => task,
+        };
+        Ok(match self.surroundings(data).evaluate(task)? {
+            Produced::Value(value) => self.store.made(value),
+            Produced::Datum(datum) => datum,
+        })
+    }
+
+    /// Asks a peer for data.
+    async fn fetch(self: Arc<Self>, peer: Peer, keys: Vec<Key>) {
+        let start = now();
+        let (answer, data) = self.ask(&peer, keys).await;
+        let stop = now();
+        let (answer, data) = match answer {
+            Answered::Data => {
+                let descriptions = data
+                    .iter()
+                    .map(|(key, datum)| (key.clone(), metrics::describe(datum)));
+                (Answer::Data(descriptions.collect()), data)
+            }
+            Answered::Busy => (Answer::Busy, data),
+            Answered::Gone => (Answer::Gone, data),
+        };
+        let fetched = Event::Fetched(Fetched {
+            peer,
+            answer,
+            start,
+            stop,
+        });
+        let data = data.iter().map(|(key, datum)| (key, datum.clone()));
+        let jobs = self.react(data, [fetched]);
+        self.begin(jobs);
+    }
+
+    async fn ask(&self, peer: &str, keys: Vec<Key>) -> (Answered, Vec<(Key, Datum)>) {
+        let Ok(address) = peer.parse::<Address>() else {
+            return (Answered::Gone, Vec::new());
+        };
+        let receiving = self.transfers.receiving();
+        let who = Some(self.address.clone());
+        match self.pool.get_data(&address, keys, who).await {
+            Ok(reply) if reply.status == "busy" => (Answered::Busy, Vec::new()),
+            Ok(reply) => {
+                let data = reply.data.unwrap_or_default().into_iter();
+                let data: Vec<(Key, Datum)> = data
+                    .map(|(key, serialized)| (key, self.store.received(serialized)))
+                    .collect();
+                let len = data.iter().map(|(_, datum)| datum.nbytes()).sum();
+                receiving.received(peer, len);
+                (Answered::Data, data)
+            }
+            // It is there, and could not give what was asked for.
+            Err(PeerError::Remote(_)) => (Answered::Data, Vec::new()),
+            Err(_) => {
+                self.pool.forget(&address);
+                (Answered::Gone, Vec::new())
+            }
+        }
+    }
+
+    /// Sends what is there to the scheduler, and nothing more.
+    fn leave(&self) {
+        let mut machine = self.machine();
+        machine.state.close();
+        let Some(stream) = machine.stream.take() else {
+            return;
+        };
+        stream.send(WorkerStatusChange {
+            status: "closing".to_owned(),
+            stimulus_id: stimulus("worker-status-change", now()),
+            ..WorkerStatusChange::default()
+        });
+        stream.send(CloseStream::default());
+    }
+}
+
+/// What came of asking a peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answered {
+    Data,
+    Busy,
+    Gone,
+}
+
+async fn start(builder: Builder) -> Result<Worker, PeerError> {
+    let Builder {
+        scheduler,
+        listen,
+        name,
+        nthreads,
+        memory_limit,
+        resources,
+        functions,
+        options,
+        quic_options,
+        observer,
+        batch_interval,
+    } = builder;
+    let id = format!("Worker-{}", crate::identifier());
+    let party = name.clone().unwrap_or_else(|| "worker".to_owned());
+    let first = Connector::with_quic(options.clone(), quic_options.clone());
+    let comm = first.connect(&scheduler).await?;
+    let parties = Parties::new(&party, "scheduler", observer.clone());
+    let mut channel = Channel::new(comm, parties);
+    let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &channel.local, &id));
+    let listener = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone()).await?;
+    let address = listener.local_address()?;
+    let address = address.contact(channel.local.host()).to_string();
+    // A peer that does not listen is gone: somebody else has what it had.
+    let options = Options {
+        connect_retry: false,
+        ..options
+    };
+    let connector = Arc::new(Connector::with_quic(options, quic_options));
+    let pool = Pool::new(connector, &party, observer.clone());
+    // Copied, so that nobody warns of versions that are not there.
+    let versions = Request::Versions(Versions { reply: Some(true), ..Versions::default() });
+    let versions = within(PATIENCE, "the versions", pool.call::<Value>(&scheduler, &versions));
+    let versions = match versions.await? {
+        versions @ Value::Dict(_) => versions,
+        _ => Value::dict([("host", Value::Dict(vec![])), ("packages", Value::Dict(vec![]))]),
+    };
+    let name = name.unwrap_or_else(|| address.clone());
+    let title = if name == address {
+        address.clone()
+    } else {
+        format!("{name} at {address}")
+    };
+    let limits = Limits {
+        nthreads,
+        ..Limits::default()
+    };
+    let state = State::new(&address, limits, resources.clone());
+    let shared = Arc::new(Shared {
+        id,
+        address,
+        name,
+        title,
+        scheduler,
+        nthreads,
+        memory_limit,
+        functions,
+        versions,
+        store: Store::default(),
+        machine: Mutex::new(Machine {
+            state,
+            stream: None,
+        }),
+        queue: Queue::new(),
+        pool,
+        observer,
+        transfers: Transfers::default(),
+        runtime: Handle::current(),
+        stop: Notify::new(),
+    });
+    let interval = shared.register(&mut channel, resources).await?;
+    let Channel {
+        sender, receiver, ..
+    } = channel;
+    let (stream, writing) = Batched::new(sender, batch_interval);
+    shared.machine().stream = Some(stream);
+    threads::start(&shared);
+    let (end, ended) = watch::channel(None);
+    let parts = Parts {
+        first,
+        listener,
+        receiver,
+        writing,
+        interval,
+    };
+    tokio::spawn(supervise(Arc::clone(&shared), parts, end));
+    Ok(Worker { shared, ended })
+}
+
+fn listen_address(scheduler: &Address, local: &Address, id: &str) -> Address {
+    let scheme = scheduler.scheme();
+    let text = match scheme {
+        Scheme::Inproc => format!("inproc://{id}"),
+        _ if local.host().is_empty() => {
+            let path = std::env::temp_dir().join(format!("{id}.socket"));
+            format!("{scheme}://{}", path.display())
+        }
+        _ if local.host().contains(':') => format!("{scheme}://[{}]:0", local.host()),
+        _ => format!("{scheme}://{}:0", local.host()),
+    };
+    text.parse().unwrap_or_else(|_| local.clone())
+}
+
+impl Shared {
+    /// Registers, and returns how often to say how it is.
+    async fn register(
+        &self,
+        channel: &mut Channel,
+        resources: BTreeMap<String, f64>,
+    ) -> Result<Duration, PeerError> {
+        let time = now();
+        let request = Request::RegisterWorker(RegisterWorker {
+            address: self.address.clone(),
+            status: "running".to_owned(),
+            server_id: Nullable(Some(self.id.clone())),
+            nthreads: self.nthreads as u64,
+            name: Value::from(self.name.as_str()),
+            now: time,
+            resources: resources.into_iter().collect(),
+            memory_limit: Nullable(self.memory_limit),
+            metrics: self.metrics(),
+            services: Value::Dict(Vec::new()),
+            local_directory: std::env::temp_dir().display().to_string(),
+            versions: self.versions.clone(),
+            nanny: Nullable(None),
+            extra_information: Value::Dict(Vec::new()),
+            stimulus_id: stimulus("worker-connect", time),
+            pid: Some(std::process::id().into()),
+            reply: Some(false),
+            ..RegisterWorker::default()
+        });
+        let reply = channel.call::<RegisterWorkerReply>(&request);
+        let reply = within(PATIENCE, "registering the worker", reply).await?;
+        if reply.status != "OK" {
+            return Err(PeerError::Refused {
+                reason: reply.message.unwrap_or(reply.status),
+            });
+        }
+        Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
+    }
+
+    /// Says how it is, again and again.
+    async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
+        loop {
+            tokio::time::sleep(interval).await;
+            let executing = {
+                let time = now();
+                let machine = self.machine();
+                let executing = machine.state.executing();
+                executing
+                    .map(|(key, since)| (key.clone(), time - since))
+                    .collect()
+            };
+            let request = Request::HeartbeatWorker(HeartbeatWorker {
+                address: self.address.clone(),
+                now: now(),
+                metrics: self.metrics(),
+                executing,
+                extensions: Value::Dict(Vec::new()),
+                reply: Some(true),
+                ..HeartbeatWorker::default()
+            });
+            // If the scheduler is gone, the stream will say so.
+            let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
+            let Ok(reply) = reply else {
+                continue;
+            };
+            if reply.status == "missing" {
+                return Ended::Forgotten;
+            }
+            interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);
+        }
+    }
+
+    async fn keep_alive(self: Arc<Self>) -> Ended {
+        loop {
+            tokio::time::sleep(KEEP_ALIVE).await;
+            if let Some(stream) = &self.machine().stream {
+                stream.send(KeepAlive::default());
+            }
+        }
+    }
+
+    /// Does what the scheduler says.
+    async fn listen_to(self: Arc<Self>, mut receiver: Receiver) -> Ended {
+        loop {
+            let batch = match receiver.receive_batch::<ToWorker>().await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    let peer = self.scheduler.to_string();
+                    return Ended::Lost(PeerError::Closed { peer });
+                }
+                Err(error) => return Ended::Lost(error),
+            };
+            let mut end = None;
+            let mut events = Vec::with_capacity(batch.len());
+            for message in batch {
+                match message {
+                    ToWorker::Close(close) => {
+                        let reason = close.reason.unwrap_or_default();
+                        end = Some(Ended::Told { reason });
+                        break;
+                    }
+                    ToWorker::CloseStream(_) => {
+                        let reason = "the stream ends".to_owned();
+                        end = Some(Ended::Told { reason });
+                        break;
+                    }
+                    message => events.push(Event::Told(message)),
+                }
+            }
+            self.handle(events);
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+}
+
+/// An interval in seconds, if it is one.
+fn interval(seconds: Option<f64>) -> Option<Duration> {
+    let duration = Duration::try_from_secs_f64(seconds?).ok()?;
+    Some(duration.clamp(Duration::from_millis(10), Duration::from_secs(600)))
+}
+
+struct Parts {
+    /// It has the connection of the stream, if that is one of QUIC.
+    first: Connector,
+    listener: Listener,
+    receiver: Receiver,
+    writing: Writing,
+    interval: Duration,
+}
+
+/// Keeps a worker at work until something ends it, and lets it leave.
+async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<Ended>>) {
+    let Parts {
+        first,
+        listener,
+        receiver,
+        mut writing,
+        interval,
+    } = parts;
+    let listener = Arc::new(listener);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(Arc::clone(&shared).listen_to(receiver));
+    tasks.spawn(Arc::clone(&shared).heartbeats(interval));
+    tasks.spawn(Arc::clone(&shared).keep_alive());
+    tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
+    let ended = tokio::select! {
+        () = shared.stop.notified() => Ended::Closed,
+        ended = tasks.join_next() => match ended {
+            Some(Ok(ended)) => ended,
+            // Either none of them is left, or one panicked.
+            _ => Ended::Closed,
+        },
+    };
+    shared.leave();
+    shared.queue.close();
+    // A scheduler that does not read any more is not waited for.
+    if tokio::time::timeout(PATIENCE, writing.finished()).await.is_err() {
+        writing.abort();
+    }
+    tasks.shutdown().await;
+    shared.pool.close().await;
+    first.close().await;
+    listener.close().await;
+    drop(listener);
+    // Nobody is left who wants to know, if this fails.
+    let _ = end.send(Some(ended));
+}

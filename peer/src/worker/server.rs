@@ -1,0 +1,345 @@
+//! What others ask a worker for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use daskwire::message::{BuildError, MessageBuilder};
+use tokio::task::JoinSet;
+
+use super::state::Event;
+use super::store::Datum;
+use super::{Answered, Ended, Shared, metrics};
+use crate::channel::{Channel, Parties};
+use crate::net::{Incoming, Listener};
+use crate::protocol::{
+    DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
+    UpdateData, UpdateDataReply,
+};
+use crate::value::{Serialized, ValueError};
+use crate::{Key, PeerError, RemoteError, Value};
+
+/// How many transfers of data go out at once (Dask's
+/// `distributed.worker.connections.outgoing`); twice as many to the same host.
+const OUTGOING: u64 = 50;
+
+/// How long a peer is left alone that said it is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(150);
+
+/// Values that are longer are not serialized where messages are read.
+const SHORT: u64 = 64 << 10;
+
+/// Answers whoever connects.
+pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
+    let mut comms = JoinSet::new();
+    loop {
+        tokio::select! {
+            incoming = listener.accept() => match incoming {
+                Ok(incoming) => {
+                    comms.spawn(converse(Arc::clone(&shared), incoming));
+                }
+                // Out of descriptors, say: others may end in the meantime.
+                Err(_) => tokio::time::sleep(BUSY_PAUSE).await,
+            },
+            Some(_) = comms.join_next() => {}
+        }
+    }
+}
+
+/// A request, and what goes for all of them.
+struct Asked {
+    request: Request,
+    wants_reply: bool,
+    is_last: bool,
+}
+
+impl Field for Asked {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let flag = |name: &str| {
+            let mut ahead = source.reader.clone();
+            match ahead.find(name) {
+                Ok(true) => ahead.bool().ok(),
+                _ => None,
+            }
+        };
+        Ok(Self {
+            wants_reply: flag("reply").unwrap_or(true),
+            is_last: flag("close").unwrap_or(false),
+            request: Request::read(source)?,
+        })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.request.write(to)
+    }
+}
+
+async fn converse(shared: Arc<Shared>, incoming: Incoming) {
+    let Ok(comm) = incoming.handshake().await else {
+        return;
+    };
+    let peer = comm.peer_address().to_string();
+    let parties = Parties::new(&shared.name, &peer, shared.observer.clone());
+    let mut channel = Channel::new(comm, parties);
+    // A peer that is gone does not need an answer.
+    let _ = answer_all(&shared, &mut channel).await;
+    channel.close().await;
+}
+
+async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), PeerError> {
+    loop {
+        let asked = match channel.receiver.receive::<Asked>().await {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return Ok(()),
+            Err(PeerError::Protocol(error)) => {
+                let error = RemoteError::new("ValueError", &error.to_string());
+                channel.sender.send(&error.to_status()).await?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let Asked {
+            request,
+            wants_reply,
+            is_last,
+        } = asked;
+        let is_close = matches!(request, Request::CloseComm(_));
+        let is_terminate = matches!(request, Request::Terminate(_));
+        match request {
+            Request::GetData(request) => give(shared, channel, request).await?,
+            request => {
+                let reply = match answer(shared, request).await {
+                    Ok(reply) => reply,
+                    Err(error) => Reply::Failed(Box::new(error.to_status())),
+                };
+                if wants_reply {
+                    channel.sender.send(&reply).await?;
+                }
+            }
+        }
+        if is_terminate {
+            shared.stop.notify_one();
+        }
+        if is_close || is_last {
+            return Ok(());
+        }
+    }
+}
+
+enum Reply {
+    Value(Value),
+    Updated(UpdateDataReply),
+    Data(DataReply),
+    Failed(Box<Status>),
+}
+
+impl Field for Reply {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Value::read(source).map(Self::Value)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Self::Value(value) => Field::write(value, to),
+            Self::Updated(reply) => reply.write(to),
+            Self::Data(reply) => reply.write(to),
+            Self::Failed(status) => status.write(to),
+        }
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteError> {
+    Ok(Reply::Value(match request {
+        Request::UpdateData(request) => return Ok(Reply::Updated(update(shared, request))),
+        Request::Gather(request) => {
+            let who_has = request.who_has.unwrap_or_default();
+            let failed = shared.gather(who_has).await;
+            let is_whole = failed.is_empty();
+            return Ok(Reply::Data(DataReply {
+                status: if is_whole { "OK" } else { "partial-fail" }.to_owned(),
+                keys: (!is_whole).then_some(Keys(failed)),
+                ..DataReply::default()
+            }));
+        }
+        Request::FreeKeysRequest(request) => {
+            shared.handle([Event::Told(ToWorker::FreeKeys(FreeKeys {
+                keys: request.keys,
+                stimulus_id: request.stimulus_id.unwrap_or_else(|| "free-keys".to_owned()),
+                ..FreeKeys::default()
+            }))]);
+            Value::None
+        }
+        Request::KeysRequest(_) => {
+            let keys = shared.store.keys();
+            Value::List(keys.iter().map(key_value).collect())
+        }
+        Request::Identity(_) => Value::dict([
+            ("type", Value::from("Worker")),
+            ("id", Value::from(shared.id.as_str())),
+            ("name", Value::from(shared.name.as_str())),
+            ("address", Value::from(shared.address.as_str())),
+            ("scheduler", Value::Str(shared.scheduler.to_string())),
+            ("nthreads", Value::from(shared.nthreads)),
+            ("memory_limit", Value::from(shared.memory_limit)),
+        ]),
+        Request::Ping(_) => Value::from(&b"pong"[..]),
+        Request::Echo(request) => request.data,
+        Request::Versions(_) => shared.versions.clone(),
+        Request::Terminate(_) | Request::CloseComm(_) => Value::from("OK"),
+        request => {
+            let text = format!(
+                "the worker {} runs functions in Rust and does not do {:?}",
+                shared.title,
+                request.op()
+            );
+            return Err(RemoteError::new("NotImplementedError", &text));
+        }
+    }))
+}
+
+/// A key as a value.
+fn key_value(key: &Key) -> Value {
+    let document = [bytes::Bytes::copy_from_slice(key.as_msgpack())];
+    let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
+    value.unwrap_or_default()
+}
+
+/// Somebody gives us data.
+fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
+    let data: Vec<(Key, Datum)> = request
+        .data
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(key, serialized)| (key, shared.store.received(serialized)))
+        .collect();
+    shared.store_all(&data);
+    UpdateDataReply {
+        status: "OK".to_owned(),
+        nbytes: data
+            .into_iter()
+            .map(|(key, datum)| (key, datum.nbytes()))
+            .collect(),
+        ..UpdateDataReply::default()
+    }
+}
+
+/// Somebody wants data.
+async fn give(
+    shared: &Arc<Shared>,
+    channel: &mut Channel,
+    request: GetData,
+) -> Result<(), PeerError> {
+    let is_same_host = channel.peer.host() == channel.local.host();
+    let is_running = shared.machine().state.status() != "paused";
+    let limit = match (is_running, is_same_host) {
+        (false, _) => 1,
+        (true, false) => OUTGOING,
+        (true, true) => 2 * OUTGOING,
+    };
+    let Some(mut sending) = shared.transfers.sending(limit) else {
+        let busy = DataReply {
+            status: "busy".to_owned(),
+            ..DataReply::default()
+        };
+        return channel.sender.send(&busy).await;
+    };
+    let mut data = Vec::with_capacity(request.keys.len());
+    for key in request.keys {
+        let Some(datum) = shared.store.get(&key) else {
+            continue;
+        };
+        match serialize(datum).await {
+            Ok(serialized) => {
+                sending.has(serialized.len());
+                data.push((key, serialized));
+            }
+            Err(error) => {
+                let text = format!("the data of {key}: {error}");
+                let error = RemoteError::new("ValueError", &text);
+                return channel.sender.send(&error.to_status()).await;
+            }
+        }
+    }
+    let reply = DataReply {
+        status: "OK".to_owned(),
+        data: Some(data),
+        ..DataReply::default()
+    };
+    channel.sender.send(&reply).await?;
+    drop(reply);
+    // "OK"; until then it counts as going on.
+    if channel.receiver.receive::<Value>().await?.is_none() {
+        let peer = channel.peer.to_string();
+        return Err(PeerError::Closed { peer });
+    }
+    Ok(())
+}
+
+/// The bytes of a datum, made elsewhere if that takes time.
+async fn serialize(datum: Datum) -> Result<Serialized, ValueError> {
+    if datum.serialized().is_some() || datum.nbytes() <= SHORT {
+        return datum.serialize();
+    }
+    let other = datum.clone();
+    match tokio::task::spawn_blocking(move || other.serialize()).await {
+        Ok(serialized) => serialized,
+        // The runtime is ending, or it panicked.
+        Err(_) => datum.serialize(),
+    }
+}
+
+impl Shared {
+    fn store_all(self: &Arc<Self>, data: &[(Key, Datum)]) {
+        let descriptions = data
+            .iter()
+            .map(|(key, datum)| (key.clone(), metrics::describe(datum)));
+        let stored = Event::Stored(descriptions.collect());
+        let data = data.iter().map(|(key, datum)| (key, datum.clone()));
+        let jobs = self.react(data, [stored]);
+        self.begin(jobs);
+    }
+
+    /// Copies data from other workers, and returns what could not be had.
+    async fn gather(self: &Arc<Self>, who_has: Vec<(Key, Vec<String>)>) -> Vec<Key> {
+        let mut failed = Vec::new();
+        let mut left: Vec<(Key, VecDeque<String>)> = who_has
+            .into_iter()
+            .filter(|(key, _)| self.store.get(key).is_none())
+            .map(|(key, holders)| (key, holders.into()))
+            .collect();
+        while !left.is_empty() {
+            let mut by_peer: BTreeMap<String, Vec<(Key, VecDeque<String>)>> = BTreeMap::new();
+            for (key, mut holders) in left.drain(..) {
+                match holders.pop_front() {
+                    Some(peer) => by_peer.entry(peer).or_default().push((key, holders)),
+                    None => failed.push(key),
+                }
+            }
+            let mut asking = JoinSet::new();
+            for (peer, wanted) in by_peer {
+                let shared = Arc::clone(self);
+                asking.spawn(async move {
+                    let keys = wanted.iter().map(|(key, _)| key.clone()).collect();
+                    let (answered, data) = shared.ask(&peer, keys).await;
+                    shared.store_all(&data);
+                    if answered == Answered::Busy {
+                        tokio::time::sleep(BUSY_PAUSE).await;
+                    }
+                    let rest = wanted.into_iter();
+                    let rest = rest.filter(|(key, _)| shared.store.get(key).is_none());
+                    let rest = rest.map(|(key, mut holders)| {
+                        if answered == Answered::Busy {
+                            holders.push_front(peer.clone());
+                        }
+                        (key, holders)
+                    });
+                    rest.collect::<Vec<_>>()
+                });
+            }
+            while let Some(rest) = asking.join_next().await {
+                left.extend(rest.unwrap_or_default());
+            }
+        }
+        failed
+    }
+}

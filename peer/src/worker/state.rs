@@ -1,0 +1,1273 @@
+//! What a worker knows of tasks, and what follows from what happens: events in,
+//! actions out, and nothing else. It neither reads a clock nor a socket, and the
+//! same events always lead to the same actions.
+//!
+//! A task goes through these phases; those in brackets are for data that comes
+//! from other workers:
+//!
+//! ```text
+//! compute-task ─► Waiting ─► Ready ─► Executing ─► Memory or Error
+//!                    ▲
+//!    (Missing ◄─► Fetch ─► Flight ─► Memory)
+//! ```
+
+use core::cmp::Ordering;
+use core::time::Duration;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::protocol::{
+    AddKeys, ComputeTask, FromWorker, Keys, Nullable, ReleaseWorkerData, RequestRefreshWhoHas,
+    StartStop, StealResponse, TaskErred, TaskFinished, ToWorker, WorkerStatusChange,
+};
+use crate::value::Serialized;
+use crate::{Key, Value};
+
+/// Another worker, by its address.
+pub(crate) type Peer = Arc<str>;
+
+/// How a worker is allowed to go about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Tasks that run at once.
+    pub(crate) nthreads: usize,
+    /// Peers that are asked for data at once.
+    pub(crate) transfer_count: usize,
+    /// Bytes that one of them is asked for at once, unless a single datum has
+    /// more.
+    pub(crate) transfer_len: u64,
+    /// How long a peer is left alone that said it is busy.
+    pub(crate) busy_pause: Duration,
+    /// How often the scheduler is asked for data that is nowhere.
+    pub(crate) search_interval: Duration,
+}
+
+impl Default for Limits {
+    /// Dask's defaults, for one thread.
+    fn default() -> Self {
+        Self {
+            nthreads: 1,
+            transfer_count: 10,
+            transfer_len: 50_000_000,
+            busy_pause: Duration::from_millis(150),
+            search_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What is known of a piece of data without having it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Description {
+    /// Bytes that it counts for.
+    pub(crate) nbytes: u64,
+    /// The pickle of its class.
+    pub(crate) class: Option<Bytes>,
+    /// What its class is called.
+    pub(crate) typename: Cow<'static, str>,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// The scheduler says something.
+    Told(ToWorker),
+    /// A task has run.
+    Executed(Executed),
+    /// A peer that was asked for data has answered, or has not.
+    Fetched(Fetched),
+    /// Somebody has put data into the store.
+    Stored(Vec<(Key, Description)>),
+    /// A peer that was busy can be asked again.
+    Rested(Peer),
+    /// It is time to ask for data that is nowhere.
+    Search,
+}
+
+/// A task has run.
+#[derive(Clone, Debug)]
+pub(crate) struct Executed {
+    pub(crate) key: Key,
+    /// The result, which is in the store; or the fields of an exception.
+    pub(crate) outcome: Result<Description, Box<Failure>>,
+    /// When it began and ended, in seconds since 1970.
+    pub(crate) start: f64,
+    pub(crate) stop: f64,
+    pub(crate) thread: Option<i64>,
+}
+
+/// An exception as `task-erred` has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    pub(crate) exception: Value,
+    pub(crate) exception_text: String,
+    pub(crate) traceback_text: String,
+}
+
+/// A peer has answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetched {
+    pub(crate) peer: Peer,
+    pub(crate) answer: Answer,
+    /// When it was asked and had answered, in seconds since 1970.
+    pub(crate) start: f64,
+    pub(crate) stop: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// What it had is in the store.
+    Data(Vec<(Key, Description)>),
+    /// It has no time now.
+    Busy,
+    /// It cannot be reached.
+    Gone,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Run a task, and say [`Event::Executed`].
+    Execute(Box<Run>),
+    /// Ask a peer for data, put it into the store, and say [`Event::Fetched`].
+    Fetch { peer: Peer, keys: Vec<Key> },
+    /// Tell the scheduler.
+    Send(FromWorker),
+    /// Remove a datum from the store.
+    Forget(Key),
+    /// Say this event then.
+    Wake { after: Duration, event: Event },
+}
+
+/// A task to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) key: Key,
+    pub(crate) run_spec: Serialized,
+    /// The keys that it needs, all of which are in the store.
+    pub(crate) dependencies: Vec<Key>,
+    pub(crate) is_actor: bool,
+}
+
+/// In which state a task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// A dependency is not here yet.
+    Waiting,
+    /// It could run.
+    Ready,
+    /// It runs.
+    Executing,
+    /// Its result is in the store.
+    Memory,
+    /// It failed.
+    Error,
+    /// It is to be fetched.
+    Fetch,
+    /// It is being fetched.
+    Flight,
+    /// It is to be fetched, but nobody is known to have it.
+    Missing,
+}
+
+const PHASE_COUNT: usize = 8;
+
+impl Phase {
+    /// As Dask names it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Ready => "ready",
+            Self::Executing => "executing",
+            Self::Memory => "memory",
+            Self::Error => "error",
+            Self::Fetch => "fetch",
+            Self::Flight => "flight",
+            Self::Missing => "missing",
+        }
+    }
+
+    const ALL: [Self; PHASE_COUNT] = [
+        Self::Waiting,
+        Self::Ready,
+        Self::Executing,
+        Self::Memory,
+        Self::Error,
+        Self::Fetch,
+        Self::Flight,
+        Self::Missing,
+    ];
+}
+
+/// Which of two tasks comes first: the three numbers of the scheduler, then the
+/// one that came last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Priority {
+    numbers: [f64; 3],
+    generation: i64,
+}
+
+impl Eq for Priority {}
+
+impl PartialOrd for Priority {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Priority {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let numbers = self.numbers.iter().zip(&other.numbers);
+        let by_numbers = numbers.map(|(one, another)| one.total_cmp(another));
+        by_numbers
+            .fold(Ordering::Equal, Ordering::then)
+            .then(self.generation.cmp(&other.generation))
+    }
+}
+
+type Queue = BTreeSet<(Priority, Key)>;
+
+#[derive(Debug)]
+struct Task {
+    phase: Phase,
+    priority: Priority,
+    /// What the scheduler wants to be computed here. Without it, the task is
+    /// here for its data; or it runs on although nobody wants its result.
+    computation: Option<Box<Computation>>,
+    /// Whether the scheduler wants a copy here.
+    is_acquired: bool,
+    /// Tasks that wait for this one, or are ready and need it.
+    dependents: BTreeSet<Key>,
+    /// Who has it, as far as it has to be fetched.
+    holders: Vec<Peer>,
+    description: Description,
+}
+
+#[derive(Debug)]
+struct Computation {
+    run_id: i64,
+    /// As it came, until the task runs.
+    message: Option<ComputeTask>,
+    dependencies: Vec<Key>,
+    missing_count: usize,
+    resources: Vec<(String, f64)>,
+    startstops: Vec<StartStop>,
+}
+
+impl Task {
+    fn is_wanted(&self) -> bool {
+        self.is_acquired || !self.dependents.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+struct PeerState {
+    /// What it has that is to be fetched.
+    keys: Queue,
+    /// What it has been asked for.
+    asked: Option<Vec<Key>>,
+    is_busy: bool,
+}
+
+/// What runs now, and the resources that it takes.
+#[derive(Debug)]
+struct Running {
+    since: f64,
+    resources: Vec<(String, f64)>,
+}
+
+/// The state of a worker.
+#[derive(Debug)]
+pub(crate) struct State {
+    address: Peer,
+    limits: Limits,
+    status: String,
+    tasks: HashMap<Key, Task>,
+    counts: [u64; PHASE_COUNT],
+    ready: Queue,
+    /// Those of the ready tasks that need resources.
+    constrained: Queue,
+    free_resources: BTreeMap<String, f64>,
+    executing: BTreeMap<Key, Running>,
+    peers: BTreeMap<Peer, PeerState>,
+    flight_count: usize,
+    missing: BTreeSet<Key>,
+    is_searching: bool,
+    generation: i64,
+    now: f64,
+    actions: Vec<Action>,
+}
+
+impl State {
+    /// A worker that takes tasks.
+    pub(crate) fn new(
+        address: &str,
+        limits: Limits,
+        resources: impl IntoIterator<Item = (String, f64)>,
+    ) -> Self {
+        Self {
+            address: address.into(),
+            limits,
+            status: "running".to_owned(),
+            tasks: HashMap::new(),
+            counts: [0; PHASE_COUNT],
+            ready: Queue::new(),
+            constrained: Queue::new(),
+            free_resources: resources.into_iter().collect(),
+            executing: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            flight_count: 0,
+            missing: BTreeSet::new(),
+            is_searching: false,
+            generation: 0,
+            now: 0.0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What follows from events that happen at once, `now` seconds after 1970.
+    pub(crate) fn handle(
+        &mut self,
+        now: f64,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Vec<Action> {
+        self.now = now;
+        for event in events {
+            self.apply(event);
+        }
+        if self.status == "running" {
+            self.start_transfers();
+            self.start_tasks();
+        }
+        self.search();
+        core::mem::take(&mut self.actions)
+    }
+
+    /// `running`, `paused` …
+    pub(crate) fn status(&self) -> &str {
+        &self.status
+    }
+
+    /// Nothing new is started any more.
+    pub(crate) fn close(&mut self) {
+        "closing".clone_into(&mut self.status);
+    }
+
+    /// How many tasks are in each state, as Dask names them.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let phases = Phase::ALL.into_iter().zip(self.counts);
+        phases
+            .filter(|(_, count)| *count != 0)
+            .map(|(phase, count)| (phase.name(), count))
+    }
+
+    /// What runs, and since when.
+    pub(crate) fn executing(&self) -> impl Iterator<Item = (&Key, f64)> {
+        self.executing
+            .iter()
+            .map(|(key, running)| (key, running.since))
+    }
+
+    /// How many peers have been asked for data and have not answered.
+    pub(crate) const fn transfer_count(&self) -> usize {
+        self.flight_count
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Told(message) => self.told(message),
+            Event::Executed(executed) => self.executed(executed),
+            Event::Fetched(fetched) => self.fetched(fetched),
+            Event::Stored(data) => {
+                for (key, description) in data {
+                    self.stored(&key, description);
+                }
+            }
+            Event::Rested(peer) => {
+                if let Some(state) = self.peers.get_mut(&peer) {
+                    state.is_busy = false;
+                }
+                self.tidy(&peer);
+            }
+            Event::Search => self.is_searching = false,
+        }
+    }
+
+    fn told(&mut self, message: ToWorker) {
+        match message {
+            ToWorker::ComputeTask(message) => self.compute(message),
+            ToWorker::FreeKeys(message) => {
+                for key in &message.keys {
+                    self.free(key, &message.stimulus_id);
+                }
+            }
+            ToWorker::RemoveReplicas(message) => {
+                self.remove_replicas(&message.keys, &message.stimulus_id);
+            }
+            ToWorker::AcquireReplicas(message) => {
+                let sizes: HashMap<Key, u64> =
+                    message.nbytes.unwrap_or_default().into_iter().collect();
+                for (key, holders) in message.who_has {
+                    let nbytes = sizes.get(&key).copied().unwrap_or_default();
+                    // After what tasks wait for.
+                    let priority = self.next_priority(&[1.0, 0.0, 0.0]);
+                    let task = self.ensure(&key, nbytes, priority);
+                    task.is_acquired = task.phase != Phase::Memory;
+                    self.locate(&key, &holders);
+                }
+            }
+            ToWorker::StealRequest(message) => {
+                let state = self.steal_state(&message.key);
+                self.send(StealResponse {
+                    key: message.key.clone(),
+                    state: Nullable(state.map(str::to_owned)),
+                    stimulus_id: message.stimulus_id.clone(),
+                    ..StealResponse::default()
+                });
+                if matches!(state, Some("waiting" | "ready" | "constrained")) {
+                    self.withdraw(&message.key);
+                }
+            }
+            ToWorker::CancelCompute(message) => {
+                if matches!(
+                    self.steal_state(&message.key),
+                    Some("waiting" | "ready" | "constrained")
+                ) {
+                    self.withdraw(&message.key);
+                }
+            }
+            ToWorker::RefreshWhoHas(message) => {
+                for (key, holders) in message.who_has {
+                    self.locate(&key, &holders);
+                }
+            }
+            ToWorker::WorkerStatusChange(message) => {
+                self.status.clone_from(&message.status);
+                self.send(WorkerStatusChange {
+                    status: message.status,
+                    stimulus_id: message.stimulus_id,
+                    ..WorkerStatusChange::default()
+                });
+            }
+            ToWorker::RemoveWorker(message) => self.forget_peer(&message.worker),
+            // They are about the stream, or from plugins.
+            ToWorker::Close(_) | ToWorker::CloseStream(_) | ToWorker::Unknown(_) => {}
+        }
+    }
+
+    // Computations
+
+    fn compute(&mut self, message: ComputeTask) {
+        let key = message.key.clone();
+        let run_id = message.run_id;
+        match self.tasks.get_mut(&key) {
+            Some(task) if task.phase == Phase::Memory => {
+                let description = task.description.clone();
+                self.send(finished(key, run_id, description, Vec::new(), None, self.now));
+            }
+            Some(task) if matches!(task.phase, Phase::Waiting | Phase::Ready) => {
+                if let Some(computation) = &mut task.computation {
+                    computation.run_id = run_id;
+                }
+            }
+            Some(task) if task.phase == Phase::Executing => match &mut task.computation {
+                Some(computation) => computation.run_id = run_id,
+                // It was freed, and runs on; now its result is wanted again.
+                None => {
+                    task.computation = Some(Box::new(Computation {
+                        run_id,
+                        message: None,
+                        dependencies: Vec::new(),
+                        missing_count: 0,
+                        resources: Vec::new(),
+                        startstops: Vec::new(),
+                    }));
+                }
+            },
+            // It may arrive before it could be computed; if not, it is.
+            Some(task) if task.phase == Phase::Flight => {
+                task.computation = Some(Box::new(Computation {
+                    run_id,
+                    message: Some(message),
+                    dependencies: Vec::new(),
+                    missing_count: 0,
+                    resources: Vec::new(),
+                    startstops: Vec::new(),
+                }));
+            }
+            _ => self.begin(message),
+        }
+    }
+
+    /// A task that is not here, or is to be fetched, or has failed, is to be
+    /// computed.
+    fn begin(&mut self, mut message: ComputeTask) {
+        let key = message.key.clone();
+        let priority = self.next_priority(&message.priority);
+        self.leave_queues(&key);
+        let mut dependencies = Vec::with_capacity(message.nbytes.len());
+        let mut missing_count = 0;
+        for (dependency, nbytes) in core::mem::take(&mut message.nbytes) {
+            if dependency == key {
+                continue;
+            }
+            let task = self.ensure(&dependency, nbytes, priority);
+            task.dependents.insert(key.clone());
+            if task.phase != Phase::Memory {
+                missing_count += 1;
+            }
+            dependencies.push(dependency);
+        }
+        for (dependency, holders) in core::mem::take(&mut message.who_has) {
+            self.locate(&dependency, &holders);
+        }
+        let resources = resources(&message.resource_restrictions);
+        let computation = Box::new(Computation {
+            run_id: message.run_id,
+            message: Some(message),
+            dependencies,
+            missing_count,
+            resources,
+            startstops: Vec::new(),
+        });
+        let task = self.entry(&key, priority);
+        task.computation = Some(computation);
+        task.priority = priority;
+        task.holders = Vec::new();
+        self.set_phase(&key, Phase::Waiting);
+        if missing_count == 0 {
+            self.become_ready(&key);
+        }
+    }
+
+    fn become_ready(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        let entry = (task.priority, key.clone());
+        let needs_resources = task
+            .computation
+            .as_ref()
+            .is_some_and(|computation| !computation.resources.is_empty());
+        if needs_resources {
+            self.constrained.insert(entry);
+        } else {
+            self.ready.insert(entry);
+        }
+        self.set_phase(key, Phase::Ready);
+    }
+
+    fn start_tasks(&mut self) {
+        while self.executing.len() < self.limits.nthreads {
+            let Some((_, key)) = self.next_ready() else {
+                break;
+            };
+            let Some(task) = self.tasks.get_mut(&key) else {
+                continue;
+            };
+            let Some(computation) = &mut task.computation else {
+                continue;
+            };
+            let Some(message) = computation.message.take() else {
+                continue;
+            };
+            let dependencies = core::mem::take(&mut computation.dependencies);
+            let resources = computation.resources.clone();
+            for (name, amount) in &resources {
+                if let Some(free) = self.free_resources.get_mut(name) {
+                    *free -= amount;
+                }
+            }
+            self.set_phase(&key, Phase::Executing);
+            // It has hold of them while it runs, whatever becomes of the keys.
+            self.unlink(&key, &dependencies);
+            let since = self.now;
+            self.executing
+                .insert(key.clone(), Running { since, resources });
+            self.actions.push(Action::Execute(Box::new(Run {
+                key,
+                run_spec: message.run_spec,
+                dependencies,
+                is_actor: message.actor,
+            })));
+        }
+    }
+
+    /// The first of the ready tasks; one that needs resources if it comes first
+    /// and they are free.
+    fn next_ready(&mut self) -> Option<(Priority, Key)> {
+        let constrained = self.constrained.first();
+        let is_first = match (constrained, self.ready.first()) {
+            (Some((constrained, _)), Some((ready, _))) => constrained < ready,
+            (constrained, _) => constrained.is_some(),
+        };
+        let can_run = is_first
+            && constrained.is_some_and(|(_, key)| {
+                let computation = self.tasks.get(key).and_then(|task| task.computation.as_ref());
+                computation.is_some_and(|computation| {
+                    computation.resources.iter().all(|(name, amount)| {
+                        let free = self.free_resources.get(name);
+                        free.is_some_and(|free| free >= amount)
+                    })
+                })
+            });
+        if can_run {
+            self.constrained.pop_first()
+        } else {
+            self.ready.pop_first()
+        }
+    }
+
+    fn executed(&mut self, executed: Executed) {
+        let Executed {
+            key,
+            outcome,
+            start,
+            stop,
+            thread,
+        } = executed;
+        if let Some(running) = self.executing.remove(&key) {
+            for (name, amount) in running.resources {
+                if let Some(free) = self.free_resources.get_mut(&name) {
+                    *free += amount;
+                }
+            }
+        }
+        let Some(task) = self.tasks.get_mut(&key) else {
+            // Nobody knows it any more.
+            self.actions.push(Action::Forget(key));
+            return;
+        };
+        if task.phase != Phase::Executing {
+            // Its result came from elsewhere in the meantime.
+            return;
+        }
+        let Some(computation) = task.computation.take() else {
+            self.executed_in_vain(&key, outcome);
+            return;
+        };
+        let mut startstops = computation.startstops;
+        startstops.push(startstop("compute", start, stop, None));
+        match outcome {
+            Ok(description) => {
+                self.arrive(&key, description.clone());
+                self.send(finished(
+                    key,
+                    computation.run_id,
+                    description,
+                    startstops,
+                    thread,
+                    self.now,
+                ));
+            }
+            Err(failure) => {
+                self.set_phase(&key, Phase::Error);
+                self.send(TaskErred {
+                    key,
+                    run_id: computation.run_id,
+                    exception: failure.exception,
+                    exception_text: Some(failure.exception_text),
+                    traceback_text: Some(failure.traceback_text),
+                    startstops: Some(startstops),
+                    stimulus_id: stimulus("task-erred", self.now),
+                    thread,
+                    ..TaskErred::default()
+                });
+            }
+        }
+    }
+
+    /// A task has run that was freed meanwhile. Another task may need it though.
+    fn executed_in_vain(&mut self, key: &Key, outcome: Result<Description, Box<Failure>>) {
+        let is_wanted = self.tasks.get(key).is_some_and(Task::is_wanted);
+        match outcome {
+            Ok(description) if is_wanted => {
+                self.arrive(key, description);
+                self.send_add_keys([key.clone()]);
+            }
+            Ok(_) => {
+                self.actions.push(Action::Forget(key.clone()));
+                self.remove(key);
+            }
+            Err(_) if is_wanted => self.fetch(key),
+            Err(_) => self.remove(key),
+        }
+    }
+
+    // What the scheduler does not want any more
+
+    fn free(&mut self, key: &Key, stimulus_id: &str) {
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        task.is_acquired = false;
+        match task.phase {
+            Phase::Waiting | Phase::Ready => self.withdraw(key),
+            Phase::Executing | Phase::Flight => task.computation = None,
+            Phase::Memory => self.release(key, stimulus_id),
+            Phase::Error => self.remove(key),
+            Phase::Fetch | Phase::Missing => self.drop_unless_wanted(key),
+        }
+    }
+
+    /// A task that waits or is ready is not to be computed here any more.
+    fn withdraw(&mut self, key: &Key) {
+        self.leave_queues(key);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let dependencies = task.computation.take().map(|computation| computation.dependencies);
+        self.unlink(key, &dependencies.unwrap_or_default());
+        if self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.fetch(key);
+        } else {
+            self.remove(key);
+        }
+    }
+
+    /// Deletes what is in memory. Whoever waits here for it gets it elsewhere.
+    fn release(&mut self, key: &Key, stimulus_id: &str) {
+        self.actions.push(Action::Forget(key.clone()));
+        self.send(ReleaseWorkerData {
+            key: key.clone(),
+            stimulus_id: stimulus_id.to_owned(),
+            ..ReleaseWorkerData::default()
+        });
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
+        if dependents.is_empty() {
+            self.remove(key);
+            return;
+        }
+        for dependent in dependents {
+            let Some(task) = self.tasks.get_mut(&dependent) else {
+                continue;
+            };
+            if let Some(computation) = &mut task.computation {
+                computation.missing_count += 1;
+            }
+            if task.phase == Phase::Ready {
+                self.leave_queues(&dependent);
+                self.set_phase(&dependent, Phase::Waiting);
+            }
+        }
+        self.fetch(key);
+    }
+
+    fn remove_replicas(&mut self, keys: &Keys, stimulus_id: &str) {
+        let mut kept = Vec::new();
+        for key in keys {
+            match self.tasks.get(key) {
+                Some(task) if task.phase != Phase::Memory => {}
+                Some(task) if !task.dependents.is_empty() => kept.push(key.clone()),
+                Some(_) => self.release(key, stimulus_id),
+                None => {}
+            }
+        }
+        if !kept.is_empty() {
+            self.send(AddKeys {
+                keys: Keys(kept),
+                stimulus_id: stimulus_id.to_owned(),
+                ..AddKeys::default()
+            });
+        }
+    }
+
+    /// What the scheduler is told of a task that it wants to give to another
+    /// worker, in the only words that it takes.
+    fn steal_state(&self, key: &Key) -> Option<&'static str> {
+        let task = self.tasks.get(key)?;
+        let is_computed = task.computation.is_some();
+        match task.phase {
+            Phase::Ready => {
+                let entry = (task.priority, key.clone());
+                let is_constrained = self.constrained.contains(&entry);
+                Some(if is_constrained { "constrained" } else { "ready" })
+            }
+            Phase::Executing if !is_computed => Some("cancelled"),
+            Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
+            Phase::Flight if is_computed => Some("resumed"),
+            Phase::Error | Phase::Fetch | Phase::Flight | Phase::Missing => None,
+        }
+    }
+
+    // Data
+
+    /// Something is in the store now.
+    fn arrive(&mut self, key: &Key, description: Description) {
+        self.leave_queues(key);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        task.description = description;
+        task.holders = Vec::new();
+        task.is_acquired = false;
+        let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
+        self.set_phase(key, Phase::Memory);
+        for dependent in dependents {
+            let Some(task) = self.tasks.get_mut(&dependent) else {
+                continue;
+            };
+            let Some(computation) = &mut task.computation else {
+                continue;
+            };
+            computation.missing_count = computation.missing_count.saturating_sub(1);
+            if computation.missing_count == 0 && task.phase == Phase::Waiting {
+                self.become_ready(&dependent);
+            }
+        }
+    }
+
+    /// Somebody gave us data.
+    fn stored(&mut self, key: &Key, description: Description) {
+        let priority = self.next_priority(&[0.0; 3]);
+        let task = self.entry(key, priority);
+        if task.phase == Phase::Memory {
+            return;
+        }
+        let computation = task.computation.take();
+        if let Some(computation) = &computation {
+            let dependencies = computation.dependencies.clone();
+            self.unlink(key, &dependencies);
+        }
+        self.arrive(key, description.clone());
+        // The scheduler waits for a computation that is not needed any more.
+        if let Some(computation) = computation {
+            let startstops = computation.startstops;
+            let run_id = computation.run_id;
+            self.send(finished(
+                key.clone(),
+                run_id,
+                description,
+                startstops,
+                None,
+                self.now,
+            ));
+        }
+    }
+
+    /// Where a key is. What is to be fetched, can be.
+    fn locate(&mut self, key: &Key, holders: &[String]) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        let phase = task.phase;
+        if !matches!(phase, Phase::Fetch | Phase::Flight | Phase::Missing) {
+            return;
+        }
+        self.leave_queues(key);
+        let mut known = Vec::with_capacity(holders.len());
+        for holder in holders {
+            if **holder != *self.address {
+                let known_peer = self.peers.get_key_value(holder.as_str());
+                known.push(match known_peer {
+                    Some((peer, _)) => Arc::clone(peer),
+                    None => Peer::from(holder.as_str()),
+                });
+            }
+        }
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.holders = known;
+        }
+        if phase != Phase::Flight {
+            self.fetch(key);
+        }
+    }
+
+    /// It is to be fetched from one of its holders, once there is one.
+    fn fetch(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        let entry = (task.priority, key.clone());
+        if task.holders.is_empty() {
+            self.missing.insert(key.clone());
+            self.set_phase(key, Phase::Missing);
+            return;
+        }
+        for peer in task.holders.clone() {
+            let keys = &mut self.peers.entry(peer).or_default().keys;
+            keys.insert(entry.clone());
+        }
+        self.set_phase(key, Phase::Fetch);
+    }
+
+    fn start_transfers(&mut self) {
+        while self.flight_count < self.limits.transfer_count {
+            // Of the peers that have what is most urgent, one that is asked for
+            // less, and otherwise each worker another one.
+            let mut best: Option<(&(Priority, Key), usize, u64, &Peer)> = None;
+            for (peer, state) in &self.peers {
+                let Some(first) = state.keys.first() else {
+                    continue;
+                };
+                if state.asked.is_some() || state.is_busy {
+                    continue;
+                }
+                let chance = self.chance(peer);
+                let rank = (first, state.keys.len(), chance, peer);
+                if best.is_none_or(|best| rank < best) {
+                    best = Some(rank);
+                }
+            }
+            let Some((_, _, _, peer)) = best else {
+                return;
+            };
+            let peer = Arc::clone(peer);
+            let mut keys = Vec::new();
+            let mut len = 0_u64;
+            for (_, key) in &self.peers[&peer].keys {
+                let nbytes = self.tasks.get(key).map_or(0, |task| task.description.nbytes);
+                len = len.saturating_add(nbytes);
+                if len > self.limits.transfer_len && !keys.is_empty() {
+                    break;
+                }
+                keys.push(key.clone());
+            }
+            for key in &keys {
+                self.leave_queues(key);
+                self.set_phase(key, Phase::Flight);
+            }
+            self.peers.entry(Arc::clone(&peer)).or_default().asked = Some(keys.clone());
+            self.flight_count += 1;
+            self.actions.push(Action::Fetch { peer, keys });
+        }
+    }
+
+    /// A number that is another one for each pair of workers.
+    fn chance(&self, peer: &Peer) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.address.hash(&mut hasher);
+        peer.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn fetched(&mut self, fetched: Fetched) {
+        let Fetched {
+            peer,
+            answer,
+            start,
+            stop,
+        } = fetched;
+        let asked = self.peers.get_mut(&peer).and_then(|state| state.asked.take());
+        let Some(asked) = asked else {
+            return;
+        };
+        self.flight_count = self.flight_count.saturating_sub(1);
+        let mut data = HashMap::new();
+        match answer {
+            Answer::Data(received) => data.extend(received),
+            Answer::Busy => {
+                self.peers.entry(Arc::clone(&peer)).or_default().is_busy = true;
+                self.actions.push(Action::Wake {
+                    after: self.limits.busy_pause,
+                    event: Event::Rested(Arc::clone(&peer)),
+                });
+                for key in asked {
+                    self.not_fetched(&key);
+                }
+                return;
+            }
+            Answer::Gone => self.forget_peer(&peer),
+        }
+        let mut arrived = Vec::new();
+        for key in asked {
+            let Some(task) = self.tasks.get_mut(&key) else {
+                self.actions.push(Action::Forget(key));
+                continue;
+            };
+            // It may have come another way.
+            if task.phase != Phase::Flight {
+                continue;
+            }
+            let Some(description) = data.remove(&key) else {
+                task.holders.retain(|holder| *holder != peer);
+                self.not_fetched(&key);
+                continue;
+            };
+            let computation = task.computation.take();
+            if computation.is_none() && !task.is_wanted() {
+                self.actions.push(Action::Forget(key.clone()));
+                self.remove(&key);
+                continue;
+            }
+            let transfer = startstop("transfer", start, stop, Some(&peer));
+            let cause = task.dependents.first().cloned();
+            self.arrive(&key, description.clone());
+            match computation {
+                Some(computation) => {
+                    let run_id = computation.run_id;
+                    let startstops = vec![transfer];
+                    self.send(finished(key, run_id, description, startstops, None, self.now));
+                }
+                None => {
+                    // The time counts for one of the tasks that wait for it.
+                    let cause = cause.and_then(|cause| self.tasks.get_mut(&cause));
+                    if let Some(cause) = cause.and_then(|task| task.computation.as_mut()) {
+                        cause.startstops.push(transfer);
+                    }
+                    arrived.push(key);
+                }
+            }
+        }
+        if !arrived.is_empty() {
+            self.send_add_keys(arrived);
+        }
+        self.tidy(&peer);
+    }
+
+    /// What was in flight is not here.
+    fn not_fetched(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        if task.phase != Phase::Flight {
+            return;
+        }
+        let computation = task.computation.take();
+        let message = computation.and_then(|computation| computation.message);
+        match message {
+            Some(message) => self.begin(message),
+            None if task.is_wanted() => self.fetch(key),
+            None => self.remove(key),
+        }
+    }
+
+    fn forget_peer(&mut self, peer: &str) {
+        let affected: Vec<Key> = match self.peers.get_mut(peer) {
+            Some(state) => core::mem::take(&mut state.keys)
+                .into_iter()
+                .map(|(_, key)| key)
+                .collect(),
+            None => Vec::new(),
+        };
+        for key in affected {
+            self.leave_queues(&key);
+            if let Some(task) = self.tasks.get_mut(&key) {
+                task.holders.retain(|holder| **holder != *peer);
+            }
+            self.fetch(&key);
+        }
+        // Those in flight from others, which may have had it in reserve.
+        let asked: Vec<Key> = self
+            .peers
+            .values()
+            .filter_map(|state| state.asked.as_ref())
+            .flatten()
+            .cloned()
+            .collect();
+        for key in asked {
+            if let Some(task) = self.tasks.get_mut(&key) {
+                task.holders.retain(|holder| **holder != *peer);
+            }
+        }
+        self.tidy(peer);
+    }
+
+    /// Forgets a peer of which there is nothing to know.
+    fn tidy(&mut self, peer: &str) {
+        let is_idle = self.peers.get(peer).is_some_and(|state| {
+            state.keys.is_empty() && state.asked.is_none() && !state.is_busy
+        });
+        if is_idle {
+            self.peers.remove(peer);
+        }
+    }
+
+    /// Asks for what is nowhere, now and then.
+    fn search(&mut self) {
+        if self.missing.is_empty() || self.is_searching {
+            return;
+        }
+        self.is_searching = true;
+        let keys = self.missing.iter().cloned().collect();
+        self.send(RequestRefreshWhoHas {
+            keys: Keys(keys),
+            stimulus_id: stimulus("find-missing", self.now),
+            ..RequestRefreshWhoHas::default()
+        });
+        self.actions.push(Action::Wake {
+            after: self.limits.search_interval,
+            event: Event::Search,
+        });
+    }
+
+    // The tasks
+
+    /// The task of a key, which is to be fetched if it was not known or is of no
+    /// use as it is.
+    fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
+        let is_new = !self.tasks.contains_key(key);
+        let task = self.entry(key, priority);
+        let is_useless = is_new || task.phase == Phase::Error;
+        if task.phase != Phase::Memory {
+            task.description.nbytes = nbytes;
+        }
+        if is_useless {
+            task.priority = priority;
+            self.fetch(key);
+        }
+        self.entry(key, priority)
+    }
+
+    fn entry(&mut self, key: &Key, priority: Priority) -> &mut Task {
+        let counts = &mut self.counts;
+        self.tasks.entry(key.clone()).or_insert_with(|| {
+            let phase = Phase::Missing;
+            counts[phase as usize] += 1;
+            Task {
+                phase,
+                priority,
+                computation: None,
+                is_acquired: false,
+                dependents: BTreeSet::new(),
+                holders: Vec::new(),
+                description: Description::default(),
+            }
+        })
+    }
+
+    fn set_phase(&mut self, key: &Key, phase: Phase) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            self.counts[task.phase as usize] -= 1;
+            self.counts[phase as usize] += 1;
+            task.phase = phase;
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        self.leave_queues(key);
+        if let Some(task) = self.tasks.remove(key) {
+            self.counts[task.phase as usize] -= 1;
+        }
+    }
+
+    /// Takes it out of whatever it waits in.
+    fn leave_queues(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        match task.phase {
+            Phase::Ready => {
+                let entry = (task.priority, key.clone());
+                if !self.ready.remove(&entry) {
+                    self.constrained.remove(&entry);
+                }
+            }
+            Phase::Fetch => {
+                let entry = (task.priority, key.clone());
+                for holder in &task.holders {
+                    if let Some(state) = self.peers.get_mut(holder) {
+                        state.keys.remove(&entry);
+                        if state.keys.is_empty() && state.asked.is_none() && !state.is_busy {
+                            self.peers.remove(holder);
+                        }
+                    }
+                }
+            }
+            Phase::Missing => {
+                self.missing.remove(key);
+            }
+            _ => {}
+        }
+    }
+
+    /// A task does not need its dependencies any more.
+    fn unlink(&mut self, key: &Key, dependencies: &[Key]) {
+        for dependency in dependencies {
+            if let Some(task) = self.tasks.get_mut(dependency) {
+                task.dependents.remove(key);
+                if matches!(task.phase, Phase::Fetch | Phase::Missing) {
+                    self.drop_unless_wanted(dependency);
+                }
+            }
+        }
+    }
+
+    fn drop_unless_wanted(&mut self, key: &Key) {
+        if !self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.remove(key);
+        }
+    }
+
+    fn next_priority(&mut self, numbers: &[f64]) -> Priority {
+        self.generation -= 1;
+        let mut first = [0.0; 3];
+        for (to, from) in first.iter_mut().zip(numbers) {
+            *to = *from;
+        }
+        Priority {
+            numbers: first,
+            generation: self.generation,
+        }
+    }
+
+    // Words
+
+    fn send(&mut self, message: impl Into<FromWorker>) {
+        self.actions.push(Action::Send(message.into()));
+    }
+
+    fn send_add_keys(&mut self, keys: impl Into<Vec<Key>>) {
+        self.send(AddKeys {
+            keys: Keys(keys.into()),
+            stimulus_id: stimulus("gather-dep-success", self.now),
+            ..AddKeys::default()
+        });
+    }
+}
+
+fn finished(
+    key: Key,
+    run_id: i64,
+    description: Description,
+    startstops: Vec<StartStop>,
+    thread: Option<i64>,
+    now: f64,
+) -> TaskFinished {
+    TaskFinished {
+        key,
+        run_id,
+        nbytes: description.nbytes,
+        class: Nullable(description.class),
+        typename: description.typename.into_owned(),
+        startstops,
+        stimulus_id: stimulus("task-finished", now),
+        thread,
+        ..TaskFinished::default()
+    }
+}
+
+fn startstop(action: &str, start: f64, stop: f64, source: Option<&str>) -> StartStop {
+    StartStop {
+        action: action.to_owned(),
+        start,
+        stop,
+        source: source.map(str::to_owned),
+        ..StartStop::default()
+    }
+}
+
+/// Why something is said, as Dask's logs have it.
+pub(super) fn stimulus(what: &str, now: f64) -> String {
+    format!("{what}-{now}")
+}
+
+fn resources(restrictions: &Nullable<Value>) -> Vec<(String, f64)> {
+    let Nullable(Some(Value::Dict(entries))) = restrictions else {
+        return Vec::new();
+    };
+    let amount = |value: &Value| f64::try_from(value.clone()).ok();
+    entries
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str()?.to_owned(), amount(value)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,818 @@
+use super::*;
+use crate::protocol::{
+    AcquireReplicas, FreeKeys, RefreshWhoHas, RemoveReplicas, RemoveWorker, StealRequest,
+};
+
+const HERE: &str = "tcp://127.0.0.1:1";
+const A: &str = "tcp://127.0.0.1:10";
+const B: &str = "tcp://127.0.0.1:11";
+
+/// A state, and short words for what happens to it and follows.
+struct Worker(State);
+
+impl Worker {
+    fn new(nthreads: usize) -> Self {
+        let limits = Limits {
+            nthreads,
+            ..Limits::default()
+        };
+        let resources = [("GPU".to_owned(), 1.0)];
+        Self(State::new(HERE, limits, resources))
+    }
+
+    fn events(&mut self, events: Vec<Event>) -> Vec<String> {
+        let actions = self.0.handle(1.5, events);
+        self.check();
+        actions.iter().map(show).collect()
+    }
+
+    fn event(&mut self, event: Event) -> Vec<String> {
+        self.events(vec![event])
+    }
+
+    fn told(&mut self, message: impl Into<ToWorker>) -> Vec<String> {
+        self.event(Event::Told(message.into()))
+    }
+
+    /// All of a batch at once.
+    fn batch(&mut self, messages: Vec<ToWorker>) -> Vec<String> {
+        self.events(messages.into_iter().map(Event::Told).collect())
+    }
+
+    fn free(&mut self, keys: &[&str]) -> Vec<String> {
+        self.told(free(keys))
+    }
+
+    fn executed(&mut self, key: &str) -> Vec<String> {
+        self.event(Event::Executed(Executed {
+            key: key.into(),
+            outcome: Ok(description(28)),
+            start: 1.0,
+            stop: 2.0,
+            thread: None,
+        }))
+    }
+
+    fn failed(&mut self, key: &str) -> Vec<String> {
+        self.event(Event::Executed(Executed {
+            key: key.into(),
+            outcome: Err(Box::new(Failure {
+                exception: Value::from("boom"),
+                exception_text: "boom".to_owned(),
+                traceback_text: String::new(),
+            })),
+            start: 1.0,
+            stop: 2.0,
+            thread: None,
+        }))
+    }
+
+    fn fetched(&mut self, peer: &str, answer: Answer) -> Vec<String> {
+        self.event(Event::Fetched(Fetched {
+            peer: peer.into(),
+            answer,
+            start: 1.0,
+            stop: 2.0,
+        }))
+    }
+
+    fn received(&mut self, peer: &str, keys: &[&str]) -> Vec<String> {
+        let data = keys.iter().map(|key| (Key::from(*key), description(10)));
+        self.fetched(peer, Answer::Data(data.collect()))
+    }
+
+    fn stored(&mut self, key: &str) -> Vec<String> {
+        self.event(Event::Stored(vec![(key.into(), description(10))]))
+    }
+
+    fn steal(&mut self, key: &str) -> Vec<String> {
+        self.told(StealRequest {
+            key: key.into(),
+            stimulus_id: "steal".to_owned(),
+            ..StealRequest::default()
+        })
+    }
+
+    fn phases(&self) -> String {
+        let counts = self.0.counts();
+        let counts: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
+        counts.join(", ")
+    }
+
+    /// What must hold whatever has happened.
+    fn check(&self) {
+        let state = &self.0;
+        let mut counts = [0; PHASE_COUNT];
+        for (key, task) in &state.tasks {
+            counts[task.phase as usize] += 1;
+            let entry = (task.priority, key.clone());
+            let is_ready = state.ready.contains(&entry) || state.constrained.contains(&entry);
+            assert_eq!(is_ready, task.phase == Phase::Ready, "{key}");
+            assert_eq!(state.missing.contains(key), task.phase == Phase::Missing, "{key}");
+            let is_running = state.executing.contains_key(key);
+            // One that got its result from elsewhere may run on.
+            assert!(is_running || task.phase != Phase::Executing, "{key}");
+            let is_asked = |state: &PeerState| {
+                state.asked.as_ref().is_some_and(|asked| asked.contains(key))
+            };
+            if task.phase == Phase::Flight {
+                assert!(state.peers.values().any(is_asked), "{key}");
+            }
+            for (peer, state) in &state.peers {
+                let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
+                assert_eq!(state.keys.contains(&entry), is_listed, "{key} at {peer}");
+            }
+            if task.phase == Phase::Fetch {
+                assert!(!task.holders.is_empty(), "{key}");
+            }
+            if let Some(computation) = &task.computation {
+                let missing = computation.dependencies.iter().filter(|dependency| {
+                    let dependency = &state.tasks[*dependency];
+                    assert!(dependency.dependents.contains(key), "{key}");
+                    dependency.phase != Phase::Memory
+                });
+                assert_eq!(missing.count(), computation.missing_count, "{key}");
+                if task.phase == Phase::Waiting {
+                    assert_ne!(computation.missing_count, 0, "{key}");
+                }
+            }
+            for dependent in &task.dependents {
+                let dependent = &state.tasks[dependent];
+                assert!(matches!(dependent.phase, Phase::Waiting | Phase::Ready));
+            }
+        }
+        assert_eq!(counts, state.counts);
+        let queued: usize = state.ready.len() + state.constrained.len();
+        assert_eq!(queued as u64, state.counts[Phase::Ready as usize]);
+        assert_eq!(state.missing.len() as u64, state.counts[Phase::Missing as usize]);
+        assert!(state.executing.len() <= state.limits.nthreads);
+        let asked = state.peers.values().filter(|state| state.asked.is_some());
+        assert_eq!(asked.count(), state.flight_count);
+        assert!(state.flight_count <= state.limits.transfer_count);
+    }
+}
+
+fn show(action: &Action) -> String {
+    let list = |keys: &[Key]| {
+        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        keys.join(" ")
+    };
+    match action {
+        Action::Execute(run) if run.dependencies.is_empty() => format!("execute {}", run.key),
+        Action::Execute(run) => format!("execute {} with {}", run.key, list(&run.dependencies)),
+        Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
+        Action::Forget(key) => format!("forget {key}"),
+        Action::Wake { after, event } => {
+            let event = match event {
+                Event::Rested(peer) => format!("{} has rested", short(peer)),
+                Event::Search => "search".to_owned(),
+                other => format!("{other:?}"),
+            };
+            format!("after {after:?}: {event}")
+        }
+        Action::Send(message) => match message {
+            FromWorker::TaskFinished(message) => {
+                let done: Vec<String> = message
+                    .startstops
+                    .iter()
+                    .map(|startstop| match &startstop.source {
+                        Some(source) => format!("{} {}", startstop.action, short(source)),
+                        None => startstop.action.clone(),
+                    })
+                    .collect();
+                let run = format!("{} run {}", message.key, message.run_id);
+                format!("finished {run} ({})", done.join(", "))
+            }
+            FromWorker::TaskErred(message) => {
+                format!("erred {} run {}", message.key, message.run_id)
+            }
+            FromWorker::AddKeys(message) => format!("add-keys {}", list(&message.keys)),
+            FromWorker::ReleaseWorkerData(message) => {
+                format!("released {} for {}", message.key, message.stimulus_id)
+            }
+            FromWorker::StealResponse(message) => {
+                let state = message.state.0.as_deref().unwrap_or("nil");
+                format!("{} {}: {state}", message.stimulus_id, message.key)
+            }
+            FromWorker::RequestRefreshWhoHas(message) => {
+                format!("where is {}", list(&message.keys))
+            }
+            FromWorker::WorkerStatusChange(message) => format!("status {}", message.status),
+            other => format!("{other:?}"),
+        },
+    }
+}
+
+fn short(peer: &str) -> &str {
+    match peer {
+        A => "A",
+        B => "B",
+        other => other,
+    }
+}
+
+fn description(nbytes: u64) -> Description {
+    Description {
+        nbytes,
+        ..Description::default()
+    }
+}
+
+/// A task without dependencies.
+fn task(key: &str) -> ComputeTask {
+    ComputeTask {
+        key: key.into(),
+        priority: vec![0.0, 1.0, 0.0],
+        ..ComputeTask::default()
+    }
+}
+
+/// A task with dependencies of 10 bytes, and where they are.
+fn task_with(key: &str, dependencies: &[(&str, &[&str])]) -> ComputeTask {
+    let who_has = dependencies.iter().map(|(key, holders)| {
+        let holders = holders.iter().map(|holder| (*holder).to_owned());
+        (Key::from(*key), holders.collect())
+    });
+    ComputeTask {
+        who_has: who_has.collect(),
+        nbytes: dependencies.iter().map(|(key, _)| (Key::from(*key), 10)).collect(),
+        ..task(key)
+    }
+}
+
+fn run(run_id: i64, task: ComputeTask) -> ComputeTask {
+    ComputeTask { run_id, ..task }
+}
+
+fn free(keys: &[&str]) -> FreeKeys {
+    FreeKeys {
+        keys: keys.iter().copied().collect(),
+        stimulus_id: "free".to_owned(),
+        ..FreeKeys::default()
+    }
+}
+
+fn remove_replicas(keys: &[&str]) -> RemoveReplicas {
+    RemoveReplicas {
+        keys: keys.iter().copied().collect(),
+        stimulus_id: "amm".to_owned(),
+        ..RemoveReplicas::default()
+    }
+}
+
+fn acquire(who_has: &[(&str, &[&str])]) -> AcquireReplicas {
+    let task = task_with("", who_has);
+    AcquireReplicas {
+        who_has: task.who_has,
+        nbytes: Some(task.nbytes),
+        stimulus_id: "amm".to_owned(),
+        ..AcquireReplicas::default()
+    }
+}
+
+fn refresh(who_has: &[(&str, &[&str])]) -> RefreshWhoHas {
+    RefreshWhoHas {
+        who_has: task_with("", who_has).who_has,
+        ..RefreshWhoHas::default()
+    }
+}
+
+fn status(status: &str) -> WorkerStatusChange {
+    WorkerStatusChange {
+        status: status.to_owned(),
+        ..WorkerStatusChange::default()
+    }
+}
+
+#[test]
+fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.told(run(7, task("x"))), ["execute x"]);
+    assert_eq!(worker.phases(), "executing 1");
+    assert_eq!(worker.executed("x"), ["finished x run 7 (compute)"]);
+    assert_eq!(worker.phases(), "memory 1");
+    assert_eq!(worker.free(&["x", "unknown"]), ["forget x", "released x for free"]);
+    assert_eq!(worker.phases(), "");
+}
+
+#[test]
+fn a_task_that_fails_is_reported_and_can_be_tried_again() {
+    let mut worker = Worker::new(1);
+    worker.told(run(1, task("x")));
+    assert_eq!(worker.failed("x"), ["erred x run 1"]);
+    assert_eq!(worker.phases(), "error 1");
+    assert_eq!(worker.told(run(2, task("x"))), ["execute x"]);
+    assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
+    worker.told(run(3, task("y")));
+    worker.failed("y");
+    assert_eq!(worker.free(&["y"]), [""; 0]);
+    assert_eq!(worker.phases(), "memory 1");
+}
+
+#[test]
+fn the_most_urgent_task_runs_first_and_of_equals_the_last() {
+    let mut worker = Worker::new(1);
+    let priority = |key, numbers: [f64; 3]| {
+        ToWorker::from(ComputeTask {
+            priority: numbers.into(),
+            ..task(key)
+        })
+    };
+    let batch = vec![
+        priority("late", [0.0, 2.0, 0.0]),
+        priority("early", [0.0, 1.0, 5.0]),
+        priority("first", [-1.0, 9.0, 0.0]),
+        priority("equal", [0.0, 2.0, 0.0]),
+    ];
+    assert_eq!(worker.batch(batch), ["execute first"]);
+    assert_eq!(worker.executed("first")[1..], ["execute early"]);
+    assert_eq!(worker.executed("early")[1..], ["execute equal"]);
+    assert_eq!(worker.executed("equal")[1..], ["execute late"]);
+}
+
+#[test]
+fn as_many_run_at_once_as_there_are_threads() {
+    let mut worker = Worker::new(2);
+    let batch = ["a", "b", "c"].map(|key| task(key).into()).into();
+    assert_eq!(worker.batch(batch), ["execute c", "execute b"]);
+    assert_eq!(worker.phases(), "ready 1, executing 2");
+    assert_eq!(
+        worker.executed("c"),
+        ["finished c run 0 (compute)", "execute a"]
+    );
+}
+
+#[test]
+fn tasks_that_need_resources_wait_for_them() {
+    let mut worker = Worker::new(3);
+    let needing = |key| {
+        ToWorker::from(ComputeTask {
+            resource_restrictions: Nullable(Some(Value::dict([("GPU", 1.0)]))),
+            ..task(key)
+        })
+    };
+    let batch = vec![needing("g"), needing("h"), task("x").into()];
+    assert_eq!(worker.batch(batch), ["execute x", "execute h"]);
+    assert_eq!(worker.steal("g"), ["steal g: constrained"]);
+    assert_eq!(worker.told(needing_gpu("g")), [""; 0]);
+    assert_eq!(worker.executed("h")[1..], ["execute g"]);
+    assert_eq!(worker.executed("g").len(), 1);
+    assert_eq!(worker.told(needing_gpu("again")), ["execute again"]);
+}
+
+fn needing_gpu(key: &str) -> ComputeTask {
+    ComputeTask {
+        resource_restrictions: Nullable(Some(Value::dict([("GPU", 1)]))),
+        ..task(key)
+    }
+}
+
+#[test]
+fn dependencies_are_fetched_all_that_one_peer_has_at_once() {
+    let mut worker = Worker::new(1);
+    let batch = vec![
+        task_with("x", &[("a", &[A]), ("b", &[A])]).into(),
+        task_with("y", &[("b", &[A]), ("c", &[B, HERE])]).into(),
+    ];
+    let actions = worker.batch(batch);
+    assert_eq!(actions, ["fetch c from B", "fetch b a from A"]);
+    assert_eq!(worker.phases(), "waiting 2, flight 3");
+    assert_eq!(worker.received(B, &["c"]), ["add-keys c"]);
+    assert_eq!(
+        worker.received(A, &["a", "b"]),
+        ["add-keys b a", "execute y with b c"]
+    );
+    assert_eq!(
+        worker.executed("y"),
+        ["finished y run 0 (transfer B, compute)", "execute x with a b"]
+    );
+    assert_eq!(
+        worker.executed("x"),
+        ["finished x run 0 (transfer A, transfer A, compute)"]
+    );
+}
+
+#[test]
+fn a_peer_is_asked_for_fifty_megabytes_at_once() {
+    let mut worker = Worker::new(1);
+    let mut large = task_with("x", &[("a", &[A]), ("b", &[A]), ("c", &[A])]);
+    for (_, nbytes) in &mut large.nbytes {
+        *nbytes = 30_000_000;
+    }
+    let first = worker.told(large);
+    assert_eq!(first, ["fetch a from A"]);
+    let mut huge = task_with("y", &[("d", &[B])]);
+    huge.nbytes[0].1 = 1 << 40;
+    assert_eq!(worker.told(huge), ["fetch d from B"], "it cannot come in parts");
+    assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch b from A"]);
+}
+
+#[test]
+fn so_many_peers_are_asked_at_once_and_the_others_later() {
+    let mut worker = Worker::new(1);
+    worker.0.limits.transfer_count = 2;
+    let peers: Vec<String> = (0..3).map(|n| format!("tcp://127.0.0.1:{}", n + 20)).collect();
+    let keys = ["a", "b", "c"];
+    let holders: Vec<[&str; 1]> = peers.iter().map(|peer| [peer.as_str()]).collect();
+    let dependencies = keys.iter().zip(&holders);
+    let dependencies: Vec<(&str, &[&str])> =
+        dependencies.map(|(key, holder)| (*key, &holder[..])).collect();
+    assert_eq!(worker.told(task_with("x", &dependencies)).len(), 2);
+    assert_eq!(worker.phases(), "waiting 1, fetch 1, flight 2");
+    let more = worker.received(&peers[0], &["a"]);
+    assert_eq!(more[1], format!("fetch c from {}", peers[2]));
+}
+
+#[test]
+fn a_peer_that_is_busy_is_asked_again_later() {
+    let mut worker = Worker::new(1);
+    worker.told(task_with("x", &[("a", &[A])]));
+    assert_eq!(
+        worker.fetched(A, Answer::Busy),
+        ["after 150ms: A has rested"]
+    );
+    assert_eq!(worker.phases(), "waiting 1, fetch 1");
+    assert_eq!(worker.event(Event::Rested(A.into())), ["fetch a from A"]);
+    // One that has it too is asked in the meantime.
+    assert_eq!(worker.told(task_with("y", &[("b", &[A, B])])), ["fetch b from B"]);
+    worker.fetched(A, Answer::Busy);
+    assert_eq!(worker.received(B, &["b"]).len(), 2);
+}
+
+#[test]
+fn a_holder_that_has_it_no_more_is_replaced_by_another() {
+    let mut worker = Worker::new(1);
+    let first = worker.told(task_with("x", &[("a", &[A, B])]));
+    let (one, other) = if first == ["fetch a from A"] { (A, B) } else { (B, A) };
+    let again = worker.received(one, &[]);
+    assert_eq!(again, [format!("fetch a from {}", short(other))]);
+    assert_eq!(
+        worker.received(other, &[]),
+        ["where is a", "after 1s: search"]
+    );
+    assert_eq!(worker.phases(), "waiting 1, missing 1");
+    // Once a second, until it is somewhere.
+    assert_eq!(worker.event(Event::Search), ["where is a", "after 1s: search"]);
+    assert_eq!(worker.told(refresh(&[("a", &[])])), [""; 0]);
+    assert_eq!(worker.told(refresh(&[("a", &[HERE])])), [""; 0]);
+    assert_eq!(worker.told(refresh(&[("a", &[one])])).len(), 1);
+    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.received(one, &["a"]), ["add-keys a", "execute x with a"]);
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_has_nothing() {
+    let mut worker = Worker::new(1);
+    let batch = vec![
+        task_with("x", &[("a", &[A])]).into(),
+        task_with("y", &[("b", &[A]), ("c", &[A, B])]).into(),
+    ];
+    worker.batch(batch);
+    let actions = worker.fetched(A, Answer::Gone);
+    assert!(actions.contains(&"where is a b".to_owned()), "{actions:?}");
+    assert_eq!(worker.phases(), "waiting 2, flight 1, missing 2");
+}
+
+#[test]
+fn a_worker_that_left_is_not_asked() {
+    let mut worker = Worker::new(1);
+    worker.0.limits.transfer_count = 1;
+    worker.told(task_with("x", &[("a", &[B])]));
+    worker.told(task_with("y", &[("b", &[A])]));
+    let removed = worker.told(RemoveWorker {
+        worker: A.to_owned(),
+        ..RemoveWorker::default()
+    });
+    assert_eq!(removed, ["where is b", "after 1s: search"]);
+    assert_eq!(worker.received(B, &["a"]), ["add-keys a", "execute x with a"]);
+}
+
+#[test]
+fn what_is_here_already_is_reported_again() {
+    let mut worker = Worker::new(1);
+    worker.told(run(1, task("x")));
+    worker.executed("x");
+    assert_eq!(worker.told(run(2, task("x"))), ["finished x run 2 ()"]);
+    // In flight: what arrives is the result.
+    worker.told(task_with("y", &[("a", &[A])]));
+    assert_eq!(worker.told(run(5, task("a"))), [""; 0]);
+    assert_eq!(worker.steal("a"), ["steal a: resumed"]);
+    assert_eq!(
+        worker.received(A, &["a"]),
+        ["finished a run 5 (transfer A)", "execute y with a"]
+    );
+}
+
+#[test]
+fn what_does_not_arrive_is_computed_if_that_is_wanted() {
+    let mut worker = Worker::new(1);
+    worker.told(task_with("y", &[("a", &[A])]));
+    worker.told(run(5, task_with("a", &[("b", &[B])])));
+    assert_eq!(worker.received(A, &[]), ["fetch b from B"]);
+    assert_eq!(worker.received(B, &["b"]), ["add-keys b", "execute a with b"]);
+    assert_eq!(
+        worker.executed("a"),
+        ["finished a run 5 (transfer B, compute)", "execute y with a"]
+    );
+}
+
+#[test]
+fn a_run_is_answered_with_the_last_number_it_was_given() {
+    let mut worker = Worker::new(1);
+    let batch = vec![task("other").into(), task("x").into()];
+    assert_eq!(worker.batch(batch), ["execute x"]);
+    worker.told(run(1, task("x")));
+    worker.told(run(2, task("other")));
+    assert_eq!(
+        worker.executed("x"),
+        ["finished x run 1 (compute)", "execute other"]
+    );
+    worker.told(run(3, task("other")));
+    assert_eq!(worker.executed("other"), ["finished other run 3 (compute)"]);
+    worker.told(run(1, task_with("waits", &[("a", &[A])])));
+    worker.told(run(4, task_with("waits", &[("a", &[A])])));
+    worker.received(A, &["a"]);
+    assert_eq!(
+        worker.executed("waits"),
+        ["finished waits run 4 (transfer A, compute)"]
+    );
+}
+
+#[test]
+fn keys_are_freed_in_any_state() {
+    let mut worker = Worker::new(1);
+    let batch = vec![
+        task("ready").into(),
+        task("executing").into(),
+        task_with("waiting", &[("flight", &[A]), ("missing", &[])]).into(),
+        task_with("waiting too", &[("fetch", &[A])]).into(),
+        status("paused").into(),
+    ];
+    worker.0.limits.transfer_count = 1;
+    worker.batch(vec![task_with("w", &[("flight", &[A])]).into()]);
+    worker.batch(batch);
+    worker.told(status("running"));
+    worker.told(task("executing"));
+    assert_eq!(worker.phases(), "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1");
+    let keys = ["waiting", "waiting too", "w", "ready", "executing"];
+    assert_eq!(worker.free(&keys), [""; 0]);
+    assert_eq!(worker.phases(), "executing 1, flight 1");
+    assert_eq!(worker.received(A, &["flight"]), ["forget flight"]);
+    assert_eq!(worker.executed("executing"), ["forget executing"]);
+    assert_eq!(worker.phases(), "");
+    assert!(worker.0.peers.is_empty());
+}
+
+#[test]
+fn what_was_freed_while_it_ran_may_be_wanted_again() {
+    let mut worker = Worker::new(1);
+    worker.told(run(1, task("x")));
+    worker.free(&["x"]);
+    assert_eq!(worker.steal("x"), ["steal x: cancelled"]);
+    assert_eq!(worker.told(run(2, task("x"))), [""; 0], "it runs already");
+    assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
+    // As the dependency of another one
+    worker.told(task("y"));
+    worker.free(&["y"]);
+    worker.told(task_with("z", &[("y", &[A])]));
+    assert_eq!(worker.executed("y"), ["add-keys y", "execute z with y"]);
+    worker.executed("z");
+    worker.told(task("v"));
+    worker.free(&["v"]);
+    worker.told(task_with("w", &[("v", &[A])]));
+    assert_eq!(worker.failed("v"), ["where is v", "after 1s: search"]);
+}
+
+#[test]
+fn what_others_here_need_is_fetched_when_it_is_freed() {
+    let mut worker = Worker::new(1);
+    worker.told(task("a"));
+    worker.executed("a");
+    let batch = vec![task("runs").into(), task_with("x", &[("a", &[HERE])]).into()];
+    assert_eq!(worker.batch(batch), ["execute x with a"]);
+    worker.told(task_with("y", &[("a", &[HERE])]));
+    assert_eq!(worker.steal("y"), ["steal y: ready"]);
+    worker.told(task_with("y", &[("a", &[HERE])]));
+    // The one that runs has hold of it, the one that is ready has not.
+    assert_eq!(
+        worker.free(&["a"]),
+        ["forget a", "released a for free", "where is a", "after 1s: search"]
+    );
+    assert_eq!(worker.steal("y"), ["steal y: waiting"]);
+    assert_eq!(worker.phases(), "ready 1, executing 1");
+}
+
+#[test]
+fn a_steal_request_is_answered_in_the_words_of_the_scheduler() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.steal("nobody"), ["steal nobody: nil"]);
+    worker.told(task("runs"));
+    assert_eq!(worker.steal("runs"), ["steal runs: executing"]);
+    worker.told(task("ready"));
+    assert_eq!(worker.steal("ready"), ["steal ready: ready"]);
+    assert_eq!(worker.steal("ready"), ["steal ready: nil"], "it was given back");
+    worker.told(task_with("waits", &[("a", &[A])]));
+    assert_eq!(worker.steal("a"), ["steal a: nil"]);
+    assert_eq!(worker.steal("waits"), ["steal waits: waiting"]);
+    worker.executed("runs");
+    assert_eq!(worker.steal("runs"), ["steal runs: memory"]);
+    worker.told(task("fails"));
+    worker.failed("fails");
+    assert_eq!(worker.steal("fails"), ["steal fails: nil"]);
+}
+
+#[test]
+fn replicas_are_fetched_and_removed_unless_they_are_needed() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.told(acquire(&[("a", &[A])])), ["fetch a from A"]);
+    assert_eq!(worker.received(A, &["a"]), ["add-keys a"]);
+    assert_eq!(worker.told(acquire(&[("a", &[A])])), [""; 0], "it is here");
+    worker.told(task("runs"));
+    worker.told(task_with("x", &[("a", &[HERE])]));
+    assert_eq!(worker.told(remove_replicas(&["a", "unknown"])), ["add-keys a"]);
+    worker.free(&["x"]);
+    assert_eq!(
+        worker.told(remove_replicas(&["a"])),
+        ["forget a", "released a for amm"]
+    );
+    // One that nobody has is looked for until it is freed.
+    assert_eq!(
+        worker.told(acquire(&[("b", &[])])),
+        ["where is b", "after 1s: search"]
+    );
+    worker.free(&["b"]);
+    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.phases(), "executing 1");
+}
+
+#[test]
+fn a_paused_worker_starts_nothing_and_goes_on_where_it_was() {
+    let mut worker = Worker::new(1);
+    worker.told(task("runs"));
+    assert_eq!(worker.told(status("paused")), ["status paused"]);
+    worker.told(task("ready"));
+    assert_eq!(worker.told(task_with("x", &[("a", &[A])])), [""; 0]);
+    assert_eq!(worker.executed("runs"), ["finished runs run 0 (compute)"]);
+    assert_eq!(worker.phases(), "waiting 1, ready 1, memory 1, fetch 1");
+    assert_eq!(
+        worker.told(status("running")),
+        ["status running", "fetch a from A", "execute ready"]
+    );
+}
+
+#[test]
+fn data_that_others_put_here_is_as_good_as_what_was_computed() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.stored("a"), [""; 0]);
+    assert_eq!(worker.phases(), "memory 1");
+    assert_eq!(worker.told(task_with("x", &[("a", &[HERE])])), ["execute x with a"]);
+    worker.told(run(3, task_with("y", &[("b", &[A])])));
+    assert_eq!(worker.stored("y"), ["finished y run 3 ()"]);
+    assert_eq!(worker.received(A, &["b"]), ["forget b"]);
+    // While it runs
+    assert_eq!(worker.stored("x"), ["finished x run 0 ()"]);
+    assert_eq!(worker.executed("x"), [""; 0]);
+    assert_eq!(worker.phases(), "memory 3");
+}
+
+#[test]
+fn a_task_may_depend_on_one_that_is_computed_here_too() {
+    let mut worker = Worker::new(1);
+    let batch = vec![
+        task_with("x", &[("a", &[A])]).into(),
+        task_with("y", &[("x", &[B])]).into(),
+    ];
+    assert_eq!(worker.batch(batch), ["fetch a from A"]);
+    // It is taken away, and so has to be fetched from whoever has it.
+    assert_eq!(
+        worker.steal("x"),
+        ["steal x: waiting", "where is x", "after 1s: search"]
+    );
+    assert_eq!(worker.received(A, &["a"]), ["forget a"]);
+    assert_eq!(worker.told(refresh(&[("x", &[B])])), ["fetch x from B"]);
+    assert_eq!(worker.received(B, &["x"]), ["add-keys x", "execute y with x"]);
+}
+
+/// Whatever comes in whatever order: nothing breaks, and when all is freed,
+/// nothing is left.
+#[test]
+fn any_order_of_events_leaves_a_good_state() {
+    // Xorshift: the same each time.
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |end: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed >> 33).expect("31 bits") % end
+    };
+    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    let peers = [A, B, HERE];
+    for _ in 0..300 {
+        let mut worker = Worker::new(2);
+        worker.0.limits.transfer_count = 1;
+        let mut runs: Vec<Key> = Vec::new();
+        let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
+        for _ in 0..200 {
+            // What is behind can depend on what is before, so there is no cycle.
+            let index = random(keys.len());
+            let key = keys[index].as_str();
+            let holders = &peers[..random(3)];
+            let event = match random(14) {
+                0..=3 => {
+                    let dependencies: Vec<(&str, &[&str])> = keys[..index]
+                        .iter()
+                        .filter(|_| random(4) == 0)
+                        .map(|key| (key.as_str(), holders))
+                        .collect();
+                    let run_id = i64::try_from(random(100)).expect("small");
+                    Event::Told(run(run_id, task_with(key, &dependencies)).into())
+                }
+                4 => Event::Told(free(&[key]).into()),
+                5 => Event::Told(remove_replicas(&[key]).into()),
+                6 => Event::Told(acquire(&[(key, holders)]).into()),
+                7 => Event::Told(refresh(&[(key, holders)]).into()),
+                8 => Event::Told(ToWorker::StealRequest(StealRequest {
+                    key: key.into(),
+                    ..StealRequest::default()
+                })),
+                9 => Event::Told(ToWorker::RemoveWorker(RemoveWorker {
+                    worker: peers[random(2)].to_owned(),
+                    ..RemoveWorker::default()
+                })),
+                10 if random(4) == 0 => Event::Stored(vec![(key.into(), description(1))]),
+                10 => {
+                    let new = ["running", "paused", "running"][random(3)];
+                    Event::Told(status(new).into())
+                }
+                11 if !runs.is_empty() => {
+                    let key = runs.swap_remove(random(runs.len()));
+                    let failure = Box::new(Failure {
+                        exception: Value::from("boom"),
+                        exception_text: String::new(),
+                        traceback_text: String::new(),
+                    });
+                    let is_good = random(3) != 0;
+                    Event::Executed(Executed {
+                        key,
+                        outcome: if is_good { Ok(description(1)) } else { Err(failure) },
+                        start: 0.0,
+                        stop: 0.0,
+                        thread: None,
+                    })
+                }
+                12..=13 if !asked.is_empty() => {
+                    let (peer, keys) = asked.swap_remove(random(asked.len()));
+                    let data = keys.into_iter().filter(|_| random(3) != 0);
+                    let data = data.map(|key| (key, description(1))).collect();
+                    let answer = match random(5) {
+                        0 => Answer::Busy,
+                        1 => Answer::Gone,
+                        _ => Answer::Data(data),
+                    };
+                    Event::Fetched(Fetched {
+                        peer,
+                        answer,
+                        start: 0.0,
+                        stop: 0.0,
+                    })
+                }
+                _ => Event::Search,
+            };
+            let mut events = vec![event];
+            while let Some(event) = events.pop() {
+                for action in worker.0.handle(1.0, [event]) {
+                    match action {
+                        Action::Execute(run) => runs.push(run.key),
+                        Action::Fetch { peer, keys } => asked.push((peer, keys)),
+                        // It may take any time, or longer than this test.
+                        Action::Wake { event, .. } if random(2) == 0 => events.push(event),
+                        _ => {}
+                    }
+                }
+                worker.check();
+            }
+            runs.retain(|key| worker.0.executing.contains_key(key));
+        }
+        // The end: everything is freed, and what is under way comes back.
+        worker.told(status("paused"));
+        let all: Vec<&str> = keys.iter().map(String::as_str).collect();
+        worker.free(&all);
+        for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {
+            worker.event(Event::Executed(Executed {
+                key,
+                outcome: Ok(description(1)),
+                start: 0.0,
+                stop: 0.0,
+                thread: None,
+            }));
+        }
+        let under_way = worker.0.peers.iter().filter(|(_, state)| state.asked.is_some());
+        let under_way: Vec<Peer> = under_way.map(|(peer, _)| Arc::clone(peer)).collect();
+        for peer in under_way {
+            worker.fetched(&peer, Answer::Gone);
+        }
+        worker.free(&all);
+        assert_eq!(worker.phases(), "");
+        assert_eq!(worker.0.free_resources["GPU"], 1.0);
+    }
+}

@@ -1,0 +1,112 @@
+//! The threads that run tasks.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use super::{Job, Shared};
+
+/// Functions may recurse; memory is taken only as it is used.
+const STACK_LEN: usize = 8 << 20;
+
+/// What waits for a thread.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    waiting: Mutex<Waiting<T>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    items: VecDeque<T>,
+    is_closed: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) const fn new() -> Self {
+        Self {
+            waiting: Mutex::new(Waiting {
+                items: VecDeque::new(),
+                is_closed: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn push(&self, item: T) {
+        self.lock().items.push_back(item);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next; `None` when it is closed.
+    fn pop(&self) -> Option<T> {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.is_closed {
+                return None;
+            }
+            if let Some(item) = waiting.items.pop_front() {
+                return Some(item);
+            }
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nothing comes out any more.
+    pub(super) fn close(&self) {
+        let mut waiting = self.lock();
+        waiting.is_closed = true;
+        let rest = core::mem::take(&mut waiting.items);
+        drop(waiting);
+        drop(rest);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+        // Whoever panicked did not leave it half done.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the threads of a worker. They end with its queue.
+pub(super) fn start(shared: &Arc<Shared>) {
+    for index in 0..shared.nthreads {
+        let own = Arc::clone(shared);
+        let builder = thread::Builder::new()
+            .name(format!("task-{index}"))
+            .stack_size(STACK_LEN);
+        let started = builder.spawn(move || work(&own));
+        // Without one of its threads it is slower, and without all of them it
+        // cannot work.
+        if started.is_err() && index == 0 {
+            shared.stop.notify_one();
+        }
+    }
+}
+
+fn work(shared: &Arc<Shared>) {
+    let mut own: Option<Job> = None;
+    while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
+        // What became possible by it is done right here.
+        let mut next = shared.run(job).into_iter();
+        own = next.next();
+        for job in next {
+            shared.queue.push(job);
+        }
+    }
+}
+
+/// A number for the thread that asks, by which Dask's dashboard tells threads
+/// apart.
+pub(super) fn number() -> i64 {
+    static NEXT: AtomicI64 = AtomicI64::new(1);
+    thread_local! {
+        static OWN: Cell<i64> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    OWN.get()
+}
