@@ -193,13 +193,21 @@ fn certificate() -> Result<Tls, PeerError> {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "a cluster ends when this is dropped"]
 pub struct LocalCluster {
     scheduler: Scheduler,
     workers: Vec<Worker>,
     options: Options,
     observer: Option<Arc<dyn Observer>>,
+}
+
+impl core::fmt::Debug for LocalCluster {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("LocalCluster")
+            .field("scheduler", &self.scheduler)
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
 }
 
 impl LocalCluster {
@@ -251,12 +259,13 @@ impl LocalCluster {
         Client::connect_with(&self.address().to_string(), self.client_options()).await
     }
 
-    /// Ends a worker as a crash would, without a word to anybody.
-    pub fn kill_worker(&mut self, index: usize) -> bool {
+    /// Ends a worker. What it holds is lost, and computed again where somebody
+    /// needs it. `false` if there is no such worker.
+    pub async fn close_worker(&mut self, index: usize) -> bool {
         if index >= self.workers.len() {
             return false;
         }
-        self.workers.remove(index).kill();
+        self.workers.remove(index).close().await;
         true
     }
 

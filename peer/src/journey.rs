@@ -8,6 +8,7 @@
 
 use core::fmt::{self, Write as _};
 use core::time::Duration;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -95,9 +96,11 @@ impl Said {
         }
     }
 
-    /// Which step of the documentation it belongs to.
-    pub fn step(&self) -> Option<Step> {
+    /// Which step of the documentation it belongs to, as `from` says it.
+    pub fn step(&self, from: &str) -> Option<Step> {
         Some(match self.op.as_str() {
+            // A worker gathers what its task needs.
+            "get_data" if from.starts_with("worker") => Step::Execute,
             "update-graph" => Step::Client,
             "compute-task" => Step::Transmit,
             "task-finished" | "task-erred" | "add-keys" => Step::Execute,
@@ -154,15 +157,33 @@ impl fmt::Display for Step {
 pub struct Recorder {
     /// Whether it sees all parties: then each message is kept once.
     sees_all: bool,
+    names: Mutex<HashMap<String, String>>,
     seen: Mutex<Vec<Sighting>>,
 }
 
 impl Recorder {
     /// One that sees all parties, or the client alone.
-    pub const fn new(sees_all: bool) -> Self {
+    pub fn new(sees_all: bool) -> Self {
         Self {
             sees_all,
-            seen: Mutex::new(Vec::new()),
+            names: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// What to call whoever has an address, or a name that is too long.
+    pub fn call(&self, address: &str, name: &str) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(address.to_owned(), name.to_owned());
+    }
+
+    fn name(&self, party: &str) -> String {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        match names.get(party) {
+            Some(name) => name.clone(),
+            // The port that somebody asks from says nothing.
+            None if self.sees_all && party.contains("://") => "who asked".to_owned(),
+            None => party.to_owned(),
         }
     }
 
@@ -194,8 +215,8 @@ impl Observer for Recorder {
         };
         let sighting = Sighting {
             at: seen.at,
-            from: from.to_owned(),
-            to: to.to_owned(),
+            from: self.name(from),
+            to: self.name(to),
             frame_count: seen.frames.len(),
             len: seen.frames.iter().map(|frame| frame.len() as u64).sum(),
             frames: frames.collect(),
@@ -228,7 +249,11 @@ pub async fn journey(
 ) -> Result<Outcome, PeerError> {
     recorder.take();
     show("x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n");
-    let [first, second, third] = ["x", "y", "z"].map(Key::unique);
+    // On a cluster of others these could be somebody's.
+    let [first, second, third] = ["x", "y", "z"].map(|name| match recorder.sees_all {
+        true => Key::from(name),
+        false => Key::unique(name),
+    });
     let started = Instant::now();
     let x = client
         .call("operator.add")
@@ -290,8 +315,12 @@ fn told(seen: &[Sighting], started: Instant, verbose: bool) -> String {
     let mut step = None;
     for sighting in seen {
         let says = sighting.says();
-        let own = says.iter().find_map(Said::step);
-        if !verbose && says.iter().all(|said| said.op.contains("heartbeat")) {
+        let own = says.iter().find_map(|said| said.step(&sighting.from));
+        // Workers say all the time how they are.
+        let is_heartbeat = |said: &Said| {
+            said.op.contains("heartbeat") || said.body.get("heartbeat-interval").is_some()
+        };
+        if !verbose && says.iter().all(is_heartbeat) {
             continue;
         }
         // A reply belongs to what it answers.
@@ -302,7 +331,7 @@ fn told(seen: &[Sighting], started: Instant, verbose: bool) -> String {
             step = Some(own);
         }
         let after = sighting.at.saturating_duration_since(started);
-        let parties = format!("{} → {}", sighting.from, sighting.to);
+        let parties = format!("{:>9} → {}", sighting.from, sighting.to);
         let said: Vec<String> = says
             .iter()
             .map(|said| format!("{} {}", said.op, said.about).trim_end().to_owned())

@@ -5,6 +5,7 @@
 mod batched;
 mod channel;
 pub mod client;
+pub mod cluster;
 pub mod encode;
 mod error;
 pub mod graph;

@@ -37,6 +37,8 @@ enum Command {
     Identity(Identity),
     /// Pass messages on unopened, between any two transports
     Relay(Relay),
+    /// Follow a task from its submission until it is forgotten, message by message
+    Journey(shell::Journey),
     /// Put files on a cluster, and print their keys
     Scatter(shell::Scatter),
     /// Call a function on a cluster, and print its result
@@ -258,6 +260,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
         Command::Pickle(arguments) => pickle(&arguments),
+        Command::Journey(arguments) => on_cluster(shell::journey(&arguments)),
         Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
         Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
         Command::Gather(arguments) => on_cluster(shell::gather(&arguments)),

@@ -121,8 +121,8 @@ impl Pool {
                 Ok(reply) => {
                     // Without it the worker counts the transfer as going on; with
                     // `busy` there is none.
-                    let is_acknowledged = reply.status != "OK"
-                        || channel.sender.send(&"OK".to_owned()).await.is_ok();
+                    let is_acknowledged =
+                        reply.status != "OK" || channel.sender.send(&"OK".to_owned()).await.is_ok();
                     if is_acknowledged {
                         self.give_back(address, channel);
                     }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daskwire_peer::client::{ClientOptions, Meter, Route};
+use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
+use daskwire_peer::journey::{Recorder, time};
 use daskwire_peer::{Client, Key, PeerError, Value};
 use daskwire_tcp::{Address, Options};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -86,6 +88,45 @@ pub(crate) struct Release {
     /// The keys of what was scattered or held
     #[arg(required = true)]
     keys: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Journey {
+    /// A real scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// quic://HOST:PORT; without this option, a cluster in this process
+    #[arg(long, value_name = "ADDRESS")]
+    scheduler: Option<String>,
+    /// What carries the messages of the cluster in this process
+    #[arg(long, value_enum, default_value = "mem", conflicts_with = "scheduler")]
+    transport: TransportChoice,
+    /// Show all that messages say
+    #[arg(long, short)]
+    verbose: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TransportChoice {
+    /// Memory
+    Mem,
+    /// TCP on this machine
+    Tcp,
+    /// TLS on this machine
+    Tls,
+    /// QUIC on this machine
+    Quic,
+}
+
+impl TransportChoice {
+    const fn get(self) -> Transport {
+        match self {
+            Self::Mem => Transport::Memory,
+            Self::Tcp => Transport::Tcp,
+            Self::Tls => Transport::Tls,
+            Self::Quic => Transport::Quic,
+        }
+    }
 }
 
 impl ClusterArguments {
@@ -317,4 +358,73 @@ pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
     let keys: Vec<Key> = arguments.keys.iter().map(|text| key(text)).collect();
     client.release_as(HOLDER, keys).map_err(text)?;
     client.close().await.map_err(text)
+}
+
+pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
+    let recorder = Arc::new(Recorder::new(arguments.scheduler.is_none()));
+    let mut out = std::io::stdout();
+    let mut show = |line: &str| {
+        // Whoever does not read any more has seen enough.
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    };
+    let (client, cluster) = match &arguments.scheduler {
+        Some(scheduler) => {
+            let address: Address = scheduler
+                .parse()
+                .map_err(|error| format!("{scheduler}: {error}"))?;
+            let options = ClientOptions {
+                transport: Options {
+                    tls: arguments.tls.tls(&[&address])?,
+                    ..Options::default()
+                },
+                observer: Some(Arc::<Recorder>::clone(&recorder)),
+                ..ClientOptions::default()
+            };
+            let client = Client::connect_with(scheduler, options)
+                .await
+                .map_err(text)?;
+            let count = client.workers().await.map_err(text)?.len();
+            if count == 0 {
+                return Err(format!(
+                    "{scheduler} has no workers: nothing would ever be computed"
+                ));
+            }
+            show(&format!(
+                "A real cluster at {scheduler} with {count} workers; what passes between the \
+                 scheduler and these is not seen from here\n\n"
+            ));
+            (client, None)
+        }
+        None => {
+            let cluster = LocalCluster::builder()
+                .transport(arguments.transport.get())
+                .observer(Arc::<Recorder>::clone(&recorder))
+                .start()
+                .await
+                .map_err(text)?;
+            show(&format!(
+                "A scheduler at {} and 2 workers, all in this process\n\n",
+                cluster.address()
+            ));
+            let client = cluster.client().await.map_err(text)?;
+            recorder.call(&cluster.address().to_string(), "scheduler");
+            recorder.call(client.id(), "client");
+            for worker in cluster.workers() {
+                recorder.call(worker.address(), worker.name());
+            }
+            (client, Some(cluster))
+        }
+    };
+    let outcome = daskwire_peer::journey::journey(&client, &recorder, arguments.verbose, &mut show);
+    let outcome = outcome.await.map_err(text)?;
+    client.close().await.map_err(text)?;
+    if let Some(cluster) = cluster {
+        cluster.close().await;
+    }
+    show(&format!(
+        "\nz = {} took {}\n",
+        outcome.result,
+        time(outcome.took)
+    ));
+    Ok(())
 }

@@ -77,7 +77,12 @@ impl Cluster {
         let peers = [&self.scheduler].into_iter();
         for peer in peers.chain(self.scheduler.workers()) {
             let log = peer.log();
-            let bad = [" - WARNING - ", " - ERROR - ", " - CRITICAL - ", "Traceback"];
+            let bad = [
+                " - WARNING - ",
+                " - ERROR - ",
+                " - CRITICAL - ",
+                "Traceback",
+            ];
             let line = log
                 .lines()
                 .find(|line| bad.iter().any(|word| line.contains(word)));
@@ -106,9 +111,18 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
         ("client.submit(operator.add, 1, 2).result()", "3"),
         ("client.submit(native('hypot'), 3, 4).result()", "5.0"),
         ("client.submit(sum, [1, 2, 3.5]).result()", "6.5"),
-        ("client.submit(sorted, [3, 1, 2], reverse=True).result()", "[3, 2, 1]"),
-        ("client.submit(str, {'a': (1, None)}).result()", "\"{'a': (1, None)}\""),
-        ("client.submit(operator.add, 'x', 'y', key=('block', 0)).result()", "'xy'"),
+        (
+            "client.submit(sorted, [3, 1, 2], reverse=True).result()",
+            "[3, 2, 1]",
+        ),
+        (
+            "client.submit(str, {'a': (1, None)}).result()",
+            "\"{'a': (1, None)}\"",
+        ),
+        (
+            "client.submit(operator.add, 'x', 'y', key=('block', 0)).result()",
+            "'xy'",
+        ),
         (
             "import functools\nclient.submit(functools.partial(pow, 2), 10).result()",
             "1024",
@@ -119,7 +133,10 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
              client.submit(sum, [a, b, 10]).result()",
             "7",
         ),
-        ("client.submit(operator.getitem, {'k': a}, 'k').result()", "-1"),
+        (
+            "client.submit(operator.getitem, {'k': a}, 'k').result()",
+            "-1",
+        ),
         // A chain, and many at once
         (
             "f = client.submit(operator.add, 0, 1, pure=False)\n\
@@ -151,7 +168,22 @@ struct Print;
 impl daskwire_peer::Observer for Print {
     fn message(&self, seen: &daskwire_peer::Seen<'_>) {
         let body = seen.frames.first().copied().unwrap_or_default();
-        let text: String = body.iter().map(|b| if (32..127).contains(b) { *b as char } else { '.' }).collect();
-        eprintln!("{} {} {} {}", seen.local, if seen.is_leaving { "->" } else { "<-" }, seen.peer, &text[..text.len().min(300)]);
+        let text: String = body
+            .iter()
+            .map(|b| {
+                if (32..127).contains(b) {
+                    *b as char
+                } else {
+                    '.'
+                }
+            })
+            .collect();
+        eprintln!(
+            "{} {} {} {}",
+            seen.local,
+            if seen.is_leaving { "->" } else { "<-" },
+            seen.peer,
+            &text[..text.len().min(300)]
+        );
     }
 }

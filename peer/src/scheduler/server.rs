@@ -405,6 +405,9 @@ impl Shared {
                 });
                 stages.collect()
             })),
+            Request::NBytes(request) => {
+                Answer::Sizes(self.with(|state| state.nbytes(Some(&request.keys))))
+            }
             Request::UpdateData(request) => {
                 let (who_has, nbytes) = (request.who_has, request.nbytes);
                 self.with(|state| {

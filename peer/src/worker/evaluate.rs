@@ -85,8 +85,7 @@ impl Surroundings<'_> {
         } = function
         {
             all.extend(arguments);
-            let is_replaced =
-                |name: &str| keywords.iter().any(|(keyword, _)| *keyword == name);
+            let is_replaced = |name: &str| keywords.iter().any(|(keyword, _)| *keyword == name);
             let mut all_keywords: Vec<_> = given_before
                 .into_iter()
                 .filter(|(name, _)| !is_replaced(name))
@@ -114,7 +113,8 @@ impl Surroundings<'_> {
         let worker = self.worker;
         let what = match function {
             Function::Unknown(what) if what.starts_with("cloudpickle.") => {
-                "a lambda, a function of __main__ or another one that only Python can run".to_owned()
+                "a lambda, a function of __main__ or another one that only Python can run"
+                    .to_owned()
             }
             Function::Unknown(what) => format!("{what}, which only Python can call"),
             function => format!("{function}, which is not registered with it"),
@@ -135,7 +135,9 @@ impl Surroundings<'_> {
     fn given(&self, argument: Argument) -> Result<Given, RemoteError> {
         if let Argument::Result(key) = &argument {
             let opened = self.datum(key)?.open();
-            return opened.map(Given::Shared).map_err(|error| damaged(key, &error));
+            return opened
+                .map(Given::Shared)
+                .map_err(|error| damaged(key, &error));
         }
         self.value(argument).map(Given::Own)
     }

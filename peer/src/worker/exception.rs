@@ -74,7 +74,11 @@ impl RemoteError {
             None => ("RuntimeError", self.to_string()),
         };
         let pickle = growing::pickle(Options::default(), |writer| {
-            writer.reduce().global("builtins", class).tuple(1).str(&text);
+            writer
+                .reduce()
+                .global("builtins", class)
+                .tuple(1)
+                .str(&text);
             Ok::<(), ValueError>(())
         });
         let exception = pickle.and_then(|pickle| Serialized::of(&Value::Bytes(pickle.into())));

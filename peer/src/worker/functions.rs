@@ -225,9 +225,8 @@ impl Arguments {
         let Some(value) = self.get(index) else {
             return Err(self.wrong(&format!("missing argument {}", index.saturating_add(1))));
         };
-        T::try_from(value.clone()).map_err(|error| {
-            self.wrong(&format!("argument {}: {error}", index.saturating_add(1)))
-        })
+        T::try_from(value.clone())
+            .map_err(|error| self.wrong(&format!("argument {}: {error}", index.saturating_add(1))))
     }
 
     /// Checks how many there are without a name, and that there are no others.
@@ -368,13 +367,19 @@ mod tests {
     fn closures_get_their_arguments_as_what_they_want() {
         let functions = functions();
         let number = |n: f64| Value::from(n);
-        assert_eq!(call(&functions, "add", &[1.into(), number(2.5)]), Ok(number(3.5)));
+        assert_eq!(
+            call(&functions, "add", &[1.into(), number(2.5)]),
+            Ok(number(3.5))
+        );
         assert_eq!(call(&functions, "nothing", &[]), Ok(Value::None));
         assert_eq!(call(&functions, "half", &[4.into()]), Ok(2.into()));
         assert_eq!(call(&functions, "same", &["x".into()]), Ok("x".into()));
         let array = Array::from_slice(&[2], &[1.0, 2.0]).expect("two");
         let double = Array::from_slice(&[2], &[2.0, 4.0]).expect("two");
-        assert_eq!(call(&functions, "double", &[array.into()]), Ok(double.into()));
+        assert_eq!(
+            call(&functions, "double", &[array.into()]),
+            Ok(double.into())
+        );
     }
 
     #[test]

@@ -137,15 +137,21 @@ pub(super) struct Sending<'t> {
 
 impl Sending<'_> {
     pub(super) fn has(&mut self, len: u64) {
-        self.transfers.outgoing_len.fetch_add(len, Ordering::Relaxed);
+        self.transfers
+            .outgoing_len
+            .fetch_add(len, Ordering::Relaxed);
         self.len += len;
     }
 }
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.transfers.outgoing_count.fetch_sub(1, Ordering::Relaxed);
-        self.transfers.outgoing_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.transfers
+            .outgoing_count
+            .fetch_sub(1, Ordering::Relaxed);
+        self.transfers
+            .outgoing_len
+            .fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
@@ -286,7 +292,12 @@ fn processor_ticks() -> u64 {
     // Its name, in parentheses, may have spaces in it.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || fields.next().and_then(|field| field.parse().ok()).unwrap_or(0_u64);
+    let mut next = || {
+        fields
+            .next()
+            .and_then(|field| field.parse().ok())
+            .unwrap_or(0_u64)
+    };
     next().saturating_add(next())
 }
 

@@ -507,7 +507,10 @@ impl Shared {
         is_actor: bool,
     ) -> Result<Datum, RemoteError> {
         if is_actor {
-            let text = format!("the worker {} runs functions in Rust, not actors", self.title);
+            let text = format!(
+                "the worker {} runs functions in Rust, not actors",
+                self.title
+            );
             return Err(RemoteError::new("NotImplementedError", &text));
         }
         let task = match spec {
@@ -628,11 +631,21 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let connector = Arc::new(Connector::with_quic(options, quic_options));
     let pool = Pool::new(connector, &party, observer.clone());
     // Copied, so that nobody warns of versions that are not there.
-    let versions = Request::Versions(Versions { reply: Some(true), ..Versions::default() });
-    let versions = within(PATIENCE, "the versions", pool.call::<Value>(&scheduler, &versions));
+    let versions = Request::Versions(Versions {
+        reply: Some(true),
+        ..Versions::default()
+    });
+    let versions = within(
+        PATIENCE,
+        "the versions",
+        pool.call::<Value>(&scheduler, &versions),
+    );
     let versions = match versions.await? {
         versions @ Value::Dict(_) => versions,
-        _ => Value::dict([("host", Value::Dict(vec![])), ("packages", Value::Dict(vec![]))]),
+        _ => Value::dict([
+            ("host", Value::Dict(vec![])),
+            ("packages", Value::Dict(vec![])),
+        ]),
     };
     let name = name.unwrap_or_else(|| address.clone());
     let title = if name == address {
@@ -857,7 +870,10 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     shared.leave();
     shared.queue.close();
     // A scheduler that does not read any more is not waited for.
-    if tokio::time::timeout(PATIENCE, writing.finished()).await.is_err() {
+    if tokio::time::timeout(PATIENCE, writing.finished())
+        .await
+        .is_err()
+    {
         writing.abort();
     }
     tasks.shutdown().await;

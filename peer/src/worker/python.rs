@@ -182,9 +182,7 @@ fn mul(a: &Value, b: &Value) -> Result<Value> {
     Ok(match numbers("*", a, b)? {
         Pair::Int(a, b) => Value::Int(a.checked_mul(b).ok_or_else(too_large)?),
         Pair::Float(a, b) => Value::Float(a * b),
-        Pair::Complex(a, b) => {
-            Value::Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
-        }
+        Pair::Complex(a, b) => Value::Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0),
     })
 }
 
@@ -192,7 +190,10 @@ fn repeat(sequence: &Value, count: i128) -> Result<Value> {
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     let check = |len: usize| {
         if len.saturating_mul(count) > LONGEST {
-            return Err(error("MemoryError", "the result would have more than a GiB"));
+            return Err(error(
+                "MemoryError",
+                "the result would have more than a GiB",
+            ));
         }
         Ok(())
     };
@@ -218,7 +219,10 @@ fn repeat(sequence: &Value, count: i128) -> Result<Value> {
 }
 
 fn repeated(items: &[Value], count: usize) -> Vec<Value> {
-    core::iter::repeat_n(items, count).flatten().cloned().collect()
+    core::iter::repeat_n(items, count)
+        .flatten()
+        .cloned()
+        .collect()
 }
 
 fn truediv(a: &Value, b: &Value) -> Result<Value> {
@@ -278,7 +282,10 @@ fn quotient(a: i128, b: i128) -> f64 {
 fn floordiv(a: &Value, b: &Value) -> Result<Value> {
     Ok(match numbers("//", a, b)? {
         Pair::Int(_, 0) => {
-            return Err(error("ZeroDivisionError", "integer division or modulo by zero"));
+            return Err(error(
+                "ZeroDivisionError",
+                "integer division or modulo by zero",
+            ));
         }
         Pair::Int(a, b) => Value::Int(int_divmod(a, b)?.0),
         Pair::Float(_, 0.0) => {
@@ -329,7 +336,11 @@ fn float_divmod(a: f64, b: f64) -> (f64, f64) {
         0.0_f64.copysign(a / b)
     } else {
         let floor = quotient.floor();
-        if quotient - floor > 0.5 { floor + 1.0 } else { floor }
+        if quotient - floor > 0.5 {
+            floor + 1.0
+        } else {
+            floor
+        }
     };
     (floor, rest)
 }
@@ -453,9 +464,8 @@ fn compare_int(a: i128, b: f64) -> Option<Ordering> {
 
 /// Whether two values are equal for Python.
 fn equal(a: &Value, b: &Value) -> bool {
-    let all = |a: &[Value], b: &[Value]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
-    };
+    let all =
+        |a: &[Value], b: &[Value]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b));
     match (a, b) {
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => all(a, b),
         (Value::Set(a) | Value::FrozenSet(a), Value::Set(b) | Value::FrozenSet(b)) => {
@@ -468,10 +478,7 @@ fn equal(a: &Value, b: &Value) -> bool {
                     other.is_some_and(|(_, other)| equal(value, other))
                 })
         }
-        (
-            Value::Bytes(a) | Value::ByteArray(a),
-            Value::Bytes(b) | Value::ByteArray(b),
-        ) => a == b,
+        (Value::Bytes(a) | Value::ByteArray(a), Value::Bytes(b) | Value::ByteArray(b)) => a == b,
         (a, b) => match (number(a), number(b)) {
             (Some(a), Some(b)) => compare_numbers(a, b) == Some(Ordering::Equal),
             _ => a == b,
@@ -620,7 +627,11 @@ fn getitem(from: &Value, index: &Value) -> Result<Value> {
     };
     let place = |len: usize| {
         let len = len as i128;
-        let index = if index < 0 { index.saturating_add(len) } else { index };
+        let index = if index < 0 {
+            index.saturating_add(len)
+        } else {
+            index
+        };
         usize::try_from(index)
             .ok()
             .filter(|index| (*index as i128) < len)
@@ -747,7 +758,11 @@ fn write_complex(real: f64, imaginary: f64, to: &mut String) {
 }
 
 fn write_str(text: &str, to: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     to.push(quote);
     for c in text.chars() {
         match c {
@@ -781,7 +796,11 @@ fn write_str(text: &str, to: &mut String) {
 }
 
 fn write_bytes(data: &[u8], to: &mut String) {
-    let quote = if data.contains(&b'\'') && !data.contains(&b'"') { '"' } else { '\'' };
+    let quote = if data.contains(&b'\'') && !data.contains(&b'"') {
+        '"'
+    } else {
+        '\''
+    };
     to.push('b');
     to.push(quote);
     for byte in data {
@@ -816,7 +835,9 @@ fn str_of(value: &Value) -> Result<String> {
 /// Arrays and what is not opened have a text that only Python knows.
 fn check_shown(value: &Value) -> Result<()> {
     match value {
-        Value::Array(_) | Value::Serialized(_) => Err(not_covered("the text of an array or object")),
+        Value::Array(_) | Value::Serialized(_) => {
+            Err(not_covered("the text of an array or object"))
+        }
         Value::LargeInt(_) => Err(too_large()),
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
             items.iter().try_for_each(check_shown)
@@ -862,7 +883,10 @@ fn bad_operand(what: &str, value: &Value) -> RemoteError {
     match value {
         Value::Array(_) | Value::Serialized(_) => not_covered("arithmetic with arrays and objects"),
         Value::LargeInt(_) => too_large(),
-        value => type_error(&format!("bad operand type for {what}: '{}'", value.type_name())),
+        value => type_error(&format!(
+            "bad operand type for {what}: '{}'",
+            value.type_name()
+        )),
     }
 }
 
@@ -891,9 +915,15 @@ fn operators(functions: Functions) -> Functions {
         ("floordiv", floordiv),
         ("mod", modulo),
         ("pow", pow),
-        ("and_", |a, b| bits("&", a, b, |a, b| Some(a & b), Some(|a, b| a & b))),
-        ("or_", |a, b| bits("|", a, b, |a, b| Some(a | b), Some(|a, b| a | b))),
-        ("xor", |a, b| bits("^", a, b, |a, b| Some(a ^ b), Some(|a, b| a ^ b))),
+        ("and_", |a, b| {
+            bits("&", a, b, |a, b| Some(a & b), Some(|a, b| a & b))
+        }),
+        ("or_", |a, b| {
+            bits("|", a, b, |a, b| Some(a | b), Some(|a, b| a | b))
+        }),
+        ("xor", |a, b| {
+            bits("^", a, b, |a, b| Some(a ^ b), Some(|a, b| a ^ b))
+        }),
         ("lshift", |a, b| shift(a, b, true)),
         ("rshift", |a, b| shift(a, b, false)),
         ("eq", |a, b| {
@@ -904,8 +934,12 @@ fn operators(functions: Functions) -> Functions {
             check_comparable(a, b)?;
             Ok(Value::Bool(!equal(a, b)))
         }),
-        ("lt", |a, b| Ok(Value::Bool(order("<", a, b)? == Some(Ordering::Less)))),
-        ("gt", |a, b| Ok(Value::Bool(order(">", a, b)? == Some(Ordering::Greater)))),
+        ("lt", |a, b| {
+            Ok(Value::Bool(order("<", a, b)? == Some(Ordering::Less)))
+        }),
+        ("gt", |a, b| {
+            Ok(Value::Bool(order(">", a, b)? == Some(Ordering::Greater)))
+        }),
         ("le", |a, b| {
             let order = order("<=", a, b)?;
             Ok(Value::Bool(order.is_some_and(Ordering::is_le)))
@@ -925,7 +959,9 @@ fn operators(functions: Functions) -> Functions {
         }),
         ("countOf", |a, b| {
             let all = items(a)?;
-            Ok(Value::from(all.iter().filter(|item| equal(item, b)).count()))
+            Ok(Value::from(
+                all.iter().filter(|item| equal(item, b)).count(),
+            ))
         }),
         ("is_", |a, b| match (a, b) {
             (Value::None, Value::None) => Ok(Value::Bool(true)),
@@ -964,7 +1000,10 @@ fn real(arguments: &Arguments, index: usize) -> Result<f64> {
     match number(value) {
         Some(Number::Int(value)) => Ok(float(value)),
         Some(Number::Float(value)) => Ok(value),
-        _ => Err(type_error(&format!("must be real number, not {}", value.type_name()))),
+        _ => Err(type_error(&format!(
+            "must be real number, not {}",
+            value.type_name()
+        ))),
     }
 }
 
@@ -972,7 +1011,9 @@ fn sum(arguments: &Arguments) -> Result<Value> {
     let start = arguments.keyword("start").or_else(|| arguments.get(1));
     let mut total = start.cloned().unwrap_or(Value::Int(0));
     if let Value::Str(_) = total {
-        return Err(type_error("sum() can't sum strings [use ''.join(seq) instead]"));
+        return Err(type_error(
+            "sum() can't sum strings [use ''.join(seq) instead]",
+        ));
     }
     let all = items(arguments.get(0).unwrap_or(&Value::None))?;
     // What rounding has lost of a sum of floats, as Python 3.12 and later make
@@ -1004,7 +1045,10 @@ fn sum(arguments: &Arguments) -> Result<Value> {
 }
 
 fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value> {
-    if arguments.keyword("key").is_some_and(|key| *key != Value::None) {
+    if arguments
+        .keyword("key")
+        .is_some_and(|key| *key != Value::None)
+    {
         return Err(not_covered("a key function"));
     }
     let all = match arguments.len() {
@@ -1025,12 +1069,18 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
     }
     match best.or_else(|| arguments.keyword("default").cloned()) {
         Some(best) => Ok(best),
-        None => Err(error("ValueError", &format!("{name}() iterable argument is empty"))),
+        None => Err(error(
+            "ValueError",
+            &format!("{name}() iterable argument is empty"),
+        )),
     }
 }
 
 fn sorted(arguments: &Arguments) -> Result<Value> {
-    if arguments.keyword("key").is_some_and(|key| *key != Value::None) {
+    if arguments
+        .keyword("key")
+        .is_some_and(|key| *key != Value::None)
+    {
         return Err(not_covered("a key function"));
     }
     let mut all = items(arguments.get(0).unwrap_or(&Value::None))?;
@@ -1057,7 +1107,10 @@ fn int_of_float(value: f64) -> Result<i128> {
         return Err(error("ValueError", "cannot convert float NaN to integer"));
     }
     if value.is_infinite() {
-        return Err(error("OverflowError", "cannot convert float infinity to integer"));
+        return Err(error(
+            "OverflowError",
+            "cannot convert float infinity to integer",
+        ));
     }
     if value.abs() >= END {
         return Err(too_large());
@@ -1109,12 +1162,16 @@ fn parse_float(text: &str) -> Result<f64> {
     let trimmed = text.trim();
     let wrong = || {
         let literal = repr(&Value::from(text));
-        error("ValueError", &format!("could not convert string to float: {literal}"))
+        error(
+            "ValueError",
+            &format!("could not convert string to float: {literal}"),
+        )
     };
     let is_separated = trimmed.split('_').count() > 1;
-    let between_digits = trimmed.as_bytes().windows(3).filter(|part| {
-        part[1] == b'_' && part[0].is_ascii_digit() && part[2].is_ascii_digit()
-    });
+    let between_digits = trimmed
+        .as_bytes()
+        .windows(3)
+        .filter(|part| part[1] == b'_' && part[0].is_ascii_digit() && part[2].is_ascii_digit());
     if is_separated && between_digits.count() != trimmed.matches('_').count() {
         return Err(wrong());
     }
@@ -1203,7 +1260,9 @@ fn builtins(functions: Functions) -> Functions {
         .with("builtins.str", |arguments| {
             arguments.between(0, 1)?;
             let value = arguments.get(0);
-            Ok(Value::Str(value.map(str_of).transpose()?.unwrap_or_default()))
+            Ok(Value::Str(
+                value.map(str_of).transpose()?.unwrap_or_default(),
+            ))
         })
         .with("builtins.int", |arguments| int(&arguments))
         .with("builtins.float", |arguments| {
@@ -1224,8 +1283,12 @@ fn builtins(functions: Functions) -> Functions {
             }))
         })
         .with("builtins.sum", |arguments| sum(&arguments))
-        .with("builtins.max", |arguments| extreme(&arguments, "max", Ordering::Greater))
-        .with("builtins.min", |arguments| extreme(&arguments, "min", Ordering::Less))
+        .with("builtins.max", |arguments| {
+            extreme(&arguments, "max", Ordering::Greater)
+        })
+        .with("builtins.min", |arguments| {
+            extreme(&arguments, "min", Ordering::Less)
+        })
         .with("builtins.sorted", |arguments| sorted(&arguments))
         .with("builtins.round", |arguments| round(&arguments))
         .with("builtins.pow", |arguments| {
@@ -1256,7 +1319,9 @@ fn math(functions: Functions) -> Functions {
         ("log2", f64::log2),
         ("log10", f64::log10),
         ("fabs", f64::abs),
-        ("degrees", |radians| radians * (180.0 / core::f64::consts::PI)),
+        ("degrees", |radians| {
+            radians * (180.0 / core::f64::consts::PI)
+        }),
     ];
     const WHOLE: [(&str, Real); 3] = [
         ("floor", f64::floor),
@@ -1315,14 +1380,21 @@ mod tests {
             (i128::MAX, 3, 5.671_372_782_015_641e37),
             (1, i128::MAX, 5.877_471_754_111_438e-39),
         ] {
-            assert_eq!(quotient(a, b).to_bits(), f64::to_bits(expected), "{a} / {b}");
+            assert_eq!(
+                quotient(a, b).to_bits(),
+                f64::to_bits(expected),
+                "{a} / {b}"
+            );
         }
     }
 
     #[test]
     fn floats_are_compared_with_integers_exactly() {
         let big = (1_i128 << 53) + 1;
-        assert_eq!(compare_int(big, 9_007_199_254_740_992.0), Some(Ordering::Greater));
+        assert_eq!(
+            compare_int(big, 9_007_199_254_740_992.0),
+            Some(Ordering::Greater)
+        );
         assert_eq!(compare_int(0, -0.0), Some(Ordering::Equal));
         assert_eq!(compare_int(2, 2.5), Some(Ordering::Less));
         assert_eq!(compare_int(-2, -2.5), Some(Ordering::Greater));

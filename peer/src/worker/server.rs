@@ -164,7 +164,9 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::FreeKeysRequest(request) => {
             shared.handle([Event::Told(ToWorker::FreeKeys(FreeKeys {
                 keys: request.keys,
-                stimulus_id: request.stimulus_id.unwrap_or_else(|| "free-keys".to_owned()),
+                stimulus_id: request
+                    .stimulus_id
+                    .unwrap_or_else(|| "free-keys".to_owned()),
                 ..FreeKeys::default()
             }))]);
             Value::None

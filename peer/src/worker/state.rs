@@ -466,7 +466,14 @@ impl State {
         match self.tasks.get_mut(&key) {
             Some(task) if task.phase == Phase::Memory => {
                 let description = task.description.clone();
-                self.send(finished(key, run_id, description, Vec::new(), None, self.now));
+                self.send(finished(
+                    key,
+                    run_id,
+                    description,
+                    Vec::new(),
+                    None,
+                    self.now,
+                ));
             }
             Some(task) if matches!(task.phase, Phase::Waiting | Phase::Ready) => {
                 if let Some(computation) = &mut task.computation {
@@ -606,7 +613,10 @@ impl State {
         };
         let can_run = is_first
             && constrained.is_some_and(|(_, key)| {
-                let computation = self.tasks.get(key).and_then(|task| task.computation.as_ref());
+                let computation = self
+                    .tasks
+                    .get(key)
+                    .and_then(|task| task.computation.as_ref());
                 computation.is_some_and(|computation| {
                     computation.resources.iter().all(|(name, amount)| {
                         let free = self.free_resources.get(name);
@@ -719,7 +729,10 @@ impl State {
         let Some(task) = self.tasks.get_mut(key) else {
             return;
         };
-        let dependencies = task.computation.take().map(|computation| computation.dependencies);
+        let dependencies = task
+            .computation
+            .take()
+            .map(|computation| computation.dependencies);
         self.unlink(key, &dependencies.unwrap_or_default());
         if self.tasks.get(key).is_some_and(Task::is_wanted) {
             self.fetch(key);
@@ -787,7 +800,11 @@ impl State {
             Phase::Ready => {
                 let entry = (task.priority, key.clone());
                 let is_constrained = self.constrained.contains(&entry);
-                Some(if is_constrained { "constrained" } else { "ready" })
+                Some(if is_constrained {
+                    "constrained"
+                } else {
+                    "ready"
+                })
             }
             Phase::Executing if !is_computed => Some("cancelled"),
             Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
@@ -922,7 +939,10 @@ impl State {
             let mut keys = Vec::new();
             let mut len = 0_u64;
             for (_, key) in &self.peers[&peer].keys {
-                let nbytes = self.tasks.get(key).map_or(0, |task| task.description.nbytes);
+                let nbytes = self
+                    .tasks
+                    .get(key)
+                    .map_or(0, |task| task.description.nbytes);
                 len = len.saturating_add(nbytes);
                 if len > self.limits.transfer_len && !keys.is_empty() {
                     break;
@@ -954,7 +974,10 @@ impl State {
             start,
             stop,
         } = fetched;
-        let asked = self.peers.get_mut(&peer).and_then(|state| state.asked.take());
+        let asked = self
+            .peers
+            .get_mut(&peer)
+            .and_then(|state| state.asked.take());
         let Some(asked) = asked else {
             return;
         };
@@ -1003,7 +1026,14 @@ impl State {
                 Some(computation) => {
                     let run_id = computation.run_id;
                     let startstops = vec![transfer];
-                    self.send(finished(key, run_id, description, startstops, None, self.now));
+                    self.send(finished(
+                        key,
+                        run_id,
+                        description,
+                        startstops,
+                        None,
+                        self.now,
+                    ));
                 }
                 None => {
                     // The time counts for one of the tasks that wait for it.
@@ -1071,9 +1101,10 @@ impl State {
 
     /// Forgets a peer of which there is nothing to know.
     fn tidy(&mut self, peer: &str) {
-        let is_idle = self.peers.get(peer).is_some_and(|state| {
-            state.keys.is_empty() && state.asked.is_none() && !state.is_busy
-        });
+        let is_idle = self
+            .peers
+            .get(peer)
+            .is_some_and(|state| state.keys.is_empty() && state.asked.is_none() && !state.is_busy);
         if is_idle {
             self.peers.remove(peer);
         }

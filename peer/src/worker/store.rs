@@ -126,7 +126,11 @@ impl Deref for Opened {
 impl Store {
     /// A datum of what was received, which is not opened. It is in no store yet.
     pub(crate) fn received(&self, serialized: Serialized) -> Datum {
-        self.datum(serialized.len(), OnceLock::from(Ok(serialized)), OnceLock::new())
+        self.datum(
+            serialized.len(),
+            OnceLock::from(Ok(serialized)),
+            OnceLock::new(),
+        )
     }
 
     /// A datum of what a task made. It is in no store yet.
@@ -321,7 +325,10 @@ mod tests {
         store.get(&"x".into()).expect("it").open().expect("a list");
         store.get(&"x".into()).expect("it").serialize().expect("it");
         let counters = store.counters();
-        assert_eq!((counters.deserialized.count, counters.serialized.count), (1, 0));
+        assert_eq!(
+            (counters.deserialized.count, counters.serialized.count),
+            (1, 0)
+        );
         assert_eq!(counters.copied_len, 0);
     }
 
@@ -335,7 +342,10 @@ mod tests {
         let second = datum.serialize().expect("plain");
         assert_eq!(first.frames()[0].as_ptr(), second.frames()[0].as_ptr());
         let counters = store.counters();
-        assert_eq!((counters.deserialized.count, counters.serialized.count), (0, 1));
+        assert_eq!(
+            (counters.deserialized.count, counters.serialized.count),
+            (0, 1)
+        );
         assert_eq!(counters.serialized.len, first.len());
     }
 

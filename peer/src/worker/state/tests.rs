@@ -95,7 +95,9 @@ impl Worker {
 
     fn phases(&self) -> String {
         let counts = self.0.counts();
-        let counts: Vec<String> = counts.map(|(name, count)| format!("{name} {count}")).collect();
+        let counts: Vec<String> = counts
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
         counts.join(", ")
     }
 
@@ -108,12 +110,19 @@ impl Worker {
             let entry = (task.priority, key.clone());
             let is_ready = state.ready.contains(&entry) || state.constrained.contains(&entry);
             assert_eq!(is_ready, task.phase == Phase::Ready, "{key}");
-            assert_eq!(state.missing.contains(key), task.phase == Phase::Missing, "{key}");
+            assert_eq!(
+                state.missing.contains(key),
+                task.phase == Phase::Missing,
+                "{key}"
+            );
             let is_running = state.executing.contains_key(key);
             // One that got its result from elsewhere may run on.
             assert!(is_running || task.phase != Phase::Executing, "{key}");
             let is_asked = |state: &PeerState| {
-                state.asked.as_ref().is_some_and(|asked| asked.contains(key))
+                state
+                    .asked
+                    .as_ref()
+                    .is_some_and(|asked| asked.contains(key))
             };
             if task.phase == Phase::Flight {
                 assert!(state.peers.values().any(is_asked), "{key}");
@@ -144,7 +153,10 @@ impl Worker {
         assert_eq!(counts, state.counts);
         let queued: usize = state.ready.len() + state.constrained.len();
         assert_eq!(queued as u64, state.counts[Phase::Ready as usize]);
-        assert_eq!(state.missing.len() as u64, state.counts[Phase::Missing as usize]);
+        assert_eq!(
+            state.missing.len() as u64,
+            state.counts[Phase::Missing as usize]
+        );
         assert!(state.executing.len() <= state.limits.nthreads);
         let asked = state.peers.values().filter(|state| state.asked.is_some());
         assert_eq!(asked.count(), state.flight_count);
@@ -235,7 +247,10 @@ fn task_with(key: &str, dependencies: &[(&str, &[&str])]) -> ComputeTask {
     });
     ComputeTask {
         who_has: who_has.collect(),
-        nbytes: dependencies.iter().map(|(key, _)| (Key::from(*key), 10)).collect(),
+        nbytes: dependencies
+            .iter()
+            .map(|(key, _)| (Key::from(*key), 10))
+            .collect(),
         ..task(key)
     }
 }
@@ -291,7 +306,10 @@ fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
     assert_eq!(worker.phases(), "executing 1");
     assert_eq!(worker.executed("x"), ["finished x run 7 (compute)"]);
     assert_eq!(worker.phases(), "memory 1");
-    assert_eq!(worker.free(&["x", "unknown"]), ["forget x", "released x for free"]);
+    assert_eq!(
+        worker.free(&["x", "unknown"]),
+        ["forget x", "released x for free"]
+    );
     assert_eq!(worker.phases(), "");
 }
 
@@ -384,7 +402,10 @@ fn dependencies_are_fetched_all_that_one_peer_has_at_once() {
     );
     assert_eq!(
         worker.executed("y"),
-        ["finished y run 0 (transfer B, compute)", "execute x with a b"]
+        [
+            "finished y run 0 (transfer B, compute)",
+            "execute x with a b"
+        ]
     );
     assert_eq!(
         worker.executed("x"),
@@ -403,7 +424,11 @@ fn a_peer_is_asked_for_fifty_megabytes_at_once() {
     assert_eq!(first, ["fetch a from A"]);
     let mut huge = task_with("y", &[("d", &[B])]);
     huge.nbytes[0].1 = 1 << 40;
-    assert_eq!(worker.told(huge), ["fetch d from B"], "it cannot come in parts");
+    assert_eq!(
+        worker.told(huge),
+        ["fetch d from B"],
+        "it cannot come in parts"
+    );
     assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch b from A"]);
 }
 
@@ -411,12 +436,15 @@ fn a_peer_is_asked_for_fifty_megabytes_at_once() {
 fn so_many_peers_are_asked_at_once_and_the_others_later() {
     let mut worker = Worker::new(1);
     worker.0.limits.transfer_count = 2;
-    let peers: Vec<String> = (0..3).map(|n| format!("tcp://127.0.0.1:{}", n + 20)).collect();
+    let peers: Vec<String> = (0..3)
+        .map(|n| format!("tcp://127.0.0.1:{}", n + 20))
+        .collect();
     let keys = ["a", "b", "c"];
     let holders: Vec<[&str; 1]> = peers.iter().map(|peer| [peer.as_str()]).collect();
     let dependencies = keys.iter().zip(&holders);
-    let dependencies: Vec<(&str, &[&str])> =
-        dependencies.map(|(key, holder)| (*key, &holder[..])).collect();
+    let dependencies: Vec<(&str, &[&str])> = dependencies
+        .map(|(key, holder)| (*key, &holder[..]))
+        .collect();
     assert_eq!(worker.told(task_with("x", &dependencies)).len(), 2);
     assert_eq!(worker.phases(), "waiting 1, fetch 1, flight 2");
     let more = worker.received(&peers[0], &["a"]);
@@ -434,7 +462,10 @@ fn a_peer_that_is_busy_is_asked_again_later() {
     assert_eq!(worker.phases(), "waiting 1, fetch 1");
     assert_eq!(worker.event(Event::Rested(A.into())), ["fetch a from A"]);
     // One that has it too is asked in the meantime.
-    assert_eq!(worker.told(task_with("y", &[("b", &[A, B])])), ["fetch b from B"]);
+    assert_eq!(
+        worker.told(task_with("y", &[("b", &[A, B])])),
+        ["fetch b from B"]
+    );
     worker.fetched(A, Answer::Busy);
     assert_eq!(worker.received(B, &["b"]).len(), 2);
 }
@@ -443,7 +474,11 @@ fn a_peer_that_is_busy_is_asked_again_later() {
 fn a_holder_that_has_it_no_more_is_replaced_by_another() {
     let mut worker = Worker::new(1);
     let first = worker.told(task_with("x", &[("a", &[A, B])]));
-    let (one, other) = if first == ["fetch a from A"] { (A, B) } else { (B, A) };
+    let (one, other) = if first == ["fetch a from A"] {
+        (A, B)
+    } else {
+        (B, A)
+    };
     let again = worker.received(one, &[]);
     assert_eq!(again, [format!("fetch a from {}", short(other))]);
     assert_eq!(
@@ -452,12 +487,18 @@ fn a_holder_that_has_it_no_more_is_replaced_by_another() {
     );
     assert_eq!(worker.phases(), "waiting 1, missing 1");
     // Once a second, until it is somewhere.
-    assert_eq!(worker.event(Event::Search), ["where is a", "after 1s: search"]);
+    assert_eq!(
+        worker.event(Event::Search),
+        ["where is a", "after 1s: search"]
+    );
     assert_eq!(worker.told(refresh(&[("a", &[])])), [""; 0]);
     assert_eq!(worker.told(refresh(&[("a", &[HERE])])), [""; 0]);
     assert_eq!(worker.told(refresh(&[("a", &[one])])).len(), 1);
     assert_eq!(worker.event(Event::Search), [""; 0]);
-    assert_eq!(worker.received(one, &["a"]), ["add-keys a", "execute x with a"]);
+    assert_eq!(
+        worker.received(one, &["a"]),
+        ["add-keys a", "execute x with a"]
+    );
 }
 
 #[test]
@@ -484,7 +525,10 @@ fn a_worker_that_left_is_not_asked() {
         ..RemoveWorker::default()
     });
     assert_eq!(removed, ["where is b", "after 1s: search"]);
-    assert_eq!(worker.received(B, &["a"]), ["add-keys a", "execute x with a"]);
+    assert_eq!(
+        worker.received(B, &["a"]),
+        ["add-keys a", "execute x with a"]
+    );
 }
 
 #[test]
@@ -509,7 +553,10 @@ fn what_does_not_arrive_is_computed_if_that_is_wanted() {
     worker.told(task_with("y", &[("a", &[A])]));
     worker.told(run(5, task_with("a", &[("b", &[B])])));
     assert_eq!(worker.received(A, &[]), ["fetch b from B"]);
-    assert_eq!(worker.received(B, &["b"]), ["add-keys b", "execute a with b"]);
+    assert_eq!(
+        worker.received(B, &["b"]),
+        ["add-keys b", "execute a with b"]
+    );
     assert_eq!(
         worker.executed("a"),
         ["finished a run 5 (transfer B, compute)", "execute y with a"]
@@ -553,7 +600,10 @@ fn keys_are_freed_in_any_state() {
     worker.batch(batch);
     worker.told(status("running"));
     worker.told(task("executing"));
-    assert_eq!(worker.phases(), "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1");
+    assert_eq!(
+        worker.phases(),
+        "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1"
+    );
     let keys = ["waiting", "waiting too", "w", "ready", "executing"];
     assert_eq!(worker.free(&keys), [""; 0]);
     assert_eq!(worker.phases(), "executing 1, flight 1");
@@ -588,7 +638,10 @@ fn what_others_here_need_is_fetched_when_it_is_freed() {
     let mut worker = Worker::new(1);
     worker.told(task("a"));
     worker.executed("a");
-    let batch = vec![task("runs").into(), task_with("x", &[("a", &[HERE])]).into()];
+    let batch = vec![
+        task("runs").into(),
+        task_with("x", &[("a", &[HERE])]).into(),
+    ];
     assert_eq!(worker.batch(batch), ["execute x with a"]);
     worker.told(task_with("y", &[("a", &[HERE])]));
     assert_eq!(worker.steal("y"), ["steal y: ready"]);
@@ -596,7 +649,12 @@ fn what_others_here_need_is_fetched_when_it_is_freed() {
     // The one that runs has hold of it, the one that is ready has not.
     assert_eq!(
         worker.free(&["a"]),
-        ["forget a", "released a for free", "where is a", "after 1s: search"]
+        [
+            "forget a",
+            "released a for free",
+            "where is a",
+            "after 1s: search"
+        ]
     );
     assert_eq!(worker.steal("y"), ["steal y: waiting"]);
     assert_eq!(worker.phases(), "ready 1, executing 1");
@@ -610,7 +668,11 @@ fn a_steal_request_is_answered_in_the_words_of_the_scheduler() {
     assert_eq!(worker.steal("runs"), ["steal runs: executing"]);
     worker.told(task("ready"));
     assert_eq!(worker.steal("ready"), ["steal ready: ready"]);
-    assert_eq!(worker.steal("ready"), ["steal ready: nil"], "it was given back");
+    assert_eq!(
+        worker.steal("ready"),
+        ["steal ready: nil"],
+        "it was given back"
+    );
     worker.told(task_with("waits", &[("a", &[A])]));
     assert_eq!(worker.steal("a"), ["steal a: nil"]);
     assert_eq!(worker.steal("waits"), ["steal waits: waiting"]);
@@ -629,7 +691,10 @@ fn replicas_are_fetched_and_removed_unless_they_are_needed() {
     assert_eq!(worker.told(acquire(&[("a", &[A])])), [""; 0], "it is here");
     worker.told(task("runs"));
     worker.told(task_with("x", &[("a", &[HERE])]));
-    assert_eq!(worker.told(remove_replicas(&["a", "unknown"])), ["add-keys a"]);
+    assert_eq!(
+        worker.told(remove_replicas(&["a", "unknown"])),
+        ["add-keys a"]
+    );
     worker.free(&["x"]);
     assert_eq!(
         worker.told(remove_replicas(&["a"])),
@@ -665,7 +730,10 @@ fn data_that_others_put_here_is_as_good_as_what_was_computed() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.stored("a"), [""; 0]);
     assert_eq!(worker.phases(), "memory 1");
-    assert_eq!(worker.told(task_with("x", &[("a", &[HERE])])), ["execute x with a"]);
+    assert_eq!(
+        worker.told(task_with("x", &[("a", &[HERE])])),
+        ["execute x with a"]
+    );
     worker.told(run(3, task_with("y", &[("b", &[A])])));
     assert_eq!(worker.stored("y"), ["finished y run 3 ()"]);
     assert_eq!(worker.received(A, &["b"]), ["forget b"]);
@@ -690,7 +758,10 @@ fn a_task_may_depend_on_one_that_is_computed_here_too() {
     );
     assert_eq!(worker.received(A, &["a"]), ["forget a"]);
     assert_eq!(worker.told(refresh(&[("x", &[B])])), ["fetch x from B"]);
-    assert_eq!(worker.received(B, &["x"]), ["add-keys x", "execute y with x"]);
+    assert_eq!(
+        worker.received(B, &["x"]),
+        ["add-keys x", "execute y with x"]
+    );
 }
 
 /// Whatever comes in whatever order: nothing breaks, and when all is freed,
@@ -754,7 +825,11 @@ fn any_order_of_events_leaves_a_good_state() {
                     let is_good = random(3) != 0;
                     Event::Executed(Executed {
                         key,
-                        outcome: if is_good { Ok(description(1)) } else { Err(failure) },
+                        outcome: if is_good {
+                            Ok(description(1))
+                        } else {
+                            Err(failure)
+                        },
                         start: 0.0,
                         stop: 0.0,
                         thread: None,
@@ -806,7 +881,11 @@ fn any_order_of_events_leaves_a_good_state() {
                 thread: None,
             }));
         }
-        let under_way = worker.0.peers.iter().filter(|(_, state)| state.asked.is_some());
+        let under_way = worker
+            .0
+            .peers
+            .iter()
+            .filter(|(_, state)| state.asked.is_some());
         let under_way: Vec<Peer> = under_way.map(|(peer, _)| Arc::clone(peer)).collect();
         for peer in under_way {
             worker.fetched(&peer, Answer::Gone);

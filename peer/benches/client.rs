@@ -1,0 +1,373 @@
+//! The client beside that of Python on one real cluster, and the journey of a
+//! task on an embedded one.
+//!
+//! `cargo bench -p daskwire-peer --bench client -- PYTHON [ROUNDS]`
+//!
+//! PYTHON is an interpreter that has `distributed` 2026.8.0, such as those that
+//! the tests make in `target/python`. A scheduler and two workers are started with
+//! it, then in every round the two clients do the same work one after the other. A
+//! figure is the median over the rounds of what Rust takes, over what Python does,
+//! with the least and the most; processor time is that of the client's process.
+//!
+//! A journey is `z = add(x, y)` from `submit` to its result, in this process; the
+//! floor is 100 bytes to a peer and an answer over the same transport.
+#![allow(missing_docs)]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use daskwire_peer::client::{Route, Submission, TaskFuture};
+use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::graph::{Graph, Task};
+use daskwire_peer::net::{Connector, Listener};
+use daskwire_peer::{Client, Key};
+
+/// A process that is killed with the benchmark.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn dask(python: &Path, arguments: &[&str]) -> Process {
+    let child = Command::new(python)
+        .args(["-m", "dask"])
+        .args(arguments)
+        .args(["--no-dashboard"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Process(child.expect("Python with distributed"))
+}
+
+/// The client of Python.
+struct Python {
+    _process: Process,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// Seconds, seconds of processor, bytes of memory more than before.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    time: f64,
+    cpu: f64,
+    memory: f64,
+}
+
+impl Python {
+    fn start(python: &Path, address: &str) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/client_bench.py");
+        let mut child = Command::new(python)
+            .arg(script)
+            .arg(address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("Python with distributed");
+        let input = child.stdin.take().expect("it is piped");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut this = Self {
+            _process: Process(child),
+            input,
+            output,
+        };
+        this.line();
+        this
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        assert!(!line.is_empty(), "the client of Python has ended");
+        line
+    }
+
+    fn work(&mut self, word: &str) -> Cost {
+        writeln!(self.input, "{word}").expect("it reads");
+        let line = self.line();
+        let mut numbers = line
+            .split_whitespace()
+            .map(|number| number.parse().expect("a number"));
+        let mut next = || numbers.next().expect("three numbers");
+        Cost {
+            time: next(),
+            cpu: next(),
+            memory: next(),
+        }
+    }
+}
+
+/// Seconds of processor of this process so far.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    // Behind the name, which may have spaces, fields 14 and 15 of all.
+    let rest = stat.rsplit_once(')').expect("a name").1;
+    let ticks = |index| {
+        let field = rest.split_whitespace().nth(index).expect("a field");
+        field.parse::<f64>().expect("a number")
+    };
+    // Ticks are hundredths of a second on every Linux that runs this.
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn memory() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = statm.split_whitespace().nth(1).expect("a field");
+    pages.parse::<f64>().expect("a number") * 4096.0
+}
+
+fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (
+        values[values.len() / 2],
+        values[0],
+        values[values.len() - 1],
+    )
+}
+
+/// The client of Rust, and what it keeps between rounds.
+struct Rust {
+    client: Client,
+    count: i64,
+    arrays: Vec<TaskFuture>,
+}
+
+impl Rust {
+    async fn work(&mut self, word: &str) -> Cost {
+        if word == "gather" && self.arrays.is_empty() {
+            for index in 0..16 {
+                let call = self.client.call("numpy.full").argument(8 << 20);
+                self.arrays.push(
+                    call.argument(f64::from(index) + 0.5)
+                        .submit()
+                        .expect("submitted"),
+                );
+            }
+            self.client.wait(&self.arrays).await;
+        }
+        self.count += 1;
+        let (memory_before, cpu_before, started) = (memory(), cpu(), Instant::now());
+        let mut held = Vec::new();
+        match word {
+            "latency" => {
+                for _ in 0..100 {
+                    self.count += 1;
+                    let call = self.client.call("operator.add").argument(self.count);
+                    let future = call.argument(0.25).submit().expect("submitted");
+                    future.result().await.expect("a result");
+                }
+            }
+            "graph" => {
+                held = self.graph("operator.add", 10_000).await;
+                self.client.gather(&held).await.expect("results");
+                held.clear();
+            }
+            "singles" => {
+                for index in 0..10_000_i64 {
+                    let call = self
+                        .client
+                        .call("operator.sub")
+                        .argument(index)
+                        .argument(self.count);
+                    held.push(call.impure().submit().expect("submitted"));
+                }
+                self.client.gather(&held).await.expect("results");
+                held.clear();
+            }
+            "gather" => {
+                let all = self.client.gather_by(&self.arrays, Route::Direct).await;
+                assert_eq!(all.expect("arrays").len(), 16);
+            }
+            _ => {
+                held = self.graph("operator.sub", 20_000).await;
+                self.client.wait(&held).await;
+            }
+        }
+        let cost = Cost {
+            time: started.elapsed().as_secs_f64(),
+            cpu: cpu() - cpu_before,
+            memory: memory() - memory_before,
+        };
+        drop(held);
+        cost
+    }
+
+    async fn graph(&self, function: &str, count: i64) -> Vec<TaskFuture> {
+        let run = Key::unique("run").to_string();
+        let key = |index: i64| Key::list([Key::from(run.as_str()), Key::from(index)]);
+        let graph: Graph = (0..count)
+            .map(|index| Task::new(key(index), function, [index, self.count]))
+            .collect();
+        let keys = (0..count).map(key).collect();
+        let futures = self
+            .client
+            .submit_graph(&graph, keys, &Submission::default());
+        futures.expect("submitted")
+    }
+}
+
+fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
+    let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
+    let (ratio, least, most) = median(ratios);
+    let rust = median(pairs.iter().map(|pair| pair.0).collect()).0 * scale;
+    let python = median(pairs.iter().map(|pair| pair.1).collect()).0 * scale;
+    println!(
+        "{what:<44} {rust:>9.2} {python:>9.2} {unit:<4} {ratio:>7.3} ({least:.3} to {most:.3})"
+    );
+}
+
+async fn beside_python(python: &Path, rounds: usize) {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        free.local_addr().expect("an address").port()
+    };
+    let address = format!("tcp://127.0.0.1:{port}");
+    let text = port.to_string();
+    let _scheduler = dask(
+        python,
+        &["scheduler", "--host", "127.0.0.1", "--port", &text],
+    );
+    let worker = ["worker", &address, "--nthreads", "1", "--no-nanny"];
+    let _workers = [dask(python, &worker), dask(python, &worker)];
+    let client = Client::connect(&address).await.expect("a scheduler");
+    let patience = Duration::from_secs(60);
+    client
+        .wait_for_workers(2, patience)
+        .await
+        .expect("two workers");
+    let mut theirs = Python::start(python, &address);
+    let mut ours = Rust {
+        client,
+        count: 0,
+        arrays: Vec::new(),
+    };
+    println!(
+        "{:<44} {:>9} {:>9}      {:>7}",
+        "on a real cluster", "Rust", "Python", "ratio"
+    );
+    for (word, what, unit, scale, per) in [
+        (
+            "latency",
+            "submit to result, one tiny task",
+            "ms",
+            1e3,
+            100.0,
+        ),
+        ("graph", "10,000 tasks in one graph", "s", 1.0, 1.0),
+        ("singles", "10,000 tasks one by one", "s", 1.0, 1.0),
+        (
+            "gather",
+            "1 GiB of arrays gathered from workers",
+            "s",
+            1.0,
+            1.0,
+        ),
+        ("futures", "20,000 futures", "s", 1.0, 1.0),
+    ] {
+        let (mut times, mut cpus, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let rust = ours.work(word).await;
+            let python = theirs.work(word);
+            times.push((rust.time / per, python.time / per));
+            cpus.push((rust.cpu / per, python.cpu / per));
+            memories.push((rust.memory / 20e3, python.memory / 20e3));
+        }
+        show(what, unit, scale, &times);
+        show("  processor time of the client", unit, scale, &cpus);
+        if word == "futures" {
+            // Later rounds use memory again that earlier ones have freed.
+            show("  memory per future, first round", "B", 1.0, &memories[..1]);
+        }
+    }
+    ours.arrays.clear();
+    ours.client.close().await.expect("closed");
+}
+
+async fn journey(transport: Transport, count: i64) {
+    let cluster = LocalCluster::builder().transport(transport).start().await;
+    let cluster = cluster.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let x = client.submit("operator.add", [1, 2]).expect("submitted");
+    let y = client.submit("operator.add", [3, 4]).expect("submitted");
+    client.wait([&x, &y]).await;
+    let mut times = Vec::new();
+    for index in 0..count {
+        let started = Instant::now();
+        let call = client.call("operator.add").argument(&x).argument(&y);
+        let z = call.key(Key::from(index)).submit().expect("submitted");
+        z.result().await.expect("a result");
+        times.push(started.elapsed().as_secs_f64() * 1e6);
+    }
+    drop((x, y));
+    // 100 bytes there and one back, over a comm of the same kind.
+    let scheme = cluster.address().scheme().to_string();
+    let address = match transport {
+        Transport::Memory => "inproc://the-floor".to_owned(),
+        _ => format!("{scheme}://127.0.0.1:0"),
+    };
+    let options = cluster.client_options().transport;
+    let address = address.parse().expect("an address");
+    let listener = Listener::bind(&address, options.clone())
+        .await
+        .expect("it listens");
+    let address = listener.local_address().expect("an address");
+    let answering = tokio::spawn(async move {
+        let incoming = listener.accept().await.expect("a comm");
+        let mut comm = incoming.handshake().await.expect("a handshake");
+        while let Ok(Some(_)) = comm.read_message().await {
+            comm.write_message(&[[1]]).await.expect("taken");
+        }
+    });
+    let connector = Connector::new(options);
+    let mut comm = connector.connect(&address).await.expect("a comm");
+    let mut floors = Vec::new();
+    for _ in 0..count {
+        let started = Instant::now();
+        comm.write_message(&[[0; 100]]).await.expect("taken");
+        comm.read_message()
+            .await
+            .expect("an answer")
+            .expect("an answer");
+        floors.push(started.elapsed().as_secs_f64() * 1e6);
+    }
+    let _ = comm.close().await;
+    answering.abort();
+    client.close().await.expect("closed");
+    cluster.close().await;
+    let (time, least, _) = median(times);
+    let floor = median(floors).0;
+    println!(
+        "{:<10} {time:>8.0} µs (least {least:.0}), {:>5.1} round trips of {floor:.0} µs",
+        format!("{transport:?}"),
+        time / floor
+    );
+}
+
+#[tokio::main]
+async fn main() {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
+    let python = arguments.next().map(PathBuf::from);
+    let rounds = arguments
+        .next()
+        .map_or(5, |rounds| rounds.parse().expect("how many rounds"));
+    println!("one journey on an embedded cluster, median of 2,000");
+    for transport in Transport::ALL {
+        journey(transport, 2_000).await;
+    }
+    match python {
+        Some(python) => {
+            println!();
+            beside_python(&python, rounds).await;
+        }
+        None => println!("give an interpreter that has `distributed` for the rest"),
+    }
+}

@@ -1,0 +1,91 @@
+"""The work of the benchmark `client`, done by a client of Python.
+
+Usage: client_bench.py ADDRESS. Reads one word per line from standard input, does
+it, and prints seconds of wall clock, seconds of processor, and bytes of memory
+that the process has grown by:
+
+    latency       100 calls of a tiny function, one after the other
+    graph         10,000 tiny tasks in one graph, and all their results
+    singles       10,000 tiny tasks, each submitted on its own, and all results
+    gather        16 arrays of 64 MiB that are there, fetched from the workers
+    futures       20,000 futures for tasks of one graph, held
+"""
+
+import gc
+import os
+import resource
+import sys
+import time
+import warnings
+
+warnings.simplefilter("ignore")
+
+import operator
+
+import numpy
+from distributed import Client, wait
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def memory():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * PAGE
+
+
+def main():
+    client = Client(sys.argv[1], set_as_default=True)
+    arrays = []
+    count = 0
+
+    def latency():
+        nonlocal count
+        for _ in range(100):
+            count += 1
+            client.submit(operator.add, count, 0.5).result()
+
+    def graph():
+        nonlocal count
+        count += 1
+        futures = client.map(operator.add, range(10_000), [count] * 10_000, pure=False)
+        client.gather(futures)
+
+    def singles():
+        nonlocal count
+        count += 1
+        futures = [client.submit(operator.sub, index, count, pure=False) for index in range(10_000)]
+        client.gather(futures)
+
+    def gather():
+        client.gather(arrays, direct=True)
+
+    held = []
+
+    def futures():
+        held.extend(client.map(operator.neg, range(20_000), pure=False))
+        wait(held)
+
+    work = {"latency": latency, "graph": graph, "singles": singles, "gather": gather, "futures": futures}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word = line.strip()
+        if word == "gather" and not arrays:
+            arrays.extend(client.submit(numpy.full, 8 << 20, float(index)) for index in range(16))
+            wait(arrays)
+            gather()
+        gc.collect()
+        before = memory()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = usage.ru_utime + usage.ru_stime
+        started = time.perf_counter()
+        work[word]()
+        elapsed = time.perf_counter() - started
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = usage.ru_utime + usage.ru_stime - cpu
+        gc.collect()
+        print(elapsed, cpu, memory() - before, flush=True)
+        held.clear()
+
+
+if __name__ == "__main__":
+    main()
