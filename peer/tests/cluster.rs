@@ -32,8 +32,10 @@ async fn the_journey_over(transport: Transport) {
         recorder.call(worker.address(), worker.name());
     }
     let mut text = String::new();
-    let outcome = journey(&client, &recorder, false, &mut |line| text.push_str(line));
-    let outcome = outcome.await.expect("it ends well");
+    let mut show = |line: &str| text.push_str(line);
+    let outcome = journey(&client, &recorder, false, &mut show)
+        .await
+        .expect("it ends well");
     assert_eq!(outcome.result, Value::from(10));
     let followed = text.split("# we follow z").nth(1).expect("z is followed");
     let mut from = 0;

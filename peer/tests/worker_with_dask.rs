@@ -52,7 +52,6 @@ impl Cluster {
             .nthreads(2)
             .memory_limit(1 << 30)
             .functions(functions())
-            .observer(std::sync::Arc::new(Print))
     }
 
     /// What Python says to this code.
@@ -62,7 +61,6 @@ impl Cluster {
     }
 
     fn try_python(&mut self, code: &str) -> Result<String, String> {
-        eprintln!("{code}");
         let question = serde_json::json!({"op": "do", "code": code}).to_string();
         let (answer, _) = tokio::task::block_in_place(|| self.client.ask(&question, &[]));
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("a document");
@@ -162,28 +160,4 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
     let workers = "time.sleep(0.2); len(client.scheduler_info()['workers'])";
     assert_eq!(cluster.python(workers), "0");
     cluster.check_logs();
-}
-
-struct Print;
-impl daskwire_peer::Observer for Print {
-    fn message(&self, seen: &daskwire_peer::Seen<'_>) {
-        let body = seen.frames.first().copied().unwrap_or_default();
-        let text: String = body
-            .iter()
-            .map(|b| {
-                if (32..127).contains(b) {
-                    *b as char
-                } else {
-                    '.'
-                }
-            })
-            .collect();
-        eprintln!(
-            "{} {} {} {}",
-            seen.local,
-            if seen.is_leaving { "->" } else { "<-" },
-            seen.peer,
-            &text[..text.len().min(300)]
-        );
-    }
 }
