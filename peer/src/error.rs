@@ -326,6 +326,19 @@ fn text(value: &Value) -> String {
 fn message(class: &str, arguments: tree::Items<'_, '_>) -> String {
     let all: Vec<Node<'_, '_>> = arguments.collect();
     match all.as_slice() {
+        [key, worker, allowed_failures] if class == KILLED_WORKER => {
+            let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+            let count = allowed_failures
+                .as_u64()
+                .unwrap_or_default()
+                .saturating_add(1);
+            let state = worker.operations().find_map(|operation| match operation {
+                tree::Operation::State(state) => state.node().get("address"),
+                _ => None,
+            });
+            let last = state.and_then(Node::as_str).unwrap_or("unknown");
+            format!("the task {key} took down {count} workers, the last of them {last}")
+        }
         [] => String::new(),
         // It shows a key as it would be written.
         [one] if class == "KeyError" => match one.as_str() {
@@ -362,11 +375,14 @@ pub(crate) fn exception(class: &str, message: &str) -> Serialized {
     })
 }
 
+const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
+
 /// What Dask raises for a task that takes down worker after worker.
 pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
     pickled(|writer| {
         writer.reduce();
-        writer.global("distributed.scheduler", "KilledWorker");
+        let (module, name) = KILLED_WORKER.rsplit_once('.').unwrap_or_default();
+        writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
         // It takes a worker, and asks it for its address.

@@ -7,6 +7,7 @@
 //! 2026.8.0 take, and read in that form and in those that Python writes. What
 //! is called is known by its name only, and is never called here.
 
+mod copy;
 mod read;
 mod write;
 

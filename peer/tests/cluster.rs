@@ -50,13 +50,21 @@ async fn the_journey_over(transport: Transport) {
         let at = followed[from..].find(&step.to_string());
         from += at.unwrap_or_else(|| panic!("{step} is missing, or too early\n{text}"));
     }
-    for (op, count) in [("compute-task z", 1), ("task-finished z", 1), ("key-in-memory z", 1)] {
+    for (op, count) in [
+        ("compute-task z", 1),
+        ("task-finished z", 1),
+        ("key-in-memory z", 1),
+    ] {
         assert_eq!(followed.matches(op).count(), count, "{op}\n{text}");
     }
     assert!(followed.contains("free-keys"), "{text}");
     // Nothing is left anywhere.
     let deadline = tokio::time::Instant::now() + TIMEOUT;
-    while cluster.workers().iter().any(|worker| !worker.keys().is_empty()) {
+    while cluster
+        .workers()
+        .iter()
+        .any(|worker| !worker.keys().is_empty())
+    {
         assert!(tokio::time::Instant::now() < deadline, "data is left");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -86,7 +94,11 @@ async fn a_task_makes_its_journey_over_quic() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
-    let cluster = LocalCluster::builder().threads(2).start().await.expect("a cluster");
+    let cluster = LocalCluster::builder()
+        .threads(2)
+        .start()
+        .await
+        .expect("a cluster");
     let client = cluster.client().await.expect("a client");
     let key = |index: i64| Key::list([Key::from("sum"), Key::from(index)]);
     let graph: Graph = (0..10_000)
@@ -103,10 +115,18 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
         .expect("submitted");
     assert_eq!(result(&futures[0]).await, Value::from(10_000));
     let singles: Vec<TaskFuture> = (0..10_000)
-        .map(|index| client.submit("operator.mul", [index, 2]).expect("submitted"))
+        .map(|index| {
+            client
+                .submit("operator.mul", [index, 2])
+                .expect("submitted")
+        })
         .collect();
     let values = client.gather(&singles).await.expect("results");
-    assert!(values.into_iter().eq((0..10_000).map(|index| Value::from(2 * index))));
+    assert!(
+        values
+            .into_iter()
+            .eq((0..10_000).map(|index| Value::from(2 * index)))
+    );
     client.close().await.expect("closed");
     cluster.close().await;
 }
@@ -117,10 +137,15 @@ async fn functions_of_rust_are_called_by_their_name() {
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .function("total", |array: Array| -> Result<f64, RemoteError> {
             let elements = array.to_vec::<f64>();
-            let elements = elements.map_err(|error| RemoteError::new("TypeError", &error.to_string()))?;
+            let elements =
+                elements.map_err(|error| RemoteError::new("TypeError", &error.to_string()))?;
             Ok(elements.iter().sum())
         });
-    let cluster = LocalCluster::builder().functions(functions).start().await.expect("a cluster");
+    let cluster = LocalCluster::builder()
+        .functions(functions)
+        .start()
+        .await
+        .expect("a cluster");
     let client = cluster.client().await.expect("a client");
     let hypot = client.submit("native:hypot", [3, 4]).expect("submitted");
     assert_eq!(result(&hypot).await, Value::from(5.0));
@@ -128,16 +153,26 @@ async fn functions_of_rust_are_called_by_their_name() {
     for route in [Route::Scheduler, Route::Direct] {
         let data = [(Key::unique("array"), array.clone())];
         let data = client.scatter_by(data, route).await.expect("scattered");
-        let total = client.submit("native:total", [&data[0]]).expect("submitted");
+        let total = client
+            .submit("native:total", [&data[0]])
+            .expect("submitted");
         assert_eq!(result(&total).await, Value::from(10.5));
         let back = client.gather_by(&data, route).await.expect("gathered");
         assert_eq!(back, [Value::from(array.clone())]);
     }
     let wrong = client.submit("native:total", [1]).expect("submitted");
-    let error = wrong.result_within(TIMEOUT).await.expect_err("it is no array");
+    let error = wrong
+        .result_within(TIMEOUT)
+        .await
+        .expect_err("it is no array");
     assert!(matches!(error, PeerError::Remote(_)), "{error}");
-    let unknown = client.submit("native:no_such_function", [1]).expect("submitted");
-    let error = unknown.result_within(TIMEOUT).await.expect_err("there is none");
+    let unknown = client
+        .submit("native:no_such_function", [1])
+        .expect("submitted");
+    let error = unknown
+        .result_within(TIMEOUT)
+        .await
+        .expect_err("there is none");
     assert!(error.to_string().contains("no_such_function"), "{error}");
     client.close().await.expect("closed");
     cluster.close().await;
@@ -147,7 +182,9 @@ async fn functions_of_rust_are_called_by_their_name() {
 async fn failures_reach_all_that_depend_on_them() {
     let cluster = LocalCluster::start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
-    let bad = client.submit("operator.truediv", [1, 0]).expect("submitted");
+    let bad = client
+        .submit("operator.truediv", [1, 0])
+        .expect("submitted");
     let mut last = bad.clone();
     for _ in 0..10 {
         last = client.submit("operator.neg", [&last]).expect("submitted");
@@ -163,22 +200,46 @@ async fn failures_reach_all_that_depend_on_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_worker_had_is_computed_again() {
-    let mut cluster = LocalCluster::builder().workers(3).start().await.expect("a cluster");
+    let mut cluster = LocalCluster::builder()
+        .workers(3)
+        .start()
+        .await
+        .expect("a cluster");
     let client = cluster.client().await.expect("a client");
     let first: Vec<TaskFuture> = (0..300)
-        .map(|index| client.submit("operator.add", [index, 1]).expect("submitted"))
+        .map(|index| {
+            client
+                .submit("operator.add", [index, 1])
+                .expect("submitted")
+        })
         .collect();
     client.wait(&first).await;
-    assert!(cluster.workers().iter().all(|worker| !worker.keys().is_empty()));
+    assert!(
+        cluster
+            .workers()
+            .iter()
+            .all(|worker| !worker.keys().is_empty())
+    );
     assert!(cluster.close_worker(1).await);
     let second: Vec<TaskFuture> = first
         .iter()
         .map(|future| client.submit("operator.neg", [future]).expect("submitted"))
         .collect();
     let values = client.gather(&second).await.expect("results");
-    assert!(values.into_iter().eq((0..300).map(|index| Value::from(-index - 1))));
-    let values = client.gather_by(&first, Route::Direct).await.expect("results");
-    assert!(values.into_iter().eq((0..300).map(|index| Value::from(index + 1))));
+    assert!(
+        values
+            .into_iter()
+            .eq((0..300).map(|index| Value::from(-index - 1)))
+    );
+    let values = client
+        .gather_by(&first, Route::Direct)
+        .await
+        .expect("results");
+    assert!(
+        values
+            .into_iter()
+            .eq((0..300).map(|index| Value::from(index + 1)))
+    );
     client.close().await.expect("closed");
     cluster.close().await;
 }

@@ -371,8 +371,8 @@ impl Client {
     /// [`PeerError`] if the scheduler does not answer.
     pub async fn nbytes(&self, futures: &[TaskFuture]) -> Result<Vec<(Key, u64)>, PeerError> {
         let request = NBytes {
-            keys: futures.iter().map(TaskFuture::key).collect(),
-            summary: false,
+            keys: Some(futures.iter().map(TaskFuture::key).collect()),
+            summary: Some(false),
             reply: Some(true),
             ..NBytes::default()
         };

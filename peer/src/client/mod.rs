@@ -39,7 +39,7 @@ use crate::identity::Identity;
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
-    CancelKeys, ClientReleasesKeys, FromClient, Keys, ReportKey, Request, Retry, Unknown,
+    CancelKeys, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey, Request, Retry, Unknown,
 };
 use crate::{Key, PeerError};
 
@@ -437,7 +437,7 @@ impl Client {
         self.shared.send(CancelKeys {
             keys: entries.iter().map(|entry| &entry.key).collect(),
             force,
-            reason: "the client asked for it".to_owned(),
+            reason: Nullable(Some("the client asked for it".to_owned())),
             ..CancelKeys::default()
         })?;
         for entry in entries {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use daskwire::pickle::PickleError;
 use daskwire::pickle::tree::{self, Global, Node, Operation, Tree};
 
+use super::copy::{Budget, Effects, copied};
 use super::{Argument, Function, Graph, Task, Work};
 use crate::Key;
 use crate::value::{Reading, describe};
@@ -41,7 +42,10 @@ impl fmt::Display for GraphError {
         match self {
             Self::Value(error) => error.fmt(f),
             Self::Unknown { what } => {
-                write!(f, "{what} is not a graph of tasks that is known here")
+                write!(
+                    f,
+                    "{what} is not a graph that is written out, and only Python can make one of it"
+                )
             }
             Self::Unexpected { at, expected } => {
                 write!(f, "at byte {at} of the pickle: expected {expected}")
@@ -55,6 +59,12 @@ impl core::error::Error for GraphError {}
 impl From<ValueError> for GraphError {
     fn from(error: ValueError) -> Self {
         Self::Value(error)
+    }
+}
+
+impl From<daskwire::pickle::WriteError> for GraphError {
+    fn from(error: daskwire::pickle::WriteError) -> Self {
+        Self::Value(error.into())
     }
 }
 
@@ -72,9 +82,47 @@ impl Graph {
     /// [`GraphError::Unknown`] for the expressions of collections, which only
     /// Python can turn into tasks.
     pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
+        let tasks = Self::read_nodes(expression, |reading, _, node, key| {
+            task(reading, node, Some(key), DEPTH)
+        });
+        Ok(Self { tasks: tasks? })
+    }
+
+    /// Reads the same with what a worker is sent for each task: what the client
+    /// wrote, copied as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), and if a task cannot be copied.
+    pub(crate) fn read_with_specs(
+        expression: &Serialized,
+    ) -> Result<Vec<(Task, Serialized)>, GraphError> {
+        let budget = core::cell::OnceCell::new();
+        Self::read_nodes(expression, |reading, effects, node, key| {
+            let budget = budget.get_or_init(|| Budget::new(reading.value_count()));
+            let task = task(reading, node, Some(key), DEPTH)?;
+            let run_spec = match spec(node) {
+                Some(_) => copied(node, effects, budget)?,
+                // A value that stands for itself.
+                None => task.to_run_spec()?,
+            };
+            Ok((task, run_spec))
+        })
+    }
+
+    fn read_nodes<T>(
+        expression: &Serialized,
+        read: impl for<'t, 'p> Fn(
+            &Reading<'_>,
+            &Effects<'t, 'p>,
+            Node<'t, 'p>,
+            Key,
+        ) -> Result<T, GraphError>,
+    ) -> Result<Vec<T>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
         let reading = Reading::new(&tree, &pickle, &buffers);
+        let effects = Effects::of(&tree, &pickle);
         let root = tree.root();
         let unknown = || GraphError::Unknown {
             what: describe(root),
@@ -97,16 +145,17 @@ impl Graph {
             callable
         };
         if !is(class, "LLGExpr") {
-            return Err(unknown());
+            return Err(GraphError::Unknown {
+                what: describe(class),
+            });
         }
         let graph = arguments.next().ok_or_else(unknown)?;
         let tree::Value::Dict(entries) = graph.value() else {
             return Err(unknown());
         };
-        let tasks = entries.map(|(key, node)| task(&reading, node, Some(key_of(key)?), DEPTH));
-        Ok(Self {
-            tasks: tasks.collect::<Result<_, _>>()?,
-        })
+        entries
+            .map(|(key, node)| read(&reading, &effects, node, key_of(key)?))
+            .collect()
     }
 }
 

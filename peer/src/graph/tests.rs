@@ -43,3 +43,56 @@ fn graphs_come_back_as_they_were() {
     }
     assert_eq!(graph.tasks[1].dependencies(), [x]);
 }
+
+#[test]
+fn tasks_are_copied_with_what_nobody_here_understands() {
+    // {"a": Task("a", f, x, x), "b": f, "c": 7} where f is a function that only
+    // Python can make, and that is part of its own state.
+    use daskwire::pickle::{Options, Writer};
+    let write = |writer: &mut Writer<'_, '_>| {
+        writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
+        writer.dict(2);
+        writer.str("a");
+        writer.reduce().global("dask._task_spec", "Task").tuple(4);
+        writer.str("a");
+        writer.build().reduce();
+        writer.global("cloudpickle.cloudpickle", "_make_function");
+        writer.tuple(2).tuple(0).end().bytes(b"code").end();
+        let function = writer.end().memoize();
+        writer.dict(1).str("itself").get(function);
+        let shared = writer.list(2).memoize();
+        writer.i64(1 << 40).f64(0.5);
+        writer.get(shared);
+        writer.str("c").i64(7);
+        Ok::<(), daskwire::pickle::WriteError>(())
+    };
+    let pickle = crate::growing::pickle(Options::default(), write).expect("it is written");
+    let expression = crate::Serialized::of_written_pickle(&pickle.into());
+    let tasks = Graph::read_with_specs(&expression).expect("a graph");
+    let [(a, spec), (c, seven)] = &tasks[..] else {
+        panic!("{tasks:?}");
+    };
+    let Work::Call {
+        function: Function::Unknown(name),
+        ..
+    } = &a.work
+    else {
+        panic!("{a:?}");
+    };
+    assert_eq!(name, "cloudpickle.cloudpickle._make_function");
+    let (copy, _) = spec.pickle().expect("a pickle");
+    let tree = daskwire::pickle::tree::Tree::new(&copy).expect("a pickle");
+    let [_, function, one, other] = match tree.root().value() {
+        daskwire::pickle::tree::Value::Call { arguments, .. } => {
+            arguments.items().exactly().expect("four")
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(one.is_same(other));
+    let state = function.operations().find_map(|operation| match operation {
+        daskwire::pickle::tree::Operation::State(state) => state.node().get("itself"),
+        _ => None,
+    });
+    assert!(state.expect("its state").is_same(function));
+    assert_eq!(&Task::read(seven, &c.key).expect("a task"), c);
+}

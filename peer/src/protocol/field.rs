@@ -109,23 +109,6 @@ plain! {
     i64, i64, |this| *this;
 }
 
-/// Python sends 1 where it has no reason for 1.0.
-impl Field for f64 {
-    #[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
-    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        Ok(match source.reader.peek()? {
-            Token::UInt(_) => source.reader.u64()? as Self,
-            Token::Int(_) => source.reader.i64()? as Self,
-            _ => source.reader.f64()?,
-        })
-    }
-
-    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
-        to.body().f64(*self);
-        Ok(())
-    }
-}
-
 /// Nil.
 impl Field for () {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
@@ -134,6 +117,29 @@ impl Field for () {
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         to.body().nil();
+        Ok(())
+    }
+}
+
+/// Python writes a float that is whole as an integer where it was given as one.
+impl Field for f64 {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        #[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
+        Ok(match source.reader.peek()? {
+            Token::UInt(value) => {
+                source.reader.token()?;
+                value as Self
+            }
+            Token::Int(value) => {
+                source.reader.token()?;
+                value as Self
+            }
+            _ => source.reader.f64()?,
+        })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        to.body().f64(*self);
         Ok(())
     }
 }

@@ -21,8 +21,8 @@ ops! {
         HasWhat = "has_what",
         NCores = "ncores",
         NCoresRunning = "ncores_running",
-        GetTaskStatus = "get_task_status",
         NBytes = "nbytes",
+        GetTaskStatus = "get_task_status",
         GetData = "get_data",
         UpdateData = "update_data",
         FreeKeysRequest = "free_keys",
@@ -194,20 +194,20 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// In which state tasks are.
-    GetTaskStatus = "get_task_status" {
-        /// Their keys.
-        keys: Keys = "keys",
+    /// How many bytes results have.
+    NBytes = "nbytes" {
+        /// The keys; all if there are none.
+        keys: Option<Keys> = "keys",
+        /// False: for each key, not for groups of them.
+        summary: Option<bool> = "summary",
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }
 
-    /// How many bytes results have.
-    NBytes = "nbytes" {
+    /// In which state tasks are.
+    GetTaskStatus = "get_task_status" {
         /// Their keys.
         keys: Keys = "keys",
-        /// False: for each key, not for groups of them.
-        summary: bool = "summary",
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }

@@ -122,7 +122,7 @@ maps! {
         /// Whether to cancel what other clients want too.
         force: bool = "force",
         /// Why, for `cancelled-keys`.
-        reason: String = "reason",
+        reason: Nullable<String> = "reason",
         /// More about it, for people.
         msg: Nullable<String> = "msg",
     }

@@ -24,7 +24,7 @@ fn frames<T: Field>(message: T) -> Vec<Bytes> {
         .expect("it is written")
 }
 
-fn round_trip<T: Field + Clone + PartialEq + core::fmt::Debug>(message: &T) {
+fn round_trip<T: Field + Clone + PartialEq + fmt::Debug>(message: &T) {
     let frames = frames(message.clone());
     let read = Opener::default()
         .read(&frames, T::read)

@@ -387,6 +387,10 @@ impl Shared {
                 let keys = request.keys.as_ref();
                 Answer::WhoHas(self.with(|state| state.who_has(keys.map(|keys| &keys[..]))))
             }
+            Request::NBytes(request) => {
+                let keys = request.keys.as_ref();
+                Answer::Sizes(self.with(|state| state.nbytes(keys.map(|keys| &keys[..]))))
+            }
             Request::HasWhat(request) => {
                 Answer::HasWhat(self.with(|state| state.has_what(request.workers.as_deref())))
             }
@@ -405,9 +409,6 @@ impl Shared {
                 });
                 stages.collect()
             })),
-            Request::NBytes(request) => {
-                Answer::Sizes(self.with(|state| state.nbytes(Some(&request.keys))))
-            }
             Request::UpdateData(request) => {
                 let (who_has, nbytes) = (request.who_has, request.nbytes);
                 self.with(|state| {

@@ -1412,7 +1412,8 @@ impl State {
             }
         }
         for (client, keys) in cancelled {
-            self.cancelled(client, keys, &message.reason, message.msg.0.clone());
+            let reason = message.reason.0.as_deref().unwrap_or_default();
+            self.cancelled(client, keys, reason, message.msg.0.clone());
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::exception;
-use crate::graph::Graph;
+use crate::graph::{Graph, Task};
 use crate::protocol::UpdateGraph;
 use crate::{Key, Serialized, Value};
 
@@ -169,9 +169,9 @@ impl Submission {
             Ok(annotations) => annotations,
             Err(reason) => return Err(refuse(keys, &format!("the annotations: {reason}"))),
         };
-        let graph = Graph::read(&message.expr_ser)
+        let graph = Graph::read_with_specs(&message.expr_ser)
             .map_err(|error| error.to_string())
-            .and_then(|graph| ordered(graph, message.internal_priority.0.unwrap_or_default()));
+            .and_then(|tasks| ordered(tasks, message.internal_priority.0.unwrap_or_default()));
         match graph {
             Ok(tasks) => Ok(Self {
                 tasks,
@@ -271,16 +271,19 @@ pub(super) fn text(value: &Value) -> Option<String> {
 /// The tasks of a graph, each behind those that it depends on: depth first, so
 /// that what one result needs is done, and can be deleted, before the next one is
 /// begun.
-fn ordered(graph: Graph, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, String> {
-    let index: HashMap<&Key, usize> = graph.tasks.iter().map(|task| &task.key).zip(0..).collect();
-    if index.len() != graph.tasks.len() {
+fn ordered(
+    tasks: Vec<(Task, Serialized)>,
+    given: Vec<(Key, i64)>,
+) -> Result<Vec<Submitted>, String> {
+    let keys = tasks.iter().map(|(task, _)| &task.key);
+    let index: HashMap<&Key, usize> = keys.zip(0..).collect();
+    if index.len() != tasks.len() {
         return Err("a key stands for two tasks".to_owned());
     }
     let given: HashMap<Key, i64> = given.into_iter().collect();
-    let dependencies: Vec<Vec<Dependency>> = graph
-        .tasks
+    let dependencies: Vec<Vec<Dependency>> = tasks
         .iter()
-        .map(|task| {
+        .map(|(task, _)| {
             let keys = task.dependencies().into_iter();
             // A task that names itself does not wait for itself (Dask says so).
             keys.filter(|key| *key != task.key)
@@ -293,8 +296,9 @@ fn ordered(graph: Graph, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, Strin
         .collect();
     drop(index);
     let places = places(&dependencies)?;
-    let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(graph.tasks.len());
-    for (number, (task, mut dependencies)) in graph.tasks.into_iter().zip(dependencies).enumerate()
+    let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
+    for (number, ((task, run_spec), mut dependencies)) in
+        tasks.into_iter().zip(dependencies).enumerate()
     {
         let place = places.get(number).copied().unwrap_or_default();
         for dependency in &mut dependencies {
@@ -302,7 +306,6 @@ fn ordered(graph: Graph, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, Strin
                 *number = places.get(*number).copied().unwrap_or_default();
             }
         }
-        let run_spec = task.to_run_spec().map_err(|error| error.to_string())?;
         let order = given.get(&task.key).copied();
         sorted.push((
             place,

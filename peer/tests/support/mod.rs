@@ -279,35 +279,40 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
         |log| address_after(log, "Scheduler at:"),
     );
     for index in 0..worker_count {
-        let name = format!("worker-{index}");
-        let worker = Peer::spawn_dask(
-            &name,
-            &[
-                "worker",
-                scheduler.address(),
-                "--host",
-                "127.0.0.1",
-                "--nthreads",
-                "1",
-                "--no-nanny",
-                "--no-dashboard",
-                "--dashboard-address",
-                "127.0.0.1:0",
-                "--name",
-                &name,
-            ],
-            // Registered once it says with whom, which is after its own address.
-            |log| {
-                address_after(log, "Registered to:")
-                    .and_then(|_| address_after(log, "Start worker at:"))
-            },
-        );
+        let worker = worker(scheduler.address(), &format!("worker-{index}"));
         // The scheduler logs it before it tells the worker, but what two
         // processes write need not arrive here in that order.
         scheduler.wait_for_log(&format!("Register worker addr: {} name:", worker.address()));
         scheduler.workers.push(worker);
     }
     scheduler
+}
+
+/// A real `dask worker` of one thread, registered with whatever scheduler is at
+/// that address.
+pub fn worker(scheduler: &str, name: &str) -> Peer {
+    Peer::spawn_dask(
+        name,
+        &[
+            "worker",
+            scheduler,
+            "--host",
+            "127.0.0.1",
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            "--dashboard-address",
+            "127.0.0.1:0",
+            "--name",
+            name,
+        ],
+        // Registered once it says with whom, which is after its own address.
+        |log| {
+            address_after(log, "Registered to:")
+                .and_then(|_| address_after(log, "Start worker at:"))
+        },
+    )
 }
 
 /// The `tcp://` address in the line of `log` that contains `label`.

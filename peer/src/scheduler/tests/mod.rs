@@ -239,6 +239,17 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         }
                     }
                 }
+                ToWorker::AcquireReplicas(message) => {
+                    for (key, holders) in message.who_has {
+                        let holder = holders[0].parse().expect("an address");
+                        let reply = pool.get_data(&holder, vec![key.clone()], None).await;
+                        lock(&data).extend(reply.expect("it has it").data.unwrap_or_default());
+                        stream.send(AddKeys {
+                            keys: [key].into_iter().collect(),
+                            ..AddKeys::default()
+                        });
+                    }
+                }
                 _ => {}
             }
         }

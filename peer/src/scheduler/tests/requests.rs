@@ -1,1 +1,419 @@
+use std::time::Instant;
+
 use super::*;
+
+async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
+    let scheduler = scheduler(&format!("inproc://{name}")).await;
+    let mut workers = Vec::new();
+    for number in 0..worker_count {
+        let listen = format!("inproc://{name}-{number}");
+        workers.push(Worker::new(scheduler.address(), &listen).await);
+    }
+    scheduler.wait_for_workers(worker_count).await;
+    let client = Client::new(scheduler.address(), "me").await;
+    (scheduler, workers, client)
+}
+
+fn scattered(keys: &[&str]) -> Scatter {
+    let data = keys.iter().map(|key| {
+        let value = Serialized::of(&Value::from(*key)).expect("a plain value");
+        (Key::from(*key), value)
+    });
+    Scatter {
+        data: data.collect(),
+        client: "me".to_owned(),
+        broadcast: Value::from(false),
+        ..Scatter::default()
+    }
+}
+
+#[tokio::test]
+async fn data_is_scattered_in_turn_and_gathered_unopened() {
+    let (_scheduler, workers, mut client) = cluster("scatter", 2).await;
+    let keys = ["a", "b", "c", "d"];
+    let reply: Keys = client.call(scattered(&keys)).await.expect("it is done");
+    assert_eq!(reply.len(), 4);
+    client.wait(&keys).await;
+    for worker in &workers {
+        assert_eq!(lock(&worker.data).len(), 2);
+    }
+    let request = Gather {
+        keys: Some(keys.into_iter().collect()),
+        ..Gather::default()
+    };
+    let reply: DataReply = client.call(request).await.expect("it replies");
+    let data = reply.data.expect("all of it");
+    assert_eq!(data.len(), 4);
+    for (key, value) in data {
+        let sent = Serialized::of(&Value::from(key.as_str().expect("a text")));
+        assert_eq!(value, sent.expect("a plain value"));
+    }
+    client.say(ClientReleasesKeys {
+        keys: keys.into_iter().collect(),
+        ..ClientReleasesKeys::default()
+    });
+    until(|| workers.iter().all(|worker| lock(&worker.data).is_empty())).await;
+}
+
+#[tokio::test]
+async fn data_for_all_is_on_all() {
+    let (_scheduler, workers, mut client) = cluster("broadcast", 3).await;
+    let mut request = scattered(&["a"]);
+    request.broadcast = Value::from(true);
+    let _: Keys = client.call(request).await.expect("it is done");
+    assert!(workers.iter().all(|worker| worker.has("a")));
+    let mut request = scattered(&["b"]);
+    request.broadcast = Value::from(2);
+    let _: Keys = client.call(request).await.expect("it is done");
+    assert_eq!(workers.iter().filter(|worker| worker.has("b")).count(), 2);
+    let mut request = scattered(&["c"]);
+    request.workers = Nullable(Some(vec![workers[2].address.to_string()]));
+    let _: Keys = client.call(request).await.expect("it is done");
+    assert!(workers[2].has("c"));
+}
+
+#[tokio::test]
+async fn scattering_waits_for_a_worker_but_not_for_ever() {
+    let (scheduler, _, mut client) = cluster("patience", 0).await;
+    let mut request = scattered(&["a"]);
+    request.timeout = Some(0.05);
+    let error = client
+        .call::<Keys>(request)
+        .await
+        .expect_err("there is none");
+    assert_eq!(error.to_string(), "TimeoutError: No valid workers found");
+    let address = scheduler.address().clone();
+    let (reply, worker) = tokio::join!(client.call::<Keys>(scattered(&["a"])), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Worker::new(&address, "inproc://patience-late").await
+    });
+    reply.expect("it is done");
+    assert!(worker.has("a"));
+}
+
+#[tokio::test]
+async fn what_a_holder_does_not_have_comes_from_another_or_is_missing() {
+    let (scheduler, workers, mut client) = cluster("holders", 2).await;
+    let mut request = scattered(&["a", "b"]);
+    request.broadcast = Value::from(true);
+    let _: Keys = client.call(request).await.expect("it is done");
+    client.wait(&["a", "b"]).await;
+    lock(&workers[0].data).clear();
+    for _ in 0..8 {
+        assert_eq!(client.gather("a").await, Value::from("a"));
+    }
+    // Whoever did not have it is not thought to any more.
+    let keys = [Key::from("a")];
+    let who_has = scheduler.inspect(|state| state.who_has(Some(&keys)));
+    assert_eq!(who_has[0].1, [workers[1].address.to_string()]);
+    lock(&workers[1].data).clear();
+    let request = Gather {
+        keys: Some(["a", "b", "c"].into_iter().collect()),
+        ..Gather::default()
+    };
+    let reply: DataReply = client.call(request).await.expect("it replies");
+    assert_eq!(reply.status, "error");
+    assert_eq!(reply.keys.map(|keys| keys.len()), Some(3));
+    assert!(reply.data.is_none());
+}
+
+#[tokio::test]
+async fn a_holder_that_does_not_answer_is_passed_over() {
+    let (scheduler, workers, mut client) = cluster("silent", 1).await;
+    let _: Keys = client.call(scattered(&["a"])).await.expect("it is done");
+    // One that has registered, and where nobody listens.
+    let mut ghost = connect(scheduler.address()).await;
+    let register = Request::from(RegisterWorker {
+        address: "inproc://nobody".to_owned(),
+        name: Value::from("ghost"),
+        status: "running".to_owned(),
+        nthreads: 1,
+        ..RegisterWorker::default()
+    });
+    let reply: RegisterWorkerReply = ghost.call(&register).await.expect("it replies");
+    assert_eq!(reply.status, "OK");
+    let request = UpdateData {
+        who_has: Some(vec![(Key::from("a"), vec!["inproc://nobody".to_owned()])]),
+        nbytes: Some(vec![(Key::from("a"), 1)]),
+        client: Some("me".to_owned()),
+        ..UpdateData::default()
+    };
+    client.call::<()>(request).await.expect("it is done");
+    let holders = scheduler.inspect(|state| state.who_has(None));
+    assert_eq!(holders[0].1.len(), 2);
+    for _ in 0..8 {
+        assert_eq!(client.gather("a").await, Value::from("a"));
+    }
+    assert!(workers[0].has("a"));
+}
+
+#[tokio::test]
+async fn it_says_what_it_knows() {
+    let (scheduler, workers, mut client) = cluster("knows", 2).await;
+    let all = Request::from(Identity {
+        n_workers: Some(-1),
+        ..Identity::default()
+    });
+    let identity: Value = client.call(all).await.expect("it replies");
+    assert_eq!(identity.get("type"), Some(&Value::from("Scheduler")));
+    let address = scheduler.address().to_string();
+    assert_eq!(identity.get("address"), Some(&Value::from(address)));
+    assert_eq!(identity.get("total_threads"), Some(&Value::from(2)));
+    let known = identity.get("workers").expect("they are listed");
+    let about = known
+        .get(&workers[0].address.to_string())
+        .expect("it is there");
+    assert_eq!(about.get("nthreads"), Some(&Value::from(1)));
+    let none = Request::from(Identity {
+        n_workers: Some(0),
+        ..Identity::default()
+    });
+    let identity: Value = client.call(none).await.expect("it replies");
+    assert_eq!(identity.get("workers"), Some(&Value::Dict(Vec::new())));
+
+    let _: Keys = client.call(scattered(&["a"])).await.expect("it is done");
+    let who_has: Vec<(Key, Vec<String>)> =
+        client.call(WhoHas::default()).await.expect("it replies");
+    let holder = who_has[0].1[0].clone();
+    let has_what: Vec<(String, Keys)> = client
+        .call(HasWhat {
+            workers: Some(vec![holder.clone(), "nobody".to_owned()]),
+            ..HasWhat::default()
+        })
+        .await
+        .expect("it replies");
+    assert_eq!(has_what, [(holder.clone(), ["a"].into_iter().collect())]);
+    let sizes: Vec<(Key, u64)> = client.call(NBytes::default()).await.expect("it replies");
+    assert!(sizes[0].1 > 0);
+    let threads: Vec<(String, u64)> = client.call(NCores::default()).await.expect("it replies");
+    assert_eq!(threads.len(), 2);
+    let running: Vec<(String, u64)> = client
+        .call(NCoresRunning::default())
+        .await
+        .expect("it replies");
+    assert_eq!(running, threads);
+    let stages: Vec<(Key, Nullable<String>)> = client
+        .call(GetTaskStatus {
+            keys: ["a", "b"].into_iter().collect(),
+            ..GetTaskStatus::default()
+        })
+        .await
+        .expect("it replies");
+    assert_eq!(stages[0].1.0.as_deref(), Some("memory"));
+    assert_eq!(stages[1].1.0, None);
+    let beat = HeartbeatWorker {
+        address: holder,
+        ..HeartbeatWorker::default()
+    };
+    let reply: HeartbeatReply = client.call(beat).await.expect("it replies");
+    assert_eq!(
+        (reply.status.as_str(), reply.heartbeat_interval),
+        ("OK", Some(0.5))
+    );
+    let reply: HeartbeatReply = client
+        .call(HeartbeatWorker {
+            address: "nobody".to_owned(),
+            ..HeartbeatWorker::default()
+        })
+        .await
+        .expect("it replies");
+    assert_eq!(reply.status, "missing");
+    let pong: Value = client.call(Ping::default()).await.expect("it replies");
+    assert_eq!(pong, Value::from(&b"pong"[..]));
+    let same: Value = client
+        .call(Echo {
+            data: Value::from("same"),
+            ..Echo::default()
+        })
+        .await
+        .expect("it replies");
+    assert_eq!(same, Value::from("same"));
+}
+
+#[tokio::test]
+async fn odd_requests_are_answered_and_the_comm_goes_on() {
+    let (_scheduler, _, mut client) = cluster("odd", 0).await;
+    let unknown = Request::Unknown(Unknown {
+        op: "do_something".to_owned(),
+        ..Unknown::default()
+    });
+    let reply: Value = client.call(unknown).await.expect("it replies");
+    assert_eq!(reply, Value::None);
+    let incomplete = Value::dict([("op", "get_task_status")]);
+    client
+        .requests
+        .sender
+        .send(&incomplete)
+        .await
+        .expect("it listens");
+    let reply: Option<Status> = client
+        .requests
+        .receiver
+        .receive()
+        .await
+        .expect("it replies");
+    let reply = reply.expect("it replies");
+    assert_eq!(reply.status.as_deref(), Some("uncaught-error"));
+    let text = reply.exception_text.expect("it says why");
+    assert!(text.contains("has no field keys"), "{text}");
+    // One that wants no answer gets none, and the next one its own.
+    let silent = Request::from(Ping {
+        reply: Some(false),
+        ..Ping::default()
+    });
+    client
+        .requests
+        .sender
+        .send(&silent)
+        .await
+        .expect("it listens");
+    let same: Value = client
+        .call(Echo {
+            data: Value::from(1),
+            ..Echo::default()
+        })
+        .await
+        .expect("it replies");
+    assert_eq!(same, Value::from(1));
+    // What is no request ends it, as does one that says so.
+    client
+        .requests
+        .sender
+        .send(&Value::list([1]))
+        .await
+        .expect("it listens");
+    assert!(!matches!(
+        client.requests.receiver.receive::<Value>().await,
+        Ok(Some(_))
+    ));
+}
+
+#[tokio::test]
+async fn a_comm_ends_when_it_is_asked_to() {
+    let (scheduler, _, mut client) = cluster("ends", 0).await;
+    let reply: String = client.call(CloseComm::default()).await.expect("it replies");
+    assert_eq!(reply, "OK");
+    assert!(!matches!(
+        client.requests.receiver.receive::<Value>().await,
+        Ok(Some(_))
+    ));
+    client.requests = connect(scheduler.address()).await;
+    let mut last = Value::dict([("op", Value::from("ping")), ("close", Value::from(true))]);
+    client
+        .requests
+        .sender
+        .send(&last)
+        .await
+        .expect("it listens");
+    last = client
+        .requests
+        .receiver
+        .receive()
+        .await
+        .expect("it replies")
+        .expect("it replies");
+    assert_eq!(last, Value::from(&b"pong"[..]));
+    assert!(!matches!(
+        client.requests.receiver.receive::<Value>().await,
+        Ok(Some(_))
+    ));
+}
+
+#[tokio::test]
+async fn it_ends_when_it_is_terminated() {
+    let (scheduler, _workers, mut client) = cluster("terminate", 1).await;
+    let reply: String = client.call(Terminate::default()).await.expect("it replies");
+    assert_eq!(reply, "OK");
+    scheduler.closed().await;
+    assert_eq!(client.next().await.op(), "close-stream");
+    assert!(client.try_next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_worker_retires_when_others_have_what_it_had() {
+    let (scheduler, workers, mut client) = cluster("retires", 1).await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    client.wait(&["x"]).await;
+    let second = Worker::new(scheduler.address(), "inproc://retires-late").await;
+    let first = workers[0].address.to_string();
+    let request = RetireWorkers {
+        workers: Some(vec![first.clone()]),
+        ..RetireWorkers::default()
+    };
+    let reply: Value = client.call(request).await.expect("it replies");
+    assert!(reply.get(&first).is_some());
+    assert_eq!(scheduler.inspect(State::worker_count), 1);
+    assert!(second.has("x"));
+    assert_eq!(client.gather("x").await, Value::from(3));
+}
+
+#[tokio::test]
+async fn streams_end_over_what_nobody_understands() {
+    let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
+    let seen = Arc::clone(&notices);
+    let options = Options {
+        on_notice: Some(Arc::new(move |notice: &Notice| {
+            lock(&seen).push(notice.clone())
+        })),
+        ..Options::default()
+    };
+    let scheduler = scheduler_with("inproc://nonsense", options).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    // A message without the field that it is about.
+    client.say(FromClient::Unknown(Unknown {
+        op: "report-key".to_owned(),
+        ..Unknown::default()
+    }));
+    assert!(client.try_next().await.is_none());
+    let expected = Notice::Ignored {
+        peer: "me".to_owned(),
+        reason: "the message report-key has no field key".to_owned(),
+    };
+    assert_eq!(*lock(&notices), [expected]);
+    scheduler.close().await;
+}
+
+/// How long it takes: printed, not judged, for other things run here too.
+async fn speed(at: &str, worker: &str) {
+    const JOURNEYS: u32 = 1000;
+    const TASKS: usize = 10_000;
+    let scheduler = scheduler(at).await;
+    let _worker = Worker::new(scheduler.address(), worker).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let mut times = Vec::new();
+    for number in 0..JOURNEYS {
+        let key = format!("x-{number}");
+        let task = Task::new(key.as_str(), "operator.add", [1, 2]);
+        let start = Instant::now();
+        client.submit([task], &[&key]);
+        client.wait(&[&key]).await;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    let names: Vec<String> = (0..TASKS).map(|number| format!("t-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let start = Instant::now();
+    client.submit(
+        keys.iter()
+            .map(|key| Task::new(*key, "operator.add", [1, 2])),
+        &keys,
+    );
+    for _ in 0..TASKS {
+        assert_eq!(client.next().await.op(), "key-in-memory");
+    }
+    let graph = start.elapsed();
+    println!(
+        "{at}: a journey takes {:?}, {TASKS} tasks take {graph:?}",
+        times[500]
+    );
+}
+
+#[tokio::test]
+async fn ten_thousand_tasks_in_memory() {
+    speed("inproc://speed", "inproc://speed-1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_tasks_over_tcp() {
+    speed("tcp://127.0.0.1:0", "tcp://127.0.0.1:0").await;
+}

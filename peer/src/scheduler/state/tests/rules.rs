@@ -82,7 +82,7 @@ fn cancel(keys: &[&str], force: bool) -> CancelKeys {
     CancelKeys {
         keys: keys.iter().copied().collect(),
         force,
-        reason: "because".to_owned(),
+        reason: Nullable(Some("because".to_owned())),
         ..CancelKeys::default()
     }
 }

@@ -1,0 +1,32 @@
+//! A scheduler without Python, for workers and clients of any kind:
+//!
+//! ```text
+//! cargo run -p daskwire-peer --example scheduler -- tcp://127.0.0.1:8786
+//! dask worker tcp://127.0.0.1:8786
+//! ```
+
+use daskwire_peer::net::Listener;
+use daskwire_peer::scheduler::{Notice, Options, Scheduler};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut listeners = Vec::new();
+    for address in std::env::args().skip(1) {
+        listeners.push(Listener::bind(&address.parse()?, Default::default()).await?);
+    }
+    if listeners.is_empty() {
+        return Err("where to listen, as tcp://127.0.0.1:8786?".into());
+    }
+    let mut options = Options::default();
+    options.on_notice = Some(std::sync::Arc::new(|notice: &Notice| {
+        eprintln!("{notice:?}")
+    }));
+    let scheduler = Scheduler::start(listeners, options)?;
+    println!("ready {}", scheduler.address());
+    tokio::select! {
+        () = scheduler.closed() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    scheduler.close().await;
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Taking a part of one pickle into a pickle of its own, without knowing what it
+//! means: how a scheduler hands each task of a graph to a worker, functions and
+//! objects included that only Python can make.
+
+use core::cell::Cell;
+use std::collections::HashMap;
+
+use daskwire::pickle::tree::{Int, Node, Operation, Tree, Value};
+use daskwire::pickle::{Options, Writer};
+
+use super::GraphError;
+use crate::growing;
+use crate::value::{Serialized, describe};
+
+/// How deep values may be nested.
+const DEPTH: usize = 200;
+
+/// How many values may be copied in all, so that a few bytes which many tasks share
+/// do not become more than there is memory for.
+#[derive(Debug)]
+pub(super) struct Budget(Cell<usize>);
+
+impl Budget {
+    /// For the parts of a pickle with so many values.
+    pub(super) fn new(value_count: usize) -> Self {
+        Self(Cell::new(
+            value_count.saturating_mul(16).saturating_add(1 << 20),
+        ))
+    }
+}
+
+/// What is called with an object for its effect on it, by the index of the object.
+///
+/// In place of a state `cloudpickle` writes such a call, and drops what it returns:
+/// nothing in the tree leads to it.
+#[derive(Debug, Default)]
+pub(super) struct Effects<'t, 'p>(HashMap<usize, Vec<Node<'t, 'p>>>);
+
+impl<'t, 'p> Effects<'t, 'p> {
+    pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
+        const NAMES: [&str; 2] = ["_function_setstate", "_class_setstate"];
+        const COMMON: &[u8] = b"_setstate";
+        let mut effects = Self::default();
+        // There are none in most graphs.
+        if !pickle.windows(COMMON.len()).any(|part| part == COMMON) {
+            return effects;
+        }
+        for node in tree.nodes() {
+            if let Value::Call {
+                callable,
+                arguments,
+            } = node.value()
+                && let Some(global) = callable.as_global()
+                && NAMES.iter().any(|name| global.name == **name)
+                && let Some(object) = arguments.items().next()
+            {
+                effects.0.entry(object.index()).or_default().push(node);
+            }
+        }
+        effects
+    }
+}
+
+/// The pickle of a node, in which all that it is made of is copied.
+pub(super) fn copied<'t, 'p>(
+    node: Node<'t, 'p>,
+    effects: &Effects<'t, 'p>,
+    budget: &Budget,
+) -> Result<Serialized, GraphError> {
+    let pickle = growing::pickle(Options::default(), |writer| {
+        let mut copy = Copy {
+            memo: HashMap::new(),
+            effects,
+            budget,
+        };
+        copy.write(node, writer, DEPTH)
+    })?;
+    Ok(Serialized::pickled(&pickle))
+}
+
+struct Copy<'b, 't, 'p> {
+    /// What has been written, by its index in the tree.
+    memo: HashMap<usize, u32>,
+    effects: &'b Effects<'t, 'p>,
+    budget: &'b Budget,
+}
+
+impl<'t, 'p> Copy<'_, 't, 'p> {
+    /// Writes a node. Whatever it begins it ends, so that the writer stands where
+    /// it stood.
+    fn write(
+        &mut self,
+        node: Node<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        let what = || GraphError::Unknown {
+            what: describe(node),
+        };
+        if let Some(index) = self.memo.get(&node.index()) {
+            writer.get(*index);
+            return Ok(());
+        }
+        let Budget(left) = self.budget;
+        left.set(left.get().checked_sub(1).ok_or_else(what)?);
+        let depth = depth.checked_sub(1).ok_or_else(what)?;
+        match node.value() {
+            Value::None => writer.none(),
+            Value::Bool(value) => writer.bool(value),
+            Value::Int(value) => match value {
+                Int::Big(value) => writer.int_bytes(value.as_bytes()),
+                value => writer.i64(value.to_i64().ok_or_else(what)?),
+            },
+            Value::Float(value) => writer.f64(value),
+            Value::Str(text) => {
+                writer.str_bytes(&text.to_bytes());
+                self.memoize(node, writer);
+                return Ok(());
+            }
+            Value::Bytes(data) => writer.bytes(data),
+            Value::Buffer {
+                data,
+                read_only: true,
+                ..
+            } => writer.bytes(data),
+            Value::ByteArray {
+                data,
+                read_only: false,
+            }
+            | Value::Buffer { data, .. } => {
+                writer.bytearray(data);
+                self.memoize(node, writer);
+                return Ok(());
+            }
+            Value::List(items) => {
+                writer.list(items.count_left());
+                self.memoize(node, writer);
+                self.write_all(items, writer, depth)?;
+                writer.end();
+                return Ok(());
+            }
+            Value::Set(items) => {
+                writer.set(items.count_left());
+                self.memoize(node, writer);
+                self.write_all(items, writer, depth)?;
+                writer.end();
+                return Ok(());
+            }
+            Value::Dict(entries) => {
+                writer.dict(entries.count_left());
+                self.memoize(node, writer);
+                self.write_entries(entries, writer, depth)?;
+                writer.end();
+                return Ok(());
+            }
+            Value::Tuple(items) => {
+                let count = items.count_left();
+                writer.tuple(count);
+                self.write_all(items, writer, depth)?;
+                writer.end();
+                if count != 0 {
+                    self.memoize(node, writer);
+                }
+                return Ok(());
+            }
+            Value::FrozenSet(items) => {
+                writer.frozenset(items.count_left());
+                self.write_all(items, writer, depth)?;
+                writer.end();
+                self.memoize(node, writer);
+                return Ok(());
+            }
+            Value::Global(global) => {
+                let module = global.module.as_str().ok_or_else(what)?;
+                writer.global(module, global.name.as_str().ok_or_else(what)?);
+                self.memoize(node, writer);
+                return Ok(());
+            }
+            Value::Call { .. } | Value::New { .. } => return self.object(node, writer, depth),
+            _ => return Err(what()),
+        };
+        Ok(())
+    }
+
+    /// An object, and what is done to it once it is there: it may be a part of its
+    /// own state, as functions are that call themselves.
+    fn object(
+        &mut self,
+        node: Node<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        let effects = self.effects.0.get(&node.index());
+        if effects.is_some() {
+            // getitem((object, what is called with it...), 0): the object, after
+            // the calls.
+            writer.reduce().global("operator", "getitem").tuple(2);
+            writer.tuple(effects.map_or(0, Vec::len) + 1);
+        }
+        self.object_alone(node, writer, depth)?;
+        if let Some(effects) = effects {
+            for call in effects {
+                self.write(*call, writer, depth)?;
+            }
+            writer.end().i64(0).end().end();
+        }
+        Ok(())
+    }
+
+    fn object_alone(
+        &mut self,
+        node: Node<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        let operations: Vec<Operation<'t, 'p>> = node.operations().collect();
+        // The last one is begun first: it takes what the others make.
+        for operation in operations.iter().rev() {
+            match operation {
+                Operation::State(_) => writer.build(),
+                Operation::Append(items) => writer.extend(items.count_left()),
+                Operation::Set(entries) => writer.update(entries.count_left()),
+                _ => {
+                    return Err(GraphError::Unknown {
+                        what: describe(node),
+                    });
+                }
+            };
+        }
+        match node.value() {
+            Value::Call {
+                callable,
+                arguments,
+            } => {
+                writer.reduce();
+                self.write(callable, writer, depth)?;
+                self.write(arguments, writer, depth)?;
+            }
+            Value::New {
+                class,
+                arguments,
+                keywords,
+            } => {
+                match keywords {
+                    None => writer.newobj(),
+                    Some(_) => writer.newobj_ex(),
+                };
+                self.write(class, writer, depth)?;
+                self.write(arguments, writer, depth)?;
+                if let Some(keywords) = keywords {
+                    self.write(keywords, writer, depth)?;
+                }
+            }
+            _ => {}
+        }
+        writer.end();
+        self.memoize(node, writer);
+        for operation in operations {
+            match operation {
+                Operation::State(state) => self.write(state.node(), writer, depth)?,
+                Operation::Append(items) => self.write_all(items, writer, depth)?,
+                Operation::Set(entries) => self.write_entries(entries, writer, depth)?,
+                _ => {}
+            }
+            writer.end();
+        }
+        Ok(())
+    }
+
+    fn write_all(
+        &mut self,
+        nodes: impl Iterator<Item = Node<'t, 'p>>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        for node in nodes {
+            self.write(node, writer, depth)?;
+        }
+        Ok(())
+    }
+
+    fn write_entries(
+        &mut self,
+        entries: impl Iterator<Item = (Node<'t, 'p>, Node<'t, 'p>)>,
+        writer: &mut Writer<'_, '_>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        for (key, value) in entries {
+            self.write(key, writer, depth)?;
+            self.write(value, writer, depth)?;
+        }
+        Ok(())
+    }
+
+    fn memoize(&mut self, node: Node<'t, 'p>, writer: &mut Writer<'_, '_>) {
+        self.memo.insert(node.index(), writer.memoize());
+    }
+}

@@ -1,0 +1,108 @@
+"""A client of this release at a scheduler of another make.
+
+Its arguments are the address of the scheduler and what to do there. Prints
+`ready done` when all was as it should be; an exception says what was not.
+"""
+
+import operator
+import os
+import sys
+import time
+import warnings
+
+warnings.simplefilter("ignore")
+
+import dask.bag
+import numpy
+from distributed import Client, KilledWorker
+
+
+def factorial(n):
+    return 1 if n < 2 else n * factorial(n - 1)
+
+
+def raises(kind, future):
+    try:
+        future.result(timeout=60)
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind}")
+
+
+def journey(client):
+    x, y = client.submit(operator.add, 1, 2), client.submit(operator.mul, 5, 6)
+    z = client.submit(operator.add, x, y)
+    assert z.result(timeout=60) == 33
+    # Functions and objects that only Python can make.
+    factor = z.result()
+    assert client.submit(lambda value: value * factor, z).result(timeout=60) == 1089
+    assert client.submit(factorial, 5).result(timeout=60) == 120
+    assert client.submit(sorted, [3, 1, 2], reverse=True).result(timeout=60) == [3, 2, 1]
+    total = client.submit(sum, [client.submit(operator.neg, i) for i in range(5)])
+    assert total.result(timeout=60) == -10
+    tupled = client.submit(operator.add, 1, 1, key=("x", 0))
+    assert client.submit(operator.add, tupled, 1).result(timeout=60) == 3
+
+
+def data(client):
+    array = numpy.arange(100_000.0)
+    [scattered] = client.scatter([array])
+    assert client.submit(numpy.sum, scattered).result(timeout=60) == array.sum()
+    assert (scattered.result(timeout=60) == array).all()
+    named = client.scatter({"seven": 7}, broadcast=True)["seven"]
+    assert named.result(timeout=60) == 7
+    assert len(client.who_has([named])["seven"]) == len(client.ncores()) == 2
+    # Elsewhere than where it is.
+    here, other = client.ncores()
+    [one] = client.scatter([numpy.ones(10)], workers=[here])
+    assert client.submit(numpy.sum, one, workers=[other]).result(timeout=60) == 10
+    assert client.submit(numpy.dot, numpy.ones(3), numpy.arange(3)).result(timeout=60) == 3
+
+
+def errors(client):
+    assert "division" in str(raises(ZeroDivisionError, client.submit(operator.truediv, 1, 0)))
+    failed = client.submit(operator.add, client.submit(operator.truediv, 2, 0), 1)
+    raises(ZeroDivisionError, failed)
+    # What Python's collections send is no graph yet.
+    for future in [
+        client.map(operator.neg, range(3))[1],
+        client.compute(dask.bag.from_sequence(range(4)).sum()),
+    ]:
+        assert "only Python can make one" in str(raises(RuntimeError, future))
+    # And the stream goes on.
+    cancelled = client.submit(time.sleep, 0.1)
+    client.cancel([cancelled])
+    assert client.submit(operator.add, 1, 1).result(timeout=60) == 2
+    assert cancelled.status == "cancelled"
+
+
+def options(client):
+    future = client.submit(operator.add, 5, 5, workers=["worker-1"], retries=2, priority=3)
+    assert future.result(timeout=60) == 10
+    assert len(client.who_has([future])[future.key]) == 1
+    anywhere = client.submit(operator.add, 6, 6, workers=["nobody"], allow_other_workers=True)
+    assert anywhere.result(timeout=60) == 12
+    nowhere = client.submit(operator.add, 7, 7, workers=["nobody"])
+    time.sleep(0.1)
+    assert nowhere.status == "pending"
+    many = [client.submit(operator.add, i, 1, pure=False) for i in range(500)]
+    assert sum(client.gather(many)) == 500 * 501 // 2
+    info = client.scheduler_info()
+    assert {worker["name"] for worker in info["workers"].values()} == {"worker-0", "worker-1"}
+    assert client.retire_workers([list(client.ncores())[0]], close_workers=True)
+    assert len(client.ncores()) == 1
+    assert sum(client.gather(many)) == 500 * 501 // 2
+
+
+def killed(client):
+    error = raises(KilledWorker, client.submit(os._exit, 1))
+    assert "4 different workers" in str(error), error
+    assert "tcp://127.0.0.1:" in str(error), error
+
+
+if __name__ == "__main__":
+    with Client(sys.argv[1], timeout=60) as client:
+        for step in sys.argv[2:]:
+            globals()[step](client)
+    print("ready done", flush=True)
+    sys.stdin.read()

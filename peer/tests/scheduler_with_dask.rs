@@ -1,0 +1,96 @@
+//! The embedded scheduler with real workers and a real client of Dask.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use daskwire_peer::net::Listener;
+use daskwire_peer::scheduler::{Notice, Options, Scheduler, State};
+use support::{Environment, Peer};
+
+/// A scheduler, what it noticed, and what it runs on.
+struct Embedded {
+    scheduler: Option<Scheduler>,
+    notices: Arc<Mutex<Vec<Notice>>>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Embedded {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&notices);
+        let mut options = Options::default();
+        options.on_notice = Some(Arc::new(move |notice: &Notice| {
+            seen.lock().expect("nobody panics").push(notice.clone());
+        }));
+        let scheduler = runtime.block_on(async {
+            let address = "tcp://127.0.0.1:0".parse().expect("an address");
+            let listener = Listener::bind(&address, Default::default()).await;
+            Scheduler::start([listener.expect("it is free")], options)
+        });
+        Self {
+            scheduler: Some(scheduler.expect("it listens")),
+            notices,
+            runtime,
+        }
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        self.scheduler.as_ref().expect("it has not been closed")
+    }
+
+    fn address(&self) -> String {
+        self.scheduler().address().to_string()
+    }
+
+    fn client(&self, steps: &[&str]) -> Peer {
+        let address = self.address();
+        let mut arguments = vec![address.as_str()];
+        arguments.extend(steps);
+        Peer::spawn(Environment::Current, "embedded_client.py", &arguments)
+    }
+
+    fn close(&mut self) {
+        if let Some(scheduler) = self.scheduler.take() {
+            self.runtime.block_on(scheduler.close());
+        }
+    }
+}
+
+/// What went wrong that was not meant to.
+fn complaints(log: &str) -> Vec<&str> {
+    let is_complaint = |line: &&str| {
+        let is_meant = line.contains("Compute Failed");
+        (line.contains("ERROR") || line.contains("WARNING")) && !is_meant
+    };
+    log.lines().filter(is_complaint).collect()
+}
+
+#[test]
+fn python_computes_for_python() {
+    let mut embedded = Embedded::new();
+    let workers = ["worker-0", "worker-1"].map(|name| support::worker(&embedded.address(), name));
+    let client = embedded.client(&["journey", "data", "errors", "options"]);
+    assert_eq!(complaints(&client.log()), [""; 0]);
+    // The client has left, and with it all that it held.
+    let left = embedded.scheduler().inspect(State::task_count);
+    assert_eq!(left, 0);
+    embedded.close();
+    for worker in &workers {
+        worker.wait_for_log("End worker");
+        assert_eq!(complaints(&worker.log()), [""; 0]);
+    }
+    let notices = embedded.notices.lock().expect("nobody panics");
+    let ignored = |notice: &&Notice| matches!(notice, Notice::Ignored { .. });
+    assert_eq!(notices.iter().filter(ignored).count(), 0, "{notices:?}");
+}
+
+#[test]
+fn a_task_that_kills_its_workers_fails_as_python_expects() {
+    let embedded = Embedded::new();
+    let _workers: Vec<Peer> = (0..4)
+        .map(|number| support::worker(&embedded.address(), &format!("worker-{number}")))
+        .collect();
+    embedded.client(&["killed"]);
+}
