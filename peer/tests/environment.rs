@@ -38,6 +38,17 @@ fn a_release_reads_what_it_writes_and_refuses_a_cut_message() {
 }
 
 #[test]
+fn a_python_that_is_named_and_missing_is_an_error() {
+    let (python, minor) = support::base_python(Environment::Current);
+    let python = python.to_str().expect("a name in UTF-8");
+    assert_eq!(support::named_pythons(python), Ok(vec![(python, minor)]));
+    let names = format!("{python} python3.99 /nowhere");
+    let error = support::named_pythons(&names).expect_err("two are missing");
+    assert!(error.ends_with(": python3.99, /nowhere"), "{error}");
+    assert!(support::named_pythons(" ").is_err());
+}
+
+#[test]
 fn random_messages_are_the_same_for_the_same_seed() {
     let mut peer = support::loads(Environment::Current);
     let first = peer.ask(r#"{"op": "write", "seed": 11}"#, &[]);

@@ -135,26 +135,15 @@ pub fn interpreters() -> Vec<Interpreter> {
     static NAMED: OnceLock<Option<Vec<Interpreter>>> = OnceLock::new();
     let named = NAMED.get_or_init(|| {
         let names = env::var("DASKWIRE_PYTHONS").ok()?;
-        let found = names.split_whitespace().map(|name| {
-            let minor = python_minor(name.as_ref()).filter(|minor| *minor >= 8);
-            minor.ok_or(name).map(|minor| (name, minor))
-        });
-        let (found, missing): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
-        let missing: Vec<&str> = missing.into_iter().filter_map(Result::err).collect();
-        assert!(
-            missing.is_empty(),
-            "DASKWIRE_PYTHONS names what is no Python 3.8 or newer that runs: {}",
-            missing.join(", ")
-        );
-        assert!(!found.is_empty(), "DASKWIRE_PYTHONS names no Python");
-        let found = found.into_iter().flatten().map(|(name, minor)| {
+        let named = named_pythons(&names).unwrap_or_else(|reason| panic!("{reason}"));
+        let interpreters = named.into_iter().map(|(name, minor)| {
             let has_dask = minor >= 11;
             let packages = if has_dask { "current" } else { "before-3.11" };
             let path = make_for(name.as_ref(), minor, packages)
                 .unwrap_or_else(|reason| panic!("no environment for {name}: {reason}"));
             Interpreter { path, has_dask }
         });
-        Some(found.collect())
+        Some(interpreters.collect())
     });
     named.clone().unwrap_or_else(|| {
         vec![Interpreter {
@@ -162,6 +151,28 @@ pub fn interpreters() -> Vec<Interpreter> {
             has_dask: true,
         }]
     })
+}
+
+/// What DASKWIRE_PYTHONS names, with their minor versions: all of it or an error.
+pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
+    let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 8);
+    let names: Vec<&str> = names.split_whitespace().collect();
+    let missing: Vec<&str> = names
+        .iter()
+        .filter(|name| minor(name).is_none())
+        .copied()
+        .collect();
+    if names.is_empty() {
+        Err("DASKWIRE_PYTHONS names no Python".to_owned())
+    } else if missing.is_empty() {
+        let minors = names.iter().filter_map(minor);
+        Ok(names.iter().copied().zip(minors).collect())
+    } else {
+        Err(format!(
+            "DASKWIRE_PYTHONS names what is no Python 3.8 or newer that runs: {}",
+            missing.join(", ")
+        ))
+    }
 }
 
 /// Runs `environment.py`, which makes `directory` unless it is there.
