@@ -340,9 +340,32 @@ pub fn pickle_tree(input: &[u8]) {
         assert!(node.offset() < tree.pickle_len());
         assert_eq!(node.items().count(), node.items().count_left());
         assert!(known::native(&nothing, node).is_err());
-        if let Ok(known::Native::Exception(exception)) = known::native(&registry, node) {
-            let frames = exception.traceback.into_iter().flatten().count();
-            assert!(frames <= tree.value_count());
+        match known::native(&registry, node) {
+            Ok(known::Native::Exception(exception)) => {
+                let frames = exception.traceback.into_iter().flatten().count();
+                assert!(frames <= tree.value_count());
+            }
+            Ok(known::Native::Array(found)) => {
+                let array = found.array();
+                super::values::use_array(&array);
+                super::values::use_fields(&array, found.element_type());
+            }
+            Ok(known::Native::MaskedArray(found)) => {
+                super::values::use_array(&found.mask());
+                if let Some(masked) = found.array() {
+                    super::values::use_array(masked.data());
+                }
+            }
+            Ok(known::Native::ObjectArray(found)) => {
+                let is_empty = found.shape().contains(&0);
+                let count = || found.shape().iter().product();
+                let count = if is_empty { 0 } else { count() };
+                assert_eq!(found.items().count(), count);
+            }
+            Ok(known::Native::Scalar(found)) => {
+                assert_eq!(found.bytes().len(), found.dtype().item_len());
+            }
+            _ => {}
         }
     }
     let mut open = 0_usize;

@@ -4,7 +4,8 @@ use daskwire::message::{
     Buffers, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
 use daskwire::typed::{
-    Array, Class, DType, Description, Element, Order, PickledPayload, TypedPayload, WriteOptions,
+    Array, Class, DType, Description, Element, ElementType, Kind, Order, PickledPayload,
+    RecordType, TypedPayload, WriteOptions,
 };
 
 use super::reading;
@@ -88,9 +89,27 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
             assert_eq!(parts.concat(), *copied);
         }
     }
+    if let Ok(masked) = typed.masked_array() {
+        use_array(masked.data());
+        let len = masked
+            .elements::<f64>()
+            .map_or(0, |elements| elements.len());
+        assert!(len == 0 || len == masked.data().items().len());
+        if let Some(mask) = masked.mask() {
+            use_array(mask);
+            assert_eq!(mask.shape(), masked.data().shape());
+        }
+        let mut out = vec![0x5a; 1 << 12];
+        if copied.is_ok() {
+            assert_eq!(typed.masked_array_into(&mut out), Ok(masked));
+        }
+    }
     let Ok(array) = typed.array() else { return };
     use_array(&array);
     write(&array);
+    if let Description::Array(header) = typed.description() {
+        use_fields(&array, header.element_type());
+    }
     // The same from a copy.
     if copied.is_ok() {
         let mut out = vec![0x5a; 1 << 12];
@@ -103,7 +122,7 @@ fn is_within(part: &[u8], whole: &[u8]) -> bool {
     part.is_empty() || (range.contains(&part.as_ptr()) && part.as_ptr_range().end <= range.end)
 }
 
-fn use_array(array: &Array<'_>) {
+pub(crate) fn use_array(array: &Array<'_>) {
     let items = array.items();
     let count = items.len();
     assert_eq!(Some(count), array.dimensions().item_count());
@@ -126,6 +145,56 @@ fn use_array(array: &Array<'_>) {
         let copy = array.copy_into(&mut out).expect("it fits");
         assert!(copy.items().eq(array.items()));
         assert_eq!(copy.order(), Some(Order::C));
+    }
+}
+
+/// Fields lie within their records, at all levels; there may be more of them
+/// than anyone can look at.
+pub(crate) fn use_fields(array: &Array<'_>, of: ElementType<'_>) {
+    let mut left = vec![(*array, of)];
+    let mut budget = 200_usize;
+    while let Some((array, of)) = left.pop() {
+        let ElementType::Record(record) = of else {
+            continue;
+        };
+        assert_eq!(array.dtype(), record.dtype());
+        for field in record.fields() {
+            if budget == 0 {
+                return;
+            }
+            budget -= 1;
+            let Ok(field) = field else { break };
+            let Ok(of_all) = array.field(&field) else {
+                continue;
+            };
+            assert_eq!(Some(of_all.dtype()), field.dtype());
+            assert!(is_within(of_all.bytes(), array.bytes()));
+            use_array(&of_all);
+            left.push((of_all, field.element_type()));
+        }
+    }
+}
+
+/// The same of a type alone, from a list and from a pickle.
+fn record_types(input: &[u8]) {
+    let found = [
+        RecordType::from_list(input).map(ElementType::Record),
+        ElementType::from_pickle(input),
+    ];
+    for found in found {
+        match found {
+            Ok(of) => {
+                if let Some(dtype) = of.dtype()
+                    && let Ok(array) = Array::new(dtype, &[0], Order::C, &[])
+                {
+                    use_fields(&array, of);
+                }
+            }
+            Err(error) => {
+                assert!(error.at <= input.len());
+                assert!(error.to_string().contains("expected"));
+            }
+        }
     }
 }
 
@@ -156,7 +225,11 @@ fn write(array: &Array<'_>) {
         ..WriteOptions::default()
     };
     if builder.array_payload(array, &options).is_err() {
-        assert!(array.order().is_none(), "it lies one behind the other");
+        let is_record = array.dtype().kind() == Kind::Record;
+        assert!(
+            is_record || array.order().is_none(),
+            "it lies one behind the other"
+        );
         return;
     }
     let frames = builder.finish(&mut []).expect("it is whole");
@@ -182,6 +255,7 @@ fn write(array: &Array<'_>) {
 
 /// Types are printed as they are read; a class is one or is none.
 fn types(input: &[u8]) {
+    record_types(input);
     if let Ok(text) = core::str::from_utf8(input) {
         match DType::parse(text) {
             Ok(dtype) => {

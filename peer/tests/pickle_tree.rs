@@ -8,10 +8,9 @@ use std::collections::HashMap;
 
 use daskwire::Limits;
 use daskwire::pickle::Reader;
-use daskwire::pickle::tree::known::{
-    self, Array, ByteOrder, DType, Known, Native, Time, TimeDelta, TimeZone,
-};
+use daskwire::pickle::tree::known::{self, Known, Native, Time, TimeDelta, TimeZone};
 use daskwire::pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
+use daskwire::typed::{ByteOrder, DType, ElementType, Kind, TimeBase};
 use support::{Peer, interpreters};
 
 const SCRIPT: &str = "pickle_tree_peer.py";
@@ -419,16 +418,24 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
                 }
                 Native::ByteArray(data) => write!(out, "bytearray {}", hex_of(&data)),
                 Native::Bytes(data) => write!(out, "bytes {}", hex_of(&data)),
-                Native::DType(dtype) => write!(out, "dtype {}", dtype_text(&dtype)),
-                Native::Array(array) => {
-                    let mut elements = elements(&array);
-                    let dtype = little(array.dtype, &mut elements);
-                    let read_only = if array.read_only { "True" } else { "False" };
-                    let (dtype, data) = (dtype_text(&dtype), hex_of(&elements));
-                    write!(out, "array {dtype} {:?} {read_only} {data}", array.shape)
+                Native::DType {
+                    element_type: ElementType::Plain(dtype),
+                    ..
+                } => write!(out, "dtype {}", dtype_text(dtype)),
+                Native::Array(found) => {
+                    let array = found.array();
+                    let mut elements = array.items().collect::<Vec<_>>().concat();
+                    let dtype = little(array.dtype(), &mut elements);
+                    let read_only = match array.writeable() {
+                        Some(true) => "False",
+                        _ => "True",
+                    };
+                    let (dtype, data) = (dtype_text(dtype), hex_of(&elements));
+                    write!(out, "array {dtype} {:?} {read_only} {data}", array.shape())
                 }
-                Native::Scalar(dtype, data) => {
-                    write!(out, "scalar {} {}", dtype_text(&dtype), hex_of(&data))
+                Native::Scalar(found) => {
+                    let data = hex_of(found.bytes());
+                    write!(out, "scalar {} {data}", dtype_text(found.dtype()))
                 }
                 Native::Exception(exception) => write!(
                     out,
@@ -472,53 +479,30 @@ fn time_text(time: &Time<'_>) -> String {
     )
 }
 
-fn dtype_text(dtype: &DType<'_>) -> String {
-    let order = match dtype.byte_order {
-        ByteOrder::Little => '<',
-        ByteOrder::Big => '>',
-        ByteOrder::NotApplicable => '|',
+/// Kind, length, order and unit of a type, taken apart.
+fn dtype_text(dtype: DType) -> String {
+    let text = dtype.to_text();
+    let (order, rest) = text.as_str().split_at(1);
+    let unit = match dtype.kind() {
+        Kind::Datetime(unit) | Kind::Timedelta(unit) => match unit.base {
+            TimeBase::Generic => format!("generic {}", unit.count),
+            base => format!("{} {}", base.name(), unit.count),
+        },
+        _ => "-".to_owned(),
     };
-    let unit = match dtype.unit {
-        Some((unit, count)) => format!("{unit} {count}"),
-        None => "-".to_owned(),
-    };
-    format!(
-        "{} {} {order} {unit}",
-        char::from(dtype.kind),
-        dtype.item_len
-    )
-}
-
-/// The bytes of all elements in the order of C, found by the strides.
-fn elements(array: &Array<'_>) -> Vec<u8> {
-    let mut out = Vec::new();
-    let count: usize = array.shape.iter().product();
-    for number in 0..count {
-        let mut rest = number;
-        let mut at = 0;
-        for (count, stride) in array.shape.iter().zip(&array.strides).rev() {
-            at += isize::try_from(rest % count).expect("small") * stride;
-            rest /= count;
-        }
-        let at = usize::try_from(at).expect("in the data");
-        out.extend(&array.data[at..at + array.dtype.item_len]);
-    }
-    out
+    format!("{} {} {order} {unit}", &rest[..1], dtype.item_len())
 }
 
 /// Turns the bytes of numbers around where the most significant comes first.
-fn little<'p>(dtype: DType<'p>, elements: &mut [u8]) -> DType<'p> {
-    if dtype.byte_order != ByteOrder::Big {
+fn little(dtype: DType, elements: &mut [u8]) -> DType {
+    if dtype.order() != ByteOrder::Big {
         return dtype;
     }
-    let len = match dtype.kind {
-        b'U' => 4,
-        b'c' => dtype.item_len / 2,
-        _ => dtype.item_len,
+    let len = match dtype.kind() {
+        Kind::Text => 4,
+        Kind::Complex => dtype.item_len() / 2,
+        _ => dtype.item_len(),
     };
     elements.chunks_mut(len).for_each(<[u8]>::reverse);
-    DType {
-        byte_order: ByteOrder::Little,
-        ..dtype
-    }
+    dtype.with_order(ByteOrder::Little)
 }

@@ -11,8 +11,7 @@ use daskwire::msgpack;
 use daskwire::pickle::{self, PickleBuffer, Placement};
 use daskwire::typed::{
     Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
-    PickledPayload, TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into,
-    pickle_array,
+    PickledPayload, TimeBase, TimeUnit, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
 use daskwire_tcp::{Comm, CommError, Listener, Options};
 use support::{Environment, Peer};
@@ -281,9 +280,17 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             let Description::Array(header) = typed.description() else {
                 panic!("{:?}", typed.description());
             };
-            assert!(matches!(header.element_type(), ElementType::Pickled(_)));
-            let error = typed.array().expect_err("records");
-            assert_eq!(error.kind, TypedErrorKind::NotPlain);
+            let ElementType::Record(record) = header.element_type() else {
+                panic!("{:?}", header.element_type());
+            };
+            let x = record.field("x").expect("a good type").expect("a field");
+            let x = array().field(&x).expect("it is one of these records");
+            assert!(x.elements::<f64>().expect("doubles").eq([2.5]));
+        }
+        "masked" => {
+            let masked = typed.masked_array().expect("one frame each");
+            let elements = masked.elements::<f64>().expect("doubles");
+            assert!(elements.eq([Some(1.0), None, Some(3.0)]));
         }
         "none" => assert_eq!(array().shape(), [0, 3]),
         "scalar array" => assert_eq!(array().shape(), [0; 0]),
@@ -334,7 +341,7 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
         &mut builder,
         &mut count,
     );
-    assert_eq!(count, 21);
+    assert_eq!(count, 22);
     let frames = builder.finish(&mut []).expect("a whole message");
     // What goes out is what came in, where it came in.
     assert_eq!(frames.len(), arrived.len());

@@ -220,7 +220,7 @@ impl<'a> PayloadHeader<'a> {
         }))
     }
 
-    fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
+    pub(crate) fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
         let Some((value, at)) = self.find(key) else {
             return Ok(None);
         };

@@ -1,7 +1,9 @@
 //! Arrays over bytes that lie somewhere else.
 
 use super::dimensions::Offsets;
-use super::{DType, Dimensions, DimensionsError, Element, Order, TypedError, TypedErrorKind};
+use super::{
+    DType, Dimensions, DimensionsError, Element, Field, Kind, Order, TypedError, TypedErrorKind,
+};
 use crate::BufferTooSmall;
 
 /// An array: bytes, and what they mean. Nothing is copied.
@@ -61,7 +63,7 @@ impl<'d> Array<'d> {
     }
 
     /// PROTOCOL TYPED-3: as many bytes as elements, and no element outside.
-    pub(super) fn check(
+    pub(crate) fn check(
         dtype: DType,
         dimensions: Dimensions,
         bytes: &'d [u8],
@@ -86,10 +88,22 @@ impl<'d> Array<'d> {
         })
     }
 
-    pub(super) const fn described(mut self, writeable: Option<bool>, is_matrix: bool) -> Self {
+    pub(crate) const fn described(mut self, writeable: Option<bool>, is_matrix: bool) -> Self {
         self.writeable = writeable;
         self.is_matrix = is_matrix;
         self
+    }
+
+    /// What has been checked before.
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn known(dtype: DType, dimensions: Dimensions, bytes: &'d [u8]) -> Self {
+        Self {
+            bytes,
+            dtype,
+            dimensions,
+            writeable: Some(true),
+            is_matrix: false,
+        }
     }
 
     /// The same array, which a reader may change or not.
@@ -99,7 +113,68 @@ impl<'d> Array<'d> {
         self
     }
 
-    /// The bytes as they lie, all of them.
+    /// One field of all records, where it lies: elements that are as far apart as
+    /// the records. A field that is an array adds its dimensions behind those of
+    /// the records; one of records is again an array of them.
+    ///
+    /// ```
+    /// use daskwire::typed::{Array, Order, RecordType};
+    ///
+    /// // [["key", "|S2"], ["at", "|u1", [2]]] in MessagePack
+    /// let fields = b"\x92\x92\xa3key\xa3|S2\x93\xa2at\xa3|u1\x91\x02";
+    /// let record = RecordType::from_list(fields)?;
+    /// let array = Array::new(record.dtype(), &[2], Order::C, b"ab\x01\x02cd\x03\x04")?;
+    ///
+    /// let at = array.field(&record.field("at")?.ok_or("there is no such field")?)?;
+    /// assert_eq!((at.shape(), at.strides()), (&[2, 2][..], &[4, 1][..]));
+    /// assert!(at.elements::<u8>()?.eq([1, 2, 3, 4]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherType`] if these are no records, or shorter ones;
+    /// * [`TypedErrorKind::NotPlain`] if the type of the field is not known here;
+    /// * [`TypedErrorKind::Dimensions`] if there are too many of them.
+    pub fn field(&self, field: &Field<'_>) -> Result<Self, TypedError> {
+        let dtype = field.dtype();
+        let dtype = dtype.ok_or(TypedError::of_value(TypedErrorKind::NotPlain))?;
+        let wrong = |error: DimensionsError| TypedError::of_value(error.into());
+        let len = field.dimensions.len(dtype.item_len()).map_err(wrong)?;
+        let end = field.offset.checked_add(len);
+        let fits = end.filter(|end| *end <= self.dtype.item_len());
+        let wanted = DType::record(end.unwrap_or(usize::MAX));
+        if fits.is_none() || !matches!(self.dtype.kind(), Kind::Record | Kind::Void) {
+            return Err(TypedError::of_value(TypedErrorKind::OtherType {
+                wanted,
+                found: self.dtype,
+            }));
+        }
+        let mut dimensions = self.dimensions;
+        for (count, stride) in field.shape().iter().zip(field.dimensions.strides()) {
+            dimensions.push(*count, *stride).map_err(wrong)?;
+        }
+        let needed = dimensions.end(dtype.item_len()).map_err(wrong)?;
+        // Within the records, of which there is none if there is no element.
+        let bytes = self.bytes.get(field.offset..).unwrap_or_default();
+        let bytes = bytes.get(..needed).ok_or({
+            let available = bytes.len();
+            wrong(DimensionsError::OutOfBounds { needed, available })
+        })?;
+        dimensions
+            .item_count()
+            .ok_or(wrong(DimensionsError::TooLarge))?;
+        Ok(Self {
+            bytes,
+            dtype,
+            dimensions,
+            is_matrix: false,
+            ..*self
+        })
+    }
+
+    /// The bytes as they lie, from the first element to the end of the last: of a
+    /// [field](Self::field) of records what lies in between too.
     pub const fn bytes(&self) -> &'d [u8] {
         self.bytes
     }
@@ -183,11 +258,18 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`] if `E` is not what the elements are.
+    /// * [`TypedErrorKind::OtherType`] if `E` is not what the elements are;
+    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`] if
+    ///   something else lies between them, as between fields of records.
     pub fn memory_elements<E: Element>(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
-        elements(self.dtype, self.bytes)
+        let elements = elements(self.dtype, self.bytes)?;
+        let len = self.dimensions.stored().len(self.dtype.item_len());
+        if len == Ok(self.bytes.len()) {
+            return Ok(elements);
+        }
+        Err(TypedError::of_value(DimensionsError::NotContiguous.into()))
     }
 
     fn expect<E: Element>(&self) -> Result<(), TypedError> {

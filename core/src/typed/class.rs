@@ -38,6 +38,19 @@ impl<'a> Class<'a> {
         }
     }
 
+    /// Whether Dask sends what is of this class as an array, from which it makes
+    /// one of these two (PROTOCOL HEADER-6).
+    pub(crate) fn is_array(self) -> bool {
+        let Class { module, name } = self;
+        match name {
+            "ndarray" | "memmap" | "recarray" | "matrix" if module == "numpy" => true,
+            "recarray" => matches!(module, "numpy.rec" | "numpy.core.records"),
+            "matrix" => module == "numpy.matrixlib.defmatrix",
+            "memmap" => matches!(module, "numpy.core.memmap" | "numpy._core.memmap"),
+            _ => false,
+        }
+    }
+
     /// The class that selects the decoder of a payload of the dask family
     /// (PROTOCOL TYPED-1): what `type-serialized` says; where there is none
     /// (before 1.23.0), what `type` says.

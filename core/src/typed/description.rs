@@ -1,7 +1,10 @@
 //! What a header says about the value behind it.
 
 use super::dimensions::Dimensions;
-use super::{Array, Class, DType, DimensionsError, Order, TypedError, TypedErrorKind};
+use super::{
+    Array, Class, DType, DimensionsError, ElementType, MaskedHeader, Order, RecordType, TypedError,
+    TypedErrorKind,
+};
 use crate::message::{MessageErrorKind, PayloadHeader, PayloadKind, Serializer};
 use crate::msgpack::{Reader, Token};
 
@@ -17,6 +20,10 @@ pub enum Description<'a> {
     MemoryView(MemoryViewHeader<'a>),
     /// An array of numpy in one logical frame.
     Array(ArrayHeader<'a>),
+    /// A masked array of numpy.
+    MaskedArray(MaskedHeader<'a>),
+    /// `numpy.ma.masked`: what an element that is masked is.
+    Masked,
     /// A pickle and its out-of-band buffers: of the family pickle, or an array
     /// of numpy whose elements are objects. See
     /// [`PickledPayload`](super::PickledPayload).
@@ -59,11 +66,15 @@ impl<'a> Description<'a> {
             Class::BYTES => Self::Bytes,
             Class::BYTEARRAY => Self::ByteArray,
             Class::MEMORYVIEW => Self::MemoryView(MemoryViewHeader::read(header)?),
-            Class::NDARRAY | Class::MATRIX => ArrayHeader::describe(header)?,
+            class if class.is_array() => ArrayHeader::describe(header)?,
             Class {
-                module: "numpy.matrixlib.defmatrix",
-                name: "matrix",
-            } => ArrayHeader::describe(header)?,
+                module: "numpy.ma" | "numpy.ma.core",
+                name,
+            } => match name {
+                "MaskedArray" => Self::MaskedArray(MaskedHeader::read(header)?),
+                "MaskedConstant" => Self::Masked,
+                _ => Self::Other(Class::of(header)?),
+            },
             class => Self::Other(class),
         })
     }
@@ -151,18 +162,6 @@ impl<'a> MemoryViewHeader<'a> {
     }
 }
 
-/// The type of an array's elements as its header has it (PROTOCOL HEADER-6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ElementType<'a> {
-    /// Plain elements.
-    Plain(DType),
-    /// The pickle of a `numpy.dtype`, such as that of records.
-    Pickled(&'a [u8]),
-    /// The fields of records, a MessagePack array: before 1.17.0, and where the
-    /// type cannot be pickled.
-    Fields(&'a [u8]),
-}
-
 /// What is said of an array of numpy (PROTOCOL HEADER-6 and HEADER-7).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ArrayHeader<'a> {
@@ -175,7 +174,7 @@ pub struct ArrayHeader<'a> {
 }
 
 impl<'a> ArrayHeader<'a> {
-    fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, TypedError> {
+    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, TypedError> {
         let own = header.own()?;
         let is_true = |key| own.get(key) == Some(&[0xc3]);
         if is_true("pickle") {
@@ -214,12 +213,10 @@ impl<'a> ArrayHeader<'a> {
                 }
                 dimensions
             }
-            None => match element {
-                ElementType::Plain(dtype) => {
-                    Dimensions::contiguous(stored.shape(), Order::C, dtype.item_len())
-                        .map_err(wrong)?
-                }
-                _ => return Err(header.missing("strides").into()),
+            None => match element.dtype() {
+                Some(dtype) => Dimensions::contiguous(stored.shape(), Order::C, dtype.item_len())
+                    .map_err(wrong)?,
+                None => return Err(header.missing("strides").into()),
             },
         };
         // PROTOCOL TYPED-4: an empty list is none.
@@ -260,7 +257,7 @@ impl<'a> ArrayHeader<'a> {
         }))
     }
 
-    /// The type of the elements.
+    /// The type of the elements (PROTOCOL HEADER-6).
     pub const fn element_type(&self) -> ElementType<'a> {
         self.element
     }
@@ -286,19 +283,27 @@ impl<'a> ArrayHeader<'a> {
         self.is_matrix
     }
 
-    /// The array over its bytes, which are those of its logical frame.
+    /// How many bytes its elements take; `None` if their type is not known here,
+    /// or if that is more than memory can have.
+    pub(super) fn stored_len(&self) -> Option<usize> {
+        let item_len = self.element.dtype()?.item_len();
+        self.dimensions.stored().len(item_len).ok()
+    }
+
+    /// The array over its bytes, which are those of its logical frame. Of records
+    /// [`element_type`](Self::element_type) has the fields.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::NotPlain`] if the elements are not plain;
+    /// * [`TypedErrorKind::NotPlain`] if the type of the elements is not known
+    ///   here;
     /// * [`TypedErrorKind::Dimensions`] if they do not take as many bytes, or lie
     ///   outside of them.
     pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
         let (frame, at) = self.spot;
         let error = |kind| TypedError { frame, at, kind };
-        let ElementType::Plain(dtype) = self.element else {
-            return Err(error(TypedErrorKind::NotPlain));
-        };
+        let dtype = self.element.dtype();
+        let dtype = dtype.ok_or(error(TypedErrorKind::NotPlain))?;
         Array::check(dtype, self.dimensions, bytes)
             .map(|array| array.described(self.writeable, self.is_matrix))
             .map_err(|wrong| error(wrong.into()))
@@ -335,22 +340,25 @@ fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedErr
     let mut reader = Reader::new(value);
     let mut inner = value;
     let mut is_pickle = false;
-    if reader.array() == Ok(2) {
-        match reader.token() {
-            Ok(Token::UInt(0) | Token::Bool(false)) => {}
-            Ok(Token::UInt(1) | Token::Bool(true)) => is_pickle = true,
-            // Two fields, without a tag.
-            Ok(Token::Array(_)) => return Ok(ElementType::Fields(value)),
+    // Two fields are a list of two as well, but without a tag.
+    if reader.array() == Ok(2) && !matches!(reader.peek(), Ok(Token::Array(_))) {
+        is_pickle = match reader.token() {
+            Ok(Token::UInt(0) | Token::Bool(false)) => false,
+            Ok(Token::UInt(1) | Token::Bool(true)) => true,
             _ => return Err(wrong),
-        }
+        };
         inner = reader.remaining();
     }
-    match Reader::new(inner).token() {
-        Ok(Token::Bin(pickle)) if is_pickle => Ok(ElementType::Pickled(pickle)),
-        Ok(Token::Str(text)) if !is_pickle => DType::from_bytes(text.as_bytes())
-            .map(ElementType::Plain)
-            .map_err(|kind| error(TypedErrorKind::DType(kind))),
-        Ok(Token::Array(_)) if !is_pickle => Ok(ElementType::Fields(inner)),
-        _ => Err(wrong),
-    }
+    let found = match Reader::new(inner).token() {
+        // What another release or program pickled stays as it is.
+        Ok(Token::Bin(pickle)) if is_pickle => {
+            Ok(ElementType::from_pickle(pickle).unwrap_or(ElementType::Pickled(pickle)))
+        }
+        Ok(Token::Str(text)) if !is_pickle => {
+            DType::from_bytes(text.as_bytes()).map(ElementType::Plain)
+        }
+        Ok(Token::Array(_)) if !is_pickle => RecordType::from_list(inner).map(ElementType::Record),
+        _ => return Err(wrong),
+    };
+    found.map_err(|kind| error(TypedErrorKind::DType(kind)))
 }

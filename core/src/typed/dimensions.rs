@@ -45,6 +45,8 @@ pub enum DimensionsError {
         /// How many the other has.
         other: usize,
     },
+    /// An array and its mask do not have the same shape.
+    ShapesDiffer,
     /// A stride is negative.
     NegativeStride {
         /// The dimension, from 0.
@@ -93,6 +95,7 @@ impl fmt::Display for DimensionsError {
                 f,
                 "the shape has {shape} dimensions and what goes with it has {other}"
             ),
+            Self::ShapesDiffer => f.write_str("the mask has another shape than the array"),
             Self::NegativeStride { axis, stride } => write!(
                 f,
                 "the stride of dimension {axis} is {stride}; expected 0 or more"
@@ -198,7 +201,7 @@ impl Dimensions {
     }
 
     /// Takes one more dimension; for readers of lists.
-    pub(super) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
+    pub(crate) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
         let next = self.count.saturating_add(1);
         let error = DimensionsError::TooMany { count: next };
         *self.shape.get_mut(self.count).ok_or(error)? = count;
@@ -268,7 +271,7 @@ impl Dimensions {
     }
 
     /// Bytes of all elements together.
-    pub(super) fn len(&self, item_len: usize) -> Result<usize, DimensionsError> {
+    pub(crate) fn len(&self, item_len: usize) -> Result<usize, DimensionsError> {
         self.item_count()
             .and_then(|count| count.checked_mul(item_len))
             .filter(|len| isize::try_from(*len).is_ok())

@@ -2,10 +2,11 @@
 
 use core::fmt;
 
-/// The type of an array's elements: numpy's `dtype`, where it is plain, which
-/// is a kind, a byte order and a length.
+/// The type of an array's elements: numpy's `dtype` as far as a kind, a byte
+/// order and a length say it.
 ///
-/// Records, object references and types that programs define are not plain.
+/// Of records this is the length alone, see [`RecordType`](super::RecordType)
+/// for their fields. Types that programs define have none.
 ///
 /// ```
 /// use daskwire::typed::{ByteOrder, DType, DTypeError, Kind};
@@ -52,6 +53,11 @@ pub enum Kind {
     Text,
     /// `V`: bytes without a meaning.
     Void,
+    /// `V` with fields, which a [`RecordType`](super::RecordType) names.
+    Record,
+    /// `O`: references to objects of Python, which are never sent: what is, is a
+    /// pickle of the objects.
+    Object,
 }
 
 /// Which byte of an element comes first.
@@ -152,7 +158,7 @@ impl TimeBase {
         }
     }
 
-    const fn from_name(name: &[u8]) -> Option<Self> {
+    pub(crate) const fn from_name(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"Y" => Self::Year,
             b"M" => Self::Month,
@@ -172,10 +178,10 @@ impl TimeBase {
     }
 }
 
-/// Text that is no plain [`DType`].
+/// Something that is no type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DTypeError {
-    /// Offset in the text, in bytes.
+    /// Offset in the text, in the list of fields or in the pickle, in bytes.
     pub at: usize,
     /// What should be there.
     pub expected: &'static str,
@@ -223,6 +229,13 @@ impl DType {
     /// `<c16`: two `f64`.
     pub const COMPLEX_F64: Self = Self::little(Kind::Complex, 16);
 
+    /// `|O`: references to objects.
+    pub const OBJECT: Self = Self {
+        kind: Kind::Object,
+        order: ByteOrder::NotApplicable,
+        item_len: 8,
+    };
+
     /// The longest text of one: `|V` and a `usize`.
     const TEXT_LEN: usize = 24;
 
@@ -251,6 +264,15 @@ impl DType {
     pub const fn void(len: usize) -> Self {
         Self {
             kind: Kind::Void,
+            order: ByteOrder::NotApplicable,
+            item_len: len,
+        }
+    }
+
+    /// `V` with fields: records of `len` bytes.
+    pub(crate) const fn record(len: usize) -> Self {
+        Self {
+            kind: Kind::Record,
             order: ByteOrder::NotApplicable,
             item_len: len,
         }
@@ -307,24 +329,10 @@ impl DType {
         };
         let letter = text.get(1).copied().unwrap_or_default();
         let unit = TimeUnit::one(TimeBase::Generic);
-        let (kind, lens): (Kind, &[usize]) = match letter {
-            b'b' => (Kind::Bool, &[1]),
-            b'i' => (Kind::Int, &[1, 2, 4, 8]),
-            b'u' => (Kind::UInt, &[1, 2, 4, 8]),
-            b'f' => (Kind::Float, &[2, 4, 8, 12, 16]),
-            b'c' => (Kind::Complex, &[8, 16, 24, 32]),
-            b'm' => (Kind::Timedelta(unit), &[8]),
-            b'M' => (Kind::Datetime(unit), &[8]),
-            b'S' => (Kind::Bytes, &[]),
-            b'U' => (Kind::Text, &[]),
-            b'V' => (Kind::Void, &[]),
-            _ => {
-                return Err(error(
-                    1,
-                    "a kind of plain elements, one of b i u f c m M S U V",
-                ));
-            }
-        };
+        let (kind, lens) = plain_kind(letter, unit).ok_or(error(
+            1,
+            "a kind of plain elements, one of b i u f c m M S U V",
+        ))?;
         let digits = text.get(2..).unwrap_or_default();
         let (number, rest) = number(digits).ok_or(error(2, "a length"))?;
         let rest_at = text.len().saturating_sub(rest.len());
@@ -342,17 +350,58 @@ impl DType {
             _ if !rest.is_empty() => return Err(error(rest_at, "the end of the text")),
             kind => kind,
         };
-        let order = match kind {
-            Kind::Bytes | Kind::Void => ByteOrder::NotApplicable,
-            Kind::Bool | Kind::Int | Kind::UInt if item_len == 1 => ByteOrder::NotApplicable,
-            _ if matches!(order, ByteOrder::NotApplicable) => {
-                return Err(error(0, "a byte order, < or >"));
-            }
-            _ => order,
-        };
+        let order = order_of(kind, item_len, order).ok_or(error(0, "a byte order, < or >"))?;
         Ok(Self {
             kind,
             order,
+            item_len,
+        })
+    }
+
+    /// The type that `numpy.dtype(name, False, True)` is with this byte order,
+    /// length and unit in its state (PROTOCOL TYPED-7); what is wrong, if it is
+    /// none. Fields are not looked at.
+    pub(crate) fn from_state(
+        name: &str,
+        order: &str,
+        item_len: Option<usize>,
+        unit: Option<TimeUnit>,
+    ) -> Result<Self, &'static str> {
+        const NAME: &str = "the name of a plain type, such as f8";
+        let order = match order {
+            "<" => ByteOrder::Little,
+            ">" => ByteOrder::Big,
+            "|" => ByteOrder::NotApplicable,
+            _ => return Err("a byte order, one of < > |"),
+        };
+        let (&letter, digits) = name.as_bytes().split_first().ok_or(NAME)?;
+        let Some((number, [])) = number(digits) else {
+            return Err(NAME);
+        };
+        if letter == b'O' {
+            return Ok(Self {
+                item_len: number,
+                ..Self::OBJECT
+            });
+        }
+        let is_time = matches!(letter, b'm' | b'M');
+        let generic = TimeUnit::one(TimeBase::Generic);
+        let (kind, lens) = plain_kind(letter, unit.unwrap_or(generic)).ok_or(NAME)?;
+        if is_time != unit.is_some() {
+            return Err("a unit of time, for a time and nothing else");
+        }
+        let item_len = match (kind, item_len) {
+            (Kind::Text | Kind::Bytes | Kind::Void, Some(len)) => len,
+            (Kind::Text, None) => number.checked_mul(4).ok_or(NAME)?,
+            _ if !lens.is_empty() && !lens.contains(&number) => return Err(NAME),
+            _ => number,
+        };
+        if kind == Kind::Text && !item_len.is_multiple_of(4) {
+            return Err("the length of whole characters");
+        }
+        Ok(Self {
+            kind,
+            order: order_of(kind, item_len, order).ok_or("a byte order, < or >")?,
             item_len,
         })
     }
@@ -409,7 +458,8 @@ impl DType {
         self.order == ByteOrder::NotApplicable || self.order == ByteOrder::NATIVE
     }
 
-    /// What `numpy.dtype.str` writes, which [`parse`](Self::parse) reads.
+    /// What `numpy.dtype.str` writes, which [`parse`](Self::parse) reads; of
+    /// records it says `V` and their length, and references are not parsed.
     pub fn to_text(self) -> DTypeText {
         let mut text = DTypeText {
             bytes: [0; Self::TEXT_LEN],
@@ -451,16 +501,48 @@ impl DType {
             Kind::Datetime(_) => (b'M', self.item_len),
             Kind::Bytes => (b'S', self.item_len),
             Kind::Text => (b'U', self.item_len >> 2),
-            Kind::Void => (b'V', self.item_len),
+            Kind::Void | Kind::Record => (b'V', self.item_len),
+            Kind::Object => (b'O', 0),
         };
         text.push(letter);
-        text.push_number(number);
+        if number > 0 || letter != b'O' {
+            text.push_number(number);
+        }
     }
 }
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.to_text().as_str())
+    }
+}
+
+/// What a letter stands for, and the lengths that such elements have, if these
+/// are not any.
+fn plain_kind(letter: u8, unit: TimeUnit) -> Option<(Kind, &'static [usize])> {
+    Some(match letter {
+        b'b' => (Kind::Bool, &[1]),
+        b'i' => (Kind::Int, &[1, 2, 4, 8]),
+        b'u' => (Kind::UInt, &[1, 2, 4, 8]),
+        b'f' => (Kind::Float, &[2, 4, 8, 12, 16]),
+        b'c' => (Kind::Complex, &[8, 16, 24, 32]),
+        b'm' => (Kind::Timedelta(unit), &[8]),
+        b'M' => (Kind::Datetime(unit), &[8]),
+        b'S' => (Kind::Bytes, &[]),
+        b'U' => (Kind::Text, &[]),
+        b'V' => (Kind::Void, &[]),
+        _ => return None,
+    })
+}
+
+/// The byte order of elements that were said to have `order`; `None` if they
+/// have to have one and do not.
+fn order_of(kind: Kind, item_len: usize, order: ByteOrder) -> Option<ByteOrder> {
+    match kind {
+        Kind::Bytes | Kind::Void | Kind::Record | Kind::Object => Some(ByteOrder::NotApplicable),
+        Kind::Bool | Kind::Int | Kind::UInt if item_len == 1 => Some(ByteOrder::NotApplicable),
+        _ if matches!(order, ByteOrder::NotApplicable) => None,
+        _ => Some(order),
     }
 }
 

@@ -40,11 +40,12 @@ pub enum TypedErrorKind {
     },
     /// The type of the elements is none that is known.
     DType(DTypeError),
-    /// The type of the elements is a pickle, or a list of fields.
+    /// The type of the elements is one that only Python knows, or not plain where
+    /// it has to be.
     NotPlain,
     /// The shape, or where the elements lie.
     Dimensions(DimensionsError),
-    /// Elements of another type were asked for.
+    /// Elements of another type were asked for, or a field of other records.
     OtherType {
         /// What was asked for.
         wanted: DType,

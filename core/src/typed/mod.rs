@@ -3,6 +3,9 @@
 //!
 //! * [`TypedPayload`] reads a payload of a message; [`Description`] says what it
 //!   is, [`Array`] is an array over its frame.
+//! * Elements of numpy are plain, as a [`DType`] says, or records: a
+//!   [`RecordType`] has their fields, and [`Array::field`] is one field of all.
+//! * [`MaskedArray`] pairs an array with a mask.
 //! * [`PickledPayload`] pairs a pickle with its buffers.
 //! * [`MessageBuilder`](crate::message::MessageBuilder) has a method for each of
 //!   them, such as
@@ -46,20 +49,27 @@ mod dtype;
 mod error;
 #[cfg(feature = "bytemuck")]
 mod in_place;
+mod masked;
 #[cfg(feature = "ndarray-017")]
 mod ndarray_017;
 mod payload;
 mod pickled;
+mod pickled_type;
+mod record;
 mod write;
 
 pub use array::{Array, elements, encode_into};
 pub use class::Class;
-pub use description::{ArrayHeader, Description, ElementType, MemoryViewHeader};
+pub use description::{ArrayHeader, Description, MemoryViewHeader};
 pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
 pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
 pub use error::{TypedError, TypedErrorKind};
 #[cfg(feature = "bytemuck")]
 pub use in_place::as_bytes;
+pub use masked::{FillValue, MaskedArray, MaskedHeader};
 pub use payload::TypedPayload;
 pub use pickled::{InPlace, PickledPayload};
+pub use record::{ElementType, Field, Fields, RecordType};
+#[cfg(feature = "alloc")]
+pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};
 pub use write::{NumpyModules, WriteOptions, pickle_array};

@@ -1,6 +1,6 @@
 //! Payloads as values: a description, and data that stays where it is.
 
-use super::{Array, Description, TypedError, TypedErrorKind};
+use super::{Array, Description, MaskedArray, MaskedHeader, TypedError, TypedErrorKind};
 use crate::BufferTooSmall;
 use crate::compression::CompressionError;
 use crate::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
@@ -30,7 +30,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// # Errors
     ///
     /// What is wrong with the header, or with how the frames belong together:
-    /// an array has one logical frame.
+    /// an array has one logical frame, a mask another.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
         let header = payload.header()?;
         let description = Description::of_kind(&header, payload.kind())?;
@@ -39,8 +39,17 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
             payload: *payload,
             description,
         };
-        if let Description::Array(_) = description {
-            let (found, expected) = (payload.logical_count()?, 1);
+        let expected = match &description {
+            Description::Array(_) => Some(1),
+            Description::MaskedArray(header) => {
+                let data_count = usize::try_from(header.data_frame_count()).unwrap_or(usize::MAX);
+                Some(data_count.saturating_add(usize::from(header.has_mask())))
+            }
+            Description::Masked => Some(0),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            let found = payload.logical_count()?;
             if found != expected {
                 return Err(this.error(TypedErrorKind::FrameCount { found, expected }));
             }
@@ -190,6 +199,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// * as [`as_slice`](Self::as_slice) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
     pub fn array(&self) -> Result<Array<'a>, TypedError> {
+        self.check_array()?;
         self.array_over(self.as_slice()?)
     }
 
@@ -201,15 +211,80 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// * as [`copy_into`](Self::copy_into) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
     pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
+        self.check_array()?;
         self.array_over(self.copy_into(out)?)
+    }
+
+    /// Before the data is looked at.
+    fn check_array(&self) -> Result<(), TypedError> {
+        match &self.description {
+            Description::Array(_) | Description::MemoryView(_) => Ok(()),
+            _ => Err(self.no_array()),
+        }
     }
 
     fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
         match &self.description {
             Description::Array(header) => header.over(bytes),
             Description::MemoryView(header) => header.over(bytes),
+            _ => Err(self.no_array()),
+        }
+    }
+
+    fn no_array(&self) -> TypedError {
+        let wanted = "an array of numpy, or a memoryview";
+        self.error(TypedErrorKind::OtherClass { wanted })
+    }
+
+    /// The masked array over its frames where they lie, one of data and perhaps
+    /// one of the mask.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none, or one of objects,
+    ///   whose data is a pickle;
+    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if frames
+    ///   have to be copied: [`masked_array_into`](Self::masked_array_into);
+    /// * what is wrong with the header, or with the array.
+    pub fn masked_array(&self) -> Result<MaskedArray<'a>, TypedError> {
+        let header = self.masked_header()?;
+        let mut frames = self.payload.logical_frames()?;
+        let mut next = || {
+            // They have been counted.
+            let missing = self.error(TypedErrorKind::InParts);
+            let frame = self.plain(frames.next().ok_or(missing)?)?;
+            frame.as_slice().ok_or(missing)
+        };
+        let data = next()?;
+        let mask = if header.has_mask() { next()? } else { &[] };
+        masked_over(header, data, mask)
+    }
+
+    /// The masked array over a copy of its frames in `out`.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
+    /// * as [`copy_into`](Self::copy_into);
+    /// * what is wrong with the header, or with the array.
+    pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, TypedError> {
+        let header = self.masked_header()?;
+        let whole = self.copy_into(out)?;
+        let len = match header.data()? {
+            Description::Array(data) => data.stored_len(),
+            _ => None,
+        };
+        let parts = len.and_then(|len| whole.split_at_checked(len));
+        // Where nothing can be split, the array says what is wrong.
+        let (data, mask) = parts.unwrap_or((whole, &[]));
+        masked_over(header, data, mask)
+    }
+
+    fn masked_header(&self) -> Result<&MaskedHeader<'a>, TypedError> {
+        match &self.description {
+            Description::MaskedArray(header) if header.data_frame_count() == 1 => Ok(header),
             _ => {
-                let wanted = "an array of numpy, or a memoryview";
+                let wanted = "a masked array of numpy, not of objects";
                 Err(self.error(TypedErrorKind::OtherClass { wanted }))
             }
         }
@@ -219,4 +294,21 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         let (frame, at) = self.payload.header_spot();
         TypedError { frame, at, kind }
     }
+}
+
+fn masked_over<'d>(
+    header: &MaskedHeader<'_>,
+    data: &'d [u8],
+    mask: &'d [u8],
+) -> Result<MaskedArray<'d>, TypedError> {
+    let Description::Array(array) = header.data()? else {
+        let wanted = "a masked array of numpy, not of objects";
+        return Err(header.fault(TypedErrorKind::OtherClass { wanted }));
+    };
+    let data = array.over(data)?;
+    let mask = match header.mask()? {
+        Some(header) => Some(header.over(mask)?),
+        None => None,
+    };
+    MaskedArray::new(data, mask).map_err(|error| header.fault(error.kind))
 }

@@ -102,7 +102,8 @@ impl<'a> MessageBuilder<'_, 'a> {
     /// # Errors
     ///
     /// * [`BuildError::Value`] if the elements do not lie one behind the other:
-    ///   [`Array::copy_into`] makes them so;
+    ///   [`Array::copy_into`] makes them so; or if they are records, whose fields
+    ///   an array does not have, or references;
     /// * as [`payload`](Self::payload).
     pub fn array_payload(
         &mut self,
@@ -110,6 +111,9 @@ impl<'a> MessageBuilder<'_, 'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, BuildError> {
         let item_len = array.dtype().item_len();
+        if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
+            return Err(value(TypedErrorKind::NotPlain));
+        }
         let stored = array.dimensions().stored();
         if stored.order(item_len).is_none() {
             return Err(value(DimensionsError::NotContiguous.into()));
@@ -349,14 +353,20 @@ pub enum NumpyModules {
 ///
 /// # Errors
 ///
-/// [`TypedErrorKind::Dimensions`] if the elements do not lie one behind the
-/// other, as those of a broadcast array do not; nothing was written then.
+/// * [`TypedErrorKind::Dimensions`] if the elements do not lie one behind the
+///   other, as those of a broadcast array do not;
+/// * [`TypedErrorKind::NotPlain`] if they are records or references.
+///
+/// Nothing was written then.
 pub fn pickle_array<'d>(
     writer: &mut Writer<'_, '_>,
     array: &Array<'d>,
     modules: NumpyModules,
     decide: impl FnOnce(PickleBuffer<'d>) -> Placement,
 ) -> Result<(), TypedError> {
+    if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
+        return Err(TypedError::of_value(TypedErrorKind::NotPlain));
+    }
     let order = match array.order() {
         Some(_) if array.is_broadcast() => None,
         order => order,

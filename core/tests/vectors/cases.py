@@ -6,6 +6,7 @@ more of them from a seed. The same seed gives the same message.
 
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import msgpack
@@ -158,7 +159,79 @@ def cases(release):
         add("to-pickle-compressed", lambda: {"x": ToPickle(np.zeros(4000)), "y": payload(b"beside")}, codec="zlib")
     if version >= (2024, 1, 0):
         add("pickled-for-want-of-msgpack", lambda: {"x": frozenset({1}), "y": np.int64(5), "z": 2.5})
+
+    # Arrays that are more than elements of one kind.
+    records, masked, objects = records_of_all_kinds(), masked_arrays(), arrays_of_objects()
+    add("array-of-records-of-all-kinds", lambda: {name: payload(array) for name, array in records.items()})
+    add("array-masked", lambda: {name: payload(array) for name, array in masked.items()})
+    add("array-of-objects-of-all-kinds", lambda: {name: payload(array) for name, array in objects.items()})
+    add("pickled-arrays-of-all-kinds", lambda: {"x": payload(SimpleNamespace(records=records, masked=masked, objects=objects))})
     return found
+
+
+def records_of_all_kinds():
+    """Records with every kind of field, with titles, gaps and fields of their own."""
+    point = np.dtype([("x", "<f8"), ("y", "<f8")])
+    fields = [
+        (("its title", "titled"), "<i4"),
+        ("from", point),
+        ("to", point),
+        ("path", point, (2, 3)),
+        ("flag", "?"),
+        ("bytes", "S3"),
+        ("text", ">U2"),
+        ("when", "M8[25s]"),
+        ("took", "m8[ns]"),
+        ("waves", ">c8", 2),
+        ("nothing", "V5"),
+    ]
+    aligned = np.zeros(2, np.dtype(fields, align=True))
+    aligned["titled"] = [1, -2]
+    aligned["from"] = [(0.5, 1.5), (2.5, 3.5)]
+    aligned["path"]["y"] = np.arange(12.0).reshape(2, 2, 3)
+    aligned["text"] = ["ab", "é"]
+    aligned["when"] = [1, 2]
+    aligned["waves"] = 1 + 2j
+    packed = np.zeros((2, 3), fields)
+    packed["to"]["x"] = np.arange(6.0).reshape(2, 3)
+    apart = np.dtype({"names": ["second", "first"], "formats": ["<u4", "<u2"], "offsets": [6, 1], "itemsize": 12})
+    recarray = np.array([(1, 2.0), (3, 4.0)], dtype=[("n", "<u4"), ("x", "<f8")]).view(np.recarray)
+    return {
+        "aligned": aligned,
+        "packed": packed,
+        "fortran": np.asfortranarray(packed[["titled", "to"]]),
+        "in no order": np.array([(1, 2), (3, 4)], apart),
+        "without records": np.zeros(0, fields[:3]),
+        "recarray": recarray,
+        "void": np.array([b"12345", b"67890"], "V5"),
+    }
+
+
+def masked_arrays():
+    """Masked arrays, with and without a mask, and of each kind of element."""
+    data = np.arange(6, dtype="<i2").reshape(2, 3)
+    records = np.array([(1, 2.0), (3, 4.0)], dtype=[("n", "<u4"), ("x", "<f8")])
+    return {
+        "some": np.ma.masked_array(data, data % 2 == 0, fill_value=-1),
+        "fortran": np.ma.masked_array(np.asfortranarray(data), np.asfortranarray(data > 2)),
+        "without a mask": np.ma.masked_array(np.arange(3.0)),
+        "booleans": np.ma.masked_array([True, False], [True, False]),
+        "text": np.ma.masked_array(["a", "bc"], [False, True], fill_value="?"),
+        "records": np.ma.masked_array(records, [(True, False), (False, True)]),
+        "objects": np.ma.masked_array(np.array([1, "two", None], dtype=object), [False, False, True]),
+        "an element": np.ma.masked,
+    }
+
+
+def arrays_of_objects():
+    """Arrays of objects, in both orders, and records with objects in them."""
+    objects = np.array([[1, "two", None], [2.5, b"bytes", (3, 4)]], dtype=object)
+    return {
+        "objects": objects,
+        "fortran": np.asfortranarray(objects),
+        "none": np.zeros((0, 2), dtype=object),
+        "records": np.array([(1, "a"), (2, None)], dtype=[("n", "<u4"), ("what", object)]),
+    }
 
 
 def random_message(release, seed):

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use daskwire::pickle::tree::known::{self, Known, Native, native};
 use daskwire::pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire::pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
-use daskwire::typed::{self, DType, NumpyModules, Order, pickle_array};
+use daskwire::typed::{self, NumpyModules, Order, pickle_array};
 
 use super::{Array, DEPTH, Value, ValueError};
 use crate::growing;
@@ -272,7 +272,7 @@ impl<'b> Reading<'b> {
             Native::ByteArray(data) => Value::ByteArray(self.bytes(&data)),
             Native::Bytes(data) => Value::Bytes(self.bytes(&data)),
             Native::Array(array) => Value::Array(self.array(&array)?),
-            Native::Scalar(dtype, data) => self.scalar(dtype, &data)?,
+            Native::Scalar(scalar) => self.scalar(&scalar)?,
             _ => return Err(unknown(&describe(node))),
         })
     }
@@ -323,67 +323,42 @@ pub(crate) fn describe(node: Node<'_, '_>) -> String {
 }
 
 impl Reading<'_> {
-    fn array(&self, array: &known::Array<'_>) -> Result<Array, ValueError> {
-        let dtype = dtype(array.dtype)?;
-        let dimensions = typed::Dimensions::with_strides(&array.shape, &array.strides)
-            .map_err(|_| unknown("an array whose elements lie in unusual places"))?;
-        let data = self.bytes(&array.data);
-        let view = typed::Array::with_dimensions(dtype, dimensions, &data)?;
-        Ok(Array::of_view(
-            &view.with_writeable(!array.read_only),
-            &data,
-        ))
+    fn array(&self, found: &known::NdArray<'_, '_>) -> Result<Array, ValueError> {
+        if !matches!(found.element_type(), typed::ElementType::Plain(_)) {
+            return Err(unknown("an array of records"));
+        }
+        let view = found.array();
+        let data = self.bytes(view.bytes());
+        Ok(Array::of_view(&view, &data))
     }
 
     /// A number of numpy as a number, anything else as an array without
     /// dimensions.
-    fn scalar(&self, of: known::DType<'_>, data: &[u8]) -> Result<Value, ValueError> {
-        let dtype = dtype(of)?;
-        let data = self.bytes(data);
-        let array = Array::from_bytes(dtype, &[], Order::C, data)?;
-        let view = array.view()?;
-        macro_rules! first {
-            ($type:ty) => {
-                view.elements::<$type>()?.next().unwrap_or_default()
-            };
-        }
+    fn scalar(&self, found: &known::Scalar<'_, '_>) -> Result<Value, ValueError> {
+        let typed::ElementType::Plain(dtype) = found.element_type() else {
+            return Err(unknown("a record of numpy"));
+        };
         Ok(match (dtype.kind(), dtype.item_len()) {
-            (typed::Kind::Bool, _) => Value::Bool(first!(bool)),
-            (typed::Kind::Int, 1) => Value::from(first!(i8)),
-            (typed::Kind::Int, 2) => Value::from(first!(i16)),
-            (typed::Kind::Int, 4) => Value::from(first!(i32)),
-            (typed::Kind::Int, 8) => Value::from(first!(i64)),
-            (typed::Kind::UInt, 1) => Value::from(first!(u8)),
-            (typed::Kind::UInt, 2) => Value::from(first!(u16)),
-            (typed::Kind::UInt, 4) => Value::from(first!(u32)),
-            (typed::Kind::UInt, 8) => Value::from(first!(u64)),
-            (typed::Kind::Float, 4) => Value::from(first!(f32)),
-            (typed::Kind::Float, 8) => Value::from(first!(f64)),
+            (typed::Kind::Bool, _) => Value::Bool(found.value()?),
+            (typed::Kind::Int, 1) => Value::from(found.value::<i8>()?),
+            (typed::Kind::Int, 2) => Value::from(found.value::<i16>()?),
+            (typed::Kind::Int, 4) => Value::from(found.value::<i32>()?),
+            (typed::Kind::Int, 8) => Value::from(found.value::<i64>()?),
+            (typed::Kind::UInt, 1) => Value::from(found.value::<u8>()?),
+            (typed::Kind::UInt, 2) => Value::from(found.value::<u16>()?),
+            (typed::Kind::UInt, 4) => Value::from(found.value::<u32>()?),
+            (typed::Kind::UInt, 8) => Value::from(found.value::<u64>()?),
+            (typed::Kind::Float, 4) => Value::from(found.value::<f32>()?),
+            (typed::Kind::Float, 8) => Value::from(found.value::<f64>()?),
             (typed::Kind::Complex, 16) => {
-                let [real, imaginary] = first!([f64; 2]);
+                let [real, imaginary] = found.value()?;
                 Value::Complex(real, imaginary)
             }
-            _ => Value::Array(array),
+            _ => {
+                let view = found.array();
+                let data = self.bytes(view.bytes());
+                Value::Array(Array::of_view(&view, &data))
+            }
         })
     }
-}
-
-fn dtype(of: known::DType<'_>) -> Result<DType, ValueError> {
-    let order = match of.byte_order {
-        known::ByteOrder::Little => '<',
-        known::ByteOrder::Big => '>',
-        known::ByteOrder::NotApplicable => '|',
-    };
-    let len = if of.kind == b'U' {
-        of.item_len / 4
-    } else {
-        of.item_len
-    };
-    let kind = char::from(of.kind);
-    let text = match of.unit {
-        Some((unit, 1)) => format!("{order}{kind}{len}[{unit}]"),
-        Some((unit, count)) => format!("{order}{kind}{len}[{count}{unit}]"),
-        None => format!("{order}{kind}{len}"),
-    };
-    DType::parse(&text).map_err(|_| unknown(&format!("an array of {text}")))
 }

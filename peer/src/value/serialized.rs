@@ -348,6 +348,9 @@ fn value_of(
             Value::Array(Array::of_view(&view.over(&data)?, &data))
         }
         Description::Array(array) => {
+            if !matches!(array.element_type(), typed::ElementType::Plain(_)) {
+                return Err(unknown("an array of records"));
+            }
             let data = joined(frames);
             Value::Array(Array::of_view(&array.over(&data)?, &data))
         }
@@ -373,6 +376,9 @@ fn value_of(
         }
         Description::Other(class) => {
             return Err(unknown(&format!("{}.{}", class.module, class.name)));
+        }
+        Description::MaskedArray(_) | Description::Masked => {
+            return Err(unknown("numpy.ma.MaskedArray"));
         }
         other => return Err(unknown(&format!("{other:?}"))),
     })

@@ -64,6 +64,7 @@ def values():
         "times": np.array(["2020-01-01", "NaT"], dtype="M8[25s]"),
         "texts": np.array(["a", "βγ"]),
         "records": np.array([(1, 2.5)], dtype=[("n", "<u4"), ("x", "<f8")]),
+        "masked": np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False]),
         "objects": np.array([1, "two", None], dtype=object),
         "none": np.zeros((0, 3)),
         "scalar array": np.array(2.5),

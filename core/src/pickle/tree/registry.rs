@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt;
 
 use super::{Global, Items, Node, Operations, Value};
+use crate::typed::DimensionsError;
 
 /// The names that the caller allows to mean something: exact pairs of a module
 /// and a name, each with a meaning of the caller's. There are none at first.
@@ -184,6 +185,9 @@ pub enum ConvertErrorKind {
         /// What is not understood.
         what: &'static str,
     },
+    /// The shape of an array, or that its elements do not take the bytes that
+    /// there are.
+    Dimensions(DimensionsError),
     /// Its parts contradict one another, or have values that are none.
     Invalid {
         /// What is wrong.
@@ -203,6 +207,7 @@ impl fmt::Display for ConvertErrorKind {
             Self::NotAllowed => f.write_str("the value is not made of a name that is allowed"),
             Self::Expected { what } => write!(f, "expected {what}"),
             Self::Unsupported { what } => write!(f, "{what} cannot be converted"),
+            Self::Dimensions(error) => error.fmt(f),
             Self::Invalid { what } => write!(f, "{what}"),
         }
     }

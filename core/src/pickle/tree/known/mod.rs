@@ -24,6 +24,12 @@ use core::fmt;
 use super::{
     ConvertError, ConvertErrorKind, Global, Items, Made, Node, Object, Operation, Registry, Value,
 };
+use crate::typed::ElementType;
+
+mod numpy;
+
+pub use numpy::{MaskedArray, MaskedData, NdArray, ObjectArray, Scalar};
+pub(crate) use numpy::{TreeFields, TreeRecord};
 
 /// What a name means that is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,14 +63,23 @@ pub enum Known {
     Encode,
     /// `numpy.dtype`.
     DType,
-    /// The class `numpy.ndarray`.
+    /// The class `numpy.ndarray`, and those whose arrays differ from its only in
+    /// Python: `recarray`, `memmap`.
     NdArray,
+    /// The class `numpy.matrix`.
+    Matrix,
+    /// The class `MaskedArray` of numpy.
+    MaskedArray,
     /// `_reconstruct` of numpy: an array with its data in a state.
     Reconstruct,
     /// `_frombuffer` of numpy: an array with its data in a buffer.
     FromBuffer,
     /// `scalar` of numpy.
     Scalar,
+    /// `_mareconstruct` of numpy: a masked array with its data in a state.
+    MaskedReconstruct,
+    /// `MaskedConstant` of numpy, of which `numpy.ma.masked` is.
+    MaskedConstant,
     /// A class of exceptions.
     Exception,
     /// `unpickle_exception` of `tblib`, as Dask sends exceptions.
@@ -108,9 +123,19 @@ pub const BUILTINS: Names = &[
     ("_codecs", "encode", Known::Encode),
 ];
 
-/// Arrays, scalars and types of numpy, before its version 2 and since.
+/// Arrays, masked arrays, scalars and types of numpy, before its version 2 and
+/// since.
 pub const NUMPY: Names = &[
     ("numpy", "ndarray", Known::NdArray),
+    ("numpy", "memmap", Known::NdArray),
+    ("numpy", "recarray", Known::NdArray),
+    ("numpy.rec", "recarray", Known::NdArray),
+    ("numpy", "matrix", Known::Matrix),
+    ("numpy.matrixlib.defmatrix", "matrix", Known::Matrix),
+    ("numpy.ma", "MaskedArray", Known::MaskedArray),
+    ("numpy.ma.core", "MaskedArray", Known::MaskedArray),
+    ("numpy.ma.core", "MaskedConstant", Known::MaskedConstant),
+    ("numpy.ma.core", "_mareconstruct", Known::MaskedReconstruct),
     ("numpy", "dtype", Known::DType),
     ("numpy.core.multiarray", "_reconstruct", Known::Reconstruct),
     ("numpy._core.multiarray", "_reconstruct", Known::Reconstruct),
@@ -118,6 +143,8 @@ pub const NUMPY: Names = &[
     ("numpy._core.multiarray", "scalar", Known::Scalar),
     ("numpy.core.numeric", "_frombuffer", Known::FromBuffer),
     ("numpy._core.numeric", "_frombuffer", Known::FromBuffer),
+    // What protocols 0 to 2 make of no bytes, and of others.
+    ("__builtin__", "bytes", Known::Bytes),
     ("_codecs", "encode", Known::Encode),
 ];
 
@@ -200,11 +227,23 @@ pub enum Native<'t, 'p> {
     /// A `bytes` object, as of protocols 0 to 2.
     Bytes(Cow<'p, [u8]>),
     /// The type of the elements of an array.
-    DType(DType<'p>),
-    /// An array.
-    Array(Array<'p>),
-    /// A scalar of numpy: its type, and its bytes.
-    Scalar(DType<'p>, Cow<'p, [u8]>),
+    DType {
+        /// What they are.
+        element_type: ElementType<'t>,
+        /// The shape of elements that are arrays, as fields of records are; of
+        /// others it is empty.
+        shape: Vec<usize>,
+    },
+    /// An array of numpy.
+    Array(NdArray<'t, 'p>),
+    /// An array of numpy whose elements are objects.
+    ObjectArray(ObjectArray<'t, 'p>),
+    /// A masked array of numpy.
+    MaskedArray(MaskedArray<'t, 'p>),
+    /// `numpy.ma.masked`: what an element that is masked is.
+    Masked,
+    /// A scalar of numpy.
+    Scalar(Scalar<'t, 'p>),
     /// An exception.
     Exception(Exception<'t, 'p>),
     /// Where an exception was raised.
@@ -257,47 +296,6 @@ pub struct TimeZone<'p> {
     pub offset: TimeDelta,
     /// Its name, if it has one of its own.
     pub name: Option<Cow<'p, str>>,
-}
-
-/// How the bytes of a number lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ByteOrder {
-    /// The least significant first.
-    Little,
-    /// The most significant first.
-    Big,
-    /// There is only one, or none that matters.
-    NotApplicable,
-}
-
-/// The type of the elements of an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DType<'p> {
-    /// The letter of its kind as numpy has it: `b'i'`, `b'u'`, `b'f'`, `b'c'`,
-    /// `b'b'` (boolean), `b'M'`, `b'm'`, `b'S'`, `b'U'`, `b'V'`, `b'O'` and so on.
-    pub kind: u8,
-    /// Bytes in an element.
-    pub item_len: usize,
-    /// How these lie.
-    pub byte_order: ByteOrder,
-    /// Of dates and differences the unit, such as `ns`, and how many of it are one.
-    pub unit: Option<(&'p str, i64)>,
-}
-
-/// An array of numpy, as a view of its data where that lies as such in the pickle
-/// or beside it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Array<'p> {
-    /// The type of its elements.
-    pub dtype: DType<'p>,
-    /// Its data: all elements, one after the other in some order of the axes.
-    pub data: Cow<'p, [u8]>,
-    /// Elements along each axis.
-    pub shape: Vec<usize>,
-    /// Bytes from an element to the next along each axis.
-    pub strides: Vec<isize>,
-    /// Whether Python may not change it.
-    pub read_only: bool,
 }
 
 /// An exception.
@@ -432,16 +430,24 @@ pub fn native<'t, 'p>(
         (Known::ByteArray, 2) => Native::ByteArray(encoded(node, next(), next())?),
         (Known::Bytes, 0) => Native::Bytes(Cow::Borrowed(&[])),
         (Known::Encode, 2) => Native::Bytes(encoded(node, next(), next())?),
-        (Known::DType, 3) => return context.dtype(&object).map(Native::DType),
-        (Known::Reconstruct, 3) => return context.reconstructed(&object).map(Native::Array),
-        (Known::FromBuffer, 4 | 5) => Native::Array(context.frombuffer(&object)?),
-        (Known::Scalar, 2) => {
-            let (dtype, data) = (context.dtype_of(next())?, context.data(next())?);
-            if data.len() != dtype.item_len || dtype.kind == b'O' {
-                return invalid(node, "the data of the scalar is not of its type's length");
-            }
-            Native::Scalar(dtype, data)
+        (Known::DType, 3) => {
+            let (element_type, dimensions) = context.any_dtype(&object)?;
+            let shape = dimensions.shape().to_vec();
+            return Ok(Native::DType {
+                element_type,
+                shape,
+            });
         }
+        (Known::Reconstruct, 3) => {
+            return Ok(match context.reconstructed(&object)? {
+                MaskedData::Array(array) => Native::Array(array),
+                MaskedData::Objects(objects) => Native::ObjectArray(objects),
+            });
+        }
+        (Known::MaskedReconstruct, 4) => return context.masked(&object).map(Native::MaskedArray),
+        (Known::MaskedConstant, 0) => Native::Masked,
+        (Known::FromBuffer, 4 | 5) => Native::Array(context.frombuffer(&object)?),
+        (Known::Scalar, 2) => Native::Scalar(context.scalar(next(), next())?),
         (Known::Exception, _) => {
             return Ok(Native::Exception(Exception {
                 class: object.global,
@@ -642,146 +648,6 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         Ok(TimeZone { offset, name })
     }
 
-    fn dtype_of(self, node: Node<'t, 'p>) -> Converted<DType<'p>> {
-        self.dtype(&self.made_by(node, Known::DType)?)
-    }
-
-    /// `dtype(NAME, False, True)` and its state: the version, the order of bytes,
-    /// the type and shape of arrays as elements, the names and types of fields,
-    /// the length of an element, its alignment, flags and what belongs to dates.
-    fn dtype(self, object: &Object<'t, 'p>) -> Converted<DType<'p>> {
-        let node = object.node;
-        let name = object.arguments.clone().next().and_then(Node::as_str);
-        let Some((&kind, digits)) = name.and_then(|name| name.as_bytes().split_first()) else {
-            return expected(node, "the name of a type of elements");
-        };
-        let digits = core::str::from_utf8(digits).unwrap_or_default();
-        let mut item_len = match (kind, digits.parse::<usize>()) {
-            (b'O', _) => 8,
-            (b'U', Ok(count)) => count.saturating_mul(4),
-            (_, Ok(len)) => len,
-            _ => return unsupported(node, "this type of elements"),
-        };
-        let mut byte_order = ByteOrder::NotApplicable;
-        let mut unit = None;
-        let mut operations = object.operations();
-        match (operations.next(), operations.next()) {
-            (None, _) => {}
-            (Some(Operation::State(state)), None) => {
-                let mut parts = state.node().items();
-                let mut next = || parts.next().unwrap_or(node);
-                let [_, order, elements, names, fields, len] = [(); 6].map(|()| next());
-                if !elements.is_none() || !names.is_none() || !fields.is_none() {
-                    return unsupported(node, "a type of elements with fields or a shape");
-                }
-                byte_order = match order.as_str() {
-                    Some("<") => ByteOrder::Little,
-                    Some(">") => ByteOrder::Big,
-                    Some("|") => ByteOrder::NotApplicable,
-                    _ => return expected(node, "an order of bytes"),
-                };
-                match len.as_i64() {
-                    Some(-1) => {}
-                    Some(len) if matches!(kind, b'U' | b'S' | b'V') => {
-                        item_len = usize::try_from(len).unwrap_or(usize::MAX);
-                    }
-                    _ => return expected(node, "the length of an element"),
-                }
-                let _alignment = next();
-                let _flags = next();
-                if matches!(kind, b'M' | b'm') {
-                    unit = date_unit(next());
-                    if unit.is_none() {
-                        return expected(node, "the unit of a date");
-                    }
-                }
-            }
-            _ => return unsupported(node, "what happens to this type of elements"),
-        }
-        Ok(DType {
-            kind,
-            item_len,
-            byte_order,
-            unit,
-        })
-    }
-
-    /// `_frombuffer(BUFFER, DTYPE, SHAPE, ORDER)`, with the order of the axes if
-    /// ORDER is neither `C` nor `F`.
-    fn frombuffer(self, object: &Object<'t, 'p>) -> Converted<Array<'p>> {
-        let node = object.node;
-        let mut arguments = object.arguments;
-        let mut next = || arguments.next().unwrap_or(node);
-        let [buffer, dtype, shape, order] = [(); 4].map(|()| next());
-        let (buffer, read_only) = match buffer.value() {
-            Value::ReadOnly(inner) => (inner, true),
-            Value::Bytes(_) => (buffer, true),
-            Value::ByteArray { read_only, .. } | Value::Buffer { read_only, .. } => {
-                (buffer, read_only)
-            }
-            _ => (buffer, false),
-        };
-        let data = self.data(buffer)?;
-        let dtype = self.dtype_of(dtype)?;
-        let shape = self.shape(shape)?;
-        match order.as_str() {
-            Some("C") => array(node, dtype, data, shape, false, read_only),
-            Some("F") => array(node, dtype, data, shape, true, read_only),
-            Some("K") => {
-                let axes = self.shape(next())?;
-                let array = array(node, dtype, data, shape, false, read_only)?;
-                transposed(node, array, &axes)
-            }
-            _ => expected(node, "an order of axes"),
-        }
-    }
-
-    /// `_reconstruct(ndarray, (0,), b"b")` and its state: the version, the shape,
-    /// the type, whether the order is that of Fortran, the data.
-    fn reconstructed(self, object: &Object<'t, 'p>) -> Converted<Array<'p>> {
-        let node = object.node;
-        let class = object.arguments.clone().next().unwrap_or(node);
-        if !matches!(self.made_by(class, Known::NdArray)?.made, Made::Name) {
-            return expected(class, "a class of arrays");
-        }
-        let mut operations = object.operations();
-        let (Some(Operation::State(state)), None) = (operations.next(), operations.next()) else {
-            return expected(node, "an array with a state");
-        };
-        let Some([_version, shape, dtype, is_fortran, data]) = state.node().items().exactly()
-        else {
-            return expected(node, "the state of an array");
-        };
-        let dtype = self.dtype_of(dtype)?;
-        let shape = self.shape(shape)?;
-        if dtype.kind == b'O' {
-            return unsupported(node, "an array of objects");
-        }
-        // Protocol 0 has an integer.
-        let is_fortran = is_fortran
-            .as_bool()
-            .unwrap_or(is_fortran.as_i64() == Some(1));
-        array(node, dtype, self.data(data)?, shape, is_fortran, false)
-    }
-
-    fn shape(self, node: Node<'t, 'p>) -> Converted<Vec<usize>> {
-        let mut shape = Vec::new();
-        for count in node.items() {
-            // More axes than numpy has.
-            if shape.len() == 64 {
-                return invalid(node, "an array has at most 64 axes");
-            }
-            match count.as_u64().and_then(|count| usize::try_from(count).ok()) {
-                Some(count) => shape.push(count),
-                None => return expected(count, "a number of elements"),
-            }
-        }
-        match node.value() {
-            Value::Tuple(_) | Value::List(_) => Ok(shape),
-            _ => expected(node, "a shape"),
-        }
-    }
-
     /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`, or
     /// with attributes, of which `args` is one, in the place of the arguments.
     fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
@@ -896,18 +762,6 @@ fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted
     Ok(Date { year, month, day })
 }
 
-/// `(None or a dictionary, (UNIT, COUNT, 1, 1))`.
-fn date_unit<'p>(node: Node<'_, 'p>) -> Option<(&'p str, i64)> {
-    let [_, parts] = node.items().exactly()?;
-    let mut parts = parts.items();
-    let (unit, count) = (parts.next()?, parts.next()?.as_i64()?);
-    let unit = match unit.as_bytes() {
-        Some(unit) => core::str::from_utf8(unit).ok()?,
-        None => unit.as_str().or_else(|| encoded_ascii(unit))?,
-    };
-    Some((unit, count))
-}
-
 /// The text of `_codecs.encode(TEXT, "latin1")`.
 fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     let Value::Call {
@@ -920,68 +774,4 @@ fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     let is_encode = callable.as_global()?.is("_codecs", "encode");
     let [text, _] = arguments.items().exactly()?;
     text.as_str().filter(|text| is_encode && text.is_ascii())
-}
-
-fn array<'p>(
-    node: Node<'_, '_>,
-    dtype: DType<'p>,
-    data: Cow<'p, [u8]>,
-    shape: Vec<usize>,
-    is_fortran: bool,
-    read_only: bool,
-) -> Converted<Array<'p>> {
-    if dtype.kind == b'O' {
-        return unsupported(node, "an array of objects");
-    }
-    let len = shape
-        .iter()
-        .try_fold(dtype.item_len, |len, count| len.checked_mul(*count));
-    if shape.contains(&0) && data.is_empty() || len == Some(data.len()) {
-        let mut strides = alloc::vec![0; shape.len()];
-        let mut stride = isize::try_from(dtype.item_len).unwrap_or(0);
-        let mut step = |(place, count): (&mut isize, &usize)| {
-            *place = stride;
-            let count = isize::try_from((*count).max(1)).unwrap_or(0);
-            stride = stride.saturating_mul(count);
-        };
-        let axes = strides.iter_mut().zip(&shape);
-        if is_fortran {
-            axes.for_each(&mut step);
-        } else {
-            axes.rev().for_each(&mut step);
-        }
-        return Ok(Array {
-            dtype,
-            data,
-            shape,
-            strides,
-            read_only,
-        });
-    }
-    invalid(
-        node,
-        "the data of an array is not as long as its shape says",
-    )
-}
-
-fn transposed<'p>(node: Node<'_, '_>, array: Array<'p>, axes: &[usize]) -> Converted<Array<'p>> {
-    let is_order =
-        axes.len() == array.shape.len() && (0..axes.len()).all(|axis| axes.contains(&axis));
-    let shape = axes
-        .iter()
-        .filter_map(|axis| array.shape.get(*axis).copied());
-    let strides = axes
-        .iter()
-        .filter_map(|axis| array.strides.get(*axis).copied());
-    if !is_order {
-        return invalid(
-            node,
-            "the order of the axes does not have each of them once",
-        );
-    }
-    Ok(Array {
-        shape: shape.collect(),
-        strides: strides.collect(),
-        ..array
-    })
 }

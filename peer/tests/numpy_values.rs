@@ -1,0 +1,217 @@
+//! Numpy, asked: arrays of all kinds, with fields in fields, masks and objects,
+//! are the same here, in pickles of every protocol and in payloads.
+
+mod support;
+
+use std::fmt::Write as _;
+
+use daskwire::Limits;
+use daskwire::message::{Layout, Reading, Workspace};
+use daskwire::pickle::Reader;
+use daskwire::pickle::tree::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
+use daskwire::pickle::tree::{Node, Registry, Tree, Value};
+use daskwire::typed::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
+use support::{Environment, Peer};
+
+const BATCH: usize = 1_000;
+
+/// Asks for so many values and has each rendered.
+fn agree(environment: Environment, op: &str, count: usize, render: impl Fn(&[&[u8]]) -> String) {
+    let mut peer = Peer::spawn(environment, "numpy_peer.py", &[]);
+    for seed in 0..count / BATCH {
+        let question = format!(r#"{{"op": "{op}", "seed": {seed}, "count": {BATCH}}}"#);
+        let (answer, data) = peer.ask(&question, &[]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        let values = answer["values"].as_array().expect("a list");
+        assert_eq!(values.len(), BATCH, "{answer}");
+        let mut rest = data.as_slice();
+        for (number, described) in values.iter().enumerate() {
+            let mut frames: Vec<&[u8]> = Vec::new();
+            for len in described["frames"].as_array().expect("a list") {
+                let len = usize::try_from(len.as_u64().expect("a length")).expect("it fits");
+                let (frame, behind) = rest.split_at(len);
+                frames.push(frame);
+                rest = behind;
+            }
+            let text = render(&frames);
+            let expected = described["text"].as_str().expect("text");
+            assert_eq!(text, expected, "{op} {seed} {number}: {frames:x?}");
+        }
+        assert!(rest.is_empty());
+    }
+}
+
+#[test]
+fn values_of_20_000_pickles_are_what_numpy_pickled() {
+    for environment in [Environment::Current, Environment::Documented] {
+        agree(environment, "pickled", 10_000, |frames| {
+            let (pickle, buffers) = frames.split_first().expect("a pickle");
+            pickled_text(pickle, buffers)
+        });
+    }
+}
+
+#[test]
+fn values_of_10_000_messages_are_what_dask_sent() {
+    agree(Environment::Current, "sent", 5_000, |frames| {
+        sent_text(frames, Layout::Modern)
+    });
+    agree(Environment::Documented, "sent", 5_000, |frames| {
+        sent_text(frames, Layout::Classic)
+    });
+}
+
+fn pickled_text(pickle: &[u8], buffers: &[&[u8]]) -> String {
+    let mut registry = Registry::<Known>::new();
+    registry.allow_all(known::NUMPY);
+    let reader = Reader::new(pickle).text_opcodes(true);
+    let tree = Tree::build(reader, buffers, &Limits::HOST).expect("a pickle of numpy");
+    value_text(&registry, tree.root())
+}
+
+fn value_text(registry: &Registry<Known>, node: Node<'_, '_>) -> String {
+    let native = match known::native(registry, node) {
+        Ok(native) => native,
+        Err(error) => return format!("{error}: {node}"),
+    };
+    match native {
+        Native::Masked => "masked".to_owned(),
+        Native::DType {
+            element_type,
+            shape,
+        } => format!("dtype {}", type_text(element_type, &shape)),
+        Native::Array(found) => {
+            let array = found.array();
+            let kind = if array.is_matrix() { "matrix " } else { "" };
+            format!("{kind}{} {}", nd_text(&found), flag(array.writeable()))
+        }
+        Native::ObjectArray(found) => objects_text(&found),
+        Native::MaskedArray(found) => {
+            let data = match found.data() {
+                MaskedData::Array(data) => nd_text(data),
+                MaskedData::Objects(data) => objects_text(data),
+                other => panic!("{other:?}"),
+            };
+            format!("masked {data} {}", hex(&found.mask()))
+        }
+        Native::Scalar(found) => {
+            let of = found.element_type();
+            format!(
+                "scalar {} {}",
+                type_text(of, &[]),
+                data_text(&found.array(), of)
+            )
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+const fn flag(writeable: Option<bool>) -> &'static str {
+    match writeable {
+        Some(false) => "False",
+        _ => "True",
+    }
+}
+
+fn nd_text(found: &NdArray<'_, '_>) -> String {
+    array_text(&found.array(), found.element_type())
+}
+
+fn array_text(array: &Array<'_>, of: ElementType<'_>) -> String {
+    let (kind, data) = (type_text(of, &[]), data_text(array, of));
+    format!("array {kind} {:?} {data}", array.shape())
+}
+
+fn objects_text(found: &ObjectArray<'_, '_>) -> String {
+    let items: Vec<String> = found
+        .items()
+        .map(|item| match item.value() {
+            Value::Tuple(items) => items.count_left().to_string(),
+            _ => item.to_string(),
+        })
+        .collect();
+    let kind = type_text(found.element_type(), &[]);
+    format!("objects {kind} {:?} [{}]", found.shape(), items.join(", "))
+}
+
+fn type_text(of: ElementType<'_>, shape: &[usize]) -> String {
+    let before = if shape.is_empty() {
+        String::new()
+    } else {
+        format!("{shape:?}")
+    };
+    let record = match of {
+        ElementType::Plain(dtype) => return format!("{before}{dtype}"),
+        ElementType::Record(record) => record,
+        other => panic!("{other:?}"),
+    };
+    let fields = record.fields().map(|field| {
+        let field = field.unwrap_or_else(|error| panic!("{error}: {record:?}"));
+        let title = field.title().unwrap_or_default();
+        let (name, offset) = (field.name(), field.offset());
+        let of = type_text(field.element_type(), field.shape());
+        format!("{name}({title})@{offset} {of}")
+    });
+    let fields = fields.collect::<Vec<_>>().join(", ");
+    format!("{before}V{}{{{fields}}}", record.item_len())
+}
+
+fn data_text(array: &Array<'_>, of: ElementType<'_>) -> String {
+    let ElementType::Record(record) = of else {
+        return hex(array);
+    };
+    let fields = record.fields().map(|field| {
+        let field = field.expect("it was read before");
+        let of_all = array.field(&field).expect("a field of these records");
+        data_text(&of_all, field.element_type())
+    });
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+}
+
+fn hex(array: &Array<'_>) -> String {
+    let mut out = String::new();
+    for byte in array.items().flatten() {
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
+    let mut workspace = Workspace::new();
+    let reading = Reading::default();
+    let opened = workspace.with_message(frames, layout, &reading, |message, _| {
+        let payload = message.payload(0).expect("a payload");
+        if let Ok(pickled) = PickledPayload::read(&payload) {
+            let there: InPlace<'_, _> = pickled.in_place().expect("one frame each");
+            return pickled_text(there.pickle(), there.buffers());
+        }
+        let typed = TypedPayload::read(&payload).expect("a value");
+        // Compressed or not.
+        let mut out = vec![0; 1 << 20];
+        match typed.description() {
+            Description::Array(header) => {
+                let array = typed.array_into(&mut out).expect("an array");
+                if let Ok(there) = typed.array() {
+                    assert_eq!(there, array);
+                }
+                let kind = if array.is_matrix() { "matrix " } else { "" };
+                let text = array_text(&array, header.element_type());
+                format!("{kind}{text} {}", flag(array.writeable()))
+            }
+            Description::MaskedArray(header) => {
+                let masked = typed.masked_array_into(&mut out).expect("a masked array");
+                if let Ok(there) = typed.masked_array() {
+                    assert_eq!(there, masked);
+                }
+                let Ok(Description::Array(data)) = header.data() else {
+                    panic!("{header:?}");
+                };
+                let text = array_text(masked.data(), data.element_type());
+                let mask = masked.mask().map_or("none".to_owned(), hex);
+                format!("masked {text} {mask}")
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    opened.expect("a message")
+}
