@@ -215,7 +215,7 @@ enum Reply<T> {
 
 impl<T: Field> Field for Reply<T> {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let mut ahead = source.reader.clone();
+        let mut ahead = source.reader;
         let is_failure = ahead.find("status").unwrap_or(false)
             && ahead
                 .raw_str()

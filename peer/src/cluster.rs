@@ -128,9 +128,11 @@ impl Builder {
         };
         let address = parse(&self.transport.address())?;
         let listener = Listener::bind(&address, options.clone()).await?;
-        let mut settings = scheduler::Options::default();
-        settings.comm = options.clone();
-        settings.observer.clone_from(&self.observer);
+        let settings = scheduler::Options {
+            comm: options.clone(),
+            observer: self.observer.clone(),
+            ..scheduler::Options::default()
+        };
         let scheduler = Scheduler::start([listener], settings)?;
         let mut workers = Vec::with_capacity(self.worker_count);
         for index in 0..self.worker_count {

@@ -39,7 +39,7 @@ pub struct Sighting {
 impl Sighting {
     /// What each message of a batch, or the one message, says.
     pub fn says(&self) -> Vec<Said> {
-        let read = Opener::default().read(&self.frames, |source| Value::read(source));
+        let read = Opener::default().read(&self.frames, Value::read);
         match read {
             Ok(Value::List(batch)) if !batch.is_empty() => batch.iter().map(Said::of).collect(),
             Ok(body) => vec![Said::of(&body)],

@@ -134,12 +134,10 @@ impl Shared {
             .into_iter()
             .map(|(address, keys)| self.fetch(address, keys));
         let mut all = Vec::new();
-        for data in join_all(transfers).await {
-            // A worker that is gone is noticed by the scheduler; what it had is
-            // missing here, and asked for again.
-            if let Ok(data) = data {
-                all.extend(data);
-            }
+        // A worker that is gone is noticed by the scheduler; what it had is missing
+        // here, and asked for again.
+        for data in join_all(transfers).await.into_iter().flatten() {
+            all.extend(data);
         }
         Ok(all)
     }

@@ -64,6 +64,9 @@ pub enum Reconnect {
     Within(Duration),
 }
 
+/// Is called with each message that is not known here.
+pub type UnknownHook = Arc<dyn Fn(&Unknown) + Send + Sync>;
+
 /// How to connect.
 #[derive(Clone)]
 pub struct ClientOptions {
@@ -85,7 +88,7 @@ pub struct ClientOptions {
     /// What counts the bytes of the comms that move data.
     pub meter: Option<Arc<Meter>>,
     /// Whoever wants to know of messages that are not known here.
-    pub unknown: Option<Arc<dyn Fn(&Unknown) + Send + Sync>>,
+    pub unknown: Option<UnknownHook>,
 }
 
 impl Default for ClientOptions {

@@ -297,7 +297,7 @@ pub(super) fn keep(
 
 /// The `op` of the map that is the next value; that of another value is empty.
 pub(super) fn op_of(source: &Source<'_>) -> String {
-    let mut ahead = source.reader.clone();
+    let mut ahead = source.reader;
     match (ahead.find("op"), ahead.peek()) {
         (Ok(true), Ok(Token::Str(op))) => String::from_utf8_lossy(op.as_bytes()).into_owned(),
         _ => String::new(),
@@ -336,7 +336,7 @@ macro_rules! maps {
                 let mut extra = Vec::new();
                 let count = source.reader.map()?;
                 for _ in 0..count {
-                    let mut ahead = source.reader.clone();
+                    let mut ahead = source.reader;
                     let Ok(key) = ahead.raw_str() else {
                         crate::protocol::field::keep(source, &mut extra)?;
                         continue;
@@ -401,6 +401,7 @@ macro_rules! ops {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
+        #[allow(clippy::large_enum_variant, reason = "the large ones are the ones that come")]
         pub enum $name {
             $(
                 #[doc = concat!("`", $op, "`.")]

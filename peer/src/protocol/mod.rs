@@ -151,7 +151,7 @@ impl<'a> Source<'a> {
 
     /// If the next value is a placeholder, the payload that it stands for.
     pub(crate) fn payload(&mut self) -> Result<Option<Serialized>, ProtocolError> {
-        let mut ahead = self.reader.clone();
+        let mut ahead = self.reader;
         if !matches!(ahead.token()?, Token::Map(1)) {
             return Ok(None);
         }
@@ -174,7 +174,7 @@ impl<'a> Source<'a> {
 
     /// If the next value is a set, moves to the list of its items.
     pub(crate) fn is_set(&mut self) -> Result<bool, ProtocolError> {
-        let mut ahead = self.reader.clone();
+        let mut ahead = self.reader;
         if !matches!(ahead.token()?, Token::Map(2))
             || !ahead.raw_str().is_ok_and(|key| key == "__Set__")
         {

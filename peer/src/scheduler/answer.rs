@@ -22,13 +22,13 @@ pub(super) struct Asked {
 impl Field for Asked {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let flag = |name| {
-            let mut ahead = source.reader.clone();
+            let mut ahead = source.reader;
             match ahead.find(name) {
                 Ok(true) => ahead.bool().ok(),
                 _ => None,
             }
         };
-        let mut ahead = source.reader.clone();
+        let mut ahead = source.reader;
         let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
         if !has_op {
             // Dask ends the connection over it.

@@ -288,11 +288,12 @@ impl Shared {
                 core.workers.insert(id, stream);
                 Ok((id, writing))
             }
-            Err(reason) => Err((reason, sender)),
+            Err(reason) => Err(Box::new((reason, sender))),
         });
         let (id, mut writing) = match joined {
             Ok(joined) => joined,
-            Err((reason, back)) => {
+            Err(refused) => {
+                let (reason, back) = *refused;
                 sender = back;
                 let reply = RegisterWorkerReply {
                     status: "error".to_owned(),

@@ -63,7 +63,6 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(0), "fire-and-forget");
 /// Something that is to be done because of what happened.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "most are the large one")]
 pub enum Output {
     /// A message for the stream of a client.
     Client(ClientId, ToClient),
@@ -1008,8 +1007,8 @@ impl State {
         self.order(id, message);
         self.status_changed(id, "closing_gracefully".to_owned());
         self.settle();
-        let mut copies: BTreeMap<WorkerId, (Vec<(Key, Vec<String>)>, Vec<(Key, u64)>)> =
-            BTreeMap::new();
+        type Copies = (Vec<(Key, Vec<String>)>, Vec<(Key, u64)>);
+        let mut copies: BTreeMap<WorkerId, Copies> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
         let others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
         let only_here = self.workers[&id].has.iter().map(|id| &self.tasks[*id]);
@@ -1589,10 +1588,10 @@ impl State {
         if matches!(task.stage, Stage::Memory) {
             return;
         }
-        if task.stage.is_active() {
-            if let Some(on) = self.deactivate(id).filter(|on| *on != holder) {
-                self.free_now(on, id);
-            }
+        if task.stage.is_active()
+            && let Some(on) = self.deactivate(id).filter(|on| *on != holder)
+        {
+            self.free_now(on, id);
         }
         let task = &mut self.tasks[id];
         task.stage = Stage::Memory;

@@ -1,5 +1,7 @@
 //! Arrays that own their data.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use daskwire::typed::{self, DType, Dimensions, Element, Order, TypedError, encode_into};
 
@@ -15,6 +17,13 @@ use daskwire::typed::{self, DType, Dimensions, Element, Order, TypedError, encod
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     data: Bytes,
+    /// Elsewhere, since it is large.
+    form: Arc<Form>,
+}
+
+/// What an array is besides its data.
+#[derive(Clone, Debug, PartialEq)]
+struct Form {
     dtype: DType,
     dimensions: Dimensions,
     writeable: Option<bool>,
@@ -47,30 +56,32 @@ impl Array {
         data: Bytes,
     ) -> Result<Self, TypedError> {
         let dimensions = *typed::Array::new(dtype, shape, order, &data)?.dimensions();
-        Ok(Self {
-            data,
+        let form = Arc::new(Form {
             dtype,
             dimensions,
             writeable: Some(true),
             is_matrix: false,
-        })
+        });
+        Ok(Self { data, form })
     }
 
     /// The array that `view` is, whose bytes lie in `data`.
     pub(super) fn of_view(view: &typed::Array<'_>, data: &Bytes) -> Self {
         Self {
             data: data.slice_ref(view.bytes()),
-            dtype: view.dtype(),
-            dimensions: *view.dimensions(),
-            writeable: view.writeable(),
-            is_matrix: view.is_matrix(),
+            form: Arc::new(Form {
+                dtype: view.dtype(),
+                dimensions: *view.dimensions(),
+                writeable: view.writeable(),
+                is_matrix: view.is_matrix(),
+            }),
         }
     }
 
     /// The same array, which Python may change or not.
     #[must_use]
-    pub const fn with_writeable(mut self, writeable: bool) -> Self {
-        self.writeable = Some(writeable);
+    pub fn with_writeable(mut self, writeable: bool) -> Self {
+        Arc::make_mut(&mut self.form).writeable = Some(writeable);
         self
     }
 
@@ -80,26 +91,27 @@ impl Array {
     ///
     /// None: what was checked once stays right.
     pub fn view(&self) -> Result<typed::Array<'_>, TypedError> {
-        let view = typed::Array::with_dimensions(self.dtype, self.dimensions, &self.data)?;
-        Ok(match self.writeable {
+        let view =
+            typed::Array::with_dimensions(self.form.dtype, self.form.dimensions, &self.data)?;
+        Ok(match self.form.writeable {
             Some(writeable) => view.with_writeable(writeable),
             None => view,
         })
     }
 
     /// The type of the elements.
-    pub const fn dtype(&self) -> DType {
-        self.dtype
+    pub fn dtype(&self) -> DType {
+        self.form.dtype
     }
 
     /// How many elements there are along each dimension.
     pub fn shape(&self) -> &[usize] {
-        self.dimensions.shape()
+        self.form.dimensions.shape()
     }
 
     /// How many elements there are.
     pub fn len(&self) -> usize {
-        self.dimensions.item_count().unwrap_or_default()
+        self.form.dimensions.item_count().unwrap_or_default()
     }
 
     /// Whether there are no elements.
@@ -108,13 +120,13 @@ impl Array {
     }
 
     /// Whether it may be changed; `None` if its sender did not say.
-    pub const fn writeable(&self) -> Option<bool> {
-        self.writeable
+    pub fn writeable(&self) -> Option<bool> {
+        self.form.writeable
     }
 
     /// Whether it is a `numpy.matrix`.
-    pub const fn is_matrix(&self) -> bool {
-        self.is_matrix
+    pub fn is_matrix(&self) -> bool {
+        self.form.is_matrix
     }
 
     /// Its bytes as they lie.

@@ -96,7 +96,11 @@ impl Serialized {
     }
 
     fn of_array(array: &Array) -> Option<Self> {
-        Self::built(&[array.bytes()], &Content::Array(array.view().ok()?)).ok()
+        Self::built(
+            &[array.bytes()],
+            &Content::Array(Box::new(array.view().ok()?)),
+        )
+        .ok()
     }
 
     /// What a message with that payload is, whose frames lie in `sources`.
@@ -245,7 +249,7 @@ impl Serialized {
 enum Content<'v> {
     Bytes(&'v [u8]),
     ByteArray(&'v [u8]),
-    Array(typed::Array<'v>),
+    Array(Box<typed::Array<'v>>),
     Pickle(&'v [u8], Vec<PickleBuffer<'v>>),
     Pickled(&'v [u8]),
 }
@@ -282,10 +286,9 @@ fn logical_frames(
             Ok(filled.next().is_none().then_some(first))
         })
         .collect();
-    match in_place {
-        Ok(Some(frames)) => return Ok(frames),
-        // `lengths` that cut through a frame, which merging serves.
-        Ok(None) | Err::<_, MessageError>(_) => {}
+    // An error is `lengths` that cut through a frame, which merging serves.
+    if let Ok::<_, MessageError>(Some(frames)) = in_place {
+        return Ok(frames);
     }
     let mut ends = vec![0; payload.logical_count()?];
     let mut out = vec![0; start_len(payload)?];

@@ -322,7 +322,6 @@ fn int_divmod(a: i128, b: i128) -> Result<(i128, i128)> {
 }
 
 /// As CPython does it, so that the same is lost.
-#[expect(clippy::float_cmp, reason = "zero is zero")]
 fn float_divmod(a: f64, b: f64) -> (f64, f64) {
     let mut rest = a % b;
     let mut quotient = (a - rest) / b;

@@ -56,7 +56,7 @@ struct Asked {
 impl Field for Asked {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let flag = |name: &str| {
-            let mut ahead = source.reader.clone();
+            let mut ahead = source.reader;
             match ahead.find(name) {
                 Ok(true) => ahead.bool().ok(),
                 _ => None,

@@ -195,7 +195,7 @@ fn pick<'w>(
             Some(core::cmp::Ordering::Greater) => {}
             Some(core::cmp::Ordering::Equal) => {
                 equal_count += 1;
-                if next(random) % equal_count == 0 {
+                if next(random).is_multiple_of(equal_count) {
                     best = Some(candidate);
                 }
             }

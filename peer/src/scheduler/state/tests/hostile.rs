@@ -36,7 +36,7 @@ impl Chaos {
         odd[self.number(6) as usize]
     }
 
-    fn from_client(&mut self) -> FromClient {
+    fn client_message(&mut self) -> FromClient {
         match self.number(8) {
             0..3 => {
                 let tasks = (0..self.number(4)).map(|_| {
@@ -57,7 +57,7 @@ impl Chaos {
                     expr_ser: graph.to_expression().expect("plain values"),
                     keys: self.keys(),
                     user_priority: Some(self.odd()),
-                    annotations: annotations.filter(|_| self.0 % 2 == 0),
+                    annotations: annotations.filter(|_| self.0.is_multiple_of(2)),
                     ..UpdateGraph::default()
                 })
             }
@@ -84,7 +84,7 @@ impl Chaos {
         }
     }
 
-    fn from_worker(&mut self) -> FromWorker {
+    fn worker_message(&mut self) -> FromWorker {
         let (key, keys) = (self.key(), self.keys());
         let run_id = self.number(30) as i64;
         match self.number(10) {
@@ -182,13 +182,13 @@ fn no_sequence_of_messages_panics_or_leaves_anything() {
                 }
                 6..9 => {
                     let client = clients[chaos.number(2) as usize];
-                    let message = chaos.from_client();
+                    let message = chaos.client_message();
                     cluster.state.client_says(client, message);
                 }
                 _ => {
                     // Also of workers that are gone.
                     if let Some(worker) = workers.get(chaos.number(8) as usize) {
-                        let message = chaos.from_worker();
+                        let message = chaos.worker_message();
                         cluster.state.worker_says(*worker, message);
                     }
                 }
