@@ -206,6 +206,16 @@ pub enum Work {
     },
     /// Nothing: it is the result of another key, or a value.
     Is(Argument),
+    /// Several tasks that were made one, so that what goes from one to the next
+    /// need not be stored: Dask fuses chains of them.
+    Fused {
+        /// The tasks.
+        tasks: Vec<Task>,
+        /// The one whose result it is.
+        output: Key,
+        /// What comes from outside, under the keys that it has within.
+        inputs: Vec<(Key, Argument)>,
+    },
 }
 
 impl Task {
@@ -267,6 +277,9 @@ impl Task {
                     .for_each(|(_, argument)| argument.depends(on));
             }
             Work::Is(argument) => argument.depends(on),
+            Work::Fused { inputs, .. } => {
+                inputs.iter().for_each(|(_, argument)| argument.depends(on));
+            }
         }
     }
 }

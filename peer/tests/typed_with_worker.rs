@@ -383,7 +383,10 @@ impl<'a> Sent<'a> {
             Self::Bytes(_) | Self::Forward(_) => Vec::new(),
             Self::Pickle(pickle) => {
                 let arrays = pickle.arrays();
-                arrays.iter().map(|array| array.writeable() != Some(false)).collect()
+                arrays
+                    .iter()
+                    .map(|array| array.writeable() != Some(false))
+                    .collect()
             }
         }
     }
@@ -576,11 +579,11 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
             assert_eq!(there.len(), sent.len(), "{key}");
             assert_eq!(flipped.len(), sent.len(), "{key}");
             for (index, (there, sent)) in there.iter().zip(&sent).enumerate() {
-                assert_eq!(there.dtype, sent.dtype, "{key} {index}");
-                assert_eq!(there.shape, sent.shape, "{key} {index}");
-                assert_eq!(there.strides, sent.strides, "{key} {index}");
-                let item_len = sent.dtype.item_len;
-                let is_turned = is_turned(&there.data, &sent.data, item_len, flipped[index]);
+                assert_eq!(there.dtype(), sent.dtype(), "{key} {index}");
+                assert_eq!(there.dimensions(), sent.dimensions(), "{key} {index}");
+                let item_len = sent.dtype().item_len();
+                let (bytes, sent) = (there.bytes(), sent.bytes());
+                let is_turned = is_turned(bytes, sent, item_len, flipped[index]);
                 assert!(is_turned, "{key} {index} holds something else");
                 // Before protocol 5, numpy does not say.
                 let is_said = way == Way::Straight;

@@ -161,3 +161,350 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
     assert_eq!(cluster.python(workers), "0");
     cluster.check_logs();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_is_an_exception_in_python_and_leaves_the_worker_well() {
+    let mut cluster = Cluster::new(0);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    for (code, error) in [
+        (
+            "client.submit(operator.truediv, 1, 0).result()",
+            "ZeroDivisionError: division by zero",
+        ),
+        (
+            "f = client.submit(operator.getitem, {'a': 1}, 'b')\nclient.submit(operator.neg, f).result()",
+            "KeyError: \"'b'\"",
+        ),
+        (
+            "client.submit(int, 'x').result()",
+            "ValueError: invalid literal for int() with base 10: 'x'",
+        ),
+        (
+            "client.submit(native('hypot'), 1).result()",
+            "TypeError: hypot() takes 2 positional arguments but 1 was given",
+        ),
+        (
+            "client.submit(native('panic')).result()",
+            "RuntimeError: the function panic panicked: as asked for",
+        ),
+    ] {
+        assert_eq!(cluster.try_python(code), Err(error.to_owned()), "{code}");
+    }
+    let who = format!("the worker rust at {}", worker.address());
+    for (code, class, words) in [
+        (
+            "client.submit(lambda x: x, 1).result()",
+            "NotImplementedError",
+            "a lambda",
+        ),
+        (
+            "client.submit(native('nothing')).result()",
+            "NotImplementedError",
+            "native:nothing",
+        ),
+        (
+            "import json\nclient.submit(json.dumps, 1).result()",
+            "NotImplementedError",
+            "json.dumps",
+        ),
+        (
+            "client.submit(len, pd.Timestamp(0)).result()",
+            "TypeError",
+            "imestamp",
+        ),
+        (
+            "client.submit(native('hypot'), 1, pd.Timestamp(0)).result()",
+            "TypeError",
+            "imestamp",
+        ),
+        (
+            "class Counter: pass\nclient.submit(Counter, actor=True).result()",
+            "NotImplementedError",
+            "not actors",
+        ),
+    ] {
+        let error = cluster.try_python(code).expect_err(code);
+        assert!(error.starts_with(&format!("{class}: ")), "{code}: {error}");
+        assert!(error.contains(words), "{code}: {error}");
+        assert!(error.contains(&who), "{code}: {error}");
+    }
+    let sum = "client.submit(operator.add, 1, 1).result()";
+    assert_eq!(cluster.python(sum), "2");
+    cluster.check_logs();
+    // Other requests that a client may make of workers: the scheduler says in its
+    // log that this one was refused.
+    let refused = cluster
+        .try_python("client.run(lambda: 1)")
+        .expect_err("it is Python's");
+    assert!(
+        refused.contains("NotImplementedError") && refused.contains("\"run\""),
+        "{refused}"
+    );
+    assert_eq!(cluster.python(sum), "2");
+    assert_eq!(worker.status(), "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_come_and_go_and_what_nobody_computes_on_stays_as_it_is() {
+    let mut cluster = Cluster::new(0);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    for (code, value) in [
+        (
+            "client.submit(native('double'), np.arange(3.)).result()",
+            "array([0., 2., 4.])",
+        ),
+        (
+            "x = client.scatter(np.arange(6.).reshape(2, 3).T)\nclient.submit(native('double'), x).result()",
+            "array([[ 0.,  6.],\n       [ 2.,  8.],\n       [ 4., 10.]])",
+        ),
+        (
+            "client.submit(native('kinds'), x, {1}, b'').result()",
+            "['ndarray', 'set', 'bytes']",
+        ),
+        ("client.submit(len, x).result()", "3"),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+
+    // Twenty tasks at once read it once.
+    let before = worker.counters();
+    let code = "x = client.scatter(np.arange(1e6))\n\
+                futures = [client.submit(native('total'), x, pure=False) for _ in range(20)]\n\
+                set(client.gather(futures))";
+    assert_eq!(cluster.python(code), "{499999500000.0}");
+    let after = worker.counters();
+    assert_eq!(after.deserialized.count, before.deserialized.count + 1);
+    assert_eq!(after.deserialized.len, before.deserialized.len + 8_000_000);
+    assert_eq!(after.copied_len, before.copied_len);
+    let held = cluster.python("client.nbytes(summary=False)[x.key]");
+    assert_eq!(held, "8000000", "exactly what arrived");
+
+    // A table of pandas, compressible bytes, shards of 64 MiB
+    let before = worker.counters();
+    let code = "df = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})\n\
+                data = [df, b'x' * 1000000, np.ones(9 << 20), {'k': np.arange(3), 'l': [df]}]\n\
+                back = client.gather(client.scatter(data, hash=False))\n\
+                (back[0].equals(df), back[1] == data[1], (back[2] == 1).all(), len(back[2]) == 9 << 20,\n\
+                 (back[3]['k'] == data[3]['k']).all(), back[3]['l'][0].equals(df))";
+    assert_eq!(
+        cluster.python(code),
+        "(True, True, np.True_, True, np.True_, True)"
+    );
+    // An alias of something that is not known here
+    let code = "import dask\n\
+                alias = dask.delayed(client.scatter(df, hash=False))\n\
+                client.compute(alias).result().equals(df)";
+    assert_eq!(cluster.python(code), "True");
+    assert_eq!(worker.counters(), before, "nobody looked at any of it");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_go_from_python_to_rust_and_back() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    for (code, value) in [
+        // Made in Python, read in Rust, the result read in Python
+        (
+            "x = client.submit(np.arange, 1e5, workers='worker-0')\n\
+             y = client.submit(native('double'), x, workers='rust')\n\
+             z = client.submit(np.sum, y, workers='worker-0')\n\
+             float(z.result())",
+            "9999900000.0",
+        ),
+        (
+            "z = client.submit(native('total'), y, workers='rust')\n\
+             client.submit(operator.add, z, 1, workers='worker-0').result()",
+            "9999900001.0",
+        ),
+        // 64 MiB
+        (
+            "big = client.submit(native('zeros'), 64 << 20, workers='rust')\n\
+             client.submit(len, big, workers='worker-0').result()",
+            "67108864",
+        ),
+        (
+            "big = client.submit(bytes, 64 << 20, workers='worker-0')\n\
+             client.submit(len, big, workers='rust').result()",
+            "67108864",
+        ),
+        // A number of numpy is a number, and a DataFrame goes through.
+        (
+            "n = client.submit(np.sum, [1.5, 2], workers='worker-0')\n\
+             client.submit(native('hypot'), n, 0, workers='rust').result()",
+            "3.5",
+        ),
+        // Here and there
+        (
+            "xs = client.map(operator.add, range(200), range(200),\n\
+             workers=['rust', 'worker-0'], pure=False)\n\
+             ys = [client.submit(sum, xs[i::10], workers='rust' if i % 2 else 'worker-0') for i in range(10)]\n\
+             client.submit(sum, ys, workers='rust').result()",
+            "39800",
+        ),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+
+    // What only passes through is not looked at.
+    cluster.python("del x, y, z, big, n, xs, ys");
+    let code = "df = pd.DataFrame({'a': range(1000), 'b': list('abcd') * 250})\n\
+                f = client.scatter(df, workers='worker-0', hash=False)\n\
+                client.amm.stop()\n\
+                client.replicate(f, n=2)\n\
+                client.retire_workers([w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'worker-0'])\n\
+                (client.gather(f).equals(df), len(client.who_has(f)[f.key]))";
+    until("releasing", || worker.nbytes() < 10_000_000).await;
+    let before = worker.counters();
+    assert_eq!(cluster.python(code), "(True, 1)");
+    assert_eq!(worker.counters(), before, "nobody looked at it");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graphs_of_dask_run_fused_or_not() {
+    let mut cluster = Cluster::new(1);
+    let _worker = cluster.worker("rust").start().await.expect("it starts");
+    cluster.python("import dask\nfrom functools import reduce\nadd = dask.delayed(operator.add)");
+    for (code, value) in [
+        (
+            "add(1, add(2, add(3, 4))).compute(workers='rust', allow_other_workers=False)",
+            "10",
+        ),
+        (
+            "dask.delayed(sum)([add(i, i) for i in range(100)]).compute(workers='rust')",
+            "9900",
+        ),
+        // Fused by the optimizer: one task that holds the others
+        (
+            "from dask._task_spec import Task, TaskRef, fuse_linear_task_spec\n\
+             graph = {('x', 0): Task(('x', 0), operator.add, 1, 2)}\n\
+             for i in range(1, 50): graph['x', i] = Task(('x', i), operator.add, TaskRef(('x', i - 1)), 1)\n\
+             fused = fuse_linear_task_spec(graph, {('x', 49)})\n\
+             (len([k for k, t in fused.items() if type(t) is Task]), \n\
+              client.get(fused, ('x', 49), workers='rust'))",
+            "(1, 52)",
+        ),
+        (
+            "client.submit(dict, a=client.submit(operator.neg, 1)).result()",
+            "{'a': -1}",
+        ),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_stolen_and_cancelled() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster
+        .worker("rust")
+        .nthreads(1)
+        .start()
+        .await
+        .expect("it starts");
+    // All of them go to the one that has the data, until the other has nothing to
+    // do: it steals.
+    let code = "client.submit(time.sleep, 0.1, workers='rust').result()\n\
+                client.submit(time.sleep, 0.1, workers='worker-0').result()\n\
+                futures = [client.submit(time.sleep, 0.1 + i / 1000, workers='rust', allow_other_workers=True)\n\
+                           for i in range(40)]\n\
+                wait(futures)\n\
+                where = [w[0] for w in client.who_has(futures).values()]\n\
+                sorted(set(where)).__len__()";
+    assert_eq!(cluster.python(code), "2");
+    cluster.python("del futures");
+    until("releasing", || worker.keys().is_empty()).await;
+
+    let code = "futures = [client.submit(time.sleep, 0.05 + i / 1000, workers='rust') for i in range(50)]\n\
+                wait(futures[0], return_when='FIRST_COMPLETED')\n\
+                client.cancel(futures)\n\
+                {f.status for f in futures}";
+    assert_eq!(cluster.python(code), "{'cancelled'}");
+    until("forgetting", || worker.task_counts().is_empty()).await;
+    assert_eq!(
+        cluster.python("client.submit(operator.add, 1, 1, workers='rust').result()"),
+        "2"
+    );
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_retired_leaves_its_data_to_others() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let other = cluster.worker("other").start().await.expect("it starts");
+    let code = "futures = client.map(operator.add, range(50), range(50), workers='rust')\n\
+                big = client.submit(native('zeros'), 1000000, workers='rust')\n\
+                wait(futures + [big])\n\
+                name = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
+                retired = client.retire_workers([name['rust']])\n\
+                (list(retired) == [name['rust']], sum(client.gather(futures)), len(big.result()))";
+    assert_eq!(cluster.python(code), "(True, 2450, 1000000)");
+    assert!(matches!(worker.ended().await, Ended::Told { .. }));
+    assert_eq!(worker.status(), "closed");
+    // And the other way: from Python to Rust
+    let code = "client.retire_workers([name['worker-0']])\n\
+                (sum(client.gather(futures)), len(big.result()), \n\
+                 {w for ws in client.who_has(futures).values() for w in ws} == {name['other']})";
+    assert_eq!(cluster.python(code), "(2450, 1000000, True)");
+    assert_eq!(other.status(), "running");
+    assert_eq!(
+        other.counters().serialized.count + other.counters().deserialized.count,
+        0
+    );
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_is_replicated_rebalanced_and_removed() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let code = "xs = client.scatter([bytes(10**6) for _ in range(8)], workers='worker-0', hash=False)\n\
+                client.amm.stop()\n\
+                client.rebalance()\n\
+                client.replicate(xs, n=2)\n\
+                {len(w) for w in client.who_has(xs).values()}";
+    assert_eq!(cluster.python(code), "{2}");
+    assert_eq!(worker.keys().len(), 8);
+    assert_eq!(worker.nbytes(), 8_000_000);
+    // The memory manager takes away what is there twice.
+    cluster.python("client.amm.start()");
+    let twice = "sum(len(w) for w in client.who_has(xs).values())";
+    until("removing", || cluster.python(twice) == "8").await;
+    cluster.python("del xs");
+    until("releasing", || worker.keys().is_empty()).await;
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
+    let mut cluster = Cluster::new(2);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let code = "xs = client.map(operator.mul, range(100), [2] * 100, workers='worker-0', allow_other_workers=True)\n\
+                wait(xs)\n\
+                sorted(i['name'] for i in client.scheduler_info()['workers'].values())";
+    assert_eq!(cluster.python(code), "['rust', 'worker-0', 'worker-1']");
+    cluster.scheduler.kill_worker(0);
+    let code = "client.submit(sum, xs, workers='rust').result()";
+    assert_eq!(cluster.python(code), "9900");
+    assert_eq!(worker.status(), "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_refused_or_ends_with_its_scheduler() {
+    let cluster = Cluster::new(0);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let refused = cluster
+        .worker("rust")
+        .start()
+        .await
+        .expect_err("the name is taken");
+    assert_eq!(refused.to_string(), "the peer refused: name taken, rust");
+    let Cluster { client, scheduler } = cluster;
+    drop(client);
+    drop(scheduler);
+    let ended = worker.ended().await;
+    assert!(matches!(ended, Ended::Lost(_)), "{ended}");
+}

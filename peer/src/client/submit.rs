@@ -154,6 +154,7 @@ impl Call<'_> {
 fn prefix(task: &Task) -> &str {
     match &task.work {
         Work::Call { function, .. } => function.short_name(),
+        Work::Fused { .. } => "fused",
         Work::Is(_) => "data",
     }
 }

@@ -326,6 +326,26 @@ fn call<'t, 'p>(
             .map(|node| argument(reading, *node, depth))
             .collect()
     };
+    let is_fused = func
+        .as_global()
+        .is_some_and(|name| name.is(SPEC, "_execute_subgraph"));
+    if is_fused && let [inner, output, names, inputs @ ..] = arguments {
+        let depth = depth
+            .checked_sub(1)
+            .ok_or_else(|| unexpected(func, "fewer levels of tasks"))?;
+        let tasks = inner
+            .entries()
+            .map(|(key, node)| task(reading, node, Some(key_of(key)?), depth));
+        let inputs = names
+            .items()
+            .zip(inputs)
+            .map(|(name, input)| Ok((key_of(name)?, argument(reading, *input, depth)?)));
+        return Ok(Work::Fused {
+            tasks: tasks.collect::<Result<_, _>>()?,
+            output: key_of(*output)?,
+            inputs: inputs.collect::<Result<_, GraphError>>()?,
+        });
+    }
     let is_apply = func
         .as_global()
         .is_some_and(|name| name.is("dask.utils", "apply"));

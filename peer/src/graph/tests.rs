@@ -32,6 +32,17 @@ fn graphs_come_back_as_they_were() {
             key: "e".into(),
             work: Work::Is(Argument::from(7)),
         },
+        Task {
+            key: "f".into(),
+            work: Work::Fused {
+                tasks: vec![
+                    Task::new("g", "operator.neg", [&Key::from("within")]),
+                    Task::new("f", "operator.neg", [&Key::from("g")]),
+                ],
+                output: "f".into(),
+                inputs: vec![("within".into(), Argument::from(&x))],
+            },
+        },
     ]
     .into_iter()
     .collect();
@@ -41,7 +52,8 @@ fn graphs_come_back_as_they_were() {
         let run_spec = task.to_run_spec().expect("plain");
         assert_eq!(&Task::read(&run_spec, &task.key).expect("a task"), task);
     }
-    assert_eq!(graph.tasks[1].dependencies(), [x]);
+    assert_eq!(graph.tasks[1].dependencies(), core::slice::from_ref(&x));
+    assert_eq!(graph.tasks[5].dependencies(), [x]);
 }
 
 #[test]

@@ -113,6 +113,28 @@ impl Task {
                     argument.write(writer, names)
                 })
             }
+            Work::Fused {
+                tasks,
+                output,
+                inputs,
+            } => {
+                writer.reduce();
+                names.write(writer, SPEC, "Task");
+                writer.tuple(inputs.len().saturating_add(5));
+                self.key.pickle(writer);
+                names.write(writer, SPEC, "_execute_subgraph");
+                writer.dict(tasks.len());
+                for task in tasks {
+                    task.key.pickle(writer);
+                    task.write(writer, names)?;
+                }
+                output.pickle(writer);
+                writer.tuple(inputs.len());
+                inputs.iter().for_each(|(name, _)| name.pickle(writer));
+                inputs
+                    .iter()
+                    .try_for_each(|(_, argument)| argument.write(writer, names))
+            }
             Work::Is(Argument::Result(target)) => {
                 writer.reduce();
                 names.write(writer, SPEC, "Alias");

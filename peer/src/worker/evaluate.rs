@@ -1,9 +1,9 @@
 //! Doing what a task says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::functions::{Arguments, Functions, Given};
-use super::store::Datum;
+use super::store::{Datum, Store};
 use crate::graph::{Argument, Function, Task, Work};
 use crate::value::ValueError;
 use crate::{Key, RemoteError, Value};
@@ -14,6 +14,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) functions: &'a Functions,
     /// Who we are, for people.
     pub(super) worker: &'a str,
+    pub(super) store: &'a Store,
     /// The data that it depends on.
     pub(super) data: &'a HashMap<Key, Datum>,
 }
@@ -57,6 +58,11 @@ impl Surroundings<'_> {
     pub(super) fn evaluate(&self, task: Task) -> Result<Produced, RemoteError> {
         match task.work {
             Work::Is(Argument::Result(key)) => self.datum(&key).cloned().map(Produced::Datum),
+            Work::Fused {
+                tasks,
+                output,
+                inputs,
+            } => self.fused(tasks, output, inputs).map(Produced::Datum),
             work => self.work(work).map(Produced::Value),
         }
     }
@@ -69,7 +75,70 @@ impl Surroundings<'_> {
                 arguments,
                 keywords,
             } => self.call(function, arguments, keywords),
+            Work::Fused {
+                tasks,
+                output,
+                inputs,
+            } => {
+                let datum = self.fused(tasks, output, inputs)?;
+                let opened = datum.open()?;
+                Ok(Given::Shared(opened).into_value())
+            }
         }
+    }
+
+    /// Does the tasks that `output` needs, each once.
+    fn fused(
+        &self,
+        tasks: Vec<Task>,
+        output: Key,
+        inputs: Vec<(Key, Argument)>,
+    ) -> Result<Datum, RemoteError> {
+        let mut data = HashMap::with_capacity(tasks.len().saturating_add(inputs.len()));
+        for (name, input) in inputs {
+            let datum = match input {
+                Argument::Result(key) => self.datum(&key)?.clone(),
+                input => self.store.made(self.value(input)?),
+            };
+            data.insert(name, datum);
+        }
+        let mut left: HashMap<Key, Task> = tasks
+            .into_iter()
+            .map(|task| (task.key.clone(), task))
+            .collect();
+        // No recursion: chains may be long.
+        let mut open = vec![output.clone()];
+        let mut begun = HashSet::new();
+        while let Some(key) = open.last().cloned() {
+            if data.contains_key(&key) {
+                open.pop();
+                continue;
+            }
+            let task = left.get(&key).ok_or_else(|| missing(&key))?;
+            let needed = task.dependencies().into_iter();
+            let needed: Vec<Key> = needed.filter(|key| !data.contains_key(key)).collect();
+            if !needed.is_empty() {
+                if !begun.insert(key.clone()) {
+                    let text = format!("the fused task {key} depends on itself");
+                    return Err(RemoteError::new("ValueError", &text));
+                }
+                open.extend(needed);
+                continue;
+            }
+            let Some(task) = left.remove(&key) else {
+                continue;
+            };
+            let within = Surroundings {
+                data: &data,
+                ..*self
+            };
+            let datum = match within.evaluate(task)? {
+                Produced::Value(value) => self.store.made(value),
+                Produced::Datum(datum) => datum,
+            };
+            data.insert(key, datum);
+        }
+        data.remove(&output).ok_or_else(|| missing(&output))
     }
 
     fn call(
@@ -102,7 +171,7 @@ impl Surroundings<'_> {
             .into_iter()
             .map(|(name, argument)| Ok((name, self.given(argument)?)));
         let keywords = keywords.collect::<Result<_, RemoteError>>()?;
-        let arguments = Arguments::new(&name, positional, keywords);
+        let arguments = Arguments::new(positional, keywords);
         match self.functions.call(&name, arguments) {
             Some(result) => result,
             None => Err(self.not_here(&function)),
@@ -126,10 +195,7 @@ impl Surroundings<'_> {
     }
 
     fn datum(&self, key: &Key) -> Result<&Datum, RemoteError> {
-        self.data.get(key).ok_or_else(|| {
-            let text = format!("the task needs {key}, which is not among its dependencies");
-            RemoteError::new("KeyError", &text)
-        })
+        self.data.get(key).ok_or_else(|| missing(key))
     }
 
     fn given(&self, argument: Argument) -> Result<Given, RemoteError> {
@@ -173,6 +239,11 @@ impl Surroundings<'_> {
             }
         })
     }
+}
+
+fn missing(key: &Key) -> RemoteError {
+    let text = format!("the task needs {key}, which is not among its dependencies");
+    RemoteError::new("KeyError", &text)
 }
 
 /// What a function is registered as.

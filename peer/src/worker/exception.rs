@@ -118,29 +118,25 @@ impl RemoteError {
 
 /// The pickle of a class, which goes with results.
 pub(super) fn class_of(value: &Value) -> Option<Bytes> {
-    macro_rules! class {
-        ($module:literal, $name:literal) => {{
-            const PICKLE: &str = concat!("c", $module, "\n", $name, "\n.");
-            Bytes::from_static(PICKLE.as_bytes())
-        }};
-    }
-    Some(match value {
+    // PROTO 4, SHORT_BINUNICODE twice, STACK_GLOBAL, STOP
+    let pickle: &'static [u8] = match value {
         // type(None) has no name of its own.
-        Value::None => Bytes::from_static(b"\x80\x04\x8c\x08builtins\x8c\x04type\x93N\x85R."),
-        Value::Bool(_) => class!("builtins", "bool"),
-        Value::Int(_) | Value::LargeInt(_) => class!("builtins", "int"),
-        Value::Float(_) => class!("builtins", "float"),
-        Value::Complex(..) => class!("builtins", "complex"),
-        Value::Str(_) => class!("builtins", "str"),
-        Value::Bytes(_) => class!("builtins", "bytes"),
-        Value::ByteArray(_) => class!("builtins", "bytearray"),
-        Value::List(_) => class!("builtins", "list"),
-        Value::Tuple(_) => class!("builtins", "tuple"),
-        Value::Set(_) => class!("builtins", "set"),
-        Value::FrozenSet(_) => class!("builtins", "frozenset"),
-        Value::Dict(_) => class!("builtins", "dict"),
-        Value::Array(array) if array.is_matrix() => class!("numpy", "matrix"),
-        Value::Array(_) => class!("numpy", "ndarray"),
+        Value::None => b"\x80\x04\x8c\x08builtins\x8c\x04type\x93N\x85R.",
+        Value::Bool(_) => b"\x80\x04\x8c\x08builtins\x8c\x04bool\x93.",
+        Value::Int(_) | Value::LargeInt(_) => b"\x80\x04\x8c\x08builtins\x8c\x03int\x93.",
+        Value::Float(_) => b"\x80\x04\x8c\x08builtins\x8c\x05float\x93.",
+        Value::Complex(..) => b"\x80\x04\x8c\x08builtins\x8c\x07complex\x93.",
+        Value::Str(_) => b"\x80\x04\x8c\x08builtins\x8c\x03str\x93.",
+        Value::Bytes(_) => b"\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.",
+        Value::ByteArray(_) => b"\x80\x04\x8c\x08builtins\x8c\x09bytearray\x93.",
+        Value::List(_) => b"\x80\x04\x8c\x08builtins\x8c\x04list\x93.",
+        Value::Tuple(_) => b"\x80\x04\x8c\x08builtins\x8c\x05tuple\x93.",
+        Value::Set(_) => b"\x80\x04\x8c\x08builtins\x8c\x03set\x93.",
+        Value::FrozenSet(_) => b"\x80\x04\x8c\x08builtins\x8c\x09frozenset\x93.",
+        Value::Dict(_) => b"\x80\x04\x8c\x08builtins\x8c\x04dict\x93.",
+        Value::Array(array) if array.is_matrix() => b"\x80\x04\x8c\x05numpy\x8c\x06matrix\x93.",
+        Value::Array(_) => b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.",
         Value::Serialized(_) => return None,
-    })
+    };
+    Some(Bytes::from_static(pickle))
 }

@@ -110,12 +110,20 @@ impl Functions {
     }
 
     /// Calls a function. `None` if there is none of that name.
-    pub(super) fn call(
-        &self,
-        name: &str,
-        arguments: Arguments,
-    ) -> Option<Result<Value, RemoteError>> {
+    ///
+    /// ```
+    /// # use daskwire_peer::{worker::Functions, Value};
+    /// let functions = Functions::python();
+    /// let arguments = [Value::from("a"), Value::from("b")].into_iter().collect();
+    /// let result = functions.call("operator.add", arguments);
+    /// assert_eq!(result, Some(Ok(Value::from("ab"))));
+    /// ```
+    pub fn call(&self, name: &str, arguments: Arguments) -> Option<Result<Value, RemoteError>> {
         let registered = self.registered.get(name)?;
+        let arguments = Arguments {
+            function: name.to_owned(),
+            ..arguments
+        };
         let result = catch_unwind(AssertUnwindSafe(|| (registered.call)(arguments)));
         Some(result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
@@ -167,14 +175,17 @@ impl Given {
     }
 }
 
+/// Arguments without names.
+impl FromIterator<Value> for Arguments {
+    fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
+        Self::new(values.into_iter().map(Given::Own).collect(), Vec::new())
+    }
+}
+
 impl Arguments {
-    pub(super) fn new(
-        function: &str,
-        positional: Vec<Given>,
-        keywords: Vec<(String, Given)>,
-    ) -> Self {
+    pub(super) const fn new(positional: Vec<Given>, keywords: Vec<(String, Given)>) -> Self {
         Self {
-            function: function.to_owned(),
+            function: String::new(),
             positional,
             keywords,
         }
@@ -198,6 +209,13 @@ impl Arguments {
     /// Those without a name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Value> {
         self.positional.iter().map(Given::value)
+    }
+
+    /// The same with one that has a name.
+    #[must_use]
+    pub fn with_keyword(mut self, name: &str, value: Value) -> Self {
+        self.keywords.push((name.to_owned(), Given::Own(value)));
+        self
     }
 
     /// One by its name.
@@ -339,7 +357,7 @@ mod tests {
 
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
         let given = values.iter().cloned().map(Given::Own).collect();
-        let arguments = Arguments::new(name, given, Vec::new());
+        let arguments = Arguments::new(given, Vec::new());
         let result = functions.call(name, arguments).expect("it is registered");
         result.map_err(|error| error.to_string())
     }
@@ -406,7 +424,7 @@ mod tests {
             assert_eq!(call(&functions, name, &values), Err(text.to_owned()));
         }
         let keyword = vec![("base".to_owned(), Given::Own(2.into()))];
-        let arguments = Arguments::new("half", vec![Given::Own(2.into())], keyword);
+        let arguments = Arguments::new(vec![Given::Own(2.into())], keyword);
         let error = functions.call("half", arguments).expect("registered");
         assert_eq!(
             error.expect_err("no keywords").message,

@@ -451,6 +451,7 @@ impl Shared {
         Surroundings {
             functions: &self.functions,
             worker: &self.title,
+            store: &self.store,
             data,
         }
     }
@@ -884,3 +885,6 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     // Nobody is left who wants to know, if this fails.
     let _ = end.send(Some(ended));
 }
+
+#[cfg(test)]
+mod tests;

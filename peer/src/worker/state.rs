@@ -675,6 +675,10 @@ impl State {
             }
             Err(failure) => {
                 self.set_phase(&key, Phase::Error);
+                // Another worker may have what this one could not make.
+                if self.tasks.get(&key).is_some_and(Task::is_wanted) {
+                    self.fetch(&key);
+                }
                 self.send(TaskErred {
                     key,
                     run_id: computation.run_id,
@@ -718,8 +722,7 @@ impl State {
             Phase::Waiting | Phase::Ready => self.withdraw(key),
             Phase::Executing | Phase::Flight => task.computation = None,
             Phase::Memory => self.release(key, stimulus_id),
-            Phase::Error => self.remove(key),
-            Phase::Fetch | Phase::Missing => self.drop_unless_wanted(key),
+            Phase::Error | Phase::Fetch | Phase::Missing => self.drop_unless_wanted(key),
         }
     }
 
@@ -1135,12 +1138,15 @@ impl State {
     fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
         let is_new = !self.tasks.contains_key(key);
         let task = self.entry(key, priority);
-        let is_useless = is_new || task.phase == Phase::Error;
         if task.phase != Phase::Memory {
             task.description.nbytes = nbytes;
         }
-        if is_useless {
-            task.priority = priority;
+        let is_useless = is_new || task.phase == Phase::Error;
+        let is_more_urgent =
+            matches!(task.phase, Phase::Fetch | Phase::Missing) && priority < task.priority;
+        if is_useless || is_more_urgent {
+            self.leave_queues(key);
+            self.entry(key, priority).priority = priority;
             self.fetch(key);
         }
         self.entry(key, priority)

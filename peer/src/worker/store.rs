@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn what_only_python_knows_stays_what_it_is() {
         // pickle.dumps(collections.OrderedDict())
-        let pickle = b"\x80\x04ccollections\nOrderedDict\n)R.";
+        let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)R.";
         let sent = Serialized::of_written_pickle(&Bytes::from_static(pickle));
         let store = Store::default();
         let datum = store.received(sent.clone());

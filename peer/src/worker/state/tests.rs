@@ -393,7 +393,7 @@ fn dependencies_are_fetched_all_that_one_peer_has_at_once() {
         task_with("y", &[("b", &[A]), ("c", &[B, HERE])]).into(),
     ];
     let actions = worker.batch(batch);
-    assert_eq!(actions, ["fetch c from B", "fetch b a from A"]);
+    assert_eq!(actions, ["fetch b a from A", "fetch c from B"]);
     assert_eq!(worker.phases(), "waiting 2, flight 3");
     assert_eq!(worker.received(B, &["c"]), ["add-keys c"]);
     assert_eq!(

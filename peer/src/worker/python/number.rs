@@ -1,0 +1,515 @@
+//! Numbers: arithmetic as Python does it.
+
+use super::container::contains_item;
+use super::text::repr;
+use super::{LONGEST, Result, error, not_covered, too_large, type_error};
+use crate::{RemoteError, Value};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Number {
+    Int(i128),
+    Float(f64),
+    Complex(f64, f64),
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Self {
+        match number {
+            Number::Int(value) => Self::Int(value),
+            Number::Float(value) => Self::Float(value),
+            Number::Complex(real, imaginary) => Self::Complex(real, imaginary),
+        }
+    }
+}
+
+pub(super) fn number(value: &Value) -> Option<Number> {
+    Some(match value {
+        Value::Bool(value) => Number::Int((*value).into()),
+        Value::Int(value) => Number::Int(*value),
+        Value::Float(value) => Number::Float(*value),
+        Value::Complex(real, imaginary) => Number::Complex(*real, *imaginary),
+        _ => return None,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
+pub(super) const fn float(value: i128) -> f64 {
+    value as f64
+}
+
+impl Number {
+    pub(super) const fn to_complex(self) -> (f64, f64) {
+        match self {
+            Self::Int(value) => (float(value), 0.0),
+            Self::Float(value) => (value, 0.0),
+            Self::Complex(real, imaginary) => (real, imaginary),
+        }
+    }
+}
+
+/// Two numbers of one type.
+enum Pair {
+    Int(i128, i128),
+    Float(f64, f64),
+    Complex((f64, f64), (f64, f64)),
+}
+
+fn pair(a: Number, b: Number) -> Pair {
+    match (a, b) {
+        (Number::Int(a), Number::Int(b)) => Pair::Int(a, b),
+        (Number::Complex(..), _) | (_, Number::Complex(..)) => {
+            Pair::Complex(a.to_complex(), b.to_complex())
+        }
+        (a, b) => Pair::Float(a.to_complex().0, b.to_complex().0),
+    }
+}
+
+/// Why two values have no such result.
+fn unsupported(symbol: &str, a: &Value, b: &Value) -> RemoteError {
+    for value in [a, b] {
+        match value {
+            Value::LargeInt(_) => return too_large(),
+            Value::Array(_) => return not_covered("arithmetic with arrays"),
+            Value::Serialized(what) => return not_covered(&format!("arithmetic with {what}")),
+            _ => {}
+        }
+    }
+    type_error(&format!(
+        "unsupported operand type(s) for {symbol}: '{}' and '{}'",
+        a.type_name(),
+        b.type_name()
+    ))
+}
+
+pub(super) fn add(a: &Value, b: &Value) -> Result<Value> {
+    Ok(match (a, b) {
+        (Value::Str(a), Value::Str(b)) => Value::Str([a.as_str(), b].concat()),
+        (Value::Bytes(a), Value::Bytes(b)) => Value::from([&a[..], &b[..]].concat()),
+        (Value::List(a), Value::List(b)) => Value::List([&a[..], &b[..]].concat()),
+        (Value::Tuple(a), Value::Tuple(b)) => Value::Tuple([&a[..], &b[..]].concat()),
+        (Value::Str(_), other) => {
+            return Err(type_error(&format!(
+                "can only concatenate str (not \"{}\") to str",
+                other.type_name()
+            )));
+        }
+        (Value::List(_), other) => {
+            return Err(type_error(&format!(
+                "can only concatenate list (not \"{}\") to list",
+                other.type_name()
+            )));
+        }
+        _ => match numbers("+", a, b)? {
+            Pair::Int(a, b) => Value::Int(a.checked_add(b).ok_or_else(too_large)?),
+            Pair::Float(a, b) => Value::Float(a + b),
+            Pair::Complex(a, b) => Value::Complex(a.0 + b.0, a.1 + b.1),
+        },
+    })
+}
+
+fn numbers(symbol: &str, a: &Value, b: &Value) -> Result<Pair> {
+    match (number(a), number(b)) {
+        (Some(a), Some(b)) => Ok(pair(a, b)),
+        _ => Err(unsupported(symbol, a, b)),
+    }
+}
+
+pub(super) fn sub(a: &Value, b: &Value) -> Result<Value> {
+    if let (Value::Set(a), Value::Set(b)) = (a, b) {
+        let rest = a.iter().filter(|item| !contains_item(b, item));
+        return Ok(Value::Set(rest.cloned().collect()));
+    }
+    Ok(match numbers("-", a, b)? {
+        Pair::Int(a, b) => Value::Int(a.checked_sub(b).ok_or_else(too_large)?),
+        Pair::Float(a, b) => Value::Float(a - b),
+        Pair::Complex(a, b) => Value::Complex(a.0 - b.0, a.1 - b.1),
+    })
+}
+
+pub(super) fn mul(a: &Value, b: &Value) -> Result<Value> {
+    let (sequence, count) = match (a, b) {
+        (Value::Int(_) | Value::Bool(_), Value::Str(_) | Value::Bytes(_)) => (b, a),
+        (Value::Int(_) | Value::Bool(_), Value::List(_) | Value::Tuple(_)) => (b, a),
+        _ => (a, b),
+    };
+    if let (
+        Value::Str(_) | Value::Bytes(_) | Value::List(_) | Value::Tuple(_),
+        Some(Number::Int(count)),
+    ) = (sequence, number(count))
+    {
+        return repeat(sequence, count);
+    }
+    Ok(match numbers("*", a, b)? {
+        Pair::Int(a, b) => Value::Int(a.checked_mul(b).ok_or_else(too_large)?),
+        Pair::Float(a, b) => Value::Float(a * b),
+        Pair::Complex(a, b) => Value::Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0),
+    })
+}
+
+fn repeat(sequence: &Value, count: i128) -> Result<Value> {
+    if i64::try_from(count).is_err() {
+        let text = "cannot fit 'int' into an index-sized integer";
+        return Err(error("OverflowError", text));
+    }
+    let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+    let check = |len: usize| {
+        if len.saturating_mul(count) > LONGEST {
+            return Err(error(
+                "MemoryError",
+                "the result would have more than a GiB",
+            ));
+        }
+        Ok(())
+    };
+    Ok(match sequence {
+        Value::Str(text) => {
+            check(text.len())?;
+            Value::Str(text.repeat(count))
+        }
+        Value::Bytes(data) => {
+            check(data.len())?;
+            Value::from(data.repeat(count))
+        }
+        Value::List(items) => {
+            check(items.len().saturating_mul(size_of::<Value>()))?;
+            Value::List(repeated(items, count))
+        }
+        Value::Tuple(items) => {
+            check(items.len().saturating_mul(size_of::<Value>()))?;
+            Value::Tuple(repeated(items, count))
+        }
+        _ => Value::None,
+    })
+}
+
+fn repeated(items: &[Value], count: usize) -> Vec<Value> {
+    // However often.
+    let count = if items.is_empty() { 0 } else { count };
+    core::iter::repeat_n(items, count)
+        .flatten()
+        .cloned()
+        .collect()
+}
+
+pub(super) fn truediv(a: &Value, b: &Value) -> Result<Value> {
+    Ok(match numbers("/", a, b)? {
+        Pair::Int(_, 0) => return Err(error("ZeroDivisionError", "division by zero")),
+        Pair::Int(a, b) => Value::Float(quotient(a, b)),
+        Pair::Float(_, 0.0) => {
+            return Err(error("ZeroDivisionError", "float division by zero"));
+        }
+        Pair::Float(a, b) => Value::Float(a / b),
+        Pair::Complex(a, b) => {
+            // The larger part of the divisor is divided by, as CPython does.
+            if b.0 == 0.0 && b.1 == 0.0 {
+                return Err(error("ZeroDivisionError", "complex division by zero"));
+            }
+            if b.0.abs() >= b.1.abs() {
+                let ratio = b.1 / b.0;
+                let divisor = b.0 + b.1 * ratio;
+                Value::Complex((a.0 + a.1 * ratio) / divisor, (a.1 - a.0 * ratio) / divisor)
+            } else {
+                let ratio = b.0 / b.1;
+                let divisor = b.0 * ratio + b.1;
+                Value::Complex((a.0 * ratio + a.1) / divisor, (a.1 * ratio - a.0) / divisor)
+            }
+        }
+    })
+}
+
+/// The float that is nearest to a quotient of integers.
+#[expect(clippy::cast_precision_loss, reason = "rounding is what it is about")]
+fn quotient(a: i128, b: i128) -> f64 {
+    const EXACT: u128 = 1 << 53;
+    let is_negative = (a < 0) != (b < 0);
+    let (a, b) = (a.unsigned_abs(), b.unsigned_abs());
+    let magnitude = if a <= EXACT && b <= EXACT {
+        a as f64 / b as f64
+    } else {
+        // Bit by bit, until there are two more than a float has; the last of
+        // them says whether anything comes behind.
+        let (mut bits, mut rest) = (a / b, a % b);
+        let mut scale = 0_i32;
+        while bits >> 56 == 0 && rest != 0 {
+            rest <<= 1;
+            bits <<= 1;
+            if rest >= b {
+                rest -= b;
+                bits |= 1;
+            }
+            scale -= 1;
+        }
+        bits |= u128::from(rest != 0);
+        bits as f64 * 2.0_f64.powi(scale)
+    };
+    if is_negative { -magnitude } else { magnitude }
+}
+
+pub(super) fn floordiv(a: &Value, b: &Value) -> Result<Value> {
+    Ok(match numbers("//", a, b)? {
+        Pair::Int(_, 0) => {
+            return Err(error(
+                "ZeroDivisionError",
+                "integer division or modulo by zero",
+            ));
+        }
+        Pair::Int(a, b) => Value::Int(int_divmod(a, b)?.0),
+        Pair::Float(_, 0.0) => {
+            return Err(error("ZeroDivisionError", "float floor division by zero"));
+        }
+        Pair::Float(a, b) => Value::Float(float_divmod(a, b).0),
+        Pair::Complex(..) => return Err(unsupported("//", a, b)),
+    })
+}
+
+pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value> {
+    if matches!(a, Value::Str(_) | Value::Bytes(_)) {
+        return Err(not_covered("formatting with %"));
+    }
+    Ok(match numbers("%", a, b)? {
+        Pair::Int(_, 0) => return Err(error("ZeroDivisionError", "integer modulo by zero")),
+        Pair::Int(a, b) => Value::Int(int_divmod(a, b)?.1),
+        Pair::Float(_, 0.0) => return Err(error("ZeroDivisionError", "float modulo by zero")),
+        Pair::Float(a, b) => Value::Float(float_divmod(a, b).1),
+        Pair::Complex(..) => return Err(unsupported("%", a, b)),
+    })
+}
+
+/// Towards minus infinity, as Python divides.
+fn int_divmod(a: i128, b: i128) -> Result<(i128, i128)> {
+    let (Some(quotient), Some(rest)) = (a.checked_div(b), a.checked_rem(b)) else {
+        return Err(too_large());
+    };
+    Ok(if rest != 0 && (rest < 0) != (b < 0) {
+        (quotient - 1, rest + b)
+    } else {
+        (quotient, rest)
+    })
+}
+
+/// As CPython does it, so that the same is lost.
+fn float_divmod(a: f64, b: f64) -> (f64, f64) {
+    let mut rest = a % b;
+    let mut quotient = (a - rest) / b;
+    if rest == 0.0 {
+        rest = 0.0_f64.copysign(b);
+    } else if (b < 0.0) != (rest < 0.0) {
+        rest += b;
+        quotient -= 1.0;
+    }
+    let floor = if quotient == 0.0 {
+        0.0_f64.copysign(a / b)
+    } else {
+        let floor = quotient.floor();
+        if quotient - floor > 0.5 {
+            floor + 1.0
+        } else {
+            floor
+        }
+    };
+    (floor, rest)
+}
+
+#[expect(clippy::float_cmp, reason = "zero is zero")]
+pub(super) fn pow(a: &Value, b: &Value) -> Result<Value> {
+    let out_of_range = || error("OverflowError", "(34, 'Numerical result out of range')");
+    let float_pow = |a: f64, b: f64| {
+        if a == 0.0 && b < 0.0 {
+            let text = "0.0 cannot be raised to a negative power";
+            return Err(error("ZeroDivisionError", text));
+        }
+        if a < 0.0 && a.is_finite() && b.is_finite() && b != b.floor() {
+            let (length, angle) = (a.abs().powf(b), core::f64::consts::PI * b);
+            return Ok(Value::Complex(length * angle.cos(), length * angle.sin()));
+        }
+        let power = a.powf(b);
+        if power.is_infinite() && a.is_finite() && b.is_finite() {
+            return Err(out_of_range());
+        }
+        Ok(Value::Float(power))
+    };
+    match numbers("** or pow()", a, b)? {
+        Pair::Int(a, b) if b >= 0 => {
+            let power = match (a, u32::try_from(b)) {
+                (0 | 1, Err(_)) => Some(a),
+                (-1, Err(_)) => Some(if b % 2 == 0 { 1 } else { -1 }),
+                (_, Ok(b)) => a.checked_pow(b),
+                (_, Err(_)) => None,
+            };
+            Ok(Value::Int(power.ok_or_else(too_large)?))
+        }
+        Pair::Int(a, b) => float_pow(float(a), float(b)),
+        Pair::Float(a, b) => float_pow(a, b),
+        Pair::Complex(..) => Err(not_covered("a power of complex numbers")),
+    }
+}
+
+pub(super) fn bits(
+    symbol: &str,
+    a: &Value,
+    b: &Value,
+    of_ints: impl Fn(i128, i128) -> Option<i128>,
+    of_bools: Option<fn(bool, bool) -> bool>,
+) -> Result<Value> {
+    match (a, b, of_bools) {
+        (Value::Bool(a), Value::Bool(b), Some(of_bools)) => {
+            return Ok(Value::Bool(of_bools(*a, *b)));
+        }
+        (Value::Set(_) | Value::FrozenSet(_) | Value::Dict(_), _, _) => {
+            return Err(not_covered(&format!("{symbol} of sets")));
+        }
+        _ => {}
+    }
+    match (number(a), number(b)) {
+        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+            Ok(Value::Int(of_ints(a, b).ok_or_else(too_large)?))
+        }
+        _ => Err(unsupported(symbol, a, b)),
+    }
+}
+
+fn shifted_left(a: i128, b: i128) -> Option<i128> {
+    if a == 0 {
+        return Some(0);
+    }
+    let factor = 1_i128.checked_shl(u32::try_from(b).ok()?)?;
+    // The highest bit is the sign.
+    (factor > 0).then(|| a.checked_mul(factor)).flatten()
+}
+
+pub(super) fn shift(a: &Value, b: &Value, is_left: bool) -> Result<Value> {
+    let symbol = if is_left { "<<" } else { ">>" };
+    if let Some(Number::Int(count)) = number(b)
+        && count < 0
+        && matches!(number(a), Some(Number::Int(_)))
+    {
+        return Err(error("ValueError", "negative shift count"));
+    }
+    let right = |a: i128, b: i128| {
+        let count = u32::try_from(b).unwrap_or(u32::MAX).min(127);
+        Some(a >> count)
+    };
+    if is_left {
+        bits(symbol, a, b, shifted_left, None)
+    } else {
+        bits(symbol, a, b, right, None)
+    }
+}
+
+pub(super) fn neg(value: &Value) -> Result<Value> {
+    Ok(match number(value) {
+        Some(Number::Int(value)) => Value::Int(value.checked_neg().ok_or_else(too_large)?),
+        Some(Number::Float(value)) => Value::Float(-value),
+        Some(Number::Complex(real, imaginary)) => Value::Complex(-real, -imaginary),
+        None => return Err(bad_operand("unary -", value)),
+    })
+}
+
+pub(super) fn bad_operand(what: &str, value: &Value) -> RemoteError {
+    match value {
+        Value::Array(_) | Value::Serialized(_) => not_covered("arithmetic with arrays and objects"),
+        Value::LargeInt(_) => too_large(),
+        value => type_error(&format!(
+            "bad operand type for {what}: '{}'",
+            value.type_name()
+        )),
+    }
+}
+
+pub(super) fn abs(value: &Value) -> Result<Value> {
+    Ok(match number(value) {
+        Some(Number::Int(value)) => Value::Int(value.checked_abs().ok_or_else(too_large)?),
+        Some(Number::Float(value)) => Value::Float(value.abs()),
+        Some(Number::Complex(real, imaginary)) => Value::Float(real.hypot(imaginary)),
+        None => return Err(bad_operand("abs()", value)),
+    })
+}
+
+pub(super) fn invert(value: &Value) -> Result<Value> {
+    match number(value) {
+        Some(Number::Int(value)) => Ok(Value::Int(!value)),
+        _ => Err(bad_operand("unary ~", value)),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+pub(super) fn int_of_float(value: f64) -> Result<i128> {
+    const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+    if value.is_nan() {
+        return Err(error("ValueError", "cannot convert float NaN to integer"));
+    }
+    if value.is_infinite() {
+        return Err(error(
+            "OverflowError",
+            "cannot convert float infinity to integer",
+        ));
+    }
+    if value.abs() >= END {
+        return Err(too_large());
+    }
+    Ok(value.trunc() as i128)
+}
+
+pub(super) fn parse_int(text: &str) -> Result<i128> {
+    let trimmed = text.trim();
+    let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
+    // Single underscores may stand between digits.
+    let is_number = !digits.is_empty()
+        && digits
+            .split('_')
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    if !is_number {
+        let literal = repr(&Value::from(text));
+        let text = format!("invalid literal for int() with base 10: {literal}");
+        return Err(error("ValueError", &text));
+    }
+    trimmed.replace('_', "").parse().map_err(|_| too_large())
+}
+
+pub(super) fn parse_float(text: &str) -> Result<f64> {
+    let trimmed = text.trim();
+    let wrong = || {
+        let literal = repr(&Value::from(text));
+        error(
+            "ValueError",
+            &format!("could not convert string to float: {literal}"),
+        )
+    };
+    let is_separated = trimmed.split('_').count() > 1;
+    let between_digits = trimmed
+        .as_bytes()
+        .windows(3)
+        .filter(|part| part[1] == b'_' && part[0].is_ascii_digit() && part[2].is_ascii_digit());
+    if is_separated && between_digits.count() != trimmed.matches('_').count() {
+        return Err(wrong());
+    }
+    trimmed.replace('_', "").parse().map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_divided_to_the_nearest_float() {
+        for (a, b, expected) in [
+            (1, 3, 1.0 / 3.0),
+            (-7, 2, -3.5),
+            (1_i128 << 100, 1 << 90, 1024.0),
+            // Python: 123456789012345678901234567890 / 987654321098765432109
+            (
+                123_456_789_012_345_678_901_234_567_890,
+                987_654_321_098_765_432_109,
+                124_999_998.860_937_5,
+            ),
+            (i128::MAX, 3, 5.671_372_782_015_641e37),
+            (1, i128::MAX, 5.877_471_754_111_438e-39),
+        ] {
+            assert_eq!(
+                quotient(a, b).to_bits(),
+                f64::to_bits(expected),
+                "{a} / {b}"
+            );
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Workers with a scheduler that says what the test wants it to say.
+
+use daskwire_tcp::CommError;
+
+use super::*;
+use crate::protocol::{
+    ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, Gather, GetData, Identity,
+    Keys, KeysRequest, Ping, Status, TaskErred, TaskFinished, Terminate, Unknown, UpdateData,
+    UpdateDataReply,
+};
+
+/// A scheduler of one worker.
+struct Scheduler {
+    listener: Listener,
+    address: Address,
+}
+
+/// The stream of a worker that has registered.
+struct Stream {
+    channel: Channel,
+    said: VecDeque<FromWorker>,
+}
+
+fn address(text: &str) -> Address {
+    text.parse().expect("an address")
+}
+
+fn parties() -> Parties {
+    Parties::new("scheduler", "worker", None)
+}
+
+impl Scheduler {
+    async fn new(scheme: &str) -> Self {
+        let at = match scheme {
+            "inproc" => format!("inproc://{}", crate::identifier()),
+            _ => "tcp://127.0.0.1:0".to_owned(),
+        };
+        let at = address(&at);
+        let listener = Listener::bind(&at, Options::default());
+        let listener = listener.await.expect("it is free");
+        let address = listener.local_address().expect("it listens");
+        Self { listener, address }
+    }
+
+    fn worker(&self, name: &str) -> Builder {
+        Worker::builder(self.address.clone())
+            .name(name)
+            .nthreads(2)
+            .batch_interval(Duration::ZERO)
+            .functions(
+                Functions::python()
+                    .function("slow", |n: i64| n)
+                    .function("bytes", |len: usize| Value::from(vec![7_u8; len])),
+            )
+    }
+
+    async fn accept(&self) -> Channel {
+        let incoming = self.listener.accept().await.expect("somebody connects");
+        Channel::new(incoming.handshake().await.expect("a comm"), parties())
+    }
+
+    /// Starts a worker, and answers what it asks for until it is at work.
+    async fn start(&self, builder: Builder) -> (Worker, Stream) {
+        let starting = tokio::spawn(builder.start());
+        let mut stream = self.accept().await;
+        let mut rpc = self.accept().await;
+        let versions = rpc.receiver.receive::<Request>().await;
+        assert!(
+            matches!(versions, Ok(Some(Request::Versions(_)))),
+            "{versions:?}"
+        );
+        let versions = Value::dict([("host", Value::Dict(vec![]))]);
+        rpc.sender.send(&versions).await.expect("it listens");
+        let register = stream.receiver.receive::<Request>().await;
+        let Ok(Some(Request::RegisterWorker(register))) = register else {
+            panic!("{register:?}")
+        };
+        assert_eq!(register.versions, versions);
+        let spilled = register.metrics.get("spilled_bytes");
+        assert_eq!(
+            spilled.and_then(|spilled| spilled.get("disk")),
+            Some(&Value::from(0))
+        );
+        let reply = RegisterWorkerReply {
+            status: "OK".to_owned(),
+            // Long, for a test: the heartbeats would have to be answered.
+            heartbeat_interval: Some(600.0),
+            ..RegisterWorkerReply::default()
+        };
+        stream.sender.send(&reply).await.expect("it listens");
+        let worker = starting.await.expect("no panic").expect("it starts");
+        // The other comm stays open for its heartbeats.
+        tokio::spawn(async move {
+            let closed = rpc.receiver.receive::<Request>().await;
+            drop((rpc, closed));
+        });
+        let stream = Stream {
+            channel: stream,
+            said: VecDeque::new(),
+        };
+        (worker, stream)
+    }
+}
+
+impl Stream {
+    async fn tell(&mut self, messages: impl IntoIterator<Item = ToWorker>) {
+        let batch: Vec<ToWorker> = messages.into_iter().collect();
+        self.channel.sender.send(&batch).await.expect("it listens");
+    }
+
+    async fn compute(&mut self, task: &Task) {
+        self.compute_with(task, &[]).await;
+    }
+
+    async fn compute_with(&mut self, task: &Task, who_has: &[(&Key, &Worker)]) {
+        self.tell([compute(task, who_has)]).await;
+    }
+
+    async fn heard(&mut self) -> FromWorker {
+        while self.said.is_empty() {
+            let batch = self.channel.receiver.receive_batch::<FromWorker>();
+            let batch = tokio::time::timeout(Duration::from_secs(20), batch).await;
+            let batch = batch.expect("it says something").expect("it is well");
+            self.said.extend(batch.expect("it is there"));
+        }
+        self.said.pop_front().expect("just checked")
+    }
+
+    async fn finished(&mut self) -> TaskFinished {
+        match self.heard().await {
+            FromWorker::TaskFinished(finished) => finished,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn erred(&mut self) -> TaskErred {
+        match self.heard().await {
+            FromWorker::TaskErred(erred) => erred,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
+    let holders = who_has
+        .iter()
+        .map(|(key, worker)| ((*key).clone(), vec![worker.address().to_owned()]));
+    ToWorker::from(ComputeTask {
+        key: task.key.clone(),
+        run_id: 5,
+        priority: vec![0.0; 3],
+        who_has: holders.collect(),
+        nbytes: who_has
+            .iter()
+            .map(|(key, _)| ((*key).clone(), 10))
+            .collect(),
+        run_spec: task.to_run_spec().expect("plain values"),
+        ..ComputeTask::default()
+    })
+}
+
+/// Somebody who asks a worker.
+async fn asking(worker: &Worker) -> Channel {
+    let connector = Connector::new(Options::default());
+    let comm = connector.connect(&address(worker.address())).await;
+    Channel::new(comm.expect("it listens"), parties())
+}
+
+async fn ask<T: Field>(channel: &mut Channel, request: impl Into<Request>) -> T {
+    channel.call(&request.into()).await.expect("a reply")
+}
+
+fn get_data(keys: &[&str]) -> GetData {
+    GetData {
+        keys: keys.iter().copied().collect(),
+        ..GetData::default()
+    }
+}
+
+async fn acknowledge(channel: &mut Channel) {
+    channel
+        .sender
+        .send(&"OK".to_owned())
+        .await
+        .expect("it listens");
+}
+
+#[tokio::test]
+async fn a_task_is_run_and_its_result_given_to_whoever_asks() {
+    for scheme in ["inproc", "tcp"] {
+        let scheduler = Scheduler::new(scheme).await;
+        let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+        for (key, function) in [("x", "operator.add"), ("y", "native:slow")] {
+            let arguments = if key == "x" { vec![1, 2] } else { vec![3] };
+            stream.compute(&Task::new(key, function, arguments)).await;
+            let finished = stream.finished().await;
+            assert_eq!(finished.key, key.into());
+            assert_eq!((finished.run_id, &*finished.typename), (5, "int"));
+            assert_eq!(finished.startstops.len(), 1);
+        }
+        let mut comm = asking(&worker).await;
+        for _ in 0..2 {
+            let reply: DataReply = ask(&mut comm, get_data(&["x", "y", "nothing"])).await;
+            assert_eq!(reply.status, "OK");
+            let data = reply.data.expect("data");
+            assert_eq!(data.len(), 2);
+            for (_, serialized) in data {
+                assert_eq!(serialized.open(), Ok(Value::from(3)));
+            }
+            acknowledge(&mut comm).await;
+        }
+        assert_eq!(worker.counters().serialized.count, 2);
+        worker.close().await;
+        assert!(matches!(
+            stream.heard().await,
+            FromWorker::WorkerStatusChange(_)
+        ));
+        assert!(matches!(stream.heard().await, FromWorker::CloseStream(_)));
+        let end = stream.channel.receiver.receive_batch::<FromWorker>().await;
+        assert!(matches!(end, Ok(None)), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_read_or_done_is_an_exception() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (_worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let broken = ToWorker::from(ComputeTask {
+        key: "broken".into(),
+        run_spec: Serialized::pickled(b"\x80\x05]"),
+        ..ComputeTask::default()
+    });
+    stream.tell([broken]).await;
+    let erred = stream.erred().await;
+    let text = erred.exception_text.expect("a text");
+    assert!(
+        text.starts_with("ValueError('the pickle is damaged"),
+        "{text}"
+    );
+    // Its data is damaged, which is found when it is needed.
+    let mut comm = asking(&_worker).await;
+    let bad = Serialized::of_written_pickle(&bytes::Bytes::from_static(b"\x80\x05]"));
+    let update = UpdateData {
+        data: Some(vec![("bad".into(), bad)]),
+        ..UpdateData::default()
+    };
+    let _: UpdateDataReply = ask(&mut comm, update).await;
+    let needs = Task::new("needs", "builtins.len", [&Key::from("bad")]);
+    stream
+        .compute_with(&needs, &[(&"bad".into(), &_worker)])
+        .await;
+    let text = stream.erred().await.exception_text.expect("a text");
+    assert!(text.starts_with("ValueError('the data of bad: "), "{text}");
+}
+
+#[tokio::test]
+async fn data_goes_from_worker_to_worker_as_it_is() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (one, mut stream) = scheduler.start(scheduler.worker("one")).await;
+    let (other, mut other_stream) = scheduler.start(scheduler.worker("other")).await;
+    let x = Key::from("x");
+    stream
+        .compute(&Task::new("x", "native:bytes", [100_000]))
+        .await;
+    assert_eq!(stream.finished().await.nbytes, 100_033);
+    // An alias needs no byte of it.
+    let alias = Task {
+        key: "alias".into(),
+        work: crate::graph::Work::Is((&x).into()),
+    };
+    other_stream.compute_with(&alias, &[(&x, &one)]).await;
+    let heard = other_stream.heard().await;
+    assert!(matches!(heard, FromWorker::AddKeys(_)), "{heard:?}");
+    let finished = other_stream.finished().await;
+    assert_eq!((finished.nbytes, &*finished.typename), (100_000, "bytes"));
+    let actions: Vec<&str> = finished
+        .startstops
+        .iter()
+        .map(|s| s.action.as_str())
+        .collect();
+    assert_eq!(actions, ["transfer", "compute"]);
+    assert_eq!(other.counters(), StoreCounters::default());
+    // Frame for frame
+    let mut seen = Vec::new();
+    for worker in [&one, &other] {
+        let mut comm = asking(worker).await;
+        let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+        let (_, serialized) = reply.data.expect("data").remove(0);
+        seen.push((serialized.header().to_vec(), serialized.frames().to_vec()));
+        acknowledge(&mut comm).await;
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(other.counters(), StoreCounters::default());
+    // The first is gone: what it had is looked for.
+    let y = Key::from("y");
+    stream.compute(&Task::new("y", "native:bytes", [10])).await;
+    stream.finished().await;
+    let needs = Task::new("needs", "builtins.len", [&y]);
+    one.close().await;
+    other_stream.compute_with(&needs, &[(&y, &one)]).await;
+    let heard = other_stream.heard().await;
+    assert!(
+        matches!(heard, FromWorker::RequestRefreshWhoHas(_)),
+        "{heard:?}"
+    );
+}
+
+#[tokio::test]
+async fn many_tasks_in_one_batch_run_and_are_freed() {
+    const COUNT: i64 = 2000;
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    for function in ["operator.add", "native:slow"] {
+        let task = |n: i64| {
+            let key = Key::list([Key::from(function), n.into()]);
+            let arguments = if function == "operator.add" {
+                vec![n, n]
+            } else {
+                vec![n]
+            };
+            Task::new(key, function, arguments)
+        };
+        stream
+            .tell((0..COUNT).map(|n| compute(&task(n), &[])))
+            .await;
+        for _ in 0..COUNT {
+            stream.finished().await;
+        }
+        let free = FreeKeys {
+            keys: (0..COUNT).map(|n| task(n).key).collect(),
+            ..FreeKeys::default()
+        };
+        stream.tell([free.into()]).await;
+        for _ in 0..COUNT {
+            let heard = stream.heard().await;
+            assert!(
+                matches!(heard, FromWorker::ReleaseWorkerData(_)),
+                "{heard:?}"
+            );
+        }
+    }
+    assert_eq!(worker.keys(), []);
+    assert_eq!(worker.task_counts(), []);
+}
+
+#[tokio::test]
+async fn requests_are_answered_or_refused() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let mut comm = asking(&worker).await;
+    let pong: Value = ask(&mut comm, Ping::default()).await;
+    assert_eq!(pong, Value::from(&b"pong"[..]));
+    let data = Value::list([1, 2]);
+    let echo = Echo {
+        data: data.clone(),
+        ..Echo::default()
+    };
+    assert_eq!(ask::<Value>(&mut comm, echo).await, data);
+    let identity: Value = ask(&mut comm, Identity::default()).await;
+    assert_eq!(identity.get("type"), Some(&Value::from("Worker")));
+    assert_eq!(identity.get("name"), Some(&Value::from("w")));
+
+    let key = Key::list(["x".into(), 0.into()]);
+    let update = UpdateData {
+        data: Some(vec![(key.clone(), Serialized::of(&data).expect("plain"))]),
+        ..UpdateData::default()
+    };
+    let updated: UpdateDataReply = ask(&mut comm, update).await;
+    assert_eq!(updated.nbytes[0].0, key);
+    let keys: Value = ask(&mut comm, KeysRequest::default()).await;
+    assert_eq!(keys.to_string(), "[['x', 0]]");
+    let free = FreeKeysRequest {
+        keys: Keys(vec![key]),
+        ..FreeKeysRequest::default()
+    };
+    assert_eq!(ask::<Value>(&mut comm, free).await, Value::None);
+    let heard = stream.heard().await;
+    assert!(
+        matches!(heard, FromWorker::ReleaseWorkerData(_)),
+        "{heard:?}"
+    );
+
+    // Nobody has it.
+    let gather = Gather {
+        who_has: Some(vec![("y".into(), vec![worker.address().to_owned()])]),
+        ..Gather::default()
+    };
+    let reply: DataReply = ask(&mut comm, gather).await;
+    assert_eq!(reply.status, "partial-fail");
+    assert_eq!(*reply.keys.expect("keys"), ["y".into()]);
+
+    // What it does not do, and what is none.
+    for op in ["run", "upload_file", "no such thing"] {
+        let unknown = Request::Unknown(Unknown {
+            op: op.to_owned(),
+            extra: vec![],
+        });
+        let Err(PeerError::Remote(error)) = comm.call::<Value>(&unknown).await else {
+            panic!("it refuses");
+        };
+        assert_eq!(error.class, "NotImplementedError");
+        assert!(error.message.contains(op), "{error}");
+        assert!(error.message.contains("w at inproc://"), "{error}");
+    }
+    comm.sender
+        .send(&Value::dict([("op", "get_data")]))
+        .await
+        .expect("it listens");
+    let status = comm.receiver.receive::<Status>().await.expect("a reply");
+    let status = status.expect("a reply");
+    assert_eq!(status.status.as_deref(), Some("uncaught-error"));
+    let text = status.exception_text.expect("a text");
+    assert!(text.contains("has no field keys"), "{text}");
+
+    assert_eq!(
+        ask::<Value>(&mut comm, Terminate::default()).await,
+        Value::from("OK")
+    );
+    assert!(matches!(worker.ended().await, Ended::Closed));
+}
+
+#[tokio::test]
+async fn so_many_transfers_go_out_at_once() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    // Inproc is the same host.
+    let mut taken = Vec::new();
+    for _ in 0..100 {
+        let mut comm = asking(&worker).await;
+        let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+        assert_eq!(reply.status, "OK");
+        taken.push(comm);
+    }
+    let mut comm = asking(&worker).await;
+    let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+    assert_eq!(reply.status, "busy");
+    // One is acknowledged, another one breaks.
+    acknowledge(&mut taken[0]).await;
+    drop(taken.pop());
+    for _ in 0..2 {
+        let mut free = asking(&worker).await;
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        loop {
+            let reply: DataReply = ask(&mut free, get_data(&["x"])).await;
+            if reply.status == "OK" {
+                taken.push(free);
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{}", reply.status);
+        }
+    }
+    let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+    assert_eq!(reply.status, "busy");
+}
+
+#[tokio::test]
+async fn a_worker_ends_when_it_is_told_to_or_its_scheduler_is_gone() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let close = crate::protocol::Close {
+        reason: Some("enough".to_owned()),
+        ..crate::protocol::Close::default()
+    };
+    stream.tell([ToWorker::from(close)]).await;
+    let ended = worker.ended().await;
+    assert_eq!(ended.to_string(), "the scheduler closed the worker: enough");
+    assert_eq!(worker.status(), "closed");
+    assert!(matches!(
+        stream.heard().await,
+        FromWorker::WorkerStatusChange(_)
+    ));
+
+    let (worker, stream) = scheduler.start(scheduler.worker("w")).await;
+    drop(stream);
+    assert!(matches!(worker.ended().await, Ended::Lost(_)));
+
+    // Dropping it is leaving.
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    drop(worker);
+    assert!(matches!(
+        stream.heard().await,
+        FromWorker::WorkerStatusChange(_)
+    ));
+
+    // Nothing is left that listens.
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let at = address(worker.address());
+    worker.close().await;
+    let options = Options {
+        connect_retry: false,
+        ..Options::default()
+    };
+    let refused = Connector::new(options)
+        .connect(&at)
+        .await
+        .expect_err("it is closed");
+    assert!(matches!(refused, CommError::Connect { .. }), "{refused:?}");
+}
