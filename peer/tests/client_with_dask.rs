@@ -268,14 +268,11 @@ async fn tasks_run_where_and_when_they_are_to(client: &Client) {
     let early = never.result_within(Duration::from_millis(500)).await;
     assert!(matches!(early, Err(PeerError::Timeout { .. })));
     // The same call is the same task, unless it is said not to be.
-    let one = client
-        .submit("random.random", [0_i64; 0])
-        .expect("submitted");
-    let same = client
-        .submit("random.random", [0_i64; 0])
-        .expect("submitted");
+    let one = client.submit("os.urandom", [16]).expect("submitted");
+    let same = client.submit("os.urandom", [16]).expect("submitted");
     let other = client
-        .call("random.random")
+        .call("os.urandom")
+        .argument(16)
         .impure()
         .submit()
         .expect("submitted");

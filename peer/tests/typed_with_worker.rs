@@ -921,7 +921,7 @@ fn pickles_keep_their_buffers() {
                 sent.push(each);
             }
         }
-        assert_eq!(sent.len(), 5);
+        assert_eq!(sent.len(), 9);
         cluster.put(way, &sent);
         cluster.put(way, &without_buffers);
         cluster.compare(&names);
