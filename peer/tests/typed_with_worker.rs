@@ -10,7 +10,6 @@ mod support;
 
 use core::mem::discriminant;
 use core::time::Duration;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
