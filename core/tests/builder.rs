@@ -340,7 +340,7 @@ const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
     (
         Layout::Classic,
         "it is a masked array with headers of its own",
-        1,
+        2,
     ),
     (
         Layout::Classic,
@@ -360,7 +360,7 @@ const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
     (
         Layout::Modern,
         "it is a masked array with headers of its own",
-        1,
+        2,
     ),
     (Layout::Modern, "its frames are not in order", 1),
     (
