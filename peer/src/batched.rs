@@ -32,7 +32,8 @@ impl<T> Clone for Batched<T> {
 /// The task that writes a stream.
 #[derive(Debug)]
 pub(crate) struct Writing {
-    task: JoinHandle<()>,
+    /// Until it has ended: a handle gives its result once.
+    task: Option<JoinHandle<()>>,
     failure: Option<oneshot::Receiver<PeerError>>,
 }
 
@@ -86,7 +87,7 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
             }
         });
         let writing = Writing {
-            task,
+            task: Some(task),
             failure: Some(failure),
         };
         (Self { queue }, writing)
@@ -99,9 +100,13 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
 }
 
 impl Writing {
-    /// Waits until everything has been sent and the comm is closed. Cancel safe.
+    /// Waits until everything has been sent and the comm is closed. Cancel safe; an
+    /// error is told once.
     pub(crate) async fn finished(&mut self) -> Result<(), PeerError> {
-        let _ = (&mut self.task).await;
+        if let Some(task) = &mut self.task {
+            let _ = task.await;
+            self.task = None;
+        }
         match self.failure.take() {
             Some(mut failure) => failure.try_recv().map_or(Ok(()), Err),
             None => Ok(()),
@@ -110,6 +115,8 @@ impl Writing {
 
     /// Ends it at once.
     pub(crate) fn abort(&self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }

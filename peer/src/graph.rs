@@ -16,6 +16,7 @@ use core::fmt;
 use crate::{Key, Value};
 
 pub use read::GraphError;
+pub(crate) use read::Outline;
 
 /// What a task calls.
 #[derive(Clone, Debug, PartialEq)]

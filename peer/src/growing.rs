@@ -21,29 +21,54 @@ pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>
     }
 }
 
-/// A pickle, nested as deep as memory allows.
-pub(crate) fn pickle<E: From<pickle::WriteError>>(
-    options: pickle::Options,
-    mut write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
-) -> Result<Vec<u8>, E> {
-    let mut out = vec![0; 256];
-    let mut levels = vec![pickle::Level::EMPTY; 16];
-    loop {
-        let mut writer = pickle::Writer::with_options(&mut out, &mut levels, options);
-        write(&mut writer)?;
-        match writer.finish() {
-            Ok(pickle) => {
-                let len = pickle.len();
-                out.truncate(len);
-                return Ok(out);
-            }
-            Err(pickle::WriteError::TooDeep { .. }) => {
-                levels.resize(levels.len() * 2, pickle::Level::EMPTY);
-            }
-            Err(pickle::WriteError::BufferTooSmall(short)) => out.resize(short.needed, 0),
-            Err(error) => return Err(error.into()),
+/// Room for pickles, which grows to what they take.
+#[derive(Debug)]
+pub(crate) struct PickleRoom {
+    out: Vec<u8>,
+    levels: Vec<pickle::Level>,
+}
+
+impl PickleRoom {
+    pub(crate) fn new() -> Self {
+        Self {
+            out: vec![0; 256],
+            levels: vec![pickle::Level::EMPTY; 16],
         }
     }
+
+    /// A pickle, nested as deep as memory allows. What does not fit is written
+    /// again.
+    pub(crate) fn write<E: From<pickle::WriteError>>(
+        &mut self,
+        options: pickle::Options,
+        mut write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
+    ) -> Result<&[u8], E> {
+        let len = loop {
+            let Self { out, levels } = self;
+            let mut writer = pickle::Writer::with_options(out, levels, options);
+            write(&mut writer)?;
+            match writer.finish() {
+                Ok(pickle) => break pickle.len(),
+                Err(pickle::WriteError::TooDeep { .. }) => {
+                    levels.resize(levels.len() * 2, pickle::Level::EMPTY);
+                }
+                Err(pickle::WriteError::BufferTooSmall(short)) => out.resize(short.needed, 0),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        Ok(self.out.get(..len).unwrap_or_default())
+    }
+}
+
+/// One such pickle.
+pub(crate) fn pickle<E: From<pickle::WriteError>>(
+    options: pickle::Options,
+    write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
+) -> Result<Vec<u8>, E> {
+    let mut room = PickleRoom::new();
+    let len = room.write(options, write)?.len();
+    room.out.truncate(len);
+    Ok(room.out)
 }
 
 /// Something that is written into a message: a whole one, or a value in it.

@@ -20,10 +20,13 @@ impl Embedded {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let notices = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&notices);
-        let mut options = Options::default();
-        options.on_notice = Some(Arc::new(move |notice: &Notice| {
+        let on_notice = Arc::new(move |notice: &Notice| {
             seen.lock().expect("nobody panics").push(notice.clone());
-        }));
+        });
+        let options = Options {
+            on_notice: Some(on_notice),
+            ..Options::default()
+        };
         let scheduler = runtime.block_on(async {
             let address = "tcp://127.0.0.1:0".parse().expect("an address");
             let listener = Listener::bind(&address, Default::default()).await;

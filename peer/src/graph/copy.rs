@@ -2,7 +2,6 @@
 //! means: how a scheduler hands each task of a graph to a worker, functions and
 //! objects included that only Python can make.
 
-use core::cell::Cell;
 use std::collections::HashMap;
 
 use daskwire::pickle::tree::{Int, Node, Operation, Tree, Value};
@@ -14,20 +13,6 @@ use crate::value::{Serialized, describe};
 
 /// How deep values may be nested.
 const DEPTH: usize = 200;
-
-/// How many values may be copied in all, so that a few bytes which many tasks share
-/// do not become more than there is memory for.
-#[derive(Debug)]
-pub(super) struct Budget(Cell<usize>);
-
-impl Budget {
-    /// For the parts of a pickle with so many values.
-    pub(super) fn new(value_count: usize) -> Self {
-        Self(Cell::new(
-            value_count.saturating_mul(16).saturating_add(1 << 20),
-        ))
-    }
-}
 
 /// What is called with an object for its effect on it, by the index of the object.
 ///
@@ -61,28 +46,61 @@ impl<'t, 'p> Effects<'t, 'p> {
     }
 }
 
-/// The pickle of a node, in which all that it is made of is copied.
-pub(super) fn copied<'t, 'p>(
-    node: Node<'t, 'p>,
-    effects: &Effects<'t, 'p>,
-    budget: &Budget,
-) -> Result<Serialized, GraphError> {
-    let pickle = growing::pickle(Options::default(), |writer| {
-        let mut copy = Copy {
-            memo: HashMap::new(),
-            effects,
-            budget,
-        };
-        copy.write(node, writer, DEPTH)
-    })?;
-    Ok(Serialized::pickled(&pickle))
+/// Copies parts of one tree.
+#[derive(Debug)]
+pub(super) struct Copier {
+    room: growing::PickleRoom,
+    /// For each node, in which copy it was written last, and as which entry of the
+    /// memo.
+    memo: Vec<(u32, u32)>,
+    copy_count: u32,
+    /// How many values may be copied in all, so that a few bytes which many tasks
+    /// share do not become more than there is memory for.
+    budget: usize,
 }
 
-struct Copy<'b, 't, 'p> {
-    /// What has been written, by its index in the tree.
-    memo: HashMap<usize, u32>,
-    effects: &'b Effects<'t, 'p>,
-    budget: &'b Budget,
+impl Copier {
+    pub(super) fn new(tree: &Tree<'_>) -> Self {
+        let count = tree.value_count();
+        Self {
+            room: growing::PickleRoom::new(),
+            memo: vec![(0, 0); tree.nodes().len()],
+            copy_count: 0,
+            budget: count.saturating_mul(16).saturating_add(1 << 20),
+        }
+    }
+
+    /// The pickle of a node, in which all that it is made of is copied.
+    pub(super) fn copy<'t, 'p>(
+        &mut self,
+        node: Node<'t, 'p>,
+        effects: &Effects<'t, 'p>,
+    ) -> Result<Serialized, GraphError> {
+        let Self {
+            room,
+            memo,
+            copy_count,
+            budget,
+        } = self;
+        let pickle = room.write(Options::default(), |writer| {
+            *copy_count = copy_count.wrapping_add(1);
+            let mut copy = Copy {
+                memo,
+                number: *copy_count,
+                effects,
+                budget,
+            };
+            copy.write(node, writer, DEPTH)
+        })?;
+        Ok(Serialized::pickled(pickle))
+    }
+}
+
+struct Copy<'c, 't, 'p> {
+    memo: &'c mut [(u32, u32)],
+    number: u32,
+    effects: &'c Effects<'t, 'p>,
+    budget: &'c mut usize,
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
@@ -97,12 +115,13 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         let what = || GraphError::Unknown {
             what: describe(node),
         };
-        if let Some(index) = self.memo.get(&node.index()) {
+        if let Some((number, index)) = self.memo.get(node.index())
+            && *number == self.number
+        {
             writer.get(*index);
             return Ok(());
         }
-        let Budget(left) = self.budget;
-        left.set(left.get().checked_sub(1).ok_or_else(what)?);
+        *self.budget = self.budget.checked_sub(1).ok_or_else(what)?;
         let depth = depth.checked_sub(1).ok_or_else(what)?;
         match node.value() {
             Value::None => writer.none(),
@@ -293,6 +312,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
     }
 
     fn memoize(&mut self, node: Node<'t, 'p>, writer: &mut Writer<'_, '_>) {
-        self.memo.insert(node.index(), writer.memoize());
+        if let Some(entry) = self.memo.get_mut(node.index()) {
+            *entry = (self.number, writer.memoize());
+        }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use daskwire::pickle::PickleError;
 use daskwire::pickle::tree::{self, Global, Node, Operation, Tree};
 
-use super::copy::{Budget, Effects, copied};
+use super::copy::{Copier, Effects};
 use super::{Argument, Function, Graph, Task, Work};
 use crate::Key;
 use crate::value::{Reading, describe};
@@ -82,42 +82,47 @@ impl Graph {
     /// [`GraphError::Unknown`] for the expressions of collections, which only
     /// Python can turn into tasks.
     pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
-        let tasks = Self::read_nodes(expression, |reading, _, node, key| {
-            task(reading, node, Some(key), DEPTH)
+        let tasks = Self::read_nodes(expression, |part, node, key| {
+            task(part.reading, node, Some(key), DEPTH)
         });
         Ok(Self { tasks: tasks? })
     }
 
-    /// Reads the same with what a worker is sent for each task: what the client
-    /// wrote, copied as it is.
+    /// Reads what a scheduler needs to know of a graph: of each task its key, the
+    /// keys that it depends on, each once, and what a worker is sent for it, which
+    /// is what the client wrote, copied as it is.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read), and if a task cannot be copied.
-    pub(crate) fn read_with_specs(
-        expression: &Serialized,
-    ) -> Result<Vec<(Task, Serialized)>, GraphError> {
-        let budget = core::cell::OnceCell::new();
-        Self::read_nodes(expression, |reading, effects, node, key| {
-            let budget = budget.get_or_init(|| Budget::new(reading.value_count()));
-            let task = task(reading, node, Some(key), DEPTH)?;
-            let run_spec = match spec(node) {
-                Some(_) => copied(node, effects, budget)?,
+    pub(crate) fn read_outline(expression: &Serialized) -> Result<Vec<Outline>, GraphError> {
+        let mut copier = None;
+        Self::read_nodes(expression, |part, node, key| {
+            let Some(spec) = spec(node) else {
                 // A value that stands for itself.
-                None => task.to_run_spec()?,
+                let task = task(part.reading, node, Some(key), DEPTH)?;
+                return Ok(Outline {
+                    dependencies: task.dependencies(),
+                    run_spec: task.to_run_spec()?,
+                    key: task.key,
+                });
             };
-            Ok((task, run_spec))
+            let mut dependencies = Vec::new();
+            depends(node, Some(spec), &mut dependencies, DEPTH)?;
+            dependencies.sort_unstable();
+            dependencies.dedup();
+            let copier = copier.get_or_insert_with(|| Copier::new(part.tree));
+            Ok(Outline {
+                key,
+                dependencies,
+                run_spec: copier.copy(node, part.effects)?,
+            })
         })
     }
 
     fn read_nodes<T>(
         expression: &Serialized,
-        read: impl for<'t, 'p> Fn(
-            &Reading<'_>,
-            &Effects<'t, 'p>,
-            Node<'t, 'p>,
-            Key,
-        ) -> Result<T, GraphError>,
+        mut read: impl for<'t, 'p> FnMut(&Part<'_, 't, 'p>, Node<'t, 'p>, Key) -> Result<T, GraphError>,
     ) -> Result<Vec<T>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
@@ -153,10 +158,31 @@ impl Graph {
         let tree::Value::Dict(entries) = graph.value() else {
             return Err(unknown());
         };
+        let part = Part {
+            tree: &tree,
+            reading: &reading,
+            effects: &effects,
+        };
         entries
-            .map(|(key, node)| read(&reading, &effects, node, key_of(key)?))
+            .map(|(key, node)| read(&part, node, key_of(key)?))
             .collect()
     }
+}
+
+/// What a scheduler needs to know of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outline {
+    pub(crate) key: Key,
+    /// In order.
+    pub(crate) dependencies: Vec<Key>,
+    pub(crate) run_spec: Serialized,
+}
+
+/// What the tasks of a graph are parts of.
+struct Part<'r, 't, 'p> {
+    tree: &'t Tree<'p>,
+    reading: &'r Reading<'r>,
+    effects: &'r Effects<'t, 'p>,
 }
 
 impl Task {
@@ -253,6 +279,9 @@ fn spec<'t, 'p>(node: Node<'t, 'p>) -> Option<Spec<'t, 'p>> {
 const TASK_STATE: usize = 9;
 const CONTAINER_STATE: usize = 11;
 
+const NINE_SLOTS: &str = "a task with nine slots, as of Dask 2025.4 and later";
+const ELEVEN_SLOTS: &str = "a container with eleven slots";
+
 fn task(
     reading: &Reading<'_>,
     node: Node<'_, '_>,
@@ -273,7 +302,7 @@ fn task(
         let parts: [Node<'_, '_>; TASK_STATE] = spec
             .parts
             .try_into()
-            .map_err(|_| unexpected(node, "a task with nine slots, as of Dask 2025.4 and later"))?;
+            .map_err(|_| unexpected(node, NINE_SLOTS))?;
         let [_, _, _, _, _, args, func, own_key, kwargs] = parts;
         let own_key = if own_key.is_none() {
             None
@@ -309,6 +338,88 @@ fn task(
         key: key.or(own_key).unwrap_or_default(),
         work: call(reading, *func, args, Vec::new(), depth)?,
     })
+}
+
+/// Collects the keys that a node depends on, without making anything of the values
+/// in it: what [`Task::dependencies`] says of the whole.
+fn depends<'t, 'p>(
+    node: Node<'t, 'p>,
+    of: Option<Spec<'t, 'p>>,
+    on: &mut Vec<Key>,
+    depth: usize,
+) -> Result<(), GraphError> {
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
+    let Some(spec) = of.or_else(|| spec(node)) else {
+        return Ok(());
+    };
+    let mut all = |nodes: &[Node<'t, 'p>]| {
+        let mut nodes = nodes.iter();
+        nodes.try_for_each(|node| depends(*node, None, on, depth))
+    };
+    match (spec.class, spec.parts.as_slice()) {
+        ("TaskRef" | "Alias", _) => {
+            on.push(target(node, &spec)?);
+            Ok(())
+        }
+        ("DataNode", [.., value]) => all(&[*value]),
+        ("Task", parts) if spec.is_state => {
+            let [_, _, _, _, _, args, func, _, kwargs] = parts else {
+                return Err(unexpected(node, NINE_SLOTS));
+            };
+            all(&args.items().collect::<Vec<_>>())?;
+            all(&partial(*func))?;
+            all(&kwargs.entries().map(|(_, value)| value).collect::<Vec<_>>())
+        }
+        ("Task", [_, func, args @ ..]) => {
+            all(&partial(*func))?;
+            all(args)
+        }
+        ("Task", _) => Err(unexpected(node, "a key and a function")),
+        (_, parts) if spec.is_state => {
+            let args = parts.get(5).filter(|_| parts.len() == CONTAINER_STATE);
+            let args = args.ok_or_else(|| unexpected(node, ELEVEN_SLOTS))?;
+            all(&args.items().collect::<Vec<_>>())
+        }
+        ("Dict", [only]) => {
+            let entries = only.entries().flat_map(|(key, value)| [key, value]);
+            all(&entries.collect::<Vec<_>>())
+        }
+        (class, [only]) if is_container(*only, class) => all(&only.items().collect::<Vec<_>>()),
+        (_, parts) => all(parts),
+    }
+}
+
+/// What a `functools.partial` brings along.
+fn partial<'t, 'p>(function: Node<'t, 'p>) -> Vec<Node<'t, 'p>> {
+    let is_partial = match function.value() {
+        tree::Value::Call { callable, .. } => callable
+            .as_global()
+            .is_some_and(|global| global.is("functools", "partial")),
+        _ => false,
+    };
+    let state = function.operations().find_map(|operation| match operation {
+        Operation::State(state) if is_partial => Some(state.node()),
+        _ => None,
+    });
+    let Some([_, arguments, keywords, _]) = state.and_then(|state| state.items().exactly()) else {
+        return Vec::new();
+    };
+    let keywords = keywords.entries().map(|(_, value)| value);
+    arguments.items().chain(keywords).collect()
+}
+
+/// What a reference refers to: an alias names its target behind its own key, or has
+/// one key only.
+fn target(node: Node<'_, '_>, spec: &Spec<'_, '_>) -> Result<Key, GraphError> {
+    let (first, last) = (spec.parts.first().copied(), spec.parts.last().copied());
+    let last = last.ok_or_else(|| unexpected(node, "a key"))?;
+    let target = first.filter(|_| last.is_none()).unwrap_or(last);
+    match self::spec(target) {
+        Some(inner) => key_of(inner.parts.first().copied().unwrap_or(target)),
+        None => key_of(target),
+    }
 }
 
 /// A call. `apply(f, [..], {..})` is how one with arguments by name is written
@@ -457,8 +568,6 @@ fn argument(
         |nodes: &mut dyn Iterator<Item = Node<'_, '_>>| -> Result<Vec<Argument>, GraphError> {
             nodes.map(|node| argument(reading, node, depth)).collect()
         };
-    let first = spec.parts.first().copied();
-    let first = || first.ok_or_else(|| unexpected(node, "an argument"));
     match spec.class {
         "Task" => Ok(Argument::Task(Box::new(task(
             reading,
@@ -466,23 +575,14 @@ fn argument(
             Some(Key::default()),
             depth,
         )?))),
-        // An alias names its target behind its own key, or has one key only.
-        "TaskRef" | "Alias" => {
-            let target = spec.parts.last().copied();
-            let target = target.ok_or_else(|| unexpected(node, "a key"))?;
-            let target = if target.is_none() { first()? } else { target };
-            Ok(Argument::Result(match self::spec(target) {
-                Some(inner) => key_of(inner.parts.first().copied().unwrap_or(target))?,
-                None => key_of(target)?,
-            }))
-        }
+        "TaskRef" | "Alias" => Ok(Argument::Result(target(node, &spec)?)),
         "DataNode" => argument(reading, spec.parts.last().copied().unwrap_or(node), depth),
         class => {
             let items = if spec.is_state {
                 let parts: [Node<'_, '_>; CONTAINER_STATE] = spec
                     .parts
                     .try_into()
-                    .map_err(|_| unexpected(node, "a container with eleven slots"))?;
+                    .map_err(|_| unexpected(node, ELEVEN_SLOTS))?;
                 let args = parts[5];
                 many(&mut args.items())?
             } else if class == "Dict"

@@ -42,7 +42,6 @@ impl<F: Fn(&Notice) + Send + Sync> Noticing for F {
 
 /// What can be chosen about a [`Scheduler`].
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct Options {
     /// How it decides.
     pub rules: Rules,

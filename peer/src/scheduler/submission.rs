@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::exception;
-use crate::graph::{Graph, Task};
+use crate::graph::{Graph, Outline};
 use crate::protocol::UpdateGraph;
 use crate::{Key, Serialized, Value};
 
@@ -169,7 +169,7 @@ impl Submission {
             Ok(annotations) => annotations,
             Err(reason) => return Err(refuse(keys, &format!("the annotations: {reason}"))),
         };
-        let graph = Graph::read_with_specs(&message.expr_ser)
+        let graph = Graph::read_outline(&message.expr_ser)
             .map_err(|error| error.to_string())
             .and_then(|tasks| ordered(tasks, message.internal_priority.0.unwrap_or_default()));
         match graph {
@@ -271,11 +271,8 @@ pub(super) fn text(value: &Value) -> Option<String> {
 /// The tasks of a graph, each behind those that it depends on: depth first, so
 /// that what one result needs is done, and can be deleted, before the next one is
 /// begun.
-fn ordered(
-    tasks: Vec<(Task, Serialized)>,
-    given: Vec<(Key, i64)>,
-) -> Result<Vec<Submitted>, String> {
-    let keys = tasks.iter().map(|(task, _)| &task.key);
+fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, String> {
+    let keys = tasks.iter().map(|task| &task.key);
     let index: HashMap<&Key, usize> = keys.zip(0..).collect();
     if index.len() != tasks.len() {
         return Err("a key stands for two tasks".to_owned());
@@ -283,13 +280,13 @@ fn ordered(
     let given: HashMap<Key, i64> = given.into_iter().collect();
     let dependencies: Vec<Vec<Dependency>> = tasks
         .iter()
-        .map(|(task, _)| {
-            let keys = task.dependencies().into_iter();
+        .map(|task| {
+            let keys = task.dependencies.iter();
             // A task that names itself does not wait for itself (Dask says so).
-            keys.filter(|key| *key != task.key)
-                .map(|key| match index.get(&key) {
+            keys.filter(|key| **key != task.key)
+                .map(|key| match index.get(key) {
                     Some(index) => Dependency::Inside(*index),
-                    None => Dependency::Outside(key),
+                    None => Dependency::Outside(key.clone()),
                 })
                 .collect()
         })
@@ -297,9 +294,7 @@ fn ordered(
     drop(index);
     let places = places(&dependencies)?;
     let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
-    for (number, ((task, run_spec), mut dependencies)) in
-        tasks.into_iter().zip(dependencies).enumerate()
-    {
+    for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
         let place = places.get(number).copied().unwrap_or_default();
         for dependency in &mut dependencies {
             if let Dependency::Inside(number) = dependency {
@@ -313,7 +308,7 @@ fn ordered(
                 order: order.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
                 key: task.key,
                 dependencies,
-                run_spec,
+                run_spec: task.run_spec,
             },
         ));
     }

@@ -193,7 +193,6 @@ pub(crate) struct Reading<'b> {
     /// How many values may still be made: a few bytes of pickle can share a
     /// value so often that no memory holds it.
     budget: Cell<usize>,
-    value_count: usize,
 }
 
 impl<'b> Reading<'b> {
@@ -203,13 +202,7 @@ impl<'b> Reading<'b> {
             pickle,
             buffers,
             budget: Cell::new(tree.value_count().saturating_mul(4).saturating_add(1 << 10)),
-            value_count: tree.value_count(),
         }
-    }
-
-    /// How many values there are in all.
-    pub(crate) const fn value_count(&self) -> usize {
-        self.value_count
     }
 
     /// The value of a node.

@@ -13,7 +13,7 @@ use daskwire::pickle::PickleBuffer;
 use daskwire::typed::{self, Description, WriteOptions};
 
 use super::{Array, DEPTH, Value, ValueError, pickled};
-use crate::growing::{Encode, Room};
+use crate::growing::{self, Encode, Room};
 use crate::protocol::Source;
 
 /// The body of a message that is one payload.
@@ -92,7 +92,19 @@ impl Serialized {
 
     /// A pickle that Python opens wherever it arrives, the scheduler included.
     pub(crate) fn pickled(pickle: &[u8]) -> Self {
-        Self::built(&[], &Content::Pickled(pickle)).unwrap_or_default()
+        // What `MessageBuilder::pickled_payload` writes, in one piece: a scheduler
+        // does this for each task.
+        let mut header = Vec::with_capacity(pickle.len().saturating_add(64));
+        growing::msgpack(&mut header, |writer| {
+            writer.map(3);
+            writer.str("pickled-obj").bin(pickle);
+            writer.str("compression").array(0);
+            writer.str("num-sub-frames").u64(0);
+        });
+        Self {
+            kind: PayloadKind::Pickled,
+            message: vec![Bytes::from_static(BODY[1]), header.into()],
+        }
     }
 
     fn of_array(array: &Array) -> Option<Self> {
@@ -106,6 +118,7 @@ impl Serialized {
     /// What a message with that payload is, whose frames lie in `sources`.
     fn built(sources: &[&Bytes], content: &Content<'_>) -> Result<Self, BuildError> {
         let (kind, body) = match content {
+            #[cfg(test)]
             Content::Pickled(_) => (PayloadKind::Pickled, BODY[1]),
             _ => (PayloadKind::Serialized, BODY[0]),
         };
@@ -251,6 +264,7 @@ enum Content<'v> {
     ByteArray(&'v [u8]),
     Array(Box<typed::Array<'v>>),
     Pickle(&'v [u8], Vec<PickleBuffer<'v>>),
+    #[cfg(test)]
     Pickled(&'v [u8]),
 }
 
@@ -262,6 +276,7 @@ impl Encode for Content<'_> {
             Self::ByteArray(data) => to.bytearray_payload(data, &options)?,
             Self::Array(array) => to.array_payload(array, &options)?,
             Self::Pickle(pickle, buffers) => to.pickle_payload(pickle, buffers, &options)?,
+            #[cfg(test)]
             Self::Pickled(pickle) => to.pickled_payload(pickle, &[])?,
         };
         Ok(())
@@ -456,5 +471,18 @@ impl fmt::Display for Serialized {
 impl fmt::Debug for Serialized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pickle_for_everybody_is_as_the_core_writes_it() {
+        for pickle in [&b"\x80\x04N."[..], &[7; 300]] {
+            let built = Serialized::built(&[], &Content::Pickled(pickle));
+            assert_eq!(Serialized::pickled(pickle), built.expect("there is room"));
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{FIRE_AND_FORGET, Queue, Stage, State, TaskId, Worker};
+use super::parts::{Queue, Stage, TaskId, Worker};
+use super::{FIRE_AND_FORGET, State};
 
 impl State {
     /// Panics if anything does not fit, between events.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Stage, State, Task, TaskId, Worker, WorkerId};
+use super::parts::{Stage, Task, TaskId, Worker};
+use super::{State, WorkerId};
 use crate::scheduler::submission::Demands;
 
 /// Bytes that go between workers in a second, as Dask assumes at first.

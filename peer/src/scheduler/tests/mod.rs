@@ -15,6 +15,7 @@ use crate::{Key, PeerError, Serialized, Value};
 
 mod journey;
 mod requests;
+mod speed;
 
 async fn scheduler(address: &str) -> Scheduler {
     scheduler_with(address, Options::default()).await

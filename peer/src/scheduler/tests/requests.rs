@@ -1,5 +1,3 @@
-use std::time::Instant;
-
 use super::*;
 
 async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
@@ -371,49 +369,4 @@ async fn streams_end_over_what_nobody_understands() {
     };
     assert_eq!(*lock(&notices), [expected]);
     scheduler.close().await;
-}
-
-/// How long it takes: printed, not judged, for other things run here too.
-async fn speed(at: &str, worker: &str) {
-    const JOURNEYS: u32 = 1000;
-    const TASKS: usize = 10_000;
-    let scheduler = scheduler(at).await;
-    let _worker = Worker::new(scheduler.address(), worker).await;
-    let mut client = Client::new(scheduler.address(), "me").await;
-    let mut times = Vec::new();
-    for number in 0..JOURNEYS {
-        let key = format!("x-{number}");
-        let task = Task::new(key.as_str(), "operator.add", [1, 2]);
-        let start = Instant::now();
-        client.submit([task], &[&key]);
-        client.wait(&[&key]).await;
-        times.push(start.elapsed());
-    }
-    times.sort_unstable();
-    let names: Vec<String> = (0..TASKS).map(|number| format!("t-{number}")).collect();
-    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-    let start = Instant::now();
-    client.submit(
-        keys.iter()
-            .map(|key| Task::new(*key, "operator.add", [1, 2])),
-        &keys,
-    );
-    for _ in 0..TASKS {
-        assert_eq!(client.next().await.op(), "key-in-memory");
-    }
-    let graph = start.elapsed();
-    println!(
-        "{at}: a journey takes {:?}, {TASKS} tasks take {graph:?}",
-        times[500]
-    );
-}
-
-#[tokio::test]
-async fn ten_thousand_tasks_in_memory() {
-    speed("inproc://speed", "inproc://speed-1").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_tasks_over_tcp() {
-    speed("tcp://127.0.0.1:0", "tcp://127.0.0.1:0").await;
 }

@@ -1,0 +1,145 @@
+//! What can be asked of the state.
+
+use super::State;
+use super::parts::{Stage, Task, Worker};
+use crate::{Key, Value};
+
+impl State {
+    /// Where results are; of all that are known if `keys` is `None`.
+    pub fn who_has(&self, keys: Option<&[Key]>) -> Vec<(Key, Vec<String>)> {
+        let holders = |task: &Task| {
+            let holders = task
+                .who_has
+                .iter()
+                .map(|id| self.workers[id].address.clone());
+            (task.key.clone(), holders.collect())
+        };
+        match keys {
+            None => self.tasks.iter().map(holders).collect(),
+            Some(keys) => {
+                let known = keys.iter().map(|key| match self.by_key.get(key) {
+                    Some(id) => holders(&self.tasks[*id]),
+                    None => (key.clone(), Vec::new()),
+                });
+                known.collect()
+            }
+        }
+    }
+
+    /// What workers have; all of them if `workers` is `None`.
+    pub fn has_what(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
+        self.of_workers(workers, |worker| {
+            let keys = worker.has.iter().map(|id| self.tasks[*id].key.clone());
+            keys.collect()
+        })
+    }
+
+    /// How many threads workers have; all of them if `workers` is `None`.
+    pub fn thread_counts(&self, workers: Option<&[String]>, running: bool) -> Vec<(String, u64)> {
+        let mut counts = self.of_workers(workers, |worker| u64::from(worker.thread_count));
+        if running {
+            counts.retain(|(address, _)| {
+                let id = self.by_address.get(address);
+                id.is_some_and(|id| self.workers[id].is_running)
+            });
+        }
+        counts
+    }
+
+    /// How many bytes results have; all that are in memory if `keys` is `None`.
+    pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
+        let is_there = |task: &&Task| matches!(task.stage, Stage::Memory);
+        let all = self.tasks.iter().filter(is_there);
+        let pair = |task: &Task| (task.key.clone(), task.nbytes);
+        match keys {
+            None => all.map(pair).collect(),
+            Some(keys) => {
+                let known = keys.iter().filter_map(|key| self.by_key.get(key));
+                let known = known.map(|id| &self.tasks[*id]);
+                known.filter(is_there).map(pair).collect()
+            }
+        }
+    }
+
+    /// In which stage a task is, as Dask calls it; `None` if it is not known.
+    pub fn status(&self, key: &Key) -> Option<&'static str> {
+        let id = self.by_key.get(key)?;
+        Some(self.tasks[*id].stage.name())
+    }
+
+    /// How many tasks are known.
+    pub fn task_count(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// How many workers are there.
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// All threads of all workers.
+    pub fn thread_count(&self) -> u64 {
+        let counts = self.workers.values().map(|worker| worker.thread_count);
+        counts.map(u64::from).sum()
+    }
+
+    /// The memory that workers may use in all, in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        let limits = self
+            .workers
+            .values()
+            .filter_map(|worker| worker.about.memory_limit);
+        limits.fold(0, u64::saturating_add)
+    }
+
+    /// What is known of the first `count` workers, or all of them, by address, as
+    /// `identity` says it.
+    pub fn identities(&self, count: Option<usize>) -> Vec<(String, Value)> {
+        let workers = self.workers.values().take(count.unwrap_or(usize::MAX));
+        let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
+        let text = |text: &Option<String>| text.clone().map_or(Value::None, Value::from);
+        workers
+            .map(|worker| {
+                let about = &worker.about;
+                let resources = worker.resources.0.iter();
+                let resources = resources.map(|(name, amount)| (name.clone(), *amount));
+                let identity = Value::dict([
+                    ("type", Value::from("Worker")),
+                    ("id", text(&about.server_id)),
+                    ("host", Value::from(worker.host.as_str())),
+                    ("resources", Value::dict(resources)),
+                    (
+                        "local_directory",
+                        Value::from(about.local_directory.as_str()),
+                    ),
+                    ("name", about.name.clone()),
+                    ("nthreads", Value::from(worker.thread_count)),
+                    ("memory_limit", number(about.memory_limit)),
+                    ("last_seen", Value::from(worker.last_seen.as_secs_f64())),
+                    ("services", about.services.clone()),
+                    ("metrics", about.metrics.clone()),
+                    ("status", Value::from(about.status.as_str())),
+                    ("nanny", text(&about.nanny)),
+                ]);
+                (worker.address.clone(), identity)
+            })
+            .collect()
+    }
+
+    fn of_workers<T>(
+        &self,
+        workers: Option<&[String]>,
+        what: impl Fn(&Worker) -> T,
+    ) -> Vec<(String, T)> {
+        let pair = |worker: &Worker| (worker.address.clone(), what(worker));
+        match workers {
+            None => self.workers.values().map(pair).collect(),
+            Some(addresses) => {
+                let ids = addresses
+                    .iter()
+                    .filter_map(|address| self.by_address.get(address));
+                ids.map(|id| pair(&self.workers[id])).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! How long things take: printed, not judged, for other things run here too.
+
+use std::time::Instant;
+
+use super::*;
+
+async fn journeys(at: &str, worker: &str) {
+    const COUNT: usize = 2000;
+    let scheduler = scheduler(at).await;
+    let _worker = Worker::new(scheduler.address(), worker).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let mut times = Vec::new();
+    for number in 0..COUNT {
+        let key = format!("x-{number}");
+        let task = Task::new(key.as_str(), "operator.add", [1, 2]);
+        let start = Instant::now();
+        client.submit([task], &[&key]);
+        client.wait(&[&key]).await;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    assert_eq!(times.len(), COUNT);
+    println!(
+        "{at}: half of the journeys take less than {:?}",
+        times[COUNT / 2]
+    );
+}
+
+async fn ten_thousand(at: &str, worker: &str) {
+    const COUNT: usize = 10_000;
+    let scheduler = scheduler(at).await;
+    let _worker = Worker::new(scheduler.address(), worker).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("t-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let tasks = keys
+        .iter()
+        .map(|key| Task::new(*key, "operator.add", [1, 2]));
+    let start = Instant::now();
+    client.submit(tasks, &keys);
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < COUNT {
+        match client.next().await {
+            ToClient::KeyInMemory(message) => assert!(seen.insert(message.key)),
+            other => panic!("{other:?}"),
+        }
+    }
+    println!("{at}: {COUNT} tasks take {:?}", start.elapsed());
+}
+
+/// Only the state, without comms and encoding.
+#[test]
+fn ten_thousand_tasks_by_the_state_alone() {
+    const COUNT: usize = 10_000;
+    let mut state = State::new(Rules::default());
+    let worker = state.add_worker(&RegisterWorker {
+        address: "tcp://10.0.0.1:1".to_owned(),
+        status: "running".to_owned(),
+        nthreads: 4,
+        ..RegisterWorker::default()
+    });
+    let worker = worker.expect("it is new");
+    let client = state.add_client("me");
+    let names: Vec<String> = (0..COUNT).map(|number| format!("t-{number}")).collect();
+    let graph: Graph = names
+        .iter()
+        .map(|key| Task::new(key.as_str(), "operator.add", [1, 2]))
+        .collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: names.iter().map(String::as_str).collect(),
+        ..UpdateGraph::default()
+    };
+    let start = Instant::now();
+    let submission = Submission::read(message).expect("a graph");
+    let read = start.elapsed();
+    let start = Instant::now();
+    state.submit(client, submission);
+    let submitted = start.elapsed();
+    let start = Instant::now();
+    let mut count = 0;
+    loop {
+        let outputs: Vec<Output> = state.outputs().collect();
+        if outputs.is_empty() {
+            break;
+        }
+        for output in outputs {
+            if let Output::Worker(_, ToWorker::ComputeTask(task)) = output {
+                count += 1;
+                let message = TaskFinished {
+                    key: task.key,
+                    run_id: task.run_id,
+                    ..TaskFinished::default()
+                };
+                state.worker_says(worker, message.into());
+            }
+        }
+    }
+    assert_eq!(count, COUNT);
+    let done = start.elapsed();
+    println!(
+        "the state alone: {COUNT} tasks are read in {read:?}, submitted in {submitted:?}, done in {done:?}"
+    );
+}
+
+#[tokio::test]
+async fn journeys_in_memory() {
+    journeys("inproc://speed", "inproc://speed-1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journeys_over_tcp() {
+    journeys("tcp://127.0.0.1:0", "tcp://127.0.0.1:0").await;
+}
+
+#[tokio::test]
+async fn ten_thousand_tasks_in_memory() {
+    ten_thousand("inproc://many", "inproc://many-1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_tasks_over_tcp() {
+    ten_thousand("tcp://127.0.0.1:0", "tcp://127.0.0.1:0").await;
+}
