@@ -284,14 +284,24 @@ async fn tasks_run_where_and_when_they_are_to(client: &Client) {
 }
 
 async fn futures_come_as_they_are_done(client: &Client) {
+    let fast = client.map("operator.neg", 500..510_i64).expect("submitted");
+    let total = client
+        .submit("builtins.sum", [Argument::list(&fast)])
+        .expect("submitted");
+    let half = client
+        .submit(
+            "operator.truediv",
+            [Argument::from(&total), (-10_090).into()],
+        )
+        .expect("submitted");
+    // It waits for all of the others, and then some more.
     let slow = client
         .call("time.sleep")
-        .argument(0.8)
+        .argument(&half)
         .impure()
         .submit()
         .expect("submitted");
-    let fast = client.map("operator.neg", 500..510_i64).expect("submitted");
-    let mut completed = client.as_completed(fast.iter().cloned().chain([slow.clone()]));
+    let mut completed = client.as_completed([slow.clone()].into_iter().chain(fast));
     let mut order = Vec::new();
     while let Some(future) = completed.next().await {
         order.push(future.key().clone());

@@ -48,7 +48,6 @@ pub(super) fn describe(datum: &Datum) -> Description {
 /// What goes between this worker and others.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    incoming_count: AtomicU64,
     incoming_total: AtomicU64,
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
@@ -78,7 +77,6 @@ struct Before {
 impl Default for Transfers {
     fn default() -> Self {
         Self {
-            incoming_count: AtomicU64::new(0),
             incoming_total: AtomicU64::new(0),
             outgoing_count: AtomicU64::new(0),
             outgoing_total: AtomicU64::new(0),
@@ -103,13 +101,6 @@ impl Default for Transfers {
 pub(super) struct Receiving<'t> {
     transfers: &'t Transfers,
     since: Instant,
-}
-
-impl Drop for Receiving<'_> {
-    fn drop(&mut self) {
-        let count = &self.transfers.incoming_count;
-        count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Receiving<'_> {
@@ -157,7 +148,6 @@ impl Drop for Sending<'_> {
 
 impl Transfers {
     pub(super) fn receiving(&self) -> Receiving<'_> {
-        self.incoming_count.fetch_add(1, Ordering::Relaxed);
         self.incoming_total.fetch_add(1, Ordering::Relaxed);
         Receiving {
             transfers: self,
@@ -193,16 +183,16 @@ impl Shared {
     /// What heartbeats say. `spilled_bytes` must be there: without it, the
     /// memory manager of the scheduler ends for all workers.
     pub(super) fn metrics(&self) -> Value {
-        let (counts, transfer_count) = {
+        let (counts, transfer_count, transfer_len) = {
             let machine = self.machine();
             let state = &machine.state;
             let counts: Vec<_> = state.counts().collect();
-            (counts, state.transfer_count())
+            (counts, state.transfer_count(), state.transfer_len())
         };
         let transfers = &self.transfers;
         let read = |count: &AtomicU64| Value::from(count.load(Ordering::Relaxed));
         let transfer = Value::dict([
-            ("incoming_bytes", Value::from(0)),
+            ("incoming_bytes", Value::from(transfer_len)),
             ("incoming_count", Value::from(transfer_count)),
             ("incoming_count_total", read(&transfers.incoming_total)),
             ("outgoing_bytes", read(&transfers.outgoing_len)),

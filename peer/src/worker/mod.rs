@@ -40,6 +40,7 @@ mod threads;
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -620,10 +621,11 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let comm = first.connect(&scheduler).await?;
     let parties = Parties::new(&party, "scheduler", observer.clone());
     let mut channel = Channel::new(comm, parties);
-    let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &channel.local, &id));
+    let host = own_host(&channel);
+    let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
     let listener = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone()).await?;
     let address = listener.local_address()?;
-    let address = address.contact(channel.local.host()).to_string();
+    let address = address.contact(&host).to_string();
     // A peer that does not listen is gone: somebody else has what it had.
     let options = Options {
         connect_retry: false,
@@ -700,18 +702,39 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     Ok(Worker { shared, ended })
 }
 
-fn listen_address(scheduler: &Address, local: &Address, id: &str) -> Address {
+/// The number by which others reach this machine that reach the other end of a
+/// comm; empty where there are no hosts.
+fn own_host(channel: &Channel) -> String {
+    let host = channel.local.host();
+    let number: Option<IpAddr> = host.parse().ok();
+    if !number.is_some_and(|number| number.is_unspecified()) {
+        return host.to_owned();
+    }
+    // Sockets of QUIC are those of all interfaces: ask where the way leads over,
+    // which sends nothing.
+    let (peer, port) = (channel.peer.host(), channel.peer.port());
+    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let found = any.into_iter().find_map(|any| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((peer, port)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_canonical().to_string())
+    });
+    found.unwrap_or_else(|| host.to_owned())
+}
+
+fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
     let scheme = scheduler.scheme();
     let text = match scheme {
         Scheme::Inproc => format!("inproc://{id}"),
-        _ if local.host().is_empty() => {
+        _ if host.is_empty() => {
             let path = std::env::temp_dir().join(format!("{id}.socket"));
             format!("{scheme}://{}", path.display())
         }
-        _ if local.host().contains(':') => format!("{scheme}://[{}]:0", local.host()),
-        _ => format!("{scheme}://{}:0", local.host()),
+        _ if host.contains(':') => format!("{scheme}://[{host}]:0"),
+        _ => format!("{scheme}://{host}:0"),
     };
-    text.parse().unwrap_or_else(|_| local.clone())
+    // Binding to the scheduler's own says what is wrong, if this is no address.
+    text.parse().unwrap_or_else(|_| scheduler.clone())
 }
 
 impl Shared {

@@ -376,6 +376,13 @@ impl State {
         self.flight_count
     }
 
+    /// How many bytes they have been asked for.
+    pub(crate) fn transfer_len(&self) -> u64 {
+        let asked = self.peers.values().filter_map(|state| state.asked.as_ref());
+        let tasks = asked.flatten().filter_map(|key| self.tasks.get(key));
+        tasks.map(|task| task.description.nbytes).sum()
+    }
+
     fn apply(&mut self, event: Event) {
         match event {
             Event::Told(message) => self.told(message),

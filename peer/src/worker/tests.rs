@@ -1,6 +1,7 @@
 //! Workers with a scheduler that says what the test wants it to say.
 
 use daskwire_tcp::CommError;
+use daskwire_tcp::tls::TlsSettings;
 
 use super::*;
 use crate::protocol::{
@@ -25,6 +26,19 @@ fn address(text: &str) -> Address {
     text.parse().expect("an address")
 }
 
+/// With a certificate, for those transports that need one.
+fn options() -> Options {
+    let pem = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../transport-tcp/tests/tls/self-signed.pem"
+    );
+    let tls = TlsSettings::new(pem, pem).build();
+    Options {
+        tls: Some(tls.expect("a certificate")),
+        ..Options::default()
+    }
+}
+
 fn parties() -> Parties {
     Parties::new("scheduler", "worker", None)
 }
@@ -33,10 +47,10 @@ impl Scheduler {
     async fn new(scheme: &str) -> Self {
         let at = match scheme {
             "inproc" => format!("inproc://{}", crate::identifier()),
-            _ => "tcp://127.0.0.1:0".to_owned(),
+            scheme => format!("{scheme}://127.0.0.1:0"),
         };
         let at = address(&at);
-        let listener = Listener::bind(&at, Options::default());
+        let listener = Listener::bind(&at, options());
         let listener = listener.await.expect("it is free");
         let address = listener.local_address().expect("it listens");
         Self { listener, address }
@@ -45,6 +59,7 @@ impl Scheduler {
     fn worker(&self, name: &str) -> Builder {
         Worker::builder(self.address.clone())
             .name(name)
+            .options(options())
             .nthreads(2)
             .batch_interval(Duration::ZERO)
             .functions(
@@ -161,7 +176,7 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
 
 /// Somebody who asks a worker.
 async fn asking(worker: &Worker) -> Channel {
-    let connector = Connector::new(Options::default());
+    let connector = Connector::new(options());
     let comm = connector.connect(&address(worker.address())).await;
     Channel::new(comm.expect("it listens"), parties())
 }
@@ -187,9 +202,13 @@ async fn acknowledge(channel: &mut Channel) {
 
 #[tokio::test]
 async fn a_task_is_run_and_its_result_given_to_whoever_asks() {
-    for scheme in ["inproc", "tcp"] {
+    for scheme in ["inproc", "tcp", "tls", "quic"] {
         let scheduler = Scheduler::new(scheme).await;
         let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+        assert_eq!(
+            address(worker.address()).scheme(),
+            scheduler.address.scheme()
+        );
         for (key, function) in [("x", "operator.add"), ("y", "native:slow")] {
             let arguments = if key == "x" { vec![1, 2] } else { vec![3] };
             stream.compute(&Task::new(key, function, arguments)).await;
