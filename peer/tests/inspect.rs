@@ -750,7 +750,7 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
          its lengths do not line up with its frames",
     );
     add(
-        case == "np-masked",
+        ["np-masked", "case-array-masked"].contains(&case),
         "this cannot be told in the other layout: \
          it is a masked array with headers of its own",
     );

@@ -318,10 +318,12 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
             if here["ok"] != json!(true) {
                 continue;
             }
-            // The pickles of new numpy name modules that old numpy lacks.
+            // The pickles of new numpy name modules that old numpy lacks, and say of
+            // aligned records what it does not understand.
+            const NUMPY_2: [&str; 2] = ["No module named 'numpy.", "incorrect value for flags"];
             if there["error"]
                 .as_str()
-                .is_some_and(|error| error.contains("No module named 'numpy."))
+                .is_some_and(|error| NUMPY_2.iter().any(|reason| error.contains(reason)))
             {
                 continue;
             }
@@ -345,11 +347,14 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
                     .collect::<String>()
             };
             // What 2.30.1 leaves a map or makes a plain array (its own matrices
-            // too), and what numpy 2 prints differently.
+            // too), what numpy 2 prints differently, and records of numpy 1 that are
+            // not aligned any more for numpy 2, whoever wrote them.
             let differing = [
                 "enum",
                 "sets",
                 "array-matrix",
+                "array-of-records-of-all-kinds",
+                "pickled-arrays-of-all-kinds",
                 "pickled-for-want-of-msgpack",
             ];
             if !differing.contains(&name) {

@@ -924,6 +924,8 @@ fn pickles_keep_their_buffers() {
         cluster.put(way, &sent);
         cluster.put(way, &without_buffers);
         cluster.compare(&names);
+        // A list comes back item by item.
+        sent.retain(|(key, _)| names[key] != "vector indexes");
         round_trip(&mut cluster, &sent);
     }
     cluster.end();

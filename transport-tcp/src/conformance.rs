@@ -441,6 +441,8 @@ async fn a_writer_waits_for_its_reader<T: Transport>(transport: &T) {
             let frames = expect(read(&mut far_reader).await).unwrap_or_default();
             assert_eq!(frames.first().map(Vec::len), Some(LEN));
         }
+        // Whoever leaves before the end may be taken for one who has not read it all.
+        assert_eq!(expect(read(&mut far_reader).await), None);
     });
     expect(join(writing).await.close().await);
     join(far).await;

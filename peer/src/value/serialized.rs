@@ -25,7 +25,7 @@ const BODY: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", b"\x81\xab__Pickled__\x
 /// ```
 /// use daskwire_peer::{Serialized, Value};
 /// let serialized = Serialized::of(&Value::from("some text"))?;
-/// assert_eq!(serialized.to_string(), "<pickle of 25 bytes>");
+/// assert_eq!(serialized.to_string(), "<pickle of 23 bytes>");
 /// assert_eq!(serialized.open()?, Value::from("some text"));
 /// # Ok::<(), daskwire_peer::value::ValueError>(())
 /// ```
