@@ -389,6 +389,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
                     "{scheduler} has no workers: nothing would ever be computed"
                 ));
             }
+            recorder.call(&address.to_string(), "scheduler");
             show(&format!(
                 "A real cluster at {scheduler} with {count} workers; what passes between the \
                  scheduler and these is not seen from here\n\n"

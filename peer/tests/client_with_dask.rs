@@ -13,7 +13,7 @@ use daskwire_peer::{Array, Client, Key, PeerError, Value};
 use daskwire_tcp::Options;
 use daskwire_tcp::tls::TlsSettings;
 use serde_json::json;
-use support::{Environment, Peer};
+use support::{Environment, Peer, TLS_PEM};
 
 /// How long something may take; this machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -352,30 +352,8 @@ async fn everything(client: &Client) {
     what_is_dropped_is_released(client).await;
 }
 
-fn no_complaints(cluster: &Peer) {
-    for process in core::iter::once(cluster).chain(cluster.workers()) {
-        let complaints = process.complaints();
-        assert!(complaints.is_empty(), "{complaints:#?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_rust_does_what_one_of_python_does() {
-    let cluster = support::scheduler_with_workers(2);
-    let client = Client::connect(cluster.address()).await.expect("connected");
-    everything(&client).await;
-    client.close().await.expect("closed");
-    cluster.wait_for_log("Close client connection");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_rust_does_it_over_tls() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls-cluster");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let folder = folder.to_str().expect("text");
-    let cluster = Peer::spawn(Environment::Current, "tls_cluster.py", &[folder]);
-    let pem = Path::new(folder).join("temporary.pem");
-    let settings = TlsSettings::new(pem.as_path(), pem.as_path());
+async fn connected(cluster: &Peer) -> Client {
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions {
         transport: Options {
             tls: Some(settings.build().expect("certificates")),
@@ -383,17 +361,43 @@ async fn a_client_of_rust_does_it_over_tls() {
         },
         ..ClientOptions::default()
     };
-    let client = Client::connect_with(cluster.address(), options)
-        .await
-        .expect("connected");
-    everything(&client).await;
-    client.close().await.expect("closed");
+    let client = Client::connect_with(cluster.address(), options).await;
+    client.expect("connected")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
-    let cluster = support::scheduler_with_workers(2);
-    let client = Client::connect(cluster.address()).await.expect("connected");
+fn no_complaints(cluster: &Peer) {
+    complaints_only_of(&[], cluster);
+}
+
+/// Python has logged no warning and no error but those that begin like this.
+fn complaints_only_of(expected: &[&str], cluster: &Peer) {
+    for process in core::iter::once(cluster).chain(cluster.workers()) {
+        let complaints = process.complaints();
+        let begins = |line: &String| line.contains(" - WARNING - ") || line.contains(" - ERROR - ");
+        let is_expected = |line: &String| expected.iter().any(|text| line.contains(text));
+        let all_expected = complaints
+            .iter()
+            .filter(|line| begins(line))
+            .all(is_expected);
+        let is_clean = complaints.is_empty() || !expected.is_empty() && all_expected;
+        assert!(is_clean, "{complaints:#?}");
+    }
+}
+
+async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
+    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let client = connected(&cluster).await;
+    everything(&client).await;
+    client.close().await.expect("closed");
+    cluster.wait_for_log("Close client connection");
+    // One task divides by zero, and the module of another is missing.
+    let deliberate = ["Compute Failed", "Error during deserialization of the task"];
+    complaints_only_of(&deliberate, &cluster);
+}
+
+async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
+    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let client = connected(&cluster).await;
     let key = |index: i64| Key::list([Key::from("many"), Key::from(index)]);
     let graph: Graph = (0..10_000)
         .map(|index| Task::new(key(index), "operator.add", [index, 1]))
@@ -419,10 +423,9 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
     no_complaints(&cluster);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_killed_costs_time_only() {
-    let mut cluster = support::scheduler_with_workers(2);
-    let client = Client::connect(cluster.address()).await.expect("connected");
+async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
+    let mut cluster = support::scheduler_with_workers_over(protocol, 2);
+    let client = connected(&cluster).await;
     // Results of the first step live on both workers when one of them dies.
     let first: Vec<TaskFuture> = (0..200)
         .map(|index| {
@@ -467,10 +470,9 @@ async fn a_worker_that_is_killed_costs_time_only() {
     client.close().await.expect("closed");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gibibyte_is_scattered_and_gathered_directly() {
-    let cluster = support::scheduler_with_workers(2);
-    let client = Client::connect(cluster.address()).await.expect("connected");
+async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
+    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let client = connected(&cluster).await;
     let pieces: Vec<Array> = (0..16)
         .map(|index: u64| {
             let elements: Vec<u64> = (0..8 << 20).map(|element| element ^ index << 40).collect();
@@ -509,17 +511,17 @@ async fn a_gibibyte_is_scattered_and_gathered_directly() {
         assert_eq!(integer(largest), expected, "piece {index}");
     }
     client.close().await.expect("closed");
+    no_complaints(&cluster);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_of_rust_and_python_share_what_they_make() {
-    let cluster = support::scheduler_with_workers(1);
+async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
+    let cluster = support::scheduler_with_workers_over(protocol, 1);
     let mut python = Peer::spawn(
         Environment::Current,
         "client_beside.py",
-        &[cluster.address()],
+        &[cluster.address(), TLS_PEM],
     );
-    let client = Client::connect(cluster.address()).await.expect("connected");
+    let client = connected(&cluster).await;
     let mut ask = |question: serde_json::Value| {
         let (answer, _) = python.ask(&question.to_string(), &[]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
@@ -596,10 +598,9 @@ async fn clients_of_rust_and_python_share_what_they_make() {
     no_complaints(&cluster);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_that_goes_away_ends_all_futures() {
-    let cluster = support::scheduler_with_workers(1);
-    let client = Client::connect(cluster.address()).await.expect("connected");
+async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
+    let cluster = support::scheduler_with_workers_over(protocol, 1);
+    let client = connected(&cluster).await;
     let waiting = client
         .call("time.sleep")
         .argument(60)
@@ -614,4 +615,36 @@ async fn a_scheduler_that_goes_away_ends_all_futures() {
     assert!(matches!(waiting.status(), Status::Disconnected { .. }));
     let error = client.submit("operator.neg", [1]).expect_err("it is gone");
     assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+}
+
+/// Each of these on a cluster of its own.
+macro_rules! over {
+    ($protocol:ident: $($test:ident)*) => {
+        mod $protocol {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    super::$test(stringify!($protocol)).await;
+                }
+            )*
+        }
+    };
+}
+
+over! { tcp:
+    a_client_of_rust_does_what_one_of_python_does
+    ten_thousand_tasks_run_in_one_graph_and_one_by_one
+    a_worker_that_is_killed_costs_time_only
+    a_gibibyte_is_scattered_and_gathered_directly
+    clients_of_rust_and_python_share_what_they_make
+    a_scheduler_that_goes_away_ends_all_futures
+}
+
+over! { tls:
+    a_client_of_rust_does_what_one_of_python_does
+    ten_thousand_tasks_run_in_one_graph_and_one_by_one
+    a_worker_that_is_killed_costs_time_only
+    a_gibibyte_is_scattered_and_gathered_directly
+    clients_of_rust_and_python_share_what_they_make
+    a_scheduler_that_goes_away_ends_all_futures
 }

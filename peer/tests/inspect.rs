@@ -3,14 +3,17 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use command::{Ran, run};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -30,65 +33,6 @@ const BLOSC: [&str; 5] = [
     "modern-total-2021.12.0-blosc/blosc-i4-2d",
     "modern-total-2021.12.0-blosc/blosc-or-lz4-bytes",
 ];
-
-/// What a run of the command left behind.
-struct Ran {
-    status: Option<i32>,
-    out: Vec<u8>,
-    err: String,
-}
-
-impl Ran {
-    fn text(&self) -> &str {
-        std::str::from_utf8(&self.out).expect("text on standard output")
-    }
-
-    /// What it printed, having found nothing to say about it.
-    #[track_caller]
-    fn good(&self, name: &str) -> &str {
-        assert_eq!(self.err, "", "{name}");
-        assert_eq!(self.status, Some(0), "{name}");
-        self.text()
-    }
-
-    /// What it said, in one line, having refused the input.
-    #[track_caller]
-    fn refused(&self, name: &str) -> &str {
-        assert_eq!(self.status, Some(1), "{name}: {}", self.err);
-        let error = self.err.strip_suffix('\n').unwrap_or_default();
-        assert!(!error.contains('\n'), "{name}: {error}");
-        assert!(!error.contains("panicked"), "{name}: {error}");
-        error
-            .strip_prefix("daskwire: ")
-            .unwrap_or_else(|| panic!("{name}: {error:?}"))
-    }
-}
-
-fn run<S: AsRef<std::ffi::OsStr>>(arguments: &[S], input: Option<&[u8]>) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
-        .args(arguments)
-        .stdin(match input {
-            Some(_) => Stdio::piped(),
-            None => Stdio::null(),
-        })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    let pipe = child.stdin.take();
-    let output = std::thread::scope(|scope| {
-        if let (Some(mut pipe), Some(input)) = (pipe, input) {
-            // What it does not read is its own affair.
-            scope.spawn(move || pipe.write_all(input));
-        }
-        child.wait_with_output().expect("the command ends")
-    });
-    Ran {
-        status: output.status.code(),
-        out: output.stdout,
-        err: String::from_utf8(output.stderr).expect("text on standard error"),
-    }
-}
 
 /// `inspect` or `encode` with these options, of a file.
 fn of_file(options: &str, file: &Path) -> Ran {

@@ -1,41 +1,20 @@
 //! `daskwire pickle` as it is used: files and standard input in, a listing out,
 //! errors for people, exit statuses.
 
-use std::io::Write as _;
+#[path = "support/command.rs"]
+mod command;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use command::Ran;
 use daskwire_peer::pickle::{Options, list};
 use serde_json::Value;
 
-struct Ran {
-    status: Option<i32>,
-    out: String,
-    err: String,
-}
-
+/// `daskwire pickle`.
 fn run(arguments: &[&str], input: &[u8]) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
-        .arg("pickle")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    let mut pipe = child.stdin.take().expect("it is piped");
-    let output = std::thread::scope(|scope| {
-        // What it does not read is its own affair.
-        scope.spawn(move || pipe.write_all(input));
-        child.wait_with_output().expect("the command ends")
-    });
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    Ran {
-        status: output.status.code(),
-        out: text(output.stdout),
-        err: text(output.stderr),
-    }
+    let arguments: Vec<&str> = ["pickle"].iter().chain(arguments).copied().collect();
+    command::run(&arguments, Some(input))
 }
 
 /// A file below `target/` with these bytes.
@@ -61,7 +40,7 @@ fn a_pickle_that_calls_is_listed_and_not_called() {
     let ran = run(&["-"], pickle);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
     assert_eq!(
-        ran.out,
+        ran.text(),
         r#"    0  PROTO 4
     2  FRAME 43
    11  EMPTY_LIST
@@ -184,20 +163,28 @@ fn buffers_are_matched_and_counted() {
 
     let ran = run(&[&one, &two]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.contains("# buffer 0, 3 bytes\n"), "{}", ran.out);
-    assert!(ran.out.contains("# buffer 1, 6 bytes\n"), "{}", ran.out);
     assert!(
-        ran.out.contains("uses 2 out-of-band buffers; 2 given\n"),
+        ran.text().contains("# buffer 0, 3 bytes\n"),
         "{}",
-        ran.out
+        ran.text()
+    );
+    assert!(
+        ran.text().contains("# buffer 1, 6 bytes\n"),
+        "{}",
+        ran.text()
+    );
+    assert!(
+        ran.text().contains("uses 2 out-of-band buffers; 2 given\n"),
+        "{}",
+        ran.text()
     );
 
     let ran = run(&[]);
     assert_eq!(ran.status, Some(0));
     assert!(
-        ran.out.contains("uses 2 out-of-band buffers\n"),
+        ran.text().contains("uses 2 out-of-band buffers\n"),
         "{}",
-        ran.out
+        ran.text()
     );
 
     // The listing is whole all the same.
@@ -212,8 +199,8 @@ fn buffers_are_matched_and_counted() {
             "{}",
             ran.err
         );
-        assert!(ran.out.contains("    6  STOP\n"), "{}", ran.out);
-        assert!(ran.out.contains("BAD PICKLE at byte"), "{}", ran.out);
+        assert!(ran.text().contains("    6  STOP\n"), "{}", ran.text());
+        assert!(ran.text().contains("BAD PICKLE at byte"), "{}", ran.text());
     }
 }
 
@@ -261,15 +248,15 @@ fn a_bad_pickle_is_listed_as_far_as_it_goes() {
         assert_eq!(ran.status, Some(1), "{pickle:?}");
         assert_eq!(ran.err, format!("daskwire: standard input: {fault}\n"));
         let listing: Vec<_> = ran
-            .out
+            .text()
             .lines()
             .take_while(|line| !line.is_empty())
             .collect();
-        assert_eq!(listing.len(), lines, "{}", ran.out);
+        assert_eq!(listing.len(), lines, "{}", ran.text());
         assert!(
-            ran.out.contains(&format!("\nBAD PICKLE {fault}\n")),
+            ran.text().contains(&format!("\nBAD PICKLE {fault}\n")),
             "{}",
-            ran.out
+            ran.text()
         );
     }
     let ran = run(&["-", "--text-opcodes", "false"], b"NI1\n.");

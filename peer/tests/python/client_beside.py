@@ -1,6 +1,7 @@
 """A client of Python in the same cluster as one of Rust.
 
-Usage: client_beside.py ADDRESS. Speaks the records of exchange.py:
+Usage: client_beside.py ADDRESS PEM, where PEM has authority, certificate and key
+for a cluster over TLS. Speaks the records of exchange.py:
 
     {"op": "read", "key": KEY}
         `value`: repr() of the result under that key, and its type.
@@ -22,12 +23,17 @@ import exchange
 import numpy
 import pandas
 from distributed import Client, Future, wait
+from distributed.security import Security
 
 NAMES = {"numpy": numpy, "pandas": pandas}
 
 
 def main():
-    client = Client(sys.argv[1], timeout=60, set_as_default=True)
+    address, pem = sys.argv[1:]
+    security = None
+    if address.startswith("tls://"):
+        security = Security(tls_ca_file=pem, tls_client_cert=pem, tls_client_key=pem)
+    client = Client(address, security=security, timeout=60, set_as_default=True)
     held = {}
 
     def future(key):

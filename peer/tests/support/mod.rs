@@ -274,21 +274,45 @@ pub fn scheduler() -> Peer {
 /// A real `dask scheduler` with `worker_count` real workers of one thread each,
 /// named `worker-0`, `worker-1`, and so on, all registered. They end with it.
 pub fn scheduler_with_workers(worker_count: usize) -> Peer {
-    let mut scheduler = Peer::spawn_dask(
-        "dask scheduler",
-        &[
-            "scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-            // It still serves its state over HTTP; not where others find it.
-            "--dashboard-address",
-            "127.0.0.1:0",
-        ],
-        |log| address_after(log, "Scheduler at:"),
-    );
+    scheduler_with_workers_over("tcp", worker_count)
+}
+
+/// Authority, certificate and key of everybody in a cluster over TLS.
+pub const TLS_PEM: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../transport-tcp/tests/tls/self-signed.pem"
+);
+
+const TLS_ARGUMENTS: [&str; 6] = [
+    "--tls-ca-file",
+    TLS_PEM,
+    "--tls-cert",
+    TLS_PEM,
+    "--tls-key",
+    TLS_PEM,
+];
+
+/// The same over `tcp` or `tls`, with [`TLS_PEM`].
+pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer {
+    let mut arguments = vec![
+        "scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--protocol",
+        protocol,
+        "--no-dashboard",
+        // It still serves its state over HTTP; not where others find it.
+        "--dashboard-address",
+        "127.0.0.1:0",
+    ];
+    if protocol == "tls" {
+        arguments.extend(TLS_ARGUMENTS);
+    }
+    let mut scheduler = Peer::spawn_dask("dask scheduler", &arguments, |log| {
+        address_after(log, "Scheduler at:")
+    });
     for index in 0..worker_count {
         let worker = worker(scheduler.address(), &format!("worker-{index}"));
         // The scheduler logs it before it tells the worker, but what two
@@ -302,38 +326,38 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
 /// A real `dask worker` of one thread, registered with whatever scheduler is at
 /// that address.
 pub fn worker(scheduler: &str, name: &str) -> Peer {
-    Peer::spawn_dask(
+    let mut arguments = vec![
+        "worker",
+        scheduler,
+        "--host",
+        "127.0.0.1",
+        "--nthreads",
+        "1",
+        "--no-nanny",
+        "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:0",
+        "--name",
         name,
-        &[
-            "worker",
-            scheduler,
-            "--host",
-            "127.0.0.1",
-            "--nthreads",
-            "1",
-            "--no-nanny",
-            "--no-dashboard",
-            "--dashboard-address",
-            "127.0.0.1:0",
-            "--name",
-            name,
-        ],
-        // Registered once it says with whom, which is after its own address.
-        |log| {
-            address_after(log, "Registered to:")
-                .and_then(|_| address_after(log, "Start worker at:"))
-        },
-    )
+    ];
+    if scheduler.starts_with("tls://") {
+        arguments.extend(["--protocol", "tls"]);
+        arguments.extend(TLS_ARGUMENTS);
+    }
+    // Registered once it says with whom, which is after its own address.
+    Peer::spawn_dask(name, &arguments, |log| {
+        address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
+    })
 }
 
-/// The `tcp://` address in the line of `log` that contains `label`.
+/// The address in the line of `log` that contains `label`.
 fn address_after(log: &str, label: &str) -> Option<String> {
     // A line is complete only once its end is there.
     let complete = &log[..=log.rfind('\n')?];
     let (_, after) = complete.lines().find_map(|line| line.split_once(label))?;
     after
         .split_whitespace()
-        .find(|word| word.starts_with("tcp://"))
+        .find(|word| word.starts_with("tcp://") || word.starts_with("tls://"))
         .map(Into::into)
 }
 

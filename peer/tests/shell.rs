@@ -1,0 +1,194 @@
+//! `daskwire journey`, `scatter`, `submit`, `gather` and `release` as they are used.
+
+#[path = "support/command.rs"]
+mod command;
+mod support;
+
+use std::path::PathBuf;
+
+use command::{Ran, run};
+use support::Peer;
+
+/// The words of a command line, none of which has spaces in it.
+fn daskwire(line: &str) -> Ran {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    run(&words, None)
+}
+
+/// A path below `target/`, where there is no file yet.
+fn path(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shell-{name}"));
+    // There is none the first time.
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// The steps of the documentation, of `z`, in their order.
+fn tells_the_journey(text: &str) {
+    let mut from = text.find("z is \"pending\"").expect("the journey of z");
+    for line in [
+        "Step 1, client",
+        "update-graph z",
+        "Step 6, scheduler",
+        "key-in-memory z",
+        "Step 7",
+        "reply OK z",
+        "Step 8",
+        "client-releases-keys z",
+    ] {
+        let at = text[from..].find(line);
+        from += at.unwrap_or_else(|| panic!("{line} is missing, or too early\n{text}"));
+    }
+    assert!(text.contains("z = 10 took "), "{text}");
+}
+
+#[test]
+fn a_journey_needs_nothing_installed() {
+    for transport in ["mem", "tcp", "tls", "quic"] {
+        let ran = daskwire(&format!("journey --transport {transport}"));
+        let text = ran.good(transport);
+        tells_the_journey(text);
+        for step in ["Steps 2 to 4, scheduler", "Step 5, worker"] {
+            assert!(text.contains(step), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_journey_goes_through_a_real_cluster() {
+    let cluster = support::scheduler_with_workers(2);
+    let short = daskwire(&format!("journey --scheduler {}", cluster.address()));
+    tells_the_journey(short.good("short"));
+    let verbose = daskwire(&format!("journey -v --scheduler {}", cluster.address()));
+    let text = verbose.good("verbose");
+    tells_the_journey(text);
+    let said = "{'op': 'gather', 'keys': ['z-";
+    assert!(text.contains(said), "{text}");
+    assert!(!short.text().contains(said), "{}", short.text());
+    assert!(
+        text.contains("scheduler → client       reply OK z"),
+        "{text}"
+    );
+    assert_eq!(cluster.complaints(), [""; 0]);
+}
+
+#[test]
+fn files_go_to_a_cluster_and_come_back() {
+    let cluster = support::scheduler_with_workers(1);
+    let at = cluster.address();
+    let bytes: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| (n.wrapping_mul(n) >> 8) as u8)
+        .collect();
+    let (there, back) = (path("there"), path("back"));
+    std::fs::write(&there, &bytes).expect("a test may write below target/");
+    for route in ["", "--direct"] {
+        let line = format!("scatter {at} {} {route}", there.display());
+        let ran = daskwire(&line);
+        let key = ran.good(&line).trim();
+        assert!(key.contains("shell-there"), "{key}");
+        // It is there after the command has ended, for others too.
+        let line = format!("submit {at} builtins.len @{key}");
+        assert_eq!(daskwire(&line).good(&line), "3000000\n");
+        let line = format!("gather {at} {key} --output {} {route}", back.display());
+        assert_eq!(daskwire(&line).good(&line), "");
+        assert!(std::fs::read(&back).expect("it was written") == bytes);
+        let line = format!("release {at} {key}");
+        assert_eq!(daskwire(&line).good(&line), "");
+        gone(&cluster, key);
+    }
+    let line = format!("scatter {at} {} --key one", there.display());
+    assert_eq!(daskwire(&line).good(&line), "one\n");
+    daskwire(&format!("release {at} one")).good("release");
+    let two = format!("scatter {at} {0} {0}", there.display());
+    assert_eq!(daskwire(&two).good(&two).lines().count(), 2);
+    let error = daskwire(&format!("{two} --key one"));
+    assert_eq!(error.refused(&two), "--key is for a single file");
+    let missing = daskwire(&format!("scatter {at} no-such-file"));
+    assert!(missing.refused("missing").starts_with("no-such-file: "));
+    assert_eq!(cluster.complaints(), [""; 0]);
+}
+
+/// Waits until nobody holds that key: the cluster hears of it a little later.
+fn gone(cluster: &Peer, key: &str) {
+    for _ in 0..600 {
+        let ran = daskwire(&format!("gather {} {key}", cluster.address()));
+        if ran.status == Some(1) {
+            let error = ran.refused(key);
+            assert!(error.contains("has nothing under the key"), "{error}");
+            return;
+        }
+        std::thread::sleep(core::time::Duration::from_millis(100));
+    }
+    panic!("{key} is still there");
+}
+
+#[test]
+fn functions_are_called_by_their_names() {
+    let cluster = support::scheduler_with_workers(1);
+    let at = cluster.address();
+    for (call, result) in [
+        ("operator.add 1 2", "3"),
+        ("operator.mul ab 2", "'abab'"),
+        ("operator.neg -0.5", "0.5"),
+        (
+            "builtins.sorted [3,1,2] --keyword reverse=true",
+            "[3, 2, 1]",
+        ),
+        ("numpy.linalg.norm [3,4]", "5.0"),
+        ("builtins:str.upper text", "'TEXT'"),
+    ] {
+        let line = format!("submit {at} {call}");
+        assert_eq!(daskwire(&line).good(&line).trim_end(), result, "{call}");
+    }
+    let line = format!("submit {at} operator.add 40 2 --key [\"answer\",0] --hold");
+    let ran = daskwire(&line);
+    let key = ran.good(&line).trim();
+    assert_eq!(key, "('answer', 0)");
+    let line = format!("submit {at} operator.neg @[\"answer\",0]");
+    assert_eq!(daskwire(&line).good(&line), "-42\n");
+    let line = format!("gather {at} [\"answer\",0]");
+    assert_eq!(daskwire(&line).good(&line), "42\n");
+    daskwire(&format!("release {at} [\"answer\",0]")).good("release");
+    gone(&cluster, "[\"answer\",0]");
+}
+
+#[test]
+fn what_goes_wrong_is_said_to_a_person() {
+    let cluster = support::scheduler_with_workers(1);
+    let at = cluster.address();
+    let ran = daskwire(&format!("submit {at} operator.truediv 1 0"));
+    assert_eq!(ran.status, Some(1));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines[0], "daskwire: the task failed");
+    assert_eq!(
+        lines.last(),
+        Some(&"ZeroDivisionError: division by zero"),
+        "{}",
+        ran.err
+    );
+    let ran = daskwire(&format!("submit {at} no_such_module.function"));
+    assert_eq!(ran.status, Some(1));
+    // Of a module that is missing the scheduler says no more.
+    assert!(
+        ran.err.contains("deserialization of the task graph"),
+        "{}",
+        ran.err
+    );
+    let ran = daskwire(&format!("submit {at} operator.neg 1 --keyword two"));
+    assert_eq!(
+        ran.refused("keyword"),
+        "--keyword two: expected NAME=ARGUMENT"
+    );
+    let ran = daskwire(&format!("gather {at} there-is-none"));
+    let error = ran.refused("no such key");
+    assert!(error.contains("there-is-none"), "{error}");
+    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 --timeout 1");
+    let error = ran.refused("nobody there");
+    assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
+    let ran = daskwire("journey --scheduler nonsense");
+    assert!(ran.refused("nonsense").starts_with("nonsense: "));
+    let empty = support::scheduler();
+    let ran = daskwire(&format!("journey --scheduler {}", empty.address()));
+    let error = ran.refused("no workers");
+    assert!(error.contains("has no workers"), "{error}");
+}
