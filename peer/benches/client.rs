@@ -1,10 +1,11 @@
 //! The client beside that of Python on one real cluster, and the journey of a
 //! task on an embedded one.
 //!
-//! `cargo bench -p daskwire-peer --bench client -- PYTHON [ROUNDS]`
+//! `cargo bench -p daskwire-peer --bench client -- PYTHON [ROUNDS [WORK...]]`
 //!
 //! PYTHON is an interpreter that has `distributed` 2026.8.0, such as those that
-//! the tests make in `target/python`. A scheduler and two workers are started with
+//! the tests make in `target/python`; WORK is some of `latency`, `graph`, `singles`,
+//! `gather` and `futures`, otherwise all of them. A scheduler and two workers are started with
 //! it, then in every round the two clients do the same work one after the other. A
 //! figure is the median over the rounds of what Rust takes, over what Python does,
 //! with the least and the most; processor time is that of the client's process.
@@ -223,7 +224,7 @@ fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
     );
 }
 
-async fn beside_python(python: &Path, rounds: usize) {
+async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         free.local_addr().expect("an address").port()
@@ -271,6 +272,9 @@ async fn beside_python(python: &Path, rounds: usize) {
         ),
         ("futures", "20,000 futures", "s", 1.0, 1.0),
     ] {
+        if !only.is_empty() && !only.iter().any(|work| work == word) {
+            continue;
+        }
         let (mut times, mut cpus, mut memories) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             let rust = ours.work(word).await;
@@ -359,14 +363,17 @@ async fn main() {
     let rounds = arguments
         .next()
         .map_or(5, |rounds| rounds.parse().expect("how many rounds"));
-    println!("one journey on an embedded cluster, median of 2,000");
-    for transport in Transport::ALL {
-        journey(transport, 2_000).await;
+    let only: Vec<String> = arguments.collect();
+    if only.is_empty() {
+        println!("one journey on an embedded cluster, median of 2,000");
+        for transport in Transport::ALL {
+            journey(transport, 2_000).await;
+        }
     }
     match python {
         Some(python) => {
             println!();
-            beside_python(&python, rounds).await;
+            beside_python(&python, rounds, &only).await;
         }
         None => println!("give an interpreter that has `distributed` for the rest"),
     }
