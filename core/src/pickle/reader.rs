@@ -17,6 +17,17 @@ pub struct Token<'p> {
     pub argument: Argument<'p>,
 }
 
+impl Token<'_> {
+    /// What is wrong with it.
+    #[cfg(feature = "alloc")]
+    pub(super) const fn error(&self, kind: PickleErrorKind) -> PickleError {
+        PickleError {
+            offset: self.offset,
+            kind,
+        }
+    }
+}
+
 /// The argument of an opcode, as a view of the pickle.
 ///
 /// The opcode says which of these it is: the two of them never disagree in a
@@ -183,42 +194,60 @@ impl<'p> Reader<'p> {
     /// * another kind if the opcode or its argument is not valid.
     #[inline]
     pub fn next_token(&mut self) -> Result<Option<Token<'p>>, PickleError> {
+        match self.next_opcode()? {
+            Some(opcode) => self.take(opcode).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The opcode that comes next, `None` after STOP.
+    #[inline(always)]
+    pub(super) fn next_opcode(&self) -> Result<Option<Opcode>, PickleError> {
         if self.is_finished {
             return Ok(None);
         }
+        let kind = match self.rest.first() {
+            None => PickleErrorKind::MissingStop,
+            Some(&byte) => match Opcode::from_byte(byte) {
+                None => PickleErrorKind::UnknownOpcode { byte },
+                Some(_) if self.opcodes_left == 0 => PickleErrorKind::TooManyOpcodes {
+                    limit: self.opcode_limit,
+                },
+                opcode => return Ok(opcode),
+            },
+        };
+        Err(self.error(kind))
+    }
+
+    /// Reads the opcode that comes next, which has to be this one. Where it is a
+    /// constant, nothing is left to decide about how to read its argument.
+    #[inline(always)]
+    pub(super) fn take(&mut self, opcode: Opcode) -> Result<Token<'p>, PickleError> {
         let offset = self.position();
-        match self.read() {
-            Ok((opcode, argument, rest)) => {
+        let behind = self.rest.get(1..).unwrap_or_default();
+        match argument(opcode, behind, self.text_opcodes) {
+            Ok((argument, rest)) => {
                 let len = self.rest.len().wrapping_sub(rest.len());
                 self.rest = rest;
                 self.opcodes_left = self.opcodes_left.wrapping_sub(1);
                 self.is_finished = matches!(opcode, Opcode::Stop);
-                Ok(Some(Token {
+                Ok(Token {
                     offset,
                     len,
                     opcode,
                     argument,
-                }))
+                })
             }
-            Err(kind) => Err(PickleError { offset, kind }),
+            Err(kind) => Err(self.error(kind)),
         }
     }
 
-    #[inline]
-    fn read(&self) -> Result<(Opcode, Argument<'p>, &'p [u8]), PickleErrorKind> {
-        let Some((&byte, rest)) = self.rest.split_first() else {
-            return Err(PickleErrorKind::MissingStop);
-        };
-        let Some(opcode) = Opcode::from_byte(byte) else {
-            return Err(PickleErrorKind::UnknownOpcode { byte });
-        };
-        if self.opcodes_left == 0 {
-            return Err(PickleErrorKind::TooManyOpcodes {
-                limit: self.opcode_limit,
-            });
+    /// What is wrong with the next opcode.
+    const fn error(&self, kind: PickleErrorKind) -> PickleError {
+        PickleError {
+            offset: self.position(),
+            kind,
         }
-        let (argument, rest) = argument(opcode, rest, self.text_opcodes)?;
-        Ok((opcode, argument, rest))
     }
 }
 

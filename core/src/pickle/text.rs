@@ -13,7 +13,16 @@ pub struct Text<'p>(&'p [u8]);
 
 impl<'p> Text<'p> {
     /// The text in these bytes; otherwise, how many of them are good.
+    #[inline]
     pub(super) fn new(bytes: &'p [u8]) -> Result<Self, usize> {
+        // Most text is, and it is soon seen.
+        if bytes.is_ascii() {
+            return Ok(Self(bytes));
+        }
+        Self::not_ascii(bytes)
+    }
+
+    fn not_ascii(bytes: &'p [u8]) -> Result<Self, usize> {
         let mut rest = bytes;
         while let Err(error) = core::str::from_utf8(rest) {
             let behind = rest.get(error.valid_up_to()..).unwrap_or_default();

@@ -109,37 +109,23 @@ impl<'p> Builder<'p> {
     ) -> Result<Tree<'p>, PickleError> {
         let base = reader.position();
         self.tree.base = base;
-        while let Some(token) = reader.next_token()? {
-            let error = |kind| PickleError {
-                offset: token.offset,
-                kind,
+        // The commonest opcodes are each done in code of their own, in which the
+        // opcode is a constant: what is asked about it is known there.
+        macro_rules! do_next {
+            ($next:expr, $($common:ident)*) => {
+                match $next {
+                    $(Opcode::$common => {
+                        let token = reader.take(Opcode::$common)?;
+                        let place = token.offset.wrapping_sub(base);
+                        self.step(&token, place).map_err(|kind| token.error(kind))?;
+                    })*
+                    opcode => self.do_any(opcode, &mut reader, buffers)?,
+                }
             };
-            let place = token.offset.wrapping_sub(base);
-            self.place = place;
-            match token.opcode {
-                Opcode::NextBuffer => {
-                    let buffer = buffers.get(self.tree.buffers.len()).ok_or(error(
-                        PickleErrorKind::TooFewBuffers {
-                            buffer_count: buffers.len(),
-                        },
-                    ))?;
-                    let index = u32::try_from(self.tree.buffers.len())
-                        .map_err(|_| error(PickleErrorKind::TooManyValues { limit: u32::MAX }))?;
-                    self.push(Kind::Buffer, place, index).map_err(error)?;
-                    self.tree.buffers.push(buffer.as_ref());
-                }
-                Opcode::Stop => {
-                    self.tree.root = self.pop(Opcode::Stop).map_err(error)?;
-                    let used_count = self.tree.buffers.len();
-                    if used_count < buffers.len() {
-                        return Err(error(PickleErrorKind::TooManyBuffers {
-                            used_count,
-                            buffer_count: buffers.len(),
-                        }));
-                    }
-                }
-                _ => self.step(&token, place).map_err(error)?,
-            }
+        }
+        while let Some(next) = reader.next_opcode()? {
+            do_next!(next, BinInt BinInt1 BinInt2 BinFloat ShortBinUnicode BinUnicode
+                ShortBinBytes Memoize BinGet BinPut Tuple1 Tuple2 Tuple3 Mark None);
         }
         let mut tree = self.tree;
         tree.len = reader.position().wrapping_sub(base);
@@ -154,9 +140,53 @@ impl<'p> Builder<'p> {
         Ok(tree)
     }
 
+    /// Does the next opcode, whichever it is.
+    #[inline(never)]
+    fn do_any<T: AsRef<[u8]>>(
+        &mut self,
+        opcode: Opcode,
+        reader: &mut Reader<'p>,
+        buffers: &'p [T],
+    ) -> Result<(), PickleError> {
+        let token = reader.take(opcode)?;
+        let place = token.offset.wrapping_sub(self.tree.base);
+        let step = match opcode {
+            Opcode::NextBuffer => self.next_buffer(place, buffers),
+            Opcode::Stop => self.stop(buffers.len()),
+            _ => self.step(&token, place),
+        };
+        step.map_err(|kind| token.error(kind))
+    }
+
+    fn next_buffer<T: AsRef<[u8]>>(&mut self, place: usize, buffers: &'p [T]) -> Step<()> {
+        self.place = place;
+        let count = self.tree.buffers.len();
+        let buffer = buffers.get(count).ok_or(PickleErrorKind::TooFewBuffers {
+            buffer_count: buffers.len(),
+        })?;
+        let index =
+            u32::try_from(count).map_err(|_| PickleErrorKind::TooManyValues { limit: u32::MAX })?;
+        self.push(Kind::Buffer, place, index)?;
+        self.tree.buffers.push(buffer.as_ref());
+        Ok(())
+    }
+
+    fn stop(&mut self, buffer_count: usize) -> Step<()> {
+        self.tree.root = self.pop(Opcode::Stop)?;
+        let used_count = self.tree.buffers.len();
+        if used_count < buffer_count {
+            return Err(PickleErrorKind::TooManyBuffers {
+                used_count,
+                buffer_count,
+            });
+        }
+        Ok(())
+    }
+
     /// What an opcode does to the stack and the memo.
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, token: &Token<'p>, place: usize) -> Step<()> {
+        self.place = place;
         let opcode = token.opcode;
         match opcode {
             Opcode::None => self.push(Kind::None, place, 0),
@@ -425,11 +455,13 @@ impl<'p> Builder<'p> {
     }
 
     /// A value made of all above the topmost mark.
+    #[inline(never)]
     fn marked(&mut self, opcode: Opcode, place: usize, kind: Kind) -> Step<()> {
         let mark = self.pop_mark(opcode)?;
         self.take(opcode, place, kind, mark)
     }
 
+    #[inline(always)]
     fn tuple<const N: usize>(&mut self, opcode: Opcode, place: usize) -> Step<()> {
         match self.stack.len().checked_sub(N) {
             Some(start) if start >= self.fence() => self.take(opcode, place, Kind::Tuple, start),
@@ -438,7 +470,7 @@ impl<'p> Builder<'p> {
     }
 
     /// A value made of all from `start` of the stack on.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
         let items = self.stack.get(start..).unwrap_or_default();
         let count = items.len();
