@@ -6,6 +6,9 @@
     reason = "a test has std"
 )]
 
+#[path = "support/pickle_longer.rs"]
+mod pickle_longer;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
@@ -154,6 +157,47 @@ fn every_pickle_of_cpython_is_a_tree() {
                 build(&pickle, fewer).map_err(|error| error.kind),
                 Err(PickleErrorKind::TooFewBuffers { .. })
             ));
+        }
+    }
+}
+
+#[test]
+fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
+    let mut random = 1_u64;
+    let mut below = |bound: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        usize::try_from(random >> 33).expect("31 bits") % bound.max(1)
+    };
+    for (_, mut pickle, buffers) in vectors() {
+        for text_opcodes in [false, true] {
+            pickle_longer::check(&pickle, text_opcodes, &buffers, &WIDE);
+        }
+        for _ in 0..8 {
+            let limit = u32::try_from(below(40)).expect("it is small");
+            let at_most = |choice| if choice == 0 { limit } else { u32::MAX };
+            let limits = Limits {
+                opcode_count: at_most(below(4)),
+                pickle_value_count: at_most(below(4)),
+                pickle_stack_count: at_most(below(4)),
+                pickle_memo_count: at_most(below(4)),
+                ..Limits::HOST
+            };
+            pickle_longer::check(&pickle, true, &buffers, &limits);
+        }
+        pickle.truncate(2048);
+        for end in 0..pickle.len() {
+            pickle_longer::check(&pickle[..end], true, &buffers, &WIDE);
+        }
+        // One byte is another, mostly an opcode.
+        for _ in 0..64 {
+            let place = below(pickle.len());
+            let before = pickle[place];
+            pickle[place] = match below(4) {
+                0 => before ^ (1 << below(8)),
+                _ => Opcode::ALL[below(Opcode::ALL.len())].byte(),
+            };
+            pickle_longer::check(&pickle, true, &buffers, &WIDE);
+            pickle[place] = before;
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Pickles: what is written is right, whatever the calls.
 
+#[path = "../../core/tests/support/pickle_longer.rs"]
+mod pickle_longer;
+
 use daskwire::BufferTooSmall;
 use daskwire::pickle::tree::known::{self, Known};
 use daskwire::pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
@@ -298,7 +301,7 @@ fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
 }
 
 /// Any pickle is a tree or an error; a tree can be shown, compared, gone through
-/// and converted, whatever it is.
+/// and converted, whatever it is. The same pickle in other opcodes is the same.
 ///
 /// The first byte of the input says how many buffers there are.
 pub fn pickle_tree(input: &[u8]) {
@@ -306,6 +309,7 @@ pub fn pickle_tree(input: &[u8]) {
         return;
     };
     let buffers: Vec<[u8; 1]> = (0..buffer_count).map(|index| [index]).collect();
+    pickle_longer::check(input, buffer_count & 1 == 0, &buffers, &crate::LIMITS);
     let reader = Reader::with_limits(input, &crate::LIMITS).text_opcodes(true);
     let tree = match Tree::build(reader, &buffers, &crate::LIMITS) {
         Ok(tree) => tree,
