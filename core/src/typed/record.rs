@@ -398,11 +398,11 @@ fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeErr
 }
 
 fn plain(reader: &mut Reader<'_>, at: usize) -> Result<DType, DTypeError> {
-    let at = at.saturating_add(reader.position());
     let text = reader.raw_str().map_err(|error| malformed(at, error))?;
-    DType::from_bytes(text.as_bytes()).map_err(|error| DTypeError {
-        // Behind the head of the text, which has one byte as long as it is short.
-        at: at.saturating_add(error.at).saturating_add(1),
+    let text = text.as_bytes();
+    let end = at.saturating_add(reader.position());
+    DType::from_bytes(text).map_err(|error| DTypeError {
+        at: end.saturating_sub(text.len()).saturating_add(error.at),
         ..error
     })
 }
