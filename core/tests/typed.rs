@@ -203,7 +203,7 @@ fn every_byte_string_is_its_frames() {
             count += 1;
         });
     }
-    assert!(count > 400 && in_place > 150, "{count} {in_place}");
+    assert!(count > 300 && in_place > 150, "{count} {in_place}");
 }
 
 /// PROTOCOL TYPED-5
@@ -280,7 +280,7 @@ fn every_pickle_has_as_many_buffers_as_it_takes() {
         });
     }
     assert!(
-        in_place > 60 && merged_count > 3 && with_buffers > 8,
+        in_place > 60 && (merged_count > 3 || !cfg!(feature = "lz4")) && with_buffers > 8,
         "{in_place} {merged_count} {with_buffers}"
     );
 }
