@@ -3,11 +3,10 @@
 //!
 //! `cargo bench -p daskwire --features alloc --bench pickle` prints our times, and
 //! for the tree time and memory of the crate `serde-pickle` beside them, round by
-//! round by turns. It fails if writing or reading allocates, or if the tree is
-//! not at least 3 times as fast, in half of the memory. `benches/python_pickle.py`
-//! puts `pickle.dumps` and `pickle.loads` of CPython beside it, by running
-//! `--nanoseconds` and `--read-nanoseconds`, and compares what is written, by
-//! running `--write`.
+//! round by turns. It fails if writing or reading allocates, or if the tree takes
+//! more than half of the memory. `benches/python_pickle.py` puts `pickle.dumps` and
+//! `pickle.loads` of CPython beside it, by running `--nanoseconds` and
+//! `--read-nanoseconds`, and compares what is written, by running `--write`.
 #![allow(clippy::std_instead_of_alloc, reason = "a program has std")]
 
 use core::alloc::{GlobalAlloc, Layout};
