@@ -5,10 +5,11 @@
 //!
 //! PYTHON is an interpreter that has `distributed` 2026.8.0, such as those that
 //! the tests make in `target/python`; WORK is some of `latency`, `graph`, `singles`,
-//! `gather` and `futures`, otherwise all of them. A scheduler and two workers are started with
-//! it, then in every round the two clients do the same work one after the other. A
-//! figure is the median over the rounds of what Rust takes, over what Python does,
-//! with the least and the most; processor time is that of the client's process.
+//! `gather`, `pool` and `futures`, otherwise all of them. A scheduler and two
+//! workers are started with it, then in every round the two clients do the same
+//! work one after the other. A figure is the median over the rounds of what Rust
+//! takes, over what Python does, with the least and the most; processor time is
+//! that of the client's process.
 //!
 //! A journey is `z = add(x, y)` from `submit` to its result, in this process; the
 //! floor is 100 bytes to a peer and an answer over the same transport.
@@ -19,11 +20,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use daskwire_peer::client::{Route, Submission, TaskFuture};
+use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, Transport};
-use daskwire_peer::graph::{Graph, Task};
+use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::{Client, Key};
+use daskwire_tcp::{BufferPool, Options};
 
 /// A process that is killed with the benchmark.
 struct Process(Child);
@@ -138,11 +140,14 @@ struct Rust {
     client: Client,
     count: i64,
     arrays: Vec<TaskFuture>,
+    /// A client that receives into memory which it has used before.
+    pooled: Client,
+    pooled_arrays: Vec<TaskFuture>,
 }
 
 impl Rust {
     async fn work(&mut self, word: &str) -> Cost {
-        if word == "gather" && self.arrays.is_empty() {
+        if (word == "gather" || word == "pool") && self.arrays.is_empty() {
             for index in 0..16 {
                 let call = self.client.call("numpy.full").argument(8 << 20);
                 self.arrays.push(
@@ -152,6 +157,13 @@ impl Rust {
                 );
             }
             self.client.wait(&self.arrays).await;
+        }
+        if word == "pool" && self.pooled_arrays.is_empty() {
+            let futures = self.arrays.iter();
+            let futures = futures.map(|array| self.pooled.future(array.key().clone()));
+            self.pooled_arrays = futures.collect::<Result<_, _>>().expect("futures");
+            let all = self.pooled.gather_by(&self.pooled_arrays, Route::Direct);
+            all.await.expect("arrays");
         }
         self.count += 1;
         let (memory_before, cpu_before, started) = (memory(), cpu(), Instant::now());
@@ -186,9 +198,12 @@ impl Rust {
                 let all = self.client.gather_by(&self.arrays, Route::Direct).await;
                 assert_eq!(all.expect("arrays").len(), 16);
             }
+            "pool" => {
+                let all = self.pooled.gather_by(&self.pooled_arrays, Route::Direct);
+                assert_eq!(all.await.expect("arrays").len(), 16);
+            }
             _ => {
-                held = self.graph("operator.sub", 20_000).await;
-                self.client.wait(&held).await;
+                held = self.waiting(FUTURES).await;
             }
         }
         let cost = Cost {
@@ -198,6 +213,37 @@ impl Rust {
         };
         drop(held);
         cost
+    }
+
+    /// Futures of tasks that wait for one which nobody can run, once the scheduler
+    /// has them.
+    async fn waiting(&self, count: i64) -> Vec<TaskFuture> {
+        let impossible = Submission::default().resource("nobody has it", 1.0);
+        let call = self.client.call("operator.neg").argument(1).impure();
+        let first = call.with(impossible).submit().expect("submitted");
+        let keys: Vec<Key> = (0..count).map(|_| Key::unique("sub")).collect();
+        let tasks = keys.iter().zip(0..);
+        let graph: Graph = tasks
+            .map(|(key, index)| {
+                let arguments = [Argument::from(&first), Argument::from(index)];
+                Task::new(key.clone(), "operator.sub", arguments)
+            })
+            .collect();
+        let last = keys.last().expect("there are some").clone();
+        let mut futures = self
+            .client
+            .submit_graph(&graph, keys, &Submission::default())
+            .expect("submitted");
+        drop(graph);
+        loop {
+            let status = self.client.task_status([last.clone()]).await;
+            if status.expect("a status")[0].1.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        futures.push(first);
+        futures
     }
 
     async fn graph(&self, function: &str, count: i64) -> Vec<TaskFuture> {
@@ -213,6 +259,9 @@ impl Rust {
         futures.expect("submitted")
     }
 }
+
+/// So many futures are held at the same time.
+const FUTURES: i64 = 100_000;
 
 fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
     let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
@@ -244,10 +293,20 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         .await
         .expect("two workers");
     let mut theirs = Python::start(python, &address);
+    let options = ClientOptions {
+        transport: Options {
+            pool: Some(BufferPool::new(1 << 30)),
+            ..Options::default()
+        },
+        ..ClientOptions::default()
+    };
+    let pooled = Client::connect_with(&address, options).await;
     let mut ours = Rust {
         client,
         count: 0,
         arrays: Vec::new(),
+        pooled: pooled.expect("a scheduler"),
+        pooled_arrays: Vec::new(),
     };
     println!(
         "{:<44} {:>9} {:>9}      {:>7}",
@@ -270,7 +329,8 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
             1.0,
             1.0,
         ),
-        ("futures", "20,000 futures", "s", 1.0, 1.0),
+        ("pool", "the same into memory of a pool", "s", 1.0, 1.0),
+        ("futures", "100,000 futures, waiting", "s", 1.0, 1.0),
     ] {
         if !only.is_empty() && !only.iter().any(|work| work == word) {
             continue;
@@ -278,10 +338,11 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         let (mut times, mut cpus, mut memories) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rounds {
             let rust = ours.work(word).await;
-            let python = theirs.work(word);
+            let python = theirs.work(if word == "pool" { "gather" } else { word });
             times.push((rust.time / per, python.time / per));
             cpus.push((rust.cpu / per, python.cpu / per));
-            memories.push((rust.memory / 20e3, python.memory / 20e3));
+            let count = FUTURES as f64;
+            memories.push((rust.memory / count, python.memory / count));
         }
         show(what, unit, scale, &times);
         show("  processor time of the client", unit, scale, &cpus);
@@ -291,6 +352,8 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         }
     }
     ours.arrays.clear();
+    ours.pooled_arrays.clear();
+    ours.pooled.close().await.expect("closed");
     ours.client.close().await.expect("closed");
 }
 

@@ -8,7 +8,8 @@ that the process has grown by:
     graph         10,000 tiny tasks in one graph, and all their results
     singles       10,000 tiny tasks, each submitted on its own, and all results
     gather        16 arrays of 64 MiB that are there, fetched from the workers
-    futures       20,000 futures for tasks of one graph, held
+    futures       100,000 futures for tasks of one graph that wait for one which
+                  nobody can run, held
 """
 
 import gc
@@ -62,8 +63,12 @@ def main():
     held = []
 
     def futures():
-        held.extend(client.map(operator.neg, range(20_000), pure=False))
-        wait(held)
+        first = client.submit(operator.neg, 1, pure=False, resources={"nobody has it": 1})
+        held.extend(client.map(operator.sub, [first] * 100_000, range(100_000), pure=False))
+        held.append(first)
+        last = held[-2].key
+        while client.sync(client.scheduler.get_task_status, keys=[last]).get(last) is None:
+            time.sleep(0.01)
 
     work = {"latency": latency, "graph": graph, "singles": singles, "gather": gather, "futures": futures}
     print("ready", flush=True)
