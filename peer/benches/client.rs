@@ -12,7 +12,8 @@
 //! that of the client's process.
 //!
 //! A journey is `z = add(x, y)` from `submit` to its result, in this process; the
-//! floor is 100 bytes to a peer and an answer over the same transport.
+//! floor is 100 bytes to a peer and an answer over the same transport. It is made
+//! on a runtime of one thread, where nobody has to be woken, and on one of many.
 #![allow(missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -417,8 +418,13 @@ async fn journey(transport: Transport, count: i64) {
     );
 }
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    let runtime = |mut builder: tokio::runtime::Builder| {
+        let runtime = builder.enable_all().build();
+        runtime.expect("a runtime")
+    };
+    let one_thread = runtime(tokio::runtime::Builder::new_current_thread());
+    let many_threads = runtime(tokio::runtime::Builder::new_multi_thread());
     let mut arguments = std::env::args()
         .skip(1)
         .filter(|argument| argument != "--bench");
@@ -428,16 +434,19 @@ async fn main() {
         .map_or(5, |rounds| rounds.parse().expect("how many rounds"));
     let only: Vec<String> = arguments.collect();
     if only.is_empty() {
-        println!("one journey on an embedded cluster, median of 2,000");
-        for transport in Transport::ALL {
-            journey(transport, 2_000).await;
+        for (name, runtime) in [
+            ("one thread", &one_thread),
+            ("all processors", &many_threads),
+        ] {
+            println!("one journey on an embedded cluster, median of 2,000, on {name}");
+            for transport in Transport::ALL {
+                runtime.block_on(journey(transport, 2_000));
+            }
+            println!();
         }
     }
     match python {
-        Some(python) => {
-            println!();
-            beside_python(&python, rounds, &only).await;
-        }
+        Some(python) => many_threads.block_on(beside_python(&python, rounds, &only)),
         None => println!("give an interpreter that has `distributed` for the rest"),
     }
 }
