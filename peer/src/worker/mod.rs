@@ -30,6 +30,7 @@
 mod evaluate;
 mod exception;
 mod functions;
+mod memory;
 mod metrics;
 mod python;
 mod server;
@@ -40,8 +41,10 @@ mod threads;
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire_quic::QuicOptions;
@@ -56,19 +59,21 @@ use crate::graph::Task;
 use crate::net::{Connector, Listener};
 use crate::pool::Pool;
 use crate::protocol::{
-    CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
-    RegisterWorkerReply, Request, ToWorker, Versions, WorkerStatusChange,
+    CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, LogEvent, Nullable,
+    RegisterWorker, RegisterWorkerReply, Request, ToWorker, Versions, WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
-pub use store::{StoreCounters, Tally};
+pub use memory::MemoryThresholds;
+pub use metrics::TaskCounters;
+pub use store::{Holdings, StoreCounters, Tally};
 
 use evaluate::{Produced, Surroundings};
-use metrics::Transfers;
+use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
-use store::{Datum, Store};
+use store::{Datum, InUse, SpillDirectory, Steps, Store};
 use threads::Queue;
 
 /// How long registering and leaving may take.
@@ -88,6 +93,9 @@ pub struct Builder {
     name: Option<String>,
     nthreads: usize,
     memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    local_directory: PathBuf,
+    notify: Option<Arc<OnNotice>>,
     resources: BTreeMap<String, f64>,
     functions: Functions,
     options: Options,
@@ -95,6 +103,9 @@ pub struct Builder {
     observer: Option<Arc<dyn Observer>>,
     batch_interval: Duration,
 }
+
+/// Who is told what people should know.
+type OnNotice = dyn Fn(&str) + Send + Sync;
 
 impl Builder {
     /// Where to listen; any free port if its port is 0. Otherwise a port of the
@@ -120,10 +131,42 @@ impl Builder {
         self
     }
 
-    /// Bytes of memory that the scheduler is told this worker may use.
+    /// Bytes of memory that this worker may use, as it tells the scheduler. Data
+    /// goes to disk well below it, see [`MemoryThresholds`]. Without a limit, all
+    /// data stays in memory.
     #[must_use]
     pub const fn memory_limit(mut self, memory_limit: u64) -> Self {
         self.memory_limit = Some(memory_limit);
+        self
+    }
+
+    /// When data goes to disk, as parts of the memory limit. Otherwise when it
+    /// does in Dask.
+    #[must_use]
+    pub const fn memory_thresholds(mut self, thresholds: MemoryThresholds) -> Self {
+        self.thresholds = thresholds;
+        self
+    }
+
+    /// Where data goes that does not stay in memory: to a directory of its own
+    /// below this one, which several workers may share and which is made if it is
+    /// not there. Otherwise `daskwire-scratch-space` in the directory for
+    /// temporary files.
+    ///
+    /// What workers left there that were killed is removed.
+    #[must_use]
+    pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.local_directory = path.into();
+        self
+    }
+
+    /// Who is told, in words, what people should know and nobody else is told:
+    /// that a disk is full, say, or that a file on it is damaged. The scheduler
+    /// gets the same as an event of the topic `worker-notice`. What is called
+    /// must not block.
+    #[must_use]
+    pub fn on_notice(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.notify = Some(Arc::new(notify));
         self
     }
 
@@ -178,6 +221,8 @@ impl Builder {
     ///
     /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
     ///   name is taken;
+    /// * [`PeerError::Directory`] if there is a memory limit, and no directory for
+    ///   what is above;
     /// * [`PeerError::Comm`] if it cannot listen or reach the scheduler;
     /// * [`PeerError::Timeout`] if the scheduler does not answer.
     pub async fn start(self) -> Result<Worker, PeerError> {
@@ -246,6 +291,9 @@ impl Worker {
             name: None,
             nthreads: nthreads.map_or(1, Into::into),
             memory_limit: None,
+            thresholds: MemoryThresholds::default(),
+            local_directory: std::env::temp_dir().join("daskwire-scratch-space"),
+            notify: None,
             resources: BTreeMap::new(),
             functions: Functions::python(),
             options: Options::default(),
@@ -281,6 +329,16 @@ impl Worker {
     /// How many bytes this data counts for.
     pub fn nbytes(&self) -> u64 {
         self.shared.store.nbytes()
+    }
+
+    /// How much of this data is in memory, and how much on disk.
+    pub fn holdings(&self) -> Holdings {
+        self.shared.store.holdings()
+    }
+
+    /// What was done for tasks so far, by the prefix of their keys.
+    pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
+        self.shared.tasks_done.counters()
     }
 
     /// What became of the data so far.
@@ -328,9 +386,12 @@ struct Shared {
     scheduler: Address,
     nthreads: usize,
     memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    local_directory: PathBuf,
     functions: Functions,
     versions: Value,
     store: Store,
+    tasks_done: TasksDone,
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
@@ -358,6 +419,8 @@ struct Job {
     key: Key,
     spec: Spec,
     data: HashMap<Key, Datum>,
+    /// Keeps that in memory.
+    in_use: Vec<InUse>,
     is_actor: bool,
 }
 
@@ -426,11 +489,25 @@ impl Shared {
 
     fn job(&self, run: Run) -> Job {
         let datum = |key: &Key| Some((key.clone(), self.store.get(key)?));
+        let data: HashMap<Key, Datum> = run.dependencies.iter().filter_map(datum).collect();
         Job {
-            data: run.dependencies.iter().filter_map(datum).collect(),
+            in_use: data.values().map(Datum::in_use).collect(),
+            data,
             key: run.key,
             spec: Spec::Unread(run.run_spec),
             is_actor: run.is_actor,
+        }
+    }
+
+    /// Tells the scheduler something that its log of events gets, and whoever
+    /// subscribes to the topic.
+    fn log_event(&self, topic: &str, text: &str) {
+        if let Some(stream) = &self.machine().stream {
+            stream.send(LogEvent {
+                topic: topic.into(),
+                msg: Value::dict([("worker", self.title.as_str()), ("text", text)]),
+                ..LogEvent::default()
+            });
         }
     }
 
@@ -448,12 +525,17 @@ impl Shared {
         }
     }
 
-    fn surroundings<'a>(&'a self, data: &'a HashMap<Key, Datum>) -> Surroundings<'a> {
+    fn surroundings<'a>(
+        &'a self,
+        data: &'a HashMap<Key, Datum>,
+        steps: &'a Steps,
+    ) -> Surroundings<'a> {
         Surroundings {
             functions: &self.functions,
             worker: &self.title,
             store: &self.store,
             data,
+            steps,
         }
     }
 
@@ -466,7 +548,8 @@ impl Shared {
             && !job.is_actor
             && let Ok(task) = Task::read(run_spec, &job.key)
         {
-            let is_quick = self.surroundings(&job.data).is_quick(&task);
+            let steps = Steps::default();
+            let is_quick = self.surroundings(&job.data, &steps).is_quick(&task);
             job.spec = Spec::Read(task);
             return is_quick;
         }
@@ -480,10 +563,20 @@ impl Shared {
             key,
             spec,
             data,
+            in_use,
             is_actor,
         } = job;
-        let result = self.evaluate(&key, spec, &data, is_actor);
+        let steps = Steps::default();
+        let result = self.evaluate(&key, spec, &data, is_actor, &steps);
+        let lost = match &result {
+            Ok(_) => Vec::new(),
+            Err(_) => lost(&data),
+        };
+        drop(in_use);
         drop(data);
+        if !lost.is_empty() {
+            return self.react([], [Event::Deprived { key, lost }]);
+        }
         let (datum, outcome) = match result {
             Ok(datum) => {
                 let description = metrics::describe(&datum);
@@ -491,11 +584,15 @@ impl Shared {
             }
             Err(error) => (None, Err(Box::new(error.to_failure()))),
         };
+        let steps = steps.take();
+        let stop = now();
+        self.tasks_done.add(key.prefix(), stop - start, &steps);
         let executed = Event::Executed(Executed {
             key: key.clone(),
             outcome,
             start,
-            stop: now(),
+            stop,
+            steps: told(&steps),
             thread: Some(threads::number()),
         });
         self.react(datum.map(|datum| (&key, datum)), [executed])
@@ -507,6 +604,7 @@ impl Shared {
         spec: Spec,
         data: &HashMap<Key, Datum>,
         is_actor: bool,
+        steps: &Steps,
     ) -> Result<Datum, RemoteError> {
         if is_actor {
             let text = format!(
@@ -519,7 +617,7 @@ impl Shared {
             Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
             Spec::Read(task) => task,
         };
-        Ok(match self.surroundings(data).evaluate(task)? {
+        Ok(match self.surroundings(data, steps).evaluate(task)? {
             Produced::Value(value) => self.store.made(value),
             Produced::Datum(datum) => datum,
         })
@@ -593,6 +691,12 @@ impl Shared {
     }
 }
 
+/// The keys of the data that is not here any more.
+fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
+    let lost = data.iter().filter(|(_, datum)| datum.is_lost());
+    lost.map(|(key, _)| key.clone()).collect()
+}
+
 /// What came of asking a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answered {
@@ -608,6 +712,9 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         name,
         nthreads,
         memory_limit,
+        thresholds,
+        local_directory,
+        notify,
         resources,
         functions,
         options,
@@ -661,6 +768,8 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         ..Limits::default()
     };
     let state = State::new(&address, limits, resources.clone());
+    let (store, store_directory) =
+        make_store(memory_limit, thresholds, local_directory, &id).await?;
     let shared = Arc::new(Shared {
         id,
         address,
@@ -669,9 +778,12 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         scheduler,
         nthreads,
         memory_limit,
+        thresholds,
+        local_directory: store_directory,
         functions,
         versions,
-        store: Store::default(),
+        store,
+        tasks_done: TasksDone::default(),
         machine: Mutex::new(Machine {
             state,
             stream: None,
@@ -683,6 +795,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         runtime: Handle::current(),
         stop: Notify::new(),
     });
+    start_store(&shared, notify)?;
     let interval = shared.register(&mut channel, resources).await?;
     let Channel {
         sender, receiver, ..
@@ -700,6 +813,60 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     };
     tokio::spawn(supervise(Arc::clone(&shared), parts, end));
     Ok(Worker { shared, ended })
+}
+
+/// A store, and the directory that it has or would have.
+async fn make_store(
+    memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    parent: PathBuf,
+    id: &str,
+) -> Result<(Store, PathBuf), PeerError> {
+    let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
+        return Ok((Store::default(), parent));
+    };
+    let id = id.to_owned();
+    let made = tokio::task::spawn_blocking(move || SpillDirectory::new(&parent, &id));
+    let made = made
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)));
+    let directory = made.map_err(|error| PeerError::Directory {
+        reason: error.to_string(),
+    })?;
+    let path = directory.path().to_owned();
+    let store = Store::spilling(directory, thresholds.target_len(limit));
+    Ok((store, path))
+}
+
+/// Starts what takes data out of memory.
+fn start_store(shared: &Arc<Shared>, notify: Option<Arc<OnNotice>>) -> Result<(), PeerError> {
+    // It does not keep the worker alive.
+    let own: Weak<Shared> = Arc::downgrade(shared);
+    let needed = {
+        let own = own.clone();
+        move || {
+            let Some(shared) = own.upgrade() else {
+                return Vec::new();
+            };
+            let needed = shared.machine().state.needed_soon();
+            let data = needed.iter().filter_map(|key| shared.store.get(key));
+            data.collect()
+        }
+    };
+    let notify = move |text: &str| {
+        if let Some(notify) = &notify {
+            notify(text);
+        }
+        if let Some(shared) = own.upgrade() {
+            shared.log_event("worker-notice", text);
+        }
+    };
+    shared
+        .store
+        .start(needed, notify)
+        .map_err(|error| PeerError::Directory {
+            reason: error.to_string(),
+        })
 }
 
 /// The number by which others reach this machine that reach the other end of a
@@ -756,7 +923,7 @@ impl Shared {
             memory_limit: Nullable(self.memory_limit),
             metrics: self.metrics(),
             services: Value::Dict(Vec::new()),
-            local_directory: std::env::temp_dir().display().to_string(),
+            local_directory: self.local_directory.display().to_string(),
             versions: self.versions.clone(),
             nanny: Nullable(None),
             extra_information: Value::Dict(Vec::new()),
@@ -882,6 +1049,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     tasks.spawn(Arc::clone(&shared).listen_to(receiver));
     tasks.spawn(Arc::clone(&shared).heartbeats(interval));
     tasks.spawn(Arc::clone(&shared).keep_alive());
+    tasks.spawn(Arc::clone(&shared).monitor());
     tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
     let ended = tokio::select! {
         () = shared.stop.notified() => Ended::Closed,
@@ -905,6 +1073,8 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     first.close().await;
     listener.close().await;
     drop(listener);
+    let store = Arc::clone(&shared);
+    let _ = tokio::task::spawn_blocking(move || store.store.close()).await;
     // Nobody is left who wants to know, if this fails.
     let _ = end.send(Some(ended));
 }
