@@ -168,9 +168,26 @@ pub(super) fn told(steps: &[Done]) -> Vec<StartStop> {
     told.collect()
 }
 
+/// What has gone between a worker and others so far: the data alone, and not what
+/// else messages say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferCounters {
+    /// How often others were asked for data.
+    pub received_count: u64,
+    /// Bytes of data that came.
+    pub received_len: u64,
+    /// How often others were given data.
+    pub sent_count: u64,
+    /// Bytes of data that went.
+    pub sent_len: u64,
+}
+
 /// What goes between this worker and others.
 #[derive(Debug)]
 pub(super) struct Transfers {
+    received_len: AtomicU64,
+    sent_len: AtomicU64,
     incoming_total: AtomicU64,
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
@@ -200,6 +217,8 @@ struct Before {
 impl Default for Transfers {
     fn default() -> Self {
         Self {
+            received_len: AtomicU64::new(0),
+            sent_len: AtomicU64::new(0),
             incoming_total: AtomicU64::new(0),
             outgoing_count: AtomicU64::new(0),
             outgoing_total: AtomicU64::new(0),
@@ -230,6 +249,9 @@ impl Receiving<'_> {
     pub(super) fn received(self, peer: &str, len: u64) {
         /// Less says nothing about a network.
         const TELLING: u64 = 1_000_000;
+        self.transfers
+            .received_len
+            .fetch_add(len, Ordering::Relaxed);
         if len < TELLING {
             return;
         }
@@ -255,6 +277,7 @@ impl Sending<'_> {
             .outgoing_len
             .fetch_add(len, Ordering::Relaxed);
         self.len += len;
+        self.transfers.sent_len.fetch_add(len, Ordering::Relaxed);
     }
 }
 
@@ -275,6 +298,16 @@ impl Transfers {
         Receiving {
             transfers: self,
             since: Instant::now(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> TransferCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        TransferCounters {
+            received_count: read(&self.incoming_total),
+            received_len: read(&self.received_len),
+            sent_count: read(&self.outgoing_total),
+            sent_len: read(&self.sent_len),
         }
     }
 

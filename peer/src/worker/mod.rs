@@ -60,14 +60,15 @@ use crate::net::{Connector, Listener};
 use crate::pool::Pool;
 use crate::protocol::{
     CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, LogEvent, Nullable,
-    RegisterWorker, RegisterWorkerReply, Request, ToWorker, Versions, WorkerStatusChange,
+    RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
+    WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use memory::MemoryThresholds;
-pub use metrics::TaskCounters;
+pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
 use evaluate::{Produced, Surroundings};
@@ -336,6 +337,11 @@ impl Worker {
         self.shared.store.holdings()
     }
 
+    /// What has gone between this worker and others so far.
+    pub fn transfers(&self) -> TransferCounters {
+        self.shared.transfers.counters()
+    }
+
     /// What was done for tasks so far, by the prefix of their keys.
     pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
         self.shared.tasks_done.counters()
@@ -357,6 +363,32 @@ impl Worker {
     pub async fn close(&self) {
         self.shared.stop.notify_one();
         self.ended().await;
+    }
+
+    /// Leaves the cluster once others have what only this worker had, and waits
+    /// until it has. Returns whether they do: if there is nobody who could take
+    /// it, the worker leaves all the same.
+    ///
+    /// # Errors
+    ///
+    /// If the scheduler cannot be asked; the worker has left then too.
+    pub async fn retire(&self) -> Result<bool, PeerError> {
+        let shared = &self.shared;
+        let request = Request::RetireWorkers(RetireWorkers {
+            workers: Some(vec![shared.address.clone()]),
+            close_workers: Some(true),
+            remove: Some(true),
+            reply: Some(true),
+            ..RetireWorkers::default()
+        });
+        let retired = tokio::select! {
+            retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
+            // Being told to end is the answer, if it comes first.
+            ended = self.ended() => return Ok(matches!(ended, Ended::Told { .. })),
+        };
+        let retired = retired.map(|retired| retired.get(&shared.address).is_some());
+        self.close().await;
+        retired
     }
 
     /// Waits until it is not at work any more, for whatever reason.
