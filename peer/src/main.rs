@@ -263,7 +263,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
         Command::Pickle(arguments) => pickle(&arguments),
-        Command::Worker(arguments) => on_cluster(worker_command::worker(&arguments)),
+        Command::Worker(arguments) => worker_command::run(&arguments),
         Command::Journey(arguments) => on_cluster(shell::journey(&arguments)),
         Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
         Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),

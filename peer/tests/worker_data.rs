@@ -264,14 +264,12 @@ async fn four_times_the_memory_goes_through_a_computation() {
     let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 20) for i in range(128)]\n\
                 wait(xs)\n\
                 sums = client.map(native('sum'), xs, pure=False)\n\
-                halves = client.map(native('mean'), xs, pure=False)\n\
                 pairs = [client.submit(native('dot'), x, x, pure=False) for x in xs]\n\
                 expected = [np.linspace(i, i + 1, 1 << 20) for i in (0, 64, 127)]\n\
                 (all(abs(s / (1 << 20) - i - 0.5) < 1e-9 for i, s in enumerate(client.gather(sums))),\n\
-                 all(abs(m - i - 0.5) < 1e-9 for i, m in enumerate(client.gather(halves))),\n\
-                 all(abs(client.gather(pairs)[i] / float(e @ e) - 1) < 1e-9 for i, e in zip((0, 64, 127), expected)),\n\
+                 all(abs(pairs[i].result() / float(e @ e) - 1) < 1e-9 for i, e in zip((0, 64, 127), expected)),\n\
                  all((xs[i].result() == e).all() for i, e in zip((0, 64, 127), expected)))";
-    assert_eq!(cluster.python(code), "(True, True, True, True)");
+    assert_eq!(cluster.python(code), "(True, True, True)");
     assert!(scratch.files().len() > 64, "most of it is on disk");
     let peak = peak(&worker);
     assert!(
@@ -281,7 +279,7 @@ async fn four_times_the_memory_goes_through_a_computation() {
         LIMIT >> 20
     );
     // Freed is freed, on disk too.
-    cluster.python("del xs");
+    cluster.python("del xs, sums, pairs");
     until("removing", || scratch.files().is_empty()).await;
     cluster.check_logs();
     assert!(worker.terminate(), "it ends well: {}", worker.log());
@@ -294,10 +292,10 @@ async fn four_times_the_memory_goes_through_a_computation() {
 async fn a_worker_that_is_killed_leaves_work_to_others_and_its_files_to_the_next() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("killed");
-    let limit = ["--memory-limit", "64MiB"];
+    let limit = ["--memory-limit", "128MiB"];
     let killed = rust_worker(&cluster, "killed", &scratch, &limit);
     let _other = rust_worker(&cluster, "other", &scratch, &limit);
-    let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 18, workers=['killed', 'other'],\n\
+    let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 19, workers=['killed', 'other'],\n\
                 \x20                   allow_other_workers=False) for i in range(64)]\n\
                 ys = [client.submit(native('mean'), x, workers=['killed', 'other']) for x in xs]\n\
                 zs = [client.submit(operator.add, y, time.sleep(0.001) or i) for i, y in enumerate(ys)]\n\
@@ -307,7 +305,7 @@ async fn a_worker_that_is_killed_leaves_work_to_others_and_its_files_to_the_next
                 total = client.submit(sum, zs)\n\
                 len(more)";
     assert_eq!(cluster.python(code), "64");
-    until("spilling", || scratch.files().len() > 16).await;
+    until("spilling", || scratch.files().len() > 8).await;
     drop(killed);
     let code = "wait(slow + more)\n\
                 (round(total.result(), 6), {f.status for f in more + slow})";

@@ -3,13 +3,24 @@
 use core::time::Duration;
 use std::fs;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::state::Event;
 use super::{Ended, Shared};
 
+/// How long nothing is said about pausing after something was.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// When a worker takes data out of memory, and when it takes no tasks any more:
 /// fractions of its memory limit, named as in Dask's configuration
 /// (`distributed.worker.memory`). A worker without a limit heeds none of them.
+///
+/// # Common issues
+///
+/// What counts for the last two is what the process has from the system, and the
+/// allocator of glibc keeps some of what is freed. `daskwire worker` therefore
+/// sets `MALLOC_MMAP_THRESHOLD_`, as Dask's nanny sets `MALLOC_TRIM_THRESHOLD_`
+/// for workers in Python; so should whoever starts a worker with little memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThresholds {
     /// Data that takes more memory goes to disk, what was not used for longest
@@ -86,15 +97,37 @@ impl Shared {
         let Some(limit) = self.memory_limit else {
             return core::future::pending().await;
         };
+        let mut told_at: Option<Instant> = None;
         loop {
             tokio::time::sleep(thresholds.monitor_interval).await;
             let len = resident();
             self.store.free(thresholds.excess(limit, len));
             if let Some(pause) = thresholds.pause {
                 let is_paused = len > part(limit, pause);
-                let was_paused = self.machine().state.status() == "paused";
+                let was_paused = match self.machine().state.status() {
+                    "paused" => true,
+                    "running" => false,
+                    _ => continue,
+                };
                 if is_paused != was_paused {
                     self.handle([Event::Paused(is_paused)]);
+                    // A worker that computes more than its disk takes does this
+                    // again and again, and should.
+                    if told_at.is_some_and(|at| at.elapsed() < QUIET) {
+                        continue;
+                    }
+                    told_at = Some(Instant::now());
+                    self.notice(&format!(
+                        "the process takes {} of {} MiB, of which {} MiB are data: {}",
+                        len >> 20,
+                        limit >> 20,
+                        self.store.holdings().memory_len >> 20,
+                        if is_paused {
+                            "tasks wait until it takes less"
+                        } else {
+                            "tasks run again"
+                        }
+                    ));
                 }
             }
         }

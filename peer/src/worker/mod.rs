@@ -424,6 +424,7 @@ struct Shared {
     versions: Value,
     store: Store,
     tasks_done: TasksDone,
+    notify: Option<Arc<OnNotice>>,
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
@@ -531,12 +532,15 @@ impl Shared {
         }
     }
 
-    /// Tells the scheduler something that its log of events gets, and whoever
-    /// subscribes to the topic.
-    fn log_event(&self, topic: &str, text: &str) {
+    /// Tells people something: whoever asked for it here, and whoever reads the
+    /// events of the scheduler or subscribes to them.
+    fn notice(&self, text: &str) {
+        if let Some(notify) = &self.notify {
+            notify(text);
+        }
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {
-                topic: topic.into(),
+                topic: "worker-notice".into(),
                 msg: Value::dict([("worker", self.title.as_str()), ("text", text)]),
                 ..LogEvent::default()
             });
@@ -816,6 +820,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         versions,
         store,
         tasks_done: TasksDone::default(),
+        notify,
         machine: Mutex::new(Machine {
             state,
             stream: None,
@@ -827,7 +832,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         runtime: Handle::current(),
         stop: Notify::new(),
     });
-    start_store(&shared, notify)?;
+    start_store(&shared)?;
     let interval = shared.register(&mut channel, resources).await?;
     let Channel {
         sender, receiver, ..
@@ -871,7 +876,7 @@ async fn make_store(
 }
 
 /// Starts what takes data out of memory.
-fn start_store(shared: &Arc<Shared>, notify: Option<Arc<OnNotice>>) -> Result<(), PeerError> {
+fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
     // It does not keep the worker alive.
     let own: Weak<Shared> = Arc::downgrade(shared);
     let needed = {
@@ -886,11 +891,8 @@ fn start_store(shared: &Arc<Shared>, notify: Option<Arc<OnNotice>>) -> Result<()
         }
     };
     let notify = move |text: &str| {
-        if let Some(notify) = &notify {
-            notify(text);
-        }
         if let Some(shared) = own.upgrade() {
-            shared.log_event("worker-notice", text);
+            shared.notice(text);
         }
     };
     shared

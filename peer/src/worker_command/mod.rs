@@ -88,7 +88,34 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
-pub(crate) async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
+/// Has the allocator of glibc give large buffers back to the system when they
+/// are freed, without which a memory limit means little: it reads this from its
+/// environment when a process starts, so this process starts once more.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_memory_back(arguments: &WorkerArguments) {
+    use std::os::unix::process::CommandExt as _;
+    const NAME: &str = "MALLOC_MMAP_THRESHOLD_";
+    if arguments.memory_limit.is_none() || std::env::var_os(NAME).is_some() {
+        return;
+    }
+    if let Ok(own) = std::env::current_exe() {
+        // It comes back only if that fails, and then all goes on as it was.
+        let _ = std::process::Command::new(own)
+            .args(std::env::args_os().skip(1))
+            .env(NAME, "262144")
+            .exec();
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_memory_back(_: &WorkerArguments) {}
+
+pub(crate) fn run(arguments: &WorkerArguments) -> Result<(), String> {
+    give_memory_back(arguments);
+    crate::on_cluster(worker(arguments))
+}
+
+async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let Some(scheduler) = arguments
         .scheduler
         .as_ref()
