@@ -127,7 +127,7 @@ async fn what_goes_through_a_worker_and_its_disk_is_not_looked_at() {
     client.close().await.expect("it closes");
     cluster.check_logs();
     worker.close().await;
-    assert_eq!(scratch.files(), [PathBuf::new(); 0]);
+    assert!(scratch.files().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
