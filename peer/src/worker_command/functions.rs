@@ -319,7 +319,7 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
 fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, RemoteError> {
     /// More are hardly meant.
     const MOST: usize = 1 << 24;
-    if bins == 0 || bins > MOST || !(low < high) {
+    if bins == 0 || bins > MOST || low.partial_cmp(&high) != Some(core::cmp::Ordering::Less) {
         return Err(wrong(
             "there are from 1 to 16777216 bins, and low is less than high",
         ));

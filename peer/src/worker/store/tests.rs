@@ -247,13 +247,13 @@ fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
     for (index, sent) in sent.iter().enumerate() {
         let key = Key::from(i64::try_from(index).expect("few"));
         let datum = spilling.store.get(&key).expect("it is held");
-        assert_eq!(datum.is_on_disk(), sent.len() != 0, "{index}");
+        assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
         assert_eq!(datum.nbytes(), sent.len());
         let back = datum.serialize(&Steps::default()).expect("it is readable");
         assert_eq!(back.message(), sent.message(), "{index}");
         assert_eq!(back.kind(), sent.kind(), "{index}");
         // Being sent does not bring it back.
-        assert_eq!(datum.is_on_disk(), sent.len() != 0, "{index}");
+        assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
     }
     let counters = spilling.store.counters();
     assert_eq!(counters.deserialized.count, 0);
