@@ -423,10 +423,13 @@ impl Datum {
             forms = self.wait(forms);
         }
         // Whoever is sent it needs it, and nobody here does.
-        if let Some(file) = &forms.file {
-            let file = file.clone();
+        if let Some(file) = forms.file.clone() {
             drop(forms);
-            return self.read(Some(&file), steps);
+            match self.read(Some(&file), steps) {
+                // Its value is still there, and makes bytes of the same meaning.
+                Err(DatumError::Lost) if !self.is_lost() => return self.serialize(steps),
+                read => return read,
+            }
         }
         forms.is_making = true;
         let making = Making(&self.0);
@@ -473,16 +476,25 @@ impl Datum {
             }
             Err(error) => {
                 let mut forms = self.0.lock();
-                let is_first = !forms.is_lost;
-                forms.is_lost = true;
+                // Others may have found the same.
+                let Some(file) = forms.file.take() else {
+                    return Err(DatumError::Lost);
+                };
+                let is_lost = forms.value.is_none() && forms.serialized.is_none();
+                forms.is_lost = is_lost;
+                self.0.account(&mut forms, false);
                 drop(forms);
-                if is_first {
-                    common.meters.lost_count.fetch_add(1, Ordering::Relaxed);
-                    common.notice(&format!(
-                        "a spill file cannot be used, and its data is lost: {}: {error}",
-                        file.path.display()
-                    ));
+                let name = file.path.display().to_string();
+                common.lock().unused_files.push(file.path);
+                common.wake.notify_all();
+                if is_lost {
+                    let count = &common.meters.lost_count;
+                    count.fetch_add(1, Ordering::Relaxed);
                 }
+                common.notice(&format!(
+                    "a spill file cannot be used, and its data is {}: {name}: {error}",
+                    if is_lost { "lost" } else { "still in memory" }
+                ));
                 Err(DatumError::Lost)
             }
         }
@@ -564,6 +576,13 @@ impl Datum {
         drop(forms);
         drop(forgotten);
         Evicted::Bytes(len)
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_bytes(&self) {
+        let mut forms = self.0.lock();
+        forms.serialized = None;
+        self.0.account(&mut forms, false);
     }
 
     /// Its value, if it is there without any work.

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use std::{fs, io};
 
@@ -127,15 +127,14 @@ impl Common {
         self.wake.notify_all();
     }
 
-    /// Starts the thread that writes and removes files.
-    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
-        if self.directory.is_some() {
-            let own = Arc::clone(self);
-            thread::Builder::new()
-                .name("spill".to_owned())
-                .spawn(move || own.work())?;
+    /// Starts the thread that writes and removes files, until all is closed.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<Option<JoinHandle<()>>> {
+        if self.directory.is_none() {
+            return Ok(None);
         }
-        Ok(())
+        let own = Arc::clone(self);
+        let builder = thread::Builder::new().name("spill".to_owned());
+        builder.spawn(move || own.work()).map(Some)
     }
 
     fn work(&self) {

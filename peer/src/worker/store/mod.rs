@@ -52,6 +52,7 @@ mod meters;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -67,6 +68,8 @@ use ledger::Common;
 pub(crate) struct Store {
     held: Mutex<Held>,
     common: Arc<Common>,
+    /// Writes and removes files.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +90,7 @@ impl Store {
         Self {
             held: Mutex::default(),
             common: Arc::new(common),
+            thread: Mutex::default(),
         }
     }
 
@@ -106,7 +110,9 @@ impl Store {
     ) -> io::Result<()> {
         let _ = self.common.needed.set(Box::new(needed));
         let _ = self.common.notify.set(Box::new(notify));
-        self.common.start()
+        let thread = self.common.start()?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+        Ok(())
     }
 
     /// Takes so many bytes more out of memory than the target asks for, as the
@@ -119,8 +125,16 @@ impl Store {
     }
 
     /// Removes all files. What is on disk is lost.
+    ///
+    /// Blocks until the last of them is written that is being written.
     pub(crate) fn close(&self) {
         self.common.close();
+        let thread = self.thread.lock();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // If it panicked there is nothing to wait for.
+            let _ = thread.join();
+        }
         if let Some(directory) = &self.common.directory {
             directory.remove();
         }

@@ -455,6 +455,26 @@ fn lost_data_is_an_error_for_whoever_needs_it_and_said_once() {
 }
 
 #[test]
+fn a_value_in_memory_survives_the_damage_of_its_file() {
+    let spilling = Spilling::new("survives", 0);
+    let datum = spilling.store.made(list());
+    spilling.store.insert(&"x".into(), datum.clone());
+    spilling.evict();
+    let steps = Steps::default();
+    let opened = datum.open(&steps).expect("a list");
+    // The bytes that were read with it are not kept when memory is short.
+    datum.forget_bytes();
+    fs::remove_file(spilling.files().pop().expect("a file")).expect("it is there");
+    let sent = datum.serialize(&steps).expect("made again");
+    assert_eq!(sent.open().expect("a list"), *opened);
+    assert!(!datum.is_lost());
+    assert_eq!(spilling.store.counters().lost_count, 0);
+    // It can go to disk once more.
+    assert!(spilling.evict() > 0);
+    assert_eq!(*datum.open(&steps).expect("a list"), list());
+}
+
+#[test]
 fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
     let spilling = Spilling::new("failing", 500);
     let notices = Arc::new(Mutex::new(Vec::new()));
