@@ -27,8 +27,9 @@ pub struct MemoryThresholds {
     /// first; `None` for whatever it takes. Dask's default is 0.6.
     pub target: Option<f64>,
     /// A process that takes more memory, whatever for, has its data go to disk
-    /// until it is below the target; `None` for whatever it takes. Dask's
-    /// default is 0.7.
+    /// until it is below the target; and while data alone takes more, and goes to
+    /// disk, no task is started that would make more. `None` for whatever it
+    /// takes. Dask's default is 0.7.
     pub spill: Option<f64>,
     /// A process that takes more memory starts no tasks and fetches no data;
     /// `None` for whatever it takes. Dask's default is 0.8.
@@ -59,6 +60,11 @@ impl MemoryThresholds {
     /// Bytes of memory that data may take.
     pub(super) fn target_len(&self, limit: u64) -> u64 {
         self.target.map_or(u64::MAX, |target| part(limit, target))
+    }
+
+    /// Bytes of data with which no task is started that would make more.
+    pub(super) fn full_len(&self, limit: u64) -> u64 {
+        self.spill.map_or(u64::MAX, |spill| part(limit, spill))
     }
 
     /// Bytes that are to be freed in a process that takes `len`.

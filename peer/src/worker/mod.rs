@@ -488,6 +488,7 @@ impl Shared {
         for (key, datum) in data {
             self.store.insert(key, datum);
         }
+        machine.state.set_full(self.store.is_full());
         for action in machine.state.handle(now(), events) {
             match action {
                 Action::Send(message) => {
@@ -871,7 +872,11 @@ async fn make_store(
         reason: error.to_string(),
     })?;
     let path = directory.path().to_owned();
-    let store = Store::spilling(directory, thresholds.target_len(limit));
+    let store = Store::spilling(
+        directory,
+        thresholds.target_len(limit),
+        thresholds.full_len(limit),
+    );
     Ok((store, path))
 }
 
@@ -895,9 +900,16 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
             shared.notice(text);
         }
     };
+    let own = Arc::downgrade(shared);
+    let relieved = move || {
+        if let Some(shared) = own.upgrade() {
+            let runtime = shared.runtime.clone();
+            runtime.spawn(async move { shared.handle([]) });
+        }
+    };
     shared
         .store
-        .start(needed, notify)
+        .start(needed, notify, relieved)
         .map_err(|error| PeerError::Directory {
             reason: error.to_string(),
         })

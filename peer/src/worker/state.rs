@@ -293,6 +293,8 @@ pub(crate) struct State {
     address: Peer,
     limits: Limits,
     status: String,
+    /// There is no room for what tasks would make.
+    is_full: bool,
     tasks: HashMap<Key, Task>,
     counts: [u64; PHASE_COUNT],
     ready: Queue,
@@ -320,6 +322,7 @@ impl State {
             address: address.into(),
             limits,
             status: "running".to_owned(),
+            is_full: false,
             tasks: HashMap::new(),
             counts: [0; PHASE_COUNT],
             ready: Queue::new(),
@@ -346,7 +349,7 @@ impl State {
         for event in events {
             self.apply(event);
         }
-        if self.status == "running" {
+        if self.status == "running" && !self.is_full {
             self.start_transfers();
             self.start_tasks();
         }
@@ -357,6 +360,12 @@ impl State {
     /// `running`, `paused` …
     pub(crate) fn status(&self) -> &str {
         &self.status
+    }
+
+    /// Whether there is no room for what tasks would make: then none is started,
+    /// and nothing fetched, for a while that is too short to tell the scheduler.
+    pub(crate) const fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
     }
 
     /// Nothing new is started any more.

@@ -746,6 +746,16 @@ fn a_process_that_takes_too_much_pauses_but_changes_no_other_status() {
 }
 
 #[test]
+fn nothing_is_started_while_there_is_no_room() {
+    let mut worker = Worker::new(1);
+    worker.0.set_full(true);
+    assert_eq!(worker.told(task("x")), [""; 0]);
+    assert_eq!(worker.told(task_with("y", &[("a", &[A])])), [""; 0]);
+    worker.0.set_full(false);
+    assert_eq!(worker.events(Vec::new()), ["fetch a from A", "execute x"]);
+}
+
+#[test]
 fn lost_data_is_released_and_what_needs_it_waits_until_it_is_back() {
     let mut worker = Worker::new(1);
     worker.stored("a");

@@ -217,10 +217,11 @@ impl Inner {
             }
         }
         let is_too_much = memory_len > forms.memory_len && self.common.is_above(&ledger);
+        let is_news = is_too_much || self.common.is_relieved(&ledger);
         drop(ledger);
         forms.memory_len = memory_len;
         forms.disk_len = disk_len;
-        if is_too_much {
+        if is_news {
             self.common.wake.notify_all();
         }
     }
@@ -266,6 +267,8 @@ impl Drop for Inner {
         if let Some(file) = forms.file.take() {
             // Not here: this may be where messages are read.
             ledger.unused_files.push(file.path);
+            self.common.wake.notify_all();
+        } else if self.common.is_relieved(&ledger) {
             self.common.wake.notify_all();
         }
     }

@@ -24,17 +24,23 @@ type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
 /// Who is told what people should know.
 type Notify = dyn Fn(&str) + Send + Sync;
 
+/// Who waits until there is room again.
+type Relieved = dyn Fn() + Send + Sync;
+
 pub(super) struct Common {
     pub(super) meters: Meters,
     /// Where data goes; without it, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
     /// Bytes of memory that data may take.
     pub(super) target: u64,
+    /// Bytes from which on nothing should make more, while some can go to disk.
+    pub(super) full: u64,
     ledger: Mutex<Ledger>,
     /// There is something to do for the thread.
     pub(super) wake: Condvar,
     pub(super) needed: OnceLock<Box<Needed>>,
     pub(super) notify: OnceLock<Box<Notify>>,
+    pub(super) relieved: OnceLock<Box<Relieved>>,
 }
 
 impl fmt::Debug for Common {
@@ -56,6 +62,10 @@ pub(super) struct Ledger {
     pub(super) unused_files: Vec<PathBuf>,
     /// Bytes that the process has too much, beside what the target says.
     pub(super) excess: u64,
+    /// Nothing can be taken out of memory now.
+    is_stuck: bool,
+    /// Somebody waits until there is room again.
+    is_waited_for: bool,
     is_closed: bool,
 }
 
@@ -81,15 +91,17 @@ impl Ledger {
 }
 
 impl Common {
-    pub(super) fn new(directory: Option<SpillDirectory>, target: u64) -> Self {
+    pub(super) fn new(directory: Option<SpillDirectory>, target: u64, full: u64) -> Self {
         Self {
             meters: Meters::default(),
             directory,
             target,
+            full,
             ledger: Mutex::default(),
             wake: Condvar::new(),
             needed: OnceLock::new(),
             notify: OnceLock::new(),
+            relieved: OnceLock::new(),
         }
     }
 
@@ -104,6 +116,33 @@ impl Common {
             && !self.lock().is_closed
         {
             notify(text);
+        }
+    }
+
+    /// Whether data takes so much memory that nothing should make more of it
+    /// until [`Store::start`](super::Store::start)'s `relieved` is called.
+    pub(super) fn is_full(&self) -> bool {
+        let mut ledger = self.lock();
+        let is_full = self.is_above_full(&ledger);
+        ledger.is_waited_for |= is_full;
+        is_full
+    }
+
+    /// Not if there is nothing that could be done about it: then only using data
+    /// frees memory.
+    const fn is_above_full(&self, ledger: &Ledger) -> bool {
+        self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
+    }
+
+    /// Whether somebody waits for room, and there is some.
+    pub(super) const fn is_relieved(&self, ledger: &Ledger) -> bool {
+        ledger.is_waited_for && !self.is_above_full(ledger)
+    }
+
+    fn relieve(&self) {
+        self.lock().is_waited_for = false;
+        if let Some(relieved) = self.relieved.get() {
+            relieved();
         }
     }
 
@@ -156,7 +195,14 @@ impl Common {
             if ledger.is_closed {
                 return;
             }
+            if self.is_relieved(&ledger) {
+                drop(ledger);
+                self.relieve();
+                ledger = self.lock();
+                continue;
+            }
             if !self.is_above(&ledger) {
+                ledger.is_stuck = false;
                 let waited = self.wake.wait(ledger);
                 ledger = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -183,6 +229,7 @@ impl Common {
             retry_at = failure.map(|_| Instant::now() + RETRY);
             is_stuck = freed == 0;
             ledger = self.lock();
+            ledger.is_stuck = is_stuck;
             ledger.excess = ledger.excess.saturating_sub(freed);
         }
     }
@@ -205,12 +252,16 @@ impl Common {
                     return (freed, None);
                 }
                 let next = ledger.order.range(start..end.max(start)).next();
-                next.map(|(place, datum)| (*place, Datum::of(datum)))
+                let is_relieved = self.is_relieved(&ledger);
+                next.map(|(place, datum)| (*place, Datum::of(datum), is_relieved))
             };
-            let Some((place, datum)) = next else {
+            let Some((place, datum, is_relieved)) = next else {
                 return (freed, None);
             };
             start = place + 1;
+            if is_relieved {
+                self.relieve();
+            }
             let Some(datum) = datum else {
                 continue;
             };

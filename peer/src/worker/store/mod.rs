@@ -81,7 +81,7 @@ struct Held {
 /// All data stays in memory.
 impl Default for Store {
     fn default() -> Self {
-        Self::of(Common::new(None, u64::MAX))
+        Self::of(Common::new(None, u64::MAX, u64::MAX))
     }
 }
 
@@ -95,19 +95,28 @@ impl Store {
     }
 
     /// A store whose data goes to `directory` once it takes more than `target`
-    /// bytes of memory.
-    pub(crate) fn spilling(directory: SpillDirectory, target: u64) -> Self {
-        Self::of(Common::new(Some(directory), target))
+    /// bytes of memory, and [is full](Self::is_full) with `full`.
+    pub(crate) fn spilling(directory: SpillDirectory, target: u64, full: u64) -> Self {
+        Self::of(Common::new(Some(directory), target, full))
+    }
+
+    /// Whether data is made faster than it goes to disk, so that nothing should
+    /// make more of it until `relieved` is called.
+    pub(crate) fn is_full(&self) -> bool {
+        self.common.is_full()
     }
 
     /// Starts the thread that writes and removes files. `needed` are data that
     /// tasks need which are about to start; `notify` gets what people should
-    /// know.
+    /// know; `relieved` is called when the store was asked whether it is full, and
+    /// is not any more.
     pub(crate) fn start(
         &self,
         needed: impl Fn() -> Vec<Datum> + Send + Sync + 'static,
         notify: impl Fn(&str) + Send + Sync + 'static,
+        relieved: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<()> {
+        let _ = self.common.relieved.set(Box::new(relieved));
         let _ = self.common.needed.set(Box::new(needed));
         let _ = self.common.notify.set(Box::new(notify));
         let thread = self.common.start()?;

@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -143,7 +143,7 @@ impl Spilling {
         let parent = scratch(name);
         let directory = SpillDirectory::new(&parent, "test").expect("it is writable");
         Self {
-            store: Store::spilling(directory, target),
+            store: Store::spilling(directory, target, target.saturating_add(1000)),
             parent,
         }
     }
@@ -487,7 +487,10 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
         .as_ref()
         .expect("it has one");
     fs::remove_dir(directory.path()).expect("it is empty");
-    spilling.store.start(Vec::new, notify).expect("a thread");
+    spilling
+        .store
+        .start(Vec::new, notify, || ())
+        .expect("a thread");
     let data = ["a", "b", "c"].map(|key| spilling.bytes(key, 1000));
     until("a second attempt", || {
         spilling.store.counters().spill_failure_count > 1
@@ -513,7 +516,10 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
 #[test]
 fn files_go_with_their_data_and_all_of_them_in_the_end() {
     let spilling = Spilling::new("files", 0);
-    spilling.store.start(Vec::new, |_| ()).expect("a thread");
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
     for key in ["a", "b"] {
         spilling.bytes(key, 1000);
     }
@@ -531,7 +537,10 @@ fn files_go_with_their_data_and_all_of_them_in_the_end() {
 fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
     const ROUNDS: usize = 2000;
     let spilling = Spilling::new("removal", 0);
-    spilling.store.start(Vec::new, |_| ()).expect("a thread");
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
     thread::scope(|scope| {
         for name in ["a", "b", "c"] {
             let spilling = &spilling;
@@ -562,7 +571,10 @@ fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
 #[test]
 fn a_process_that_takes_too_much_frees_what_it_can() {
     let spilling = Spilling::new("excess", u64::MAX);
-    spilling.store.start(Vec::new, |_| ()).expect("a thread");
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
     for key in ["a", "b", "c"] {
         spilling.bytes(key, 1000);
     }
@@ -580,4 +592,35 @@ fn the_same_datum_under_two_keys_takes_memory_once() {
     drop(spilling.store.remove(&"x".into()));
     assert_eq!(spilling.evict(), 1000);
     assert_eq!(spilling.on_disk(&["y"]), "y");
+}
+
+#[test]
+fn a_full_store_says_when_there_is_room_again_or_nothing_to_be_done() {
+    // Full with 1100
+    let spilling = Spilling::new("full", 100);
+    let relieved = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&relieved);
+    let count = || relieved.load(Ordering::Relaxed);
+    spilling.bytes("a", 1000);
+    assert!(!spilling.store.is_full());
+    let datum = spilling.bytes("b", 1000);
+    let in_use = datum.in_use();
+    assert!(spilling.store.is_full());
+    let relieved = move || {
+        told.fetch_add(1, Ordering::Relaxed);
+    };
+    let started = spilling.store.start(Vec::new, |_| (), relieved);
+    started.expect("a thread");
+    until("spilling", || count() == 1);
+    assert_eq!(spilling.on_disk(&["a", "b"]), "a");
+    // What is in use is in nobody's way.
+    let other = spilling.bytes("c", 1000);
+    let other_in_use = other.in_use();
+    if spilling.store.is_full() {
+        until("giving up", || count() == 2);
+    }
+    until("not being full", || !spilling.store.is_full());
+    drop((in_use, other_in_use));
+    until("spilling", || spilling.on_disk(&["a", "b", "c"]) == "abc");
+    assert!(!spilling.store.is_full());
 }
