@@ -306,6 +306,13 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
         return Err(wrong(&text));
     }
     let (a, b) = (a.view()?, b.view()?);
+    // Elements that lie alike meet as they lie, which is several times as fast.
+    if a.strides() == b.strides()
+        && !a.is_broadcast()
+        && let (Ok(a), Ok(b)) = (a.memory_elements::<f64>(), b.memory_elements::<f64>())
+    {
+        return Ok(a.zip(b).map(|(a, b)| a * b).sum());
+    }
     let products = a.elements::<f64>()?.zip(b.elements::<f64>()?);
     Ok(products.map(|(a, b)| a * b).sum())
 }
