@@ -45,7 +45,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use daskwire_quic::QuicOptions;
 use daskwire_tcp::{Address, Options, Scheme};
@@ -82,6 +82,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a worker that has nothing to say says so.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// How long a worker that retires says nothing: longer than that mostly takes, and
+/// not as long as a scheduler waits for a heartbeat.
+const RETIRING: Duration = Duration::from_secs(20);
 
 /// How many quick tasks are done in place before others get a turn.
 const IN_PLACE: usize = 64;
@@ -990,8 +994,18 @@ impl Shared {
 
     /// Says how it is, again and again.
     async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
+        let mut retiring: Option<Instant> = None;
         loop {
             tokio::time::sleep(interval).await;
+            // A scheduler that has just let a worker go complains of a heartbeat
+            // that it gets before the worker knows.
+            if self.machine().state.status() == "closing_gracefully" {
+                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRING {
+                    continue;
+                }
+            } else {
+                retiring = None;
+            }
             let executing = {
                 let time = now();
                 let machine = self.machine();
