@@ -49,6 +49,11 @@ pub enum PeerError {
         /// What it said.
         reason: String,
     },
+    /// A worker has no directory for data that does not stay in memory.
+    Directory {
+        /// Which, and what the system says.
+        reason: String,
+    },
     /// The task was cancelled.
     Cancelled {
         /// Its key.
@@ -82,6 +87,12 @@ impl fmt::Display for PeerError {
             Self::Type(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
+            Self::Directory { reason } => {
+                write!(
+                    f,
+                    "no directory for data that does not stay in memory: {reason}"
+                )
+            }
             Self::Cancelled { key, reason } if reason.is_empty() => {
                 write!(f, "the task {key} was cancelled")
             }

@@ -1,6 +1,7 @@
 //! The `daskwire` command.
 
 mod shell;
+mod worker_command;
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ enum Command {
     Identity(Identity),
     /// Pass messages on unopened, between any two transports
     Relay(Relay),
+    /// Work for a scheduler, with functions in Rust
+    Worker(worker_command::WorkerArguments),
     /// Follow a task from its submission until it is forgotten, message by message
     Journey(shell::Journey),
     /// Put files on a cluster, and print their keys
@@ -260,6 +263,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
         Command::Pickle(arguments) => pickle(&arguments),
+        Command::Worker(arguments) => worker_command::run(&arguments),
         Command::Journey(arguments) => on_cluster(shell::journey(&arguments)),
         Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
         Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
@@ -472,7 +476,11 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             Err(error) => eprintln!("daskwire: {peer} is cut off: {error}"),
         };
         let options = daskwire_peer::relay::Options::default();
-        let stop = asked_to_stop()?;
+        let asked = asked_to_stop()?;
+        let stop = async {
+            asked.await;
+            eprintln!("daskwire: asked to stop; all connections end");
+        };
         let serving = Arc::clone(&connector);
         let served =
             daskwire_peer::relay::serve(&listener, serving, &connect, options, told, stop);
@@ -508,10 +516,7 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
             std::future::pending::<()>().await;
         }
     };
-    Ok(async {
-        asked.await;
-        eprintln!("daskwire: asked to stop; all connections end");
-    })
+    Ok(asked)
 }
 
 fn pickle(arguments: &Pickle) -> Result<(), String> {

@@ -207,7 +207,8 @@ fn argument(text: &str) -> Argument {
     }
 }
 
-fn value(json: serde_json::Value) -> Value {
+/// JSON as a value.
+pub(crate) fn value(json: serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::None,
         serde_json::Value::Bool(value) => Value::from(value),

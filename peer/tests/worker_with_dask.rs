@@ -3,11 +3,9 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
-
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
-use support::{Environment, Peer};
+use support::cluster::{Cluster, until};
 
 /// What the worker can do besides Python's own.
 fn functions() -> Functions {
@@ -28,23 +26,12 @@ fn functions() -> Functions {
         })
 }
 
-struct Cluster {
-    client: Peer,
-    scheduler: Peer,
+/// Workers in Rust for a cluster.
+trait Workers {
+    fn worker(&self, name: &str) -> Builder;
 }
 
-impl Cluster {
-    /// A scheduler with workers in Python, named `worker-0` …
-    fn new(worker_count: usize) -> Self {
-        let scheduler = support::scheduler_with_workers(worker_count);
-        let client = Peer::spawn(
-            Environment::Current,
-            "worker_client.py",
-            &[scheduler.address()],
-        );
-        Self { client, scheduler }
-    }
-
+impl Workers for Cluster {
     fn worker(&self, name: &str) -> Builder {
         let address = self.scheduler.address().parse().expect("an address");
         Worker::builder(address)
@@ -52,49 +39,6 @@ impl Cluster {
             .nthreads(2)
             .memory_limit(1 << 30)
             .functions(functions())
-    }
-
-    /// What Python says to this code.
-    fn python(&mut self, code: &str) -> String {
-        self.try_python(code)
-            .unwrap_or_else(|error| panic!("{code}: {error}"))
-    }
-
-    fn try_python(&mut self, code: &str) -> Result<String, String> {
-        let question = serde_json::json!({"op": "do", "code": code}).to_string();
-        let (answer, _) = tokio::task::block_in_place(|| self.client.ask(&question, &[]));
-        let answer: serde_json::Value = serde_json::from_str(&answer).expect("a document");
-        match answer["value"].as_str() {
-            Some(value) => Ok(value.to_owned()),
-            None => Err(answer["error"].as_str().unwrap_or_default().to_owned()),
-        }
-    }
-
-    /// Fails if the scheduler or a worker in Python has warned of anything.
-    fn check_logs(&self) {
-        let peers = [&self.scheduler].into_iter();
-        for peer in peers.chain(self.scheduler.workers()) {
-            let log = peer.log();
-            let bad = [
-                " - WARNING - ",
-                " - ERROR - ",
-                " - CRITICAL - ",
-                "Traceback",
-            ];
-            let line = log
-                .lines()
-                .find(|line| bad.iter().any(|word| line.contains(word)));
-            assert_eq!(line, None, "the whole log:\n{log}");
-        }
-    }
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -416,7 +416,7 @@ maps! {
 
     /// Something that was done for a task.
     StartStop {
-        /// `compute`, `transfer`, `disk-read` or `disk-write`.
+        /// `compute`, `transfer`, `disk-read`, `disk-write` or `deserialize`.
         action: String = "action",
         /// When it began, in seconds since 1970.
         start: f64 = "start",

@@ -162,6 +162,21 @@ impl Serialized {
         Some(Self { kind, message })
     }
 
+    /// A message with nothing but this payload: body, header, frames.
+    pub(crate) fn message(&self) -> &[Bytes] {
+        &self.message
+    }
+
+    /// What such a message holds; `None` if it is another one.
+    pub(crate) fn of_message(message: Vec<Bytes>) -> Option<Self> {
+        let kind = match message.first() {
+            Some(body) if body == BODY[0] => PayloadKind::Serialized,
+            Some(body) if body == BODY[1] => PayloadKind::Pickled,
+            _ => return None,
+        };
+        (message.len() > 1).then_some(Self { kind, message })
+    }
+
     pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let frames: Vec<&[u8]> = self.frames().iter().map(AsRef::as_ref).collect();
         to.payload_as_is(self.kind, self.header(), &frames, false)?;

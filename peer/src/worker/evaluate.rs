@@ -3,9 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::functions::{Arguments, Functions, Given};
-use super::store::{Datum, Store};
+use super::store::{Datum, DatumError, Steps, Store};
 use crate::graph::{Argument, Function, Task, Work};
-use crate::value::ValueError;
 use crate::{Key, RemoteError, Value};
 
 /// What a task needs.
@@ -17,6 +16,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) store: &'a Store,
     /// The data that it depends on.
     pub(super) data: &'a HashMap<Key, Datum>,
+    /// What is done to data for it.
+    pub(super) steps: &'a Steps,
 }
 
 /// What comes of a task.
@@ -46,7 +47,7 @@ impl Surroundings<'_> {
                 Argument::Value(value) => is_number(value),
                 Argument::Result(key) => self.data.get(key).is_some_and(|datum| {
                     match (datum.value(), datum.serialized()) {
-                        (Some(value), _) => is_number(value),
+                        (Some(value), _) => is_number(&value),
                         (None, Some(serialized)) => serialized.len() <= QUICK_LEN,
                         (None, None) => false,
                     }
@@ -81,7 +82,7 @@ impl Surroundings<'_> {
                 inputs,
             } => {
                 let datum = self.fused(tasks, output, inputs)?;
-                let opened = datum.open()?;
+                let opened = datum.open(self.steps)?;
                 Ok(Given::Shared(opened).into_value())
             }
         }
@@ -200,7 +201,7 @@ impl Surroundings<'_> {
 
     fn given(&self, argument: Argument) -> Result<Given, RemoteError> {
         if let Argument::Result(key) = &argument {
-            let opened = self.datum(key)?.open();
+            let opened = self.datum(key)?.open(self.steps);
             return opened
                 .map(Given::Shared)
                 .map_err(|error| damaged(key, &error));
@@ -262,6 +263,6 @@ const fn is_number(value: &Value) -> bool {
     )
 }
 
-fn damaged(key: &Key, error: &ValueError) -> RemoteError {
+fn damaged(key: &Key, error: &DatumError) -> RemoteError {
     RemoteError::new("ValueError", &format!("the data of {key}: {error}"))
 }

@@ -1,6 +1,7 @@
 //! How a worker is, as its scheduler wants to know it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,27 +10,30 @@ use std::time::Instant;
 use daskwire::msgpack::Reader;
 
 use super::exception::class_of;
+use super::memory::resident;
 use super::state::Description;
+use super::state::startstop;
 use super::store::Datum;
-use super::{Shared, StoreCounters, now};
+use super::store::{Done, Step};
+use super::{Shared, StoreCounters, Tally, now};
 use crate::Value;
-use crate::value::Serialized;
+use crate::protocol::StartStop;
 
 /// What is said of a datum without opening it.
 pub(super) fn describe(datum: &Datum) -> Description {
     let nbytes = datum.nbytes();
     if let Some(value) = datum.value()
-        && !matches!(value, Value::Serialized(_))
+        && !matches!(*value, Value::Serialized(_))
     {
         return Description {
             nbytes,
-            class: class_of(value),
+            class: class_of(&value),
             typename: value.type_name().into(),
         };
     }
-    let header = datum.serialized().map_or(&[][..], Serialized::header);
+    let header = datum.header().unwrap_or_default();
     let find = |name: &str| {
-        let mut reader = Reader::new(header);
+        let mut reader = Reader::new(&header);
         matches!(reader.find(name), Ok(true)).then_some(reader)
     };
     // Of collections this is a text, not the pickle of a class.
@@ -45,9 +49,145 @@ pub(super) fn describe(datum: &Datum) -> Description {
     }
 }
 
+/// What was done for the tasks whose keys have the same prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskCounters {
+    /// How many have run, whether they failed or not.
+    pub count: u64,
+    /// Time that they took, that of the following steps included.
+    pub time: Duration,
+    /// Data that was read from disk for them; lengths are those of files.
+    pub unspilled: Tally,
+    /// Data that was deserialized for them.
+    pub deserialized: Tally,
+    /// Data that was serialized for them.
+    pub serialized: Tally,
+}
+
+/// What was done for tasks, by the prefix of their keys.
+#[derive(Debug, Default)]
+pub(super) struct TasksDone(Mutex<BTreeMap<String, Progress>>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    now: TaskCounters,
+    /// At the last heartbeat.
+    before: TaskCounters,
+}
+
+impl TasksDone {
+    /// A task has run that took so many seconds.
+    pub(super) fn add(&self, prefix: &str, seconds: f64, steps: &[Done]) {
+        let mut all = self.lock();
+        if !all.contains_key(prefix) {
+            all.insert(prefix.to_owned(), Progress::default());
+        }
+        let Some(Progress { now, .. }) = all.get_mut(prefix) else {
+            return;
+        };
+        now.count += 1;
+        now.time += Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        for done in steps {
+            let tally = match done.step {
+                Step::DiskRead => &mut now.unspilled,
+                Step::Deserialize => &mut now.deserialized,
+                Step::Serialize => &mut now.serialized,
+            };
+            tally.count += 1;
+            tally.len = tally.len.saturating_add(done.len);
+            tally.time += Duration::try_from_secs_f64(done.stop - done.start).unwrap_or_default();
+        }
+    }
+
+    pub(super) fn counters(&self) -> BTreeMap<String, TaskCounters> {
+        let all = self.lock();
+        let counters = all.iter().map(|(prefix, done)| (prefix.clone(), done.now));
+        counters.collect()
+    }
+
+    /// What there was before and is now, of those that have changed since this
+    /// was asked last.
+    fn since(&self) -> Vec<(String, (TaskCounters, TaskCounters))> {
+        let mut all = self.lock();
+        let changed = all.iter_mut().filter(|(_, done)| done.before != done.now);
+        changed
+            .map(|(prefix, done)| {
+                let before = core::mem::replace(&mut done.before, done.now);
+                (prefix.clone(), (before, done.now))
+            })
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
+        // Whoever panicked did not leave it half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Dask's fine performance metrics: what was done since the last heartbeat, each
+/// by context, activity and unit.
+#[derive(Default)]
+struct Digests(Vec<(Value, Value)>);
+
+impl Digests {
+    fn put(&mut self, names: &[&str], unit: &str, value: impl Into<Value>) {
+        let names = names.iter().copied().chain([unit]);
+        self.0.push((Value::list(names), value.into()));
+    }
+
+    fn seconds(&mut self, names: &[&str], time: Duration) {
+        self.put(names, "seconds", time.as_secs_f64());
+    }
+
+    /// What there was before, and is now.
+    fn add(&mut self, names: &[&str], (before, now): (Tally, Tally)) {
+        if now == before {
+            return;
+        }
+        self.seconds(names, now.time.saturating_sub(before.time));
+        self.put(names, "count", now.count.saturating_sub(before.count));
+        self.put(names, "bytes", now.len.saturating_sub(before.len));
+    }
+}
+
+/// A step that takes less is not worth a message to the scheduler with each task.
+const TELLING: f64 = 0.001;
+
+/// What the scheduler is told of the steps that were done for a task.
+pub(super) fn told(steps: &[Done]) -> Vec<StartStop> {
+    let told = steps.iter().filter_map(|done| {
+        let action = match done.step {
+            Step::DiskRead => "disk-read",
+            Step::Deserialize if done.stop - done.start >= TELLING => "deserialize",
+            // Dask's dashboard fails for actions that it does not know.
+            Step::Deserialize | Step::Serialize => return None,
+        };
+        Some(startstop(action, done.start, done.stop, None))
+    });
+    told.collect()
+}
+
+/// What has gone between a worker and others so far: the data alone, and not what
+/// else messages say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferCounters {
+    /// How often others were asked for data.
+    pub received_count: u64,
+    /// Bytes of data that came.
+    pub received_len: u64,
+    /// How often others were given data.
+    pub sent_count: u64,
+    /// Bytes of data that went.
+    pub sent_len: u64,
+}
+
 /// What goes between this worker and others.
 #[derive(Debug)]
 pub(super) struct Transfers {
+    received_len: AtomicU64,
+    sent_len: AtomicU64,
     incoming_total: AtomicU64,
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
@@ -77,6 +217,8 @@ struct Before {
 impl Default for Transfers {
     fn default() -> Self {
         Self {
+            received_len: AtomicU64::new(0),
+            sent_len: AtomicU64::new(0),
             incoming_total: AtomicU64::new(0),
             outgoing_count: AtomicU64::new(0),
             outgoing_total: AtomicU64::new(0),
@@ -107,6 +249,9 @@ impl Receiving<'_> {
     pub(super) fn received(self, peer: &str, len: u64) {
         /// Less says nothing about a network.
         const TELLING: u64 = 1_000_000;
+        self.transfers
+            .received_len
+            .fetch_add(len, Ordering::Relaxed);
         if len < TELLING {
             return;
         }
@@ -132,6 +277,7 @@ impl Sending<'_> {
             .outgoing_len
             .fetch_add(len, Ordering::Relaxed);
         self.len += len;
+        self.transfers.sent_len.fetch_add(len, Ordering::Relaxed);
     }
 }
 
@@ -152,6 +298,16 @@ impl Transfers {
         Receiving {
             transfers: self,
             since: Instant::now(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> TransferCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        TransferCounters {
+            received_count: read(&self.incoming_total),
+            received_len: read(&self.received_len),
+            sent_count: read(&self.outgoing_total),
+            sent_len: read(&self.sent_len),
         }
     }
 
@@ -230,30 +386,48 @@ impl Shared {
         };
         // A tick is a hundredth of a second, so this is per cent.
         let processor = rate(after.processor_ticks, before.processor_ticks);
-        let spent = |after: super::Tally, before: super::Tally| {
-            Value::from(after.time.saturating_sub(before.time).as_secs_f64())
-        };
-        let digest = |names: [&str; 3]| Value::list(names);
-        let digests = Value::Dict(vec![
-            (
-                digest(["execute", "deserialize", "seconds"]),
-                spent(after.counters.deserialized, before.counters.deserialized),
-            ),
-            (
-                digest(["get-data", "serialize", "seconds"]),
-                spent(after.counters.serialized, before.counters.serialized),
-            ),
+        let mut digests = Digests::default();
+        let counters = (before.counters, after.counters);
+        let of = |tally: fn(StoreCounters) -> Tally| (tally(counters.0), tally(counters.1));
+        digests.add(
+            &["get-data", "serialize"],
+            of(|counters| counters.serialized),
+        );
+        digests.add(
+            &["memory-monitor", "disk-write"],
+            of(|counters| counters.spilled),
+        );
+        for (prefix, done) in self.tasks_done.since() {
+            let tallies = |tally: fn(&TaskCounters) -> Tally| (tally(&done.0), tally(&done.1));
+            digests.add(
+                &["execute", &prefix, "disk-read"],
+                tallies(|done| done.unspilled),
+            );
+            digests.add(
+                &["execute", &prefix, "deserialize"],
+                tallies(|done| done.deserialized),
+            );
+            digests.add(
+                &["execute", &prefix, "serialize"],
+                tallies(|done| done.serialized),
+            );
+        }
+        let digests = Value::Dict(digests.0);
+        let holdings = self.store.holdings();
+        let spilled = Value::dict([
+            ("memory", holdings.spilled_len),
+            ("disk", holdings.disk_len),
         ]);
         Value::dict([
             ("task_counts", Value::dict(counts)),
             ("bandwidth", bandwidth),
             ("digests_total_since_heartbeat", digests),
             ("managed_bytes", Value::from(self.store.nbytes())),
-            ("spilled_bytes", Value::dict([("memory", 0), ("disk", 0)])),
+            ("spilled_bytes", spilled),
             ("transfer", transfer),
             ("event_loop_interval", Value::from(0.02)),
             ("cpu", Value::from(processor)),
-            ("memory", Value::from(resident().max(self.store.nbytes()))),
+            ("memory", Value::from(resident().max(holdings.memory_len))),
             ("time", Value::from(now())),
             ("host_net_io", io(after.network, before.network)),
             ("host_disk_io", io(after.disk, before.disk)),
@@ -266,14 +440,6 @@ impl Shared {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Bytes of memory that the process has.
-fn resident() -> u64 {
-    let status = read("/proc/self/status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or_default().saturating_mul(1024)
 }
 
 /// Hundredths of a second that processors have spent on the process.

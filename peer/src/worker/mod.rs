@@ -30,6 +30,7 @@
 mod evaluate;
 mod exception;
 mod functions;
+mod memory;
 mod metrics;
 mod python;
 mod server;
@@ -40,9 +41,11 @@ mod threads;
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use daskwire_quic::QuicOptions;
 use daskwire_tcp::{Address, Options, Scheme};
@@ -56,19 +59,22 @@ use crate::graph::Task;
 use crate::net::{Connector, Listener};
 use crate::pool::Pool;
 use crate::protocol::{
-    CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
-    RegisterWorkerReply, Request, ToWorker, Versions, WorkerStatusChange,
+    CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, LogEvent, Nullable,
+    RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
+    WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
-pub use store::{StoreCounters, Tally};
+pub use memory::MemoryThresholds;
+pub use metrics::{TaskCounters, TransferCounters};
+pub use store::{Holdings, StoreCounters, Tally};
 
 use evaluate::{Produced, Surroundings};
-use metrics::Transfers;
+use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
-use store::{Datum, Store};
+use store::{Datum, InUse, SpillDirectory, Steps, Store};
 use threads::Queue;
 
 /// How long registering and leaving may take.
@@ -76,6 +82,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a worker that has nothing to say says so.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// How long a worker that retires says nothing: longer than that mostly takes, and
+/// not as long as a scheduler waits for a heartbeat.
+const RETIRING: Duration = Duration::from_secs(20);
 
 /// How many quick tasks are done in place before others get a turn.
 const IN_PLACE: usize = 64;
@@ -88,6 +98,9 @@ pub struct Builder {
     name: Option<String>,
     nthreads: usize,
     memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    local_directory: PathBuf,
+    notify: Option<Arc<OnNotice>>,
     resources: BTreeMap<String, f64>,
     functions: Functions,
     options: Options,
@@ -95,6 +108,9 @@ pub struct Builder {
     observer: Option<Arc<dyn Observer>>,
     batch_interval: Duration,
 }
+
+/// Who is told what people should know.
+type OnNotice = dyn Fn(&str) + Send + Sync;
 
 impl Builder {
     /// Where to listen; any free port if its port is 0. Otherwise a port of the
@@ -120,10 +136,42 @@ impl Builder {
         self
     }
 
-    /// Bytes of memory that the scheduler is told this worker may use.
+    /// Bytes of memory that this worker may use, as it tells the scheduler. Data
+    /// goes to disk well below it, see [`MemoryThresholds`]. Without a limit, all
+    /// data stays in memory.
     #[must_use]
     pub const fn memory_limit(mut self, memory_limit: u64) -> Self {
         self.memory_limit = Some(memory_limit);
+        self
+    }
+
+    /// When data goes to disk, as parts of the memory limit. Otherwise when it
+    /// does in Dask.
+    #[must_use]
+    pub const fn memory_thresholds(mut self, thresholds: MemoryThresholds) -> Self {
+        self.thresholds = thresholds;
+        self
+    }
+
+    /// Where data goes that does not stay in memory: to a directory of its own
+    /// below this one, which several workers may share and which is made if it is
+    /// not there. Otherwise `daskwire-scratch-space` in the directory for
+    /// temporary files.
+    ///
+    /// What workers left there that were killed is removed.
+    #[must_use]
+    pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.local_directory = path.into();
+        self
+    }
+
+    /// Who is told, in words, what people should know and nobody else is told:
+    /// that a disk is full, say, or that a file on it is damaged. The scheduler
+    /// gets the same as an event of the topic `worker-notice`. What is called
+    /// must not block.
+    #[must_use]
+    pub fn on_notice(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.notify = Some(Arc::new(notify));
         self
     }
 
@@ -178,6 +226,8 @@ impl Builder {
     ///
     /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
     ///   name is taken;
+    /// * [`PeerError::Directory`] if there is a memory limit, and no directory for
+    ///   what is above;
     /// * [`PeerError::Comm`] if it cannot listen or reach the scheduler;
     /// * [`PeerError::Timeout`] if the scheduler does not answer.
     pub async fn start(self) -> Result<Worker, PeerError> {
@@ -246,6 +296,9 @@ impl Worker {
             name: None,
             nthreads: nthreads.map_or(1, Into::into),
             memory_limit: None,
+            thresholds: MemoryThresholds::default(),
+            local_directory: std::env::temp_dir().join("daskwire-scratch-space"),
+            notify: None,
             resources: BTreeMap::new(),
             functions: Functions::python(),
             options: Options::default(),
@@ -283,6 +336,21 @@ impl Worker {
         self.shared.store.nbytes()
     }
 
+    /// How much of this data is in memory, and how much on disk.
+    pub fn holdings(&self) -> Holdings {
+        self.shared.store.holdings()
+    }
+
+    /// What has gone between this worker and others so far.
+    pub fn transfers(&self) -> TransferCounters {
+        self.shared.transfers.counters()
+    }
+
+    /// What was done for tasks so far, by the prefix of their keys.
+    pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
+        self.shared.tasks_done.counters()
+    }
+
     /// What became of the data so far.
     pub fn counters(&self) -> StoreCounters {
         self.shared.store.counters()
@@ -299,6 +367,32 @@ impl Worker {
     pub async fn close(&self) {
         self.shared.stop.notify_one();
         self.ended().await;
+    }
+
+    /// Leaves the cluster once others have what only this worker had, and waits
+    /// until it has. Returns whether they do: if there is nobody who could take
+    /// it, the worker leaves all the same.
+    ///
+    /// # Errors
+    ///
+    /// If the scheduler cannot be asked; the worker has left then too.
+    pub async fn retire(&self) -> Result<bool, PeerError> {
+        let shared = &self.shared;
+        let request = Request::RetireWorkers(RetireWorkers {
+            workers: Some(vec![shared.address.clone()]),
+            close_workers: Some(true),
+            remove: Some(true),
+            reply: Some(true),
+            ..RetireWorkers::default()
+        });
+        let retired = tokio::select! {
+            retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
+            // Being told to end is the answer, if it comes first.
+            ended = self.ended() => return Ok(matches!(ended, Ended::Told { .. })),
+        };
+        let retired = retired.map(|retired| retired.get(&shared.address).is_some());
+        self.close().await;
+        retired
     }
 
     /// Waits until it is not at work any more, for whatever reason.
@@ -328,9 +422,13 @@ struct Shared {
     scheduler: Address,
     nthreads: usize,
     memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    local_directory: PathBuf,
     functions: Functions,
     versions: Value,
     store: Store,
+    tasks_done: TasksDone,
+    notify: Option<Arc<OnNotice>>,
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
@@ -358,6 +456,8 @@ struct Job {
     key: Key,
     spec: Spec,
     data: HashMap<Key, Datum>,
+    /// Keeps that in memory.
+    in_use: Vec<InUse>,
     is_actor: bool,
 }
 
@@ -392,6 +492,7 @@ impl Shared {
         for (key, datum) in data {
             self.store.insert(key, datum);
         }
+        machine.state.set_full(self.store.is_full());
         for action in machine.state.handle(now(), events) {
             match action {
                 Action::Send(message) => {
@@ -426,11 +527,28 @@ impl Shared {
 
     fn job(&self, run: Run) -> Job {
         let datum = |key: &Key| Some((key.clone(), self.store.get(key)?));
+        let data: HashMap<Key, Datum> = run.dependencies.iter().filter_map(datum).collect();
         Job {
-            data: run.dependencies.iter().filter_map(datum).collect(),
+            in_use: data.values().map(Datum::in_use).collect(),
+            data,
             key: run.key,
             spec: Spec::Unread(run.run_spec),
             is_actor: run.is_actor,
+        }
+    }
+
+    /// Tells people something: whoever asked for it here, and whoever reads the
+    /// events of the scheduler or subscribes to them.
+    fn notice(&self, text: &str) {
+        if let Some(notify) = &self.notify {
+            notify(text);
+        }
+        if let Some(stream) = &self.machine().stream {
+            stream.send(LogEvent {
+                topic: "worker-notice".into(),
+                msg: Value::dict([("worker", self.title.as_str()), ("text", text)]),
+                ..LogEvent::default()
+            });
         }
     }
 
@@ -448,12 +566,17 @@ impl Shared {
         }
     }
 
-    fn surroundings<'a>(&'a self, data: &'a HashMap<Key, Datum>) -> Surroundings<'a> {
+    fn surroundings<'a>(
+        &'a self,
+        data: &'a HashMap<Key, Datum>,
+        steps: &'a Steps,
+    ) -> Surroundings<'a> {
         Surroundings {
             functions: &self.functions,
             worker: &self.title,
             store: &self.store,
             data,
+            steps,
         }
     }
 
@@ -466,7 +589,8 @@ impl Shared {
             && !job.is_actor
             && let Ok(task) = Task::read(run_spec, &job.key)
         {
-            let is_quick = self.surroundings(&job.data).is_quick(&task);
+            let steps = Steps::default();
+            let is_quick = self.surroundings(&job.data, &steps).is_quick(&task);
             job.spec = Spec::Read(task);
             return is_quick;
         }
@@ -480,10 +604,20 @@ impl Shared {
             key,
             spec,
             data,
+            in_use,
             is_actor,
         } = job;
-        let result = self.evaluate(&key, spec, &data, is_actor);
+        let steps = Steps::default();
+        let result = self.evaluate(&key, spec, &data, is_actor, &steps);
+        let lost = match &result {
+            Ok(_) => Vec::new(),
+            Err(_) => lost(&data),
+        };
+        drop(in_use);
         drop(data);
+        if !lost.is_empty() {
+            return self.react([], [Event::Deprived { key, lost }]);
+        }
         let (datum, outcome) = match result {
             Ok(datum) => {
                 let description = metrics::describe(&datum);
@@ -491,11 +625,15 @@ impl Shared {
             }
             Err(error) => (None, Err(Box::new(error.to_failure()))),
         };
+        let steps = steps.take();
+        let stop = now();
+        self.tasks_done.add(key.prefix(), stop - start, &steps);
         let executed = Event::Executed(Executed {
             key: key.clone(),
             outcome,
             start,
-            stop: now(),
+            stop,
+            steps: told(&steps),
             thread: Some(threads::number()),
         });
         self.react(datum.map(|datum| (&key, datum)), [executed])
@@ -507,6 +645,7 @@ impl Shared {
         spec: Spec,
         data: &HashMap<Key, Datum>,
         is_actor: bool,
+        steps: &Steps,
     ) -> Result<Datum, RemoteError> {
         if is_actor {
             let text = format!(
@@ -519,7 +658,7 @@ impl Shared {
             Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
             Spec::Read(task) => task,
         };
-        Ok(match self.surroundings(data).evaluate(task)? {
+        Ok(match self.surroundings(data, steps).evaluate(task)? {
             Produced::Value(value) => self.store.made(value),
             Produced::Datum(datum) => datum,
         })
@@ -593,6 +732,12 @@ impl Shared {
     }
 }
 
+/// The keys of the data that is not here any more.
+fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
+    let lost = data.iter().filter(|(_, datum)| datum.is_lost());
+    lost.map(|(key, _)| key.clone()).collect()
+}
+
 /// What came of asking a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answered {
@@ -608,6 +753,9 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         name,
         nthreads,
         memory_limit,
+        thresholds,
+        local_directory,
+        notify,
         resources,
         functions,
         options,
@@ -661,6 +809,8 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         ..Limits::default()
     };
     let state = State::new(&address, limits, resources.clone());
+    let (store, store_directory) =
+        make_store(memory_limit, thresholds, local_directory, &id).await?;
     let shared = Arc::new(Shared {
         id,
         address,
@@ -669,9 +819,13 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         scheduler,
         nthreads,
         memory_limit,
+        thresholds,
+        local_directory: store_directory,
         functions,
         versions,
-        store: Store::default(),
+        store,
+        tasks_done: TasksDone::default(),
+        notify,
         machine: Mutex::new(Machine {
             state,
             stream: None,
@@ -683,6 +837,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         runtime: Handle::current(),
         stop: Notify::new(),
     });
+    start_store(&shared)?;
     let interval = shared.register(&mut channel, resources).await?;
     let Channel {
         sender, receiver, ..
@@ -700,6 +855,68 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     };
     tokio::spawn(supervise(Arc::clone(&shared), parts, end));
     Ok(Worker { shared, ended })
+}
+
+/// A store, and the directory that it has or would have.
+async fn make_store(
+    memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    parent: PathBuf,
+    id: &str,
+) -> Result<(Store, PathBuf), PeerError> {
+    let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
+        return Ok((Store::default(), parent));
+    };
+    let id = id.to_owned();
+    let made = tokio::task::spawn_blocking(move || SpillDirectory::new(&parent, &id));
+    let made = made
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error)));
+    let directory = made.map_err(|error| PeerError::Directory {
+        reason: error.to_string(),
+    })?;
+    let path = directory.path().to_owned();
+    let store = Store::spilling(
+        directory,
+        thresholds.target_len(limit),
+        thresholds.full_len(limit),
+    );
+    Ok((store, path))
+}
+
+/// Starts what takes data out of memory.
+fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
+    // It does not keep the worker alive.
+    let own: Weak<Shared> = Arc::downgrade(shared);
+    let needed = {
+        let own = own.clone();
+        move || {
+            let Some(shared) = own.upgrade() else {
+                return Vec::new();
+            };
+            let needed = shared.machine().state.needed_soon();
+            let data = needed.iter().filter_map(|key| shared.store.get(key));
+            data.collect()
+        }
+    };
+    let notify = move |text: &str| {
+        if let Some(shared) = own.upgrade() {
+            shared.notice(text);
+        }
+    };
+    let own = Arc::downgrade(shared);
+    let relieved = move || {
+        if let Some(shared) = own.upgrade() {
+            let runtime = shared.runtime.clone();
+            runtime.spawn(async move { shared.handle([]) });
+        }
+    };
+    shared
+        .store
+        .start(needed, notify, relieved)
+        .map_err(|error| PeerError::Directory {
+            reason: error.to_string(),
+        })
 }
 
 /// The number by which others reach this machine that reach the other end of a
@@ -756,7 +973,7 @@ impl Shared {
             memory_limit: Nullable(self.memory_limit),
             metrics: self.metrics(),
             services: Value::Dict(Vec::new()),
-            local_directory: std::env::temp_dir().display().to_string(),
+            local_directory: self.local_directory.display().to_string(),
             versions: self.versions.clone(),
             nanny: Nullable(None),
             extra_information: Value::Dict(Vec::new()),
@@ -777,8 +994,18 @@ impl Shared {
 
     /// Says how it is, again and again.
     async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
+        let mut retiring: Option<Instant> = None;
         loop {
             tokio::time::sleep(interval).await;
+            // A scheduler that has just let a worker go complains of a heartbeat
+            // that it gets before the worker knows.
+            if self.machine().state.status() == "closing_gracefully" {
+                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRING {
+                    continue;
+                }
+            } else {
+                retiring = None;
+            }
             let executing = {
                 let time = now();
                 let machine = self.machine();
@@ -882,6 +1109,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     tasks.spawn(Arc::clone(&shared).listen_to(receiver));
     tasks.spawn(Arc::clone(&shared).heartbeats(interval));
     tasks.spawn(Arc::clone(&shared).keep_alive());
+    tasks.spawn(Arc::clone(&shared).monitor());
     tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
     let ended = tokio::select! {
         () = shared.stop.notified() => Ended::Closed,
@@ -905,6 +1133,8 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     first.close().await;
     listener.close().await;
     drop(listener);
+    let store = Arc::clone(&shared);
+    let _ = tokio::task::spawn_blocking(move || store.store.close()).await;
     // Nobody is left who wants to know, if this fails.
     let _ = end.send(Some(ended));
 }

@@ -8,7 +8,7 @@ use daskwire::message::{BuildError, MessageBuilder};
 use tokio::task::JoinSet;
 
 use super::state::Event;
-use super::store::Datum;
+use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
 use crate::channel::{Channel, Parties};
 use crate::net::{Incoming, Listener};
@@ -16,7 +16,7 @@ use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
     UpdateData, UpdateDataReply,
 };
-use crate::value::{Serialized, ValueError};
+use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
 /// How many transfers of data go out at once (Dask's
@@ -246,21 +246,26 @@ async fn give(
         return channel.sender.send(&busy).await;
     };
     let mut data = Vec::with_capacity(request.keys.len());
-    for key in request.keys {
-        let Some(datum) = shared.store.get(&key) else {
-            continue;
-        };
-        match serialize(datum).await {
+    let mut lost = Vec::new();
+    let held = request.keys.into_iter();
+    let held = held.filter_map(|key| Some((shared.store.get(&key)?, key)));
+    for (key, serialized) in serialize(held.collect()).await {
+        match serialized {
             Ok(serialized) => {
                 sending.has(serialized.len());
                 data.push((key, serialized));
             }
-            Err(error) => {
+            // Who asks looks elsewhere for what the reply does not have.
+            Err(DatumError::Lost) => lost.push(key),
+            Err(DatumError::Value(error)) => {
                 let text = format!("the data of {key}: {error}");
                 let error = RemoteError::new("ValueError", &text);
                 return channel.sender.send(&error.to_status()).await;
             }
         }
+    }
+    if !lost.is_empty() {
+        shared.handle([Event::Lost(lost)]);
     }
     let reply = DataReply {
         status: "OK".to_owned(),
@@ -277,17 +282,23 @@ async fn give(
     Ok(())
 }
 
-/// The bytes of a datum, made elsewhere if that takes time.
-async fn serialize(datum: Datum) -> Result<Serialized, ValueError> {
-    if datum.serialized().is_some() || datum.nbytes() <= SHORT {
-        return datum.serialize();
+/// The bytes of data, read or made elsewhere if that takes time.
+async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
+    fn all(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
+        let steps = Steps::default();
+        let data = data.into_iter();
+        data.map(|(datum, key)| (key, datum.serialize(&steps)))
+            .collect()
     }
-    let other = datum.clone();
-    match tokio::task::spawn_blocking(move || other.serialize()).await {
-        Ok(serialized) => serialized,
-        // The runtime is ending, or it panicked.
-        Err(_) => datum.serialize(),
+    let takes_time = data.iter().any(|(datum, _)| {
+        datum.is_on_disk() || (datum.nbytes() > SHORT && datum.serialized().is_none())
+    });
+    if !takes_time {
+        return all(data);
     }
+    let elsewhere = tokio::task::spawn_blocking(move || all(data));
+    // It fails if the runtime is ending, when nobody waits for this any more.
+    elsewhere.await.unwrap_or_default()
 }
 
 impl Shared {

@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::protocol::{
     AddKeys, ComputeTask, FromWorker, Keys, Nullable, ReleaseWorkerData, RequestRefreshWhoHas,
-    StartStop, StealResponse, TaskErred, TaskFinished, ToWorker, WorkerStatusChange,
+    Reschedule, StartStop, StealResponse, TaskErred, TaskFinished, ToWorker, WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, Value};
@@ -77,6 +77,12 @@ pub(crate) enum Event {
     Told(ToWorker),
     /// A task has run.
     Executed(Executed),
+    /// A task could not run, as data that it needs turned out to be lost.
+    Deprived { key: Key, lost: Vec<Key> },
+    /// Data turned out to be lost.
+    Lost(Vec<Key>),
+    /// The process takes too much memory, or does not any more.
+    Paused(bool),
     /// A peer that was asked for data has answered, or has not.
     Fetched(Fetched),
     /// Somebody has put data into the store.
@@ -96,6 +102,8 @@ pub(crate) struct Executed {
     /// When it began and ended, in seconds since 1970.
     pub(crate) start: f64,
     pub(crate) stop: f64,
+    /// What else was done for it.
+    pub(crate) steps: Vec<StartStop>,
     pub(crate) thread: Option<i64>,
 }
 
@@ -285,6 +293,8 @@ pub(crate) struct State {
     address: Peer,
     limits: Limits,
     status: String,
+    /// There is no room for what tasks would make.
+    is_full: bool,
     tasks: HashMap<Key, Task>,
     counts: [u64; PHASE_COUNT],
     ready: Queue,
@@ -312,6 +322,7 @@ impl State {
             address: address.into(),
             limits,
             status: "running".to_owned(),
+            is_full: false,
             tasks: HashMap::new(),
             counts: [0; PHASE_COUNT],
             ready: Queue::new(),
@@ -338,7 +349,7 @@ impl State {
         for event in events {
             self.apply(event);
         }
-        if self.status == "running" {
+        if self.status == "running" && !self.is_full {
             self.start_transfers();
             self.start_tasks();
         }
@@ -349,6 +360,12 @@ impl State {
     /// `running`, `paused` …
     pub(crate) fn status(&self) -> &str {
         &self.status
+    }
+
+    /// Whether there is no room for what tasks would make: then none is started,
+    /// and nothing fetched, for a while that is too short to tell the scheduler.
+    pub(crate) const fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
     }
 
     /// Nothing new is started any more.
@@ -371,6 +388,27 @@ impl State {
             .map(|(key, running)| (key, running.since))
     }
 
+    /// The data that tasks need which start next, or as soon as what is being
+    /// fetched for them is here. A worker that starts none needs none.
+    pub(crate) fn needed_soon(&self) -> Vec<Key> {
+        if self.status != "running" {
+            return Vec::new();
+        }
+        let ready = self.ready.iter().map(|(_, key)| key);
+        let constrained = self.constrained.iter().map(|(_, key)| key);
+        let count = self.limits.nthreads;
+        let in_flight = self.peers.values().filter_map(|peer| peer.asked.as_ref());
+        let in_flight = in_flight.flatten().filter_map(|key| self.tasks.get(key));
+        let waiting = in_flight.flat_map(|task| &task.dependents);
+        let next = ready.take(count).chain(constrained.take(count));
+        let next = next.chain(waiting.take(count));
+        let tasks = next.filter_map(|key| self.tasks.get(key)?.computation.as_ref());
+        tasks
+            .flat_map(|computation| &computation.dependencies)
+            .cloned()
+            .collect()
+    }
+
     /// How many peers have been asked for data and have not answered.
     pub(crate) const fn transfer_count(&self) -> usize {
         self.flight_count
@@ -387,6 +425,23 @@ impl State {
         match event {
             Event::Told(message) => self.told(message),
             Event::Executed(executed) => self.executed(executed),
+            Event::Deprived { key, lost } => self.deprived(&key, &lost),
+            Event::Lost(keys) => self.lost(&keys),
+            Event::Paused(is_paused) => {
+                let (from, to) = if is_paused {
+                    ("running", "paused")
+                } else {
+                    ("paused", "running")
+                };
+                if self.status == from {
+                    to.clone_into(&mut self.status);
+                    self.send(WorkerStatusChange {
+                        status: to.to_owned(),
+                        stimulus_id: stimulus("worker-status-change", self.now),
+                        ..WorkerStatusChange::default()
+                    });
+                }
+            }
             Event::Fetched(fetched) => self.fetched(fetched),
             Event::Stored(data) => {
                 for (key, description) in data {
@@ -644,15 +699,10 @@ impl State {
             outcome,
             start,
             stop,
+            steps,
             thread,
         } = executed;
-        if let Some(running) = self.executing.remove(&key) {
-            for (name, amount) in running.resources {
-                if let Some(free) = self.free_resources.get_mut(&name) {
-                    *free += amount;
-                }
-            }
-        }
+        self.stop_executing(&key);
         let Some(task) = self.tasks.get_mut(&key) else {
             // Nobody knows it any more.
             self.actions.push(Action::Forget(key));
@@ -667,6 +717,7 @@ impl State {
             return;
         };
         let mut startstops = computation.startstops;
+        startstops.extend(steps);
         startstops.push(startstop("compute", start, stop, None));
         match outcome {
             Ok(description) => {
@@ -697,6 +748,53 @@ impl State {
                     thread,
                     ..TaskErred::default()
                 });
+            }
+        }
+    }
+
+    /// It does not run any more, and takes no resources.
+    fn stop_executing(&mut self, key: &Key) {
+        if let Some(running) = self.executing.remove(key) {
+            for (name, amount) in running.resources {
+                if let Some(free) = self.free_resources.get_mut(&name) {
+                    *free += amount;
+                }
+            }
+        }
+    }
+
+    /// Once the scheduler knows what is lost, it has it made again, or finds
+    /// another copy, and then has the task run, here or elsewhere.
+    fn deprived(&mut self, key: &Key, lost: &[Key]) {
+        self.stop_executing(key);
+        self.lost(lost);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        if task.phase != Phase::Executing {
+            return;
+        }
+        let is_computed = task.computation.take().is_some();
+        if self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.fetch(key);
+        } else {
+            self.remove(key);
+        }
+        if is_computed {
+            self.send(Reschedule {
+                key: key.clone(),
+                stimulus_id: stimulus("lost-data", self.now),
+                ..Reschedule::default()
+            });
+        }
+    }
+
+    fn lost(&mut self, keys: &[Key]) {
+        let stimulus_id = stimulus("lost-data", self.now);
+        for key in keys {
+            let phase = self.tasks.get(key).map(|task| task.phase);
+            if phase == Some(Phase::Memory) {
+                self.release(key, &stimulus_id);
             }
         }
     }
@@ -1287,7 +1385,7 @@ fn finished(
     }
 }
 
-fn startstop(action: &str, start: f64, stop: f64, source: Option<&str>) -> StartStop {
+pub(super) fn startstop(action: &str, start: f64, stop: f64, source: Option<&str>) -> StartStop {
     StartStop {
         action: action.to_owned(),
         start,

@@ -458,14 +458,14 @@ async fn so_many_transfers_go_out_at_once() {
     drop(taken.pop());
     for _ in 0..2 {
         let mut free = asking(&worker).await;
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let reply: DataReply = ask(&mut free, get_data(&["x"])).await;
             if reply.status == "OK" {
                 taken.push(free);
                 break;
             }
-            assert!(std::time::Instant::now() < deadline, "{}", reply.status);
+            assert!(Instant::now() < deadline, "{}", reply.status);
         }
     }
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;

@@ -33,6 +33,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+pub mod cluster;
 pub mod relay;
 
 /// Which release of `distributed` to have.
@@ -350,6 +351,23 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
     })
 }
 
+/// A `daskwire worker` that works for whatever scheduler is at that address.
+pub fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command
+        .args(["worker", scheduler, "--name", name])
+        .args(arguments);
+    let mut peer = Peer::start(name, &mut command);
+    // Nothing is read from there, and a full pipe would stop it.
+    drop(peer.child.stdout.take());
+    let label = format!("worker {name} at");
+    peer.address = peer
+        .log
+        .wait_for(|log| address_after(log, &label))
+        .unwrap_or_else(|reason| panic!("{name} did not get ready: {reason}"));
+    peer
+}
+
 /// The address in the line of `log` that contains `label`.
 fn address_after(log: &str, label: &str) -> Option<String> {
     // A line is complete only once its end is there.
@@ -533,6 +551,20 @@ impl Peer {
         if let Err(reason) = found {
             panic!("{} did not say {text:?}: {reason}", self.name);
         }
+    }
+
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks the process to end as service managers do, and waits until it has.
+    /// Returns whether it ended well.
+    pub fn terminate(&mut self) -> bool {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.is_ok_and(|status| status.success()), "kill -TERM");
+        self.child.wait().is_ok_and(|status| status.success())
     }
 
     /// Kills worker number `index` of a scheduler, as a crash would.

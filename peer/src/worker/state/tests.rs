@@ -49,6 +49,7 @@ impl Worker {
             outcome: Ok(description(28)),
             start: 1.0,
             stop: 2.0,
+            steps: Vec::new(),
             thread: None,
         }))
     }
@@ -63,6 +64,7 @@ impl Worker {
             })),
             start: 1.0,
             stop: 2.0,
+            steps: Vec::new(),
             thread: None,
         }))
     }
@@ -209,6 +211,7 @@ fn show(action: &Action) -> String {
             FromWorker::RequestRefreshWhoHas(message) => {
                 format!("where is {}", list(&message.keys))
             }
+            FromWorker::Reschedule(message) => format!("reschedule {}", message.key),
             FromWorker::WorkerStatusChange(message) => format!("status {}", message.status),
             other => format!("{other:?}"),
         },
@@ -726,6 +729,115 @@ fn a_paused_worker_starts_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_process_that_takes_too_much_pauses_but_changes_no_other_status() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
+    assert_eq!(worker.event(Event::Paused(true)), ["status paused"]);
+    assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
+    worker.told(task("x"));
+    assert_eq!(
+        worker.event(Event::Paused(false)),
+        ["status running", "execute x"]
+    );
+    worker.told(status("closing_gracefully"));
+    assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
+    assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
+    assert_eq!(worker.0.status(), "closing_gracefully");
+}
+
+#[test]
+fn nothing_is_started_while_there_is_no_room() {
+    let mut worker = Worker::new(1);
+    worker.0.set_full(true);
+    assert_eq!(worker.told(task("x")), [""; 0]);
+    assert_eq!(worker.told(task_with("y", &[("a", &[A])])), [""; 0]);
+    worker.0.set_full(false);
+    assert_eq!(worker.events(Vec::new()), ["fetch a from A", "execute x"]);
+}
+
+#[test]
+fn lost_data_is_released_and_what_needs_it_waits_until_it_is_back() {
+    let mut worker = Worker::new(1);
+    worker.stored("a");
+    worker.stored("b");
+    worker.told(task("runs"));
+    worker.told(task_with("x", &[("a", &[HERE]), ("b", &[HERE])]));
+    let stimulus = "lost-data-1.5";
+    assert_eq!(
+        worker.event(Event::Lost(vec!["a".into(), "unknown".into()])),
+        [
+            "forget a".to_owned(),
+            format!("released a for {stimulus}"),
+            "where is a".to_owned(),
+            "after 1s: search".to_owned()
+        ]
+    );
+    assert_eq!(
+        worker.phases(),
+        "waiting 1, executing 1, memory 1, missing 1"
+    );
+    assert_eq!(worker.told(refresh(&[("a", &[A])])), ["fetch a from A"]);
+    worker.executed("runs");
+    assert_eq!(
+        worker.received(A, &["a"]),
+        ["add-keys a", "execute x with a b"]
+    );
+}
+
+#[test]
+fn a_task_whose_data_is_lost_is_given_back() {
+    let mut worker = Worker::new(1);
+    worker.stored("a");
+    worker.told(task_with("x", &[("a", &[HERE])]));
+    let deprived = |key: &str| Event::Deprived {
+        key: key.into(),
+        lost: vec!["a".into()],
+    };
+    assert_eq!(
+        worker.event(deprived("x")),
+        ["forget a", "released a for lost-data-1.5", "reschedule x"]
+    );
+    assert_eq!(worker.phases(), "");
+    // One that was freed while it ran is not wanted back.
+    worker.stored("a");
+    worker.told(task_with("x", &[("a", &[HERE])]));
+    worker.free(&["x"]);
+    assert_eq!(
+        worker.event(deprived("x")),
+        ["forget a", "released a for lost-data-1.5"]
+    );
+    assert_eq!(worker.phases(), "");
+}
+
+#[test]
+fn what_the_next_tasks_need_is_known_and_no_more_than_that() {
+    let mut worker = Worker::new(1);
+    for key in ["a", "b", "c", "d"] {
+        worker.stored(key);
+    }
+    let needed = |worker: &Worker| {
+        let mut needed: Vec<String> = worker
+            .0
+            .needed_soon()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        needed.sort_unstable();
+        needed.join(" ")
+    };
+    worker.told(task("runs"));
+    assert_eq!(needed(&worker), "");
+    worker.told(task_with("later", &[("a", &[HERE])]));
+    worker.told(task_with("next", &[("b", &[HERE]), ("c", &[HERE])]));
+    assert_eq!(needed(&worker), "b c");
+    // What waits for data on its way needs what is here already.
+    worker.told(task_with("waits", &[("d", &[HERE]), ("e", &[A])]));
+    assert_eq!(needed(&worker), "b c d e");
+    worker.event(Event::Paused(true));
+    assert_eq!(needed(&worker), "", "nothing is started");
+}
+
+#[test]
 fn data_that_others_put_here_is_as_good_as_what_was_computed() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.stored("a"), [""; 0]);
@@ -788,7 +900,7 @@ fn any_order_of_events_leaves_a_good_state() {
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
-            let event = match random(14) {
+            let event = match random(17) {
                 0..=3 => {
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
                         .iter()
@@ -832,9 +944,19 @@ fn any_order_of_events_leaves_a_good_state() {
                         },
                         start: 0.0,
                         stop: 0.0,
+                        steps: Vec::new(),
                         thread: None,
                     })
                 }
+                14 if !runs.is_empty() => {
+                    let lost = keys[..index].iter().map(|key| key.as_str().into());
+                    Event::Deprived {
+                        key: runs.swap_remove(random(runs.len())),
+                        lost: lost.collect(),
+                    }
+                }
+                15 => Event::Lost(vec![key.into()]),
+                16 => Event::Paused(random(2) == 0),
                 12..=13 if !asked.is_empty() => {
                     let (peer, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);
@@ -878,6 +1000,7 @@ fn any_order_of_events_leaves_a_good_state() {
                 outcome: Ok(description(1)),
                 start: 0.0,
                 stop: 0.0,
+                steps: Vec::new(),
                 thread: None,
             }));
         }

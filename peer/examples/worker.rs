@@ -1,0 +1,44 @@
+//! Your own worker: functions in Rust that Python calls by their names.
+//!
+//! ```sh
+//! dask scheduler &
+//! cargo run --release --example worker -- tcp://127.0.0.1:8786
+//! ```
+//!
+//! ```python
+//! client = distributed.Client("tcp://127.0.0.1:8786")
+//! client.submit(operator.methodcaller("native:scale"), np.arange(3.0), 2.0).result()
+//! ```
+
+use std::error::Error;
+
+use daskwire_peer::worker::{Functions, Worker};
+use daskwire_peer::{Array, RemoteError};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let scheduler = std::env::args().nth(1).ok_or("usage: worker SCHEDULER")?;
+    // Arguments and results are types of Rust; an error is an exception in Python.
+    let functions = Functions::python()
+        .function("hypot", |x: f64, y: f64| x.hypot(y))
+        .function(
+            "scale",
+            |array: Array, by: f64| -> Result<Array, RemoteError> {
+                let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
+                Ok(Array::from_slice(array.shape(), &scaled)?)
+            },
+        );
+    let worker = Worker::builder(scheduler.parse()?)
+        .functions(functions)
+        .memory_limit(2 << 30) // data beyond goes to disk
+        .start()
+        .await?;
+    println!("{} works; Control-C to end", worker.address());
+    tokio::select! {
+        ended = worker.ended() => println!("{ended}"),
+        _ = tokio::signal::ctrl_c() => {
+            worker.retire().await?; // others take what it has
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,615 @@
+//! One piece of data, and the forms that it has.
+
+use core::fmt;
+use core::ops::Deref;
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::file::{self, SpillFile};
+use super::ledger::Common;
+use crate::RemoteError;
+use crate::value::{Serialized, Value, ValueError};
+
+/// One piece of data. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Datum(Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    /// Bytes that it counts for: exact if it came serialized.
+    nbytes: u64,
+    common: Arc<Common>,
+    forms: Mutex<Forms>,
+    /// Somebody has made a form, or has failed to.
+    changed: Condvar,
+}
+
+/// The forms that a datum has; at least one is there, unless it is lost.
+#[derive(Debug, Default)]
+struct Forms {
+    serialized: Option<Serialized>,
+    value: Option<Arc<Value>>,
+    /// Bytes that the value takes.
+    value_len: u64,
+    /// Data does not change: a file stays true when the datum is read again, and
+    /// it can go out of memory another time without being written.
+    file: Option<SpillFile>,
+    /// Why it cannot be opened, whoever tries; or serialized.
+    unopenable: Option<ValueError>,
+    unserializable: Option<ValueError>,
+    /// Somebody makes a form of another; others wait.
+    is_making: bool,
+    /// It is being written to disk; nobody waits for that.
+    is_spilling: bool,
+    /// Its file was no good.
+    is_lost: bool,
+    /// Under how many keys it is in the store.
+    stored_count: usize,
+    /// How many tasks use it now.
+    use_count: usize,
+    /// Bytes that deserializing copied.
+    copied_len: u64,
+    /// Bytes of memory, as the ledger has been told.
+    memory_len: u64,
+    /// Bytes of its file, as the ledger has been told, if it is only there.
+    disk_len: Option<u64>,
+    /// Its place in the order of use.
+    place: Option<u64>,
+}
+
+/// Why a datum cannot be had.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum DatumError {
+    /// It is not what a task can use.
+    Value(ValueError),
+    /// It is not here any more.
+    Lost,
+}
+
+impl fmt::Display for DatumError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(error) => error.fmt(f),
+            Self::Lost => f.write_str("its file is damaged or gone"),
+        }
+    }
+}
+
+impl From<DatumError> for RemoteError {
+    fn from(error: DatumError) -> Self {
+        match error {
+            DatumError::Value(error) => error.into(),
+            DatumError::Lost => Self::new("OSError", &error.to_string()),
+        }
+    }
+}
+
+/// What has to be done to a datum before it can be used, as it is done for a
+/// task or a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    DiskRead,
+    Deserialize,
+    Serialize,
+}
+
+/// A step that was done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Done {
+    pub(crate) step: Step,
+    /// Bytes, as they are serialized.
+    pub(crate) len: u64,
+    /// When it began and ended, in seconds since 1970.
+    pub(crate) start: f64,
+    pub(crate) stop: f64,
+}
+
+/// What was done to data for one task or transfer.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(Mutex<Vec<Done>>);
+
+impl Steps {
+    fn add(&self, step: Step, len: u64, since: Instant) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let stop = now.unwrap_or_default().as_secs_f64();
+        let start = stop - since.elapsed().as_secs_f64();
+        self.lock().push(Done {
+            step,
+            len,
+            start,
+            stop,
+        });
+    }
+
+    pub(crate) fn take(&self) -> Vec<Done> {
+        core::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The value of a datum, for as long as somebody needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened(Arc<Value>);
+
+impl Deref for Opened {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.0
+    }
+}
+
+/// Keeps a datum in memory.
+#[derive(Debug)]
+pub(crate) struct InUse(Datum);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut forms = self.0.0.lock();
+        forms.use_count = forms.use_count.saturating_sub(1);
+    }
+}
+
+/// What came of taking a datum out of memory.
+#[derive(Debug)]
+pub(super) enum Evicted {
+    /// So many bytes are free.
+    Bytes(u64),
+    /// It is in use, or out of memory already, or not in the store any more.
+    Kept,
+    /// It cannot be written.
+    Failed(std::io::Error),
+}
+
+/// Ends the making of a form, also if it panics.
+struct Making<'d>(&'d Inner);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_making = false;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Forms> {
+        // Whoever panicked did not leave it half done.
+        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the ledger what there is now, and that it was used if `is_used`.
+    fn account(self: &Arc<Self>, forms: &mut Forms, is_used: bool) {
+        let memory_len = forms.len();
+        let is_evictable = self.common.directory.is_some()
+            && forms.stored_count != 0
+            && memory_len != 0
+            && forms.unserializable.is_none();
+        let disk_len = forms.file.as_ref().map(|file| file.len);
+        let disk_len = disk_len.filter(|_| forms.value.is_none() && forms.serialized.is_none());
+        let is_as_it_was = memory_len == forms.memory_len && disk_len == forms.disk_len;
+        if is_as_it_was && !is_evictable && forms.place.is_none() {
+            return;
+        }
+        let mut ledger = self.common.lock();
+        ledger.holdings.memory_len = ledger
+            .holdings
+            .memory_len
+            .saturating_sub(forms.memory_len)
+            .saturating_add(memory_len);
+        if let Some(len) = forms.disk_len {
+            ledger.left_disk(self.nbytes, len);
+        }
+        if let Some(len) = disk_len {
+            ledger.entered_disk(self.nbytes, len);
+        }
+        if !is_evictable || is_used || forms.place.is_none() {
+            if let Some(place) = forms.place.take() {
+                ledger.order.remove(&place);
+            }
+            if is_evictable {
+                forms.place = Some(ledger.enqueue(Arc::downgrade(self)));
+            }
+        }
+        let is_too_much = memory_len > forms.memory_len && self.common.is_above(&ledger);
+        let is_news = is_too_much || self.common.is_relieved(&ledger);
+        drop(ledger);
+        forms.memory_len = memory_len;
+        forms.disk_len = disk_len;
+        if is_news {
+            self.common.wake.notify_all();
+        }
+    }
+}
+
+impl Forms {
+    /// Bytes of memory. A value that was made without copying lies where its
+    /// frames do.
+    fn len(&self) -> u64 {
+        let serialized = self.serialized.as_ref().map_or(0, Serialized::len);
+        let value = if self.value.is_some() {
+            self.value_len
+        } else {
+            0
+        };
+        if self.copied_len == 0 {
+            serialized.max(value)
+        } else {
+            serialized.saturating_add(value)
+        }
+    }
+
+    /// What of it is in memory goes. The caller drops it, where that may take
+    /// time.
+    const fn forget(&mut self) -> (Option<Serialized>, Option<Arc<Value>>) {
+        self.copied_len = 0;
+        (self.serialized.take(), self.value.take())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let forms = self.forms.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut ledger = self.common.lock();
+        let memory_len = &mut ledger.holdings.memory_len;
+        *memory_len = memory_len.saturating_sub(forms.memory_len);
+        if let Some(len) = forms.disk_len {
+            ledger.left_disk(self.nbytes, len);
+        }
+        if let Some(place) = forms.place {
+            ledger.order.remove(&place);
+        }
+        if let Some(file) = forms.file.take() {
+            // Not here: this may be where messages are read.
+            ledger.unused_files.push(file.path);
+            self.common.wake.notify_all();
+        } else if self.common.is_relieved(&ledger) {
+            self.common.wake.notify_all();
+        }
+    }
+}
+
+impl Datum {
+    pub(super) fn new(
+        common: &Arc<Common>,
+        nbytes: u64,
+        serialized: Option<Serialized>,
+        value: Option<Value>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            nbytes,
+            common: Arc::clone(common),
+            forms: Mutex::new(Forms {
+                serialized,
+                value: value.map(Arc::new),
+                value_len: nbytes,
+                ..Forms::default()
+            }),
+            changed: Condvar::new(),
+        });
+        inner.account(&mut inner.lock(), true);
+        Self(inner)
+    }
+
+    pub(super) fn of(inner: &Weak<Inner>) -> Option<Self> {
+        inner.upgrade().map(Self)
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Bytes that it counts for.
+    pub(crate) fn nbytes(&self) -> u64 {
+        self.0.nbytes
+    }
+
+    /// It is in the store, where it may go to disk, under one more key.
+    pub(super) fn enter(&self) {
+        let mut forms = self.0.lock();
+        forms.stored_count = forms.stored_count.saturating_add(1);
+        self.0.account(&mut forms, true);
+    }
+
+    /// It is there under one key less.
+    pub(super) fn leave(&self) {
+        let mut forms = self.0.lock();
+        forms.stored_count = forms.stored_count.saturating_sub(1);
+        self.0.account(&mut forms, false);
+    }
+
+    /// Keeps it in memory, once it is there, until what is returned is dropped.
+    pub(crate) fn in_use(&self) -> InUse {
+        let mut forms = self.0.lock();
+        forms.use_count = forms.use_count.saturating_add(1);
+        InUse(self.clone())
+    }
+
+    /// Whether it was found that its file is no good.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.lock().is_lost
+    }
+
+    /// Its value, made now if nobody has needed it before. What is known to
+    /// Python only is its own value, unopened.
+    ///
+    /// Blocks while another thread makes the same value, and reads it from disk
+    /// if it is there.
+    pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
+        let mut forms = self.0.lock();
+        loop {
+            if let Some(value) = &forms.value {
+                let opened = Opened(Arc::clone(value));
+                self.0.account(&mut forms, true);
+                return Ok(opened);
+            }
+            if let Some(error) = &forms.unopenable {
+                return Err(DatumError::Value(error.clone()));
+            }
+            if forms.is_lost {
+                return Err(DatumError::Lost);
+            }
+            if !forms.is_making {
+                break;
+            }
+            forms = self.wait(forms);
+        }
+        forms.is_making = true;
+        let making = Making(&self.0);
+        let (serialized, file) = (forms.serialized.clone(), forms.file.clone());
+        drop(forms);
+        let is_on_disk = serialized.is_none();
+        let serialized = match serialized {
+            Some(serialized) => serialized,
+            None => self.read(file.as_ref(), steps)?,
+        };
+        let meters = &self.0.common.meters;
+        let start = Instant::now();
+        let mut copied_len = 0;
+        let value = match serialized.open_counting(&mut copied_len) {
+            Err(ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized.clone())),
+            value => value,
+        };
+        meters.deserialized.add(serialized.len(), start);
+        meters.copied_len.fetch_add(copied_len, Ordering::Relaxed);
+        steps.add(Step::Deserialize, serialized.len(), start);
+        let value = value.map(|value| (value.nbytes(), Arc::new(value)));
+        let mut forms = self.0.lock();
+        let opened = match value {
+            Ok((value_len, value)) => {
+                forms.value_len = value_len;
+                forms.value = Some(Arc::clone(&value));
+                forms.copied_len = copied_len;
+                // What was copied is there twice; the file has the other.
+                if is_on_disk && copied_len == 0 {
+                    forms.serialized = Some(serialized);
+                }
+                Ok(Opened(value))
+            }
+            Err(error) => {
+                forms.unopenable = Some(error.clone());
+                Err(DatumError::Value(error))
+            }
+        };
+        self.0.account(&mut forms, true);
+        drop(forms);
+        drop(making);
+        opened
+    }
+
+    /// Its bytes, made now if nobody has asked for them before.
+    ///
+    /// Blocks while another thread makes the same, and reads them from disk if
+    /// they are there; they do not stay in memory then.
+    pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
+        let mut forms = self.0.lock();
+        loop {
+            if let Some(serialized) = &forms.serialized {
+                let serialized = serialized.clone();
+                self.0.account(&mut forms, true);
+                return Ok(serialized);
+            }
+            if let Some(error) = &forms.unserializable {
+                return Err(DatumError::Value(error.clone()));
+            }
+            if forms.is_lost {
+                return Err(DatumError::Lost);
+            }
+            if !forms.is_making {
+                break;
+            }
+            forms = self.wait(forms);
+        }
+        // Whoever is sent it needs it, and nobody here does.
+        if let Some(file) = forms.file.clone() {
+            drop(forms);
+            match self.read(Some(&file), steps) {
+                // Its value is still there, and makes bytes of the same meaning.
+                Err(DatumError::Lost) if !self.is_lost() => return self.serialize(steps),
+                read => return read,
+            }
+        }
+        forms.is_making = true;
+        let making = Making(&self.0);
+        let value = forms.value.clone();
+        drop(forms);
+        let start = Instant::now();
+        let made = match &value {
+            Some(value) => Serialized::of(value),
+            None => Ok(Serialized::default()),
+        };
+        drop(value);
+        let mut forms = self.0.lock();
+        match &made {
+            Ok(serialized) => {
+                self.0.common.meters.serialized.add(serialized.len(), start);
+                steps.add(Step::Serialize, serialized.len(), start);
+                forms.serialized = Some(serialized.clone());
+            }
+            Err(error) => forms.unserializable = Some(error.clone()),
+        }
+        self.0.account(&mut forms, true);
+        drop(forms);
+        drop(making);
+        made.map_err(DatumError::Value)
+    }
+
+    fn wait<'f>(&self, forms: MutexGuard<'f, Forms>) -> MutexGuard<'f, Forms> {
+        let forms = self.0.changed.wait(forms);
+        forms.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, file: Option<&SpillFile>, steps: &Steps) -> Result<Serialized, DatumError> {
+        let common = &self.0.common;
+        let start = Instant::now();
+        let Some(file) = file else {
+            // Neither: that is the value of what has none.
+            return Ok(Serialized::default());
+        };
+        match file::read(file) {
+            Ok(serialized) => {
+                common.meters.unspilled.add(file.len, start);
+                steps.add(Step::DiskRead, file.len, start);
+                Ok(serialized)
+            }
+            Err(error) => {
+                let mut forms = self.0.lock();
+                // Others may have found the same.
+                let Some(file) = forms.file.take() else {
+                    return Err(DatumError::Lost);
+                };
+                let is_lost = forms.value.is_none() && forms.serialized.is_none();
+                forms.is_lost = is_lost;
+                self.0.account(&mut forms, false);
+                drop(forms);
+                let name = file.path.display().to_string();
+                common.lock().unused_files.push(file.path);
+                common.wake.notify_all();
+                if is_lost {
+                    let count = &common.meters.lost_count;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                common.notice(&format!(
+                    "a spill file cannot be used, and its data is {}: {name}: {error}",
+                    if is_lost { "lost" } else { "still in memory" }
+                ));
+                Err(DatumError::Lost)
+            }
+        }
+    }
+
+    /// Takes it out of memory, to a file if it is in none yet.
+    ///
+    /// Blocks until it is written; others can use it in the meantime.
+    pub(super) fn evict(&self) -> Evicted {
+        let common = &self.0.common;
+        let Some(directory) = &common.directory else {
+            return Evicted::Kept;
+        };
+        let is_idle = |forms: &Forms| {
+            forms.stored_count != 0
+                && forms.use_count == 0
+                && !forms.is_making
+                && forms.memory_len != 0
+        };
+        let mut forms = self.0.lock();
+        if !is_idle(&forms) || forms.is_spilling {
+            return Evicted::Kept;
+        }
+        if let Some(file) = &forms.file {
+            common.meters.dropped.add(file.len, Instant::now());
+            return self.forget(forms);
+        }
+        forms.is_spilling = true;
+        let (serialized, value) = (forms.serialized.clone(), forms.value.clone());
+        drop(forms);
+        let start = Instant::now();
+        let made = match (serialized, &value) {
+            (Some(serialized), _) => Ok(serialized),
+            (None, Some(value)) => {
+                let made = Serialized::of(value);
+                if let Ok(serialized) = &made {
+                    common.meters.serialized.add(serialized.len(), start);
+                }
+                made
+            }
+            (None, None) => Ok(Serialized::default()),
+        };
+        drop(value);
+        let written = made.map(|serialized| {
+            let start = Instant::now();
+            let written = file::write(&directory.next_file(), &serialized);
+            if let Ok(file) = &written {
+                common.meters.spilled.add(file.len, start);
+            }
+            written
+        });
+        let mut forms = self.0.lock();
+        forms.is_spilling = false;
+        match written {
+            Ok(Ok(file)) => {
+                forms.file = Some(file);
+                if is_idle(&forms) {
+                    return self.forget(forms);
+                }
+                Evicted::Kept
+            }
+            Ok(Err(error)) => {
+                let failures = &common.meters.spill_failure_count;
+                failures.fetch_add(1, Ordering::Relaxed);
+                Evicted::Failed(error)
+            }
+            Err(error) => {
+                forms.unserializable = Some(error);
+                self.0.account(&mut forms, false);
+                Evicted::Kept
+            }
+        }
+    }
+
+    fn forget(&self, mut forms: MutexGuard<'_, Forms>) -> Evicted {
+        let len = forms.memory_len;
+        let forgotten = forms.forget();
+        self.0.account(&mut forms, false);
+        drop(forms);
+        drop(forgotten);
+        Evicted::Bytes(len)
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_bytes(&self) {
+        let mut forms = self.0.lock();
+        forms.serialized = None;
+        self.0.account(&mut forms, false);
+    }
+
+    /// Its value, if it is there without any work.
+    pub(crate) fn value(&self) -> Option<Opened> {
+        self.0.lock().value.clone().map(Opened)
+    }
+
+    /// Whether it has to be read from disk first.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.0.lock().disk_len.is_some()
+    }
+
+    /// Its bytes, if they are there without any work.
+    pub(crate) fn serialized(&self) -> Option<Serialized> {
+        self.0.lock().serialized.clone()
+    }
+
+    /// The header of its bytes, if it is there without any work.
+    pub(crate) fn header(&self) -> Option<Bytes> {
+        let forms = self.0.lock();
+        let file = forms.file.as_ref().map(|file| file.header.clone());
+        file.or_else(|| {
+            let header = forms.serialized.as_ref()?.header();
+            Some(Bytes::copy_from_slice(header))
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Spill files: a message with one payload, as it is on the wire, and a checksum.
+//!
+//! ```text
+//! u64      number of frames                  (PROTOCOL FRAME-1, without a read hint)
+//! u64 ...  length of each frame
+//! ...      the frames: body, header, and the frames of the payload as they came
+//! u64      XXH3-64 of all of the above
+//! ```
+//!
+//! All numbers are little-endian. Nothing in a frame is looked at: what was
+//! compressed stays so.
+
+use core::fmt;
+use core::hash::Hasher as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use twox_hash::XxHash3_64;
+
+use crate::value::Serialized;
+
+/// A spill file that is complete. It is removed by whoever has the last of it.
+#[derive(Clone, Debug)]
+pub(super) struct SpillFile {
+    pub(super) path: PathBuf,
+    /// Bytes of the file.
+    pub(super) len: u64,
+    /// The header of the payload, which describes it.
+    pub(super) header: Bytes,
+}
+
+/// Why a spill file cannot be used.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// The system says so.
+    Io(io::Error),
+    /// It is not as it was written.
+    Damaged(&'static str),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Damaged(what) => f.write_str(what),
+        }
+    }
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            return Self::Damaged("it ends too early");
+        }
+        Self::Io(error)
+    }
+}
+
+/// Writes a payload, exactly as it is. A file that is not complete is removed.
+pub(super) fn write(path: &Path, serialized: &Serialized) -> io::Result<SpillFile> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let written = write_to(file, serialized);
+    if written.is_err() {
+        // What went wrong before is what matters.
+        let _ = fs::remove_file(path);
+    }
+    Ok(SpillFile {
+        path: path.to_owned(),
+        len: written?,
+        header: Bytes::copy_from_slice(serialized.header()),
+    })
+}
+
+fn write_to(file: File, serialized: &Serialized) -> io::Result<u64> {
+    let frames = serialized.message();
+    let mut hasher = XxHash3_64::new();
+    // Frames that are longer than its buffer go past it.
+    let mut out = BufWriter::with_capacity(32 << 10, file);
+    let mut len = 0;
+    let mut put = |bytes: &[u8]| {
+        hasher.write(bytes);
+        len += bytes.len() as u64;
+        out.write_all(bytes)
+    };
+    put(&(frames.len() as u64).to_le_bytes())?;
+    for frame in frames {
+        put(&(frame.len() as u64).to_le_bytes())?;
+    }
+    for frame in frames {
+        put(frame)?;
+    }
+    out.write_all(&hasher.finish().to_le_bytes())?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok(len.saturating_add(8))
+}
+
+/// Reads a payload back, each frame into memory of its own.
+pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
+    let open = File::open(&file.path)?;
+    if open.metadata()?.len() != file.len {
+        return Err(ReadError::Damaged("its length is another one"));
+    }
+    let mut input = Hashing {
+        input: BufReader::with_capacity(32 << 10, open),
+        hasher: XxHash3_64::new(),
+        left: file.len,
+    };
+    let count = input.number()?;
+    // A number that the file has no room for would ask for too much memory.
+    if count > file.len / 8 {
+        return Err(ReadError::Damaged("its number of frames is wrong"));
+    }
+    let lengths = (0..count).map(|_| input.number());
+    let lengths: Vec<u64> = lengths.collect::<Result<_, _>>()?;
+    let mut frames = Vec::with_capacity(lengths.len());
+    for len in lengths {
+        frames.push(input.frame(len)?);
+    }
+    let sum = input.hasher.finish();
+    if input.number()? != sum || input.left != 0 {
+        return Err(ReadError::Damaged("its checksum is another one"));
+    }
+    Serialized::of_message(frames).ok_or(ReadError::Damaged("it is no payload"))
+}
+
+struct Hashing<R> {
+    input: R,
+    hasher: XxHash3_64,
+    /// Bytes of the file that have not been read.
+    left: u64,
+}
+
+impl<R: Read> Hashing<R> {
+    fn number(&mut self) -> Result<u64, ReadError> {
+        let mut bytes = [0; 8];
+        self.input.read_exact(&mut bytes)?;
+        self.hasher.write(&bytes);
+        self.left = self.left.saturating_sub(8);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn frame(&mut self, len: u64) -> Result<Bytes, ReadError> {
+        let too_long = ReadError::Damaged("the length of a frame is wrong");
+        let Ok(capacity) = usize::try_from(len) else {
+            return Err(too_long);
+        };
+        if len > self.left {
+            return Err(too_long);
+        }
+        // Not zeroed first, as a slice to read into would have to be.
+        let mut frame = Vec::with_capacity(capacity);
+        let read = (&mut self.input).take(len).read_to_end(&mut frame)?;
+        if read != capacity {
+            return Err(ReadError::Damaged("it ends too early"));
+        }
+        self.hasher.write(&frame);
+        self.left -= len;
+        Ok(frame.into())
+    }
+}

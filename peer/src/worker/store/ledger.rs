@@ -1,0 +1,278 @@
+//! What all data of a store has in common: how much of it is where, in which
+//! order it was used, and the thread that takes it out of memory.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+use std::{fs, io};
+
+use super::datum::{Evicted, Inner};
+use super::meters::{Holdings, Meters};
+use super::{Datum, SpillDirectory};
+
+/// How long a disk that fails is left alone, and data that cannot be taken out
+/// of memory.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Which data is about to be computed on.
+type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
+
+/// Who is told what people should know.
+type Notify = dyn Fn(&str) + Send + Sync;
+
+/// Who waits until there is room again.
+type Relieved = dyn Fn() + Send + Sync;
+
+pub(super) struct Common {
+    pub(super) meters: Meters,
+    /// Where data goes; without it, all data stays in memory.
+    pub(super) directory: Option<SpillDirectory>,
+    /// Bytes of memory that data may take.
+    pub(super) target: u64,
+    /// Bytes from which on nothing should make more, while some can go to disk.
+    pub(super) full: u64,
+    ledger: Mutex<Ledger>,
+    /// There is something to do for the thread.
+    pub(super) wake: Condvar,
+    pub(super) needed: OnceLock<Box<Needed>>,
+    pub(super) notify: OnceLock<Box<Notify>>,
+    pub(super) relieved: OnceLock<Box<Relieved>>,
+}
+
+impl fmt::Debug for Common {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Common")
+            .field("directory", &self.directory)
+            .field("target", &self.target)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) holdings: Holdings,
+    /// What can be taken out of memory, what was used last at the end.
+    pub(super) order: BTreeMap<u64, Weak<Inner>>,
+    next: u64,
+    /// Files of data that is gone.
+    pub(super) unused_files: Vec<PathBuf>,
+    /// Bytes that the process has too much, beside what the target says.
+    pub(super) excess: u64,
+    /// Nothing can be taken out of memory now.
+    is_stuck: bool,
+    /// Somebody waits until there is room again.
+    is_waited_for: bool,
+    is_closed: bool,
+}
+
+impl Ledger {
+    pub(super) fn enqueue(&mut self, datum: Weak<Inner>) -> u64 {
+        let place = self.next;
+        self.next += 1;
+        self.order.insert(place, datum);
+        place
+    }
+
+    pub(super) const fn entered_disk(&mut self, nbytes: u64, len: u64) {
+        let holdings = &mut self.holdings;
+        holdings.spilled_len = holdings.spilled_len.saturating_add(nbytes);
+        holdings.disk_len = holdings.disk_len.saturating_add(len);
+    }
+
+    pub(super) const fn left_disk(&mut self, nbytes: u64, len: u64) {
+        let holdings = &mut self.holdings;
+        holdings.spilled_len = holdings.spilled_len.saturating_sub(nbytes);
+        holdings.disk_len = holdings.disk_len.saturating_sub(len);
+    }
+}
+
+impl Common {
+    pub(super) fn new(directory: Option<SpillDirectory>, target: u64, full: u64) -> Self {
+        Self {
+            meters: Meters::default(),
+            directory,
+            target,
+            full,
+            ledger: Mutex::default(),
+            wake: Condvar::new(),
+            needed: OnceLock::new(),
+            notify: OnceLock::new(),
+            relieved: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // Whoever panicked did not leave it half done.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells people something, unless it is over.
+    pub(super) fn notice(&self, text: &str) {
+        if let Some(notify) = self.notify.get()
+            && !self.lock().is_closed
+        {
+            notify(text);
+        }
+    }
+
+    /// Whether data takes so much memory that nothing should make more of it
+    /// until [`Store::start`](super::Store::start)'s `relieved` is called.
+    pub(super) fn is_full(&self) -> bool {
+        let mut ledger = self.lock();
+        let is_full = self.is_above_full(&ledger);
+        ledger.is_waited_for |= is_full;
+        is_full
+    }
+
+    /// Not if there is nothing that could be done about it: then only using data
+    /// frees memory.
+    const fn is_above_full(&self, ledger: &Ledger) -> bool {
+        self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
+    }
+
+    /// Whether somebody waits for room, and there is some.
+    pub(super) const fn is_relieved(&self, ledger: &Ledger) -> bool {
+        ledger.is_waited_for && !self.is_above_full(ledger)
+    }
+
+    fn relieve(&self) {
+        self.lock().is_waited_for = false;
+        if let Some(relieved) = self.relieved.get() {
+            relieved();
+        }
+    }
+
+    /// Whether data takes more memory than it may.
+    pub(super) const fn is_above(&self, ledger: &Ledger) -> bool {
+        self.directory.is_some() && self.too_much(ledger) != 0
+    }
+
+    /// Bytes that are to be taken out of memory.
+    const fn too_much(&self, ledger: &Ledger) -> u64 {
+        let above = ledger.holdings.memory_len.saturating_sub(self.target);
+        if above > ledger.excess {
+            above
+        } else {
+            ledger.excess
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+        self.wake.notify_all();
+    }
+
+    /// Starts the thread that writes and removes files, until all is closed.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<Option<JoinHandle<()>>> {
+        if self.directory.is_none() {
+            return Ok(None);
+        }
+        let own = Arc::clone(self);
+        let builder = thread::Builder::new().name("spill".to_owned());
+        builder.spawn(move || own.work()).map(Some)
+    }
+
+    fn work(&self) {
+        let mut is_failing = false;
+        let mut is_stuck = false;
+        let mut retry_at: Option<Instant> = None;
+        let mut ledger = self.lock();
+        loop {
+            let files = core::mem::take(&mut ledger.unused_files);
+            if !files.is_empty() {
+                drop(ledger);
+                for file in files {
+                    // If it stays, it goes with the directory.
+                    let _ = fs::remove_file(file);
+                }
+                ledger = self.lock();
+                continue;
+            }
+            if ledger.is_closed {
+                return;
+            }
+            if self.is_relieved(&ledger) {
+                drop(ledger);
+                self.relieve();
+                ledger = self.lock();
+                continue;
+            }
+            if !self.is_above(&ledger) {
+                ledger.is_stuck = false;
+                let waited = self.wake.wait(ledger);
+                ledger = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let pause = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+            // A disk that fails is left alone; data in use, until there is other.
+            let pause = pause.filter(|pause| !pause.is_zero());
+            let pause = pause.or_else(|| core::mem::take(&mut is_stuck).then_some(RETRY));
+            if let Some(pause) = pause {
+                let waited = self.wake.wait_timeout(ledger, pause);
+                ledger = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            drop(ledger);
+            let (freed, failure) = self.evict();
+            match &failure {
+                Some(error) if !is_failing => self.notice(&format!(
+                    "cannot write to disk, and data stays in memory: {error}"
+                )),
+                None if is_failing && freed != 0 => self.notice("can write to disk again"),
+                _ => {}
+            }
+            is_failing = failure.is_some() || (is_failing && freed == 0);
+            retry_at = failure.map(|_| Instant::now() + RETRY);
+            is_stuck = freed == 0;
+            ledger = self.lock();
+            ledger.is_stuck = is_stuck;
+            ledger.excess = ledger.excess.saturating_sub(freed);
+        }
+    }
+
+    /// Takes as much out of memory as is too much, what was not used for longest
+    /// first. Returns how much that was, and what went wrong.
+    pub(super) fn evict(&self) -> (u64, Option<io::Error>) {
+        // What comes or is used from now on is not considered: whether somebody
+        // needs it is not known yet.
+        let end = self.lock().next;
+        let needed = self.needed.get().map(|needed| needed());
+        let needed = needed.unwrap_or_default();
+        let mut freed = 0_u64;
+        let mut start = 0;
+        loop {
+            let next = {
+                let ledger = self.lock();
+                let above = ledger.holdings.memory_len.saturating_sub(self.target);
+                if above == 0 && ledger.excess <= freed || ledger.is_closed {
+                    return (freed, None);
+                }
+                let next = ledger.order.range(start..end.max(start)).next();
+                let is_relieved = self.is_relieved(&ledger);
+                next.map(|(place, datum)| (*place, Datum::of(datum), is_relieved))
+            };
+            let Some((place, datum, is_relieved)) = next else {
+                return (freed, None);
+            };
+            start = place + 1;
+            if is_relieved {
+                self.relieve();
+            }
+            let Some(datum) = datum else {
+                continue;
+            };
+            if needed.iter().any(|needed| needed.is(&datum)) {
+                continue;
+            }
+            match datum.evict() {
+                Evicted::Bytes(len) => freed = freed.saturating_add(len),
+                Evicted::Kept => {}
+                Evicted::Failed(error) => return (freed, Some(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,626 @@
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::worker::store::file::{self, ReadError};
+
+fn list() -> Value {
+    Value::list((0..1000).map(|n| Value::list([n, n + 1])))
+}
+
+#[test]
+fn a_thousand_tasks_at_once_deserialize_a_datum_once() {
+    const THREADS: usize = 1000;
+    let store = Store::default();
+    let sent = Serialized::of(&list()).expect("plain");
+    let datum = store.received(sent.clone());
+    store.insert(&"x".into(), datum);
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let task = thread::Builder::new().stack_size(256 << 10);
+            let run = || {
+                barrier.wait();
+                let datum = store.get(&"x".into()).expect("it is there");
+                let opened = datum.open(&Steps::default()).expect("a list");
+                assert!(matches!(*opened, Value::List(_)));
+            };
+            task.spawn_scoped(scope, run).expect("a thread");
+        }
+    });
+    let counters = store.counters();
+    assert_eq!(counters.deserialized.count, 1);
+    assert_eq!(counters.deserialized.len, sent.len());
+    assert_eq!(counters.serialized.count, 0);
+}
+
+#[test]
+fn what_arrived_is_sent_on_as_it_was_without_being_touched() {
+    let store = Store::default();
+    let sent = Serialized::of(&list()).expect("plain");
+    let datum = store.received(sent.clone());
+    assert_eq!(datum.nbytes(), sent.len());
+    store.insert(&"x".into(), datum);
+    let again = store.get(&"x".into()).expect("it is there");
+    let again = again
+        .serialize(&Steps::default())
+        .expect("it is serialized");
+    for (frame, was) in again.frames().iter().zip(sent.frames()) {
+        assert_eq!(frame.as_ptr(), was.as_ptr(), "the same memory");
+    }
+    assert_eq!(store.counters(), StoreCounters::default());
+    // Opening it does not make sending it any work.
+    store
+        .get(&"x".into())
+        .expect("it")
+        .open(&Steps::default())
+        .expect("a list");
+    store
+        .get(&"x".into())
+        .expect("it")
+        .serialize(&Steps::default())
+        .expect("it");
+    let counters = store.counters();
+    assert_eq!(
+        (counters.deserialized.count, counters.serialized.count),
+        (1, 0)
+    );
+    assert_eq!(counters.copied_len, 0);
+}
+
+#[test]
+fn results_are_serialized_when_somebody_asks_and_once() {
+    let store = Store::default();
+    let datum = store.made(list());
+    assert_eq!(*datum.open(&Steps::default()).expect("a list"), list());
+    assert_eq!(store.counters(), StoreCounters::default());
+    let first = datum.serialize(&Steps::default()).expect("plain");
+    let second = datum.serialize(&Steps::default()).expect("plain");
+    assert_eq!(first.frames()[0].as_ptr(), second.frames()[0].as_ptr());
+    let counters = store.counters();
+    assert_eq!(
+        (counters.deserialized.count, counters.serialized.count),
+        (0, 1)
+    );
+    assert_eq!(counters.serialized.len, first.len());
+}
+
+#[test]
+fn what_only_python_knows_stays_what_it_is() {
+    // pickle.dumps(collections.OrderedDict())
+    let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)R.";
+    let sent = Serialized::of_written_pickle(&Bytes::from_static(pickle));
+    let store = Store::default();
+    let datum = store.received(sent.clone());
+    assert_eq!(
+        *datum.open(&Steps::default()).expect("unopened"),
+        Value::Serialized(sent)
+    );
+}
+
+#[test]
+fn damaged_data_is_an_error_for_whoever_needs_it_and_can_be_passed_on() {
+    let sent = Serialized::of_written_pickle(&Bytes::from_static(b"\x80\x04]"));
+    let store = Store::default();
+    let datum = store.received(sent.clone());
+    assert!(matches!(
+        datum.open(&Steps::default()),
+        Err(DatumError::Value(crate::value::ValueError::Pickle(_)))
+    ));
+    assert_eq!(datum.serialize(&Steps::default()), Ok(sent));
+}
+
+#[test]
+fn sizes_follow_what_is_there() {
+    let store = Store::default();
+    let sent = Serialized::of(&Value::from(vec![0_u8; 1000])).expect("bytes");
+    store.insert(&"x".into(), store.received(sent.clone()));
+    store.insert(&"x".into(), store.received(sent));
+    assert_eq!((store.nbytes(), store.keys().len()), (1000, 1));
+    let kept = store.remove(&"x".into()).expect("it was there");
+    assert_eq!((store.nbytes(), store.keys().len()), (0, 0));
+    assert_eq!(kept.nbytes(), 1000);
+    assert!(store.remove(&"x".into()).is_none());
+}
+
+// On disk
+
+/// A store that keeps what it has in `parent`, once it is more than `target`.
+/// Nothing goes there by itself: tests say when.
+struct Spilling {
+    store: Store,
+    parent: PathBuf,
+}
+
+impl Spilling {
+    fn new(name: &str, target: u64) -> Self {
+        let parent = scratch(name);
+        let directory = SpillDirectory::new(&parent, "test").expect("it is writable");
+        Self {
+            store: Store::spilling(directory, target, target.saturating_add(1000)),
+            parent,
+        }
+    }
+
+    /// Takes out of memory what is above the target.
+    fn evict(&self) -> u64 {
+        let (freed, error) = self.store.common.evict();
+        assert!(error.is_none(), "{error:?}");
+        freed
+    }
+
+    /// The spill files.
+    fn files(&self) -> Vec<PathBuf> {
+        let directory = self.store.common.directory.as_ref().expect("it has one");
+        let Ok(entries) = fs::read_dir(directory.path()) else {
+            return Vec::new();
+        };
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+
+    fn bytes(&self, key: &str, len: usize) -> Datum {
+        let sent = Serialized::of(&Value::from(vec![7_u8; len])).expect("bytes");
+        let datum = self.store.received(sent);
+        self.store.insert(&key.into(), datum.clone());
+        datum
+    }
+
+    /// Which of these keys are on disk.
+    fn on_disk(&self, keys: &[&str]) -> String {
+        let is_there = |key: &&&str| {
+            let datum = self.store.lock().data.get(&Key::from(**key)).cloned();
+            datum.is_some_and(|datum| datum.is_on_disk())
+        };
+        keys.iter().filter(is_there).copied().collect()
+    }
+}
+
+impl Drop for Spilling {
+    fn drop(&mut self) {
+        self.store.close();
+        // What is left of it is the file that everybody locks.
+        let _ = fs::remove_dir_all(&self.parent);
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Numbers that look random and are the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// A payload of any frames, which nobody could open.
+fn any_payload(chance: &mut Chance) -> Serialized {
+    let bodies = [Serialized::default(), Serialized::pickled(b"N.")];
+    let body = &bodies[usize::from(chance.below(2) == 1)].message()[0];
+    let mut message = vec![body.clone()];
+    for _ in 0..=chance.below(8) {
+        let len = match chance.below(4) {
+            0 => 0,
+            1 => chance.below(9),
+            2 => chance.below(5000),
+            _ => 32_000 + chance.below(100_000),
+        };
+        let frame: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
+        message.push(frame.into());
+    }
+    Serialized::of_message(message).expect("a payload")
+}
+
+#[test]
+fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
+    let spilling = Spilling::new("same", 0);
+    let mut chance = Chance(0x5eed);
+    let mut sent = vec![
+        Serialized::of(&list()).expect("plain"),
+        Serialized::of(&Value::from(vec![1_u8; 100_000])).expect("bytes"),
+        Serialized::of_written_pickle(&Bytes::from_static(b"\x80\x04]")),
+    ];
+    sent.extend((0..60).map(|_| any_payload(&mut chance)));
+    for (index, sent) in sent.iter().enumerate() {
+        let key = Key::from(i64::try_from(index).expect("few"));
+        spilling
+            .store
+            .insert(&key, spilling.store.received(sent.clone()));
+    }
+    spilling.evict();
+    for (index, sent) in sent.iter().enumerate() {
+        let key = Key::from(i64::try_from(index).expect("few"));
+        let datum = spilling.store.get(&key).expect("it is held");
+        assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
+        assert_eq!(datum.nbytes(), sent.len());
+        let back = datum.serialize(&Steps::default()).expect("it is readable");
+        assert_eq!(back.message(), sent.message(), "{index}");
+        assert_eq!(back.kind(), sent.kind(), "{index}");
+        // Being sent does not bring it back.
+        assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
+    }
+    let counters = spilling.store.counters();
+    assert_eq!(counters.deserialized.count, 0);
+    assert_eq!(counters.serialized.count, 0);
+    assert_eq!(counters.copied_len, 0);
+    assert!(counters.spilled.count > 40);
+    assert_eq!(counters.spilled.len, counters.unspilled.len);
+    let holdings = spilling.store.holdings();
+    assert_eq!(holdings.memory_len, 0);
+    assert_eq!(holdings.spilled_len, spilling.store.nbytes());
+    assert_eq!(holdings.disk_len, counters.spilled.len);
+}
+
+#[test]
+fn a_spill_file_is_a_message_and_its_checksum() {
+    let spilling = Spilling::new("layout", 0);
+    let sent = Serialized::of(&Value::from(vec![7_u8; 3])).expect("bytes");
+    spilling
+        .store
+        .insert(&"x".into(), spilling.store.received(sent.clone()));
+    spilling.evict();
+    let file = fs::read(&spilling.files()[0]).expect("it is there");
+    let mut message = Vec::new();
+    message.extend((sent.message().len() as u64).to_le_bytes());
+    for frame in sent.message() {
+        message.extend((frame.len() as u64).to_le_bytes());
+    }
+    for frame in sent.message() {
+        message.extend_from_slice(frame);
+    }
+    let sum = twox_hash::XxHash3_64::oneshot(&message);
+    message.extend(sum.to_le_bytes());
+    assert_eq!(file, message);
+}
+
+#[test]
+fn what_was_not_used_for_longest_goes_first() {
+    let spilling = Spilling::new("order", 2500);
+    for key in ["a", "b", "c"] {
+        spilling.bytes(key, 1000);
+    }
+    let use_it = |key: &str| {
+        let datum = spilling.store.get(&key.into()).expect("it is held");
+        datum.open(&Steps::default()).expect("bytes");
+    };
+    use_it("a");
+    assert_eq!(spilling.evict(), 1000);
+    assert_eq!(spilling.on_disk(&["a", "b", "c"]), "b");
+    // What is needed again comes back, and what was not goes.
+    use_it("b");
+    assert_eq!(spilling.evict(), 1000);
+    assert_eq!(spilling.on_disk(&["a", "b", "c"]), "c");
+    // It has a file already: nothing is written again.
+    use_it("c");
+    use_it("a");
+    spilling.evict();
+    assert_eq!(spilling.on_disk(&["a", "b", "c"]), "b");
+    let counters = spilling.store.counters();
+    assert_eq!((counters.spilled.count, counters.dropped.count), (2, 1));
+}
+
+#[test]
+fn what_is_in_use_stays_however_long_it_is() {
+    let spilling = Spilling::new("in-use", 100);
+    let datum = spilling.bytes("x", 5000);
+    let in_use = [datum.in_use(), datum.in_use()];
+    assert_eq!(spilling.evict(), 0);
+    let [one, other] = in_use;
+    drop(one);
+    assert_eq!(spilling.evict(), 0);
+    drop(other);
+    assert_eq!(spilling.evict(), 5000);
+    assert_eq!(spilling.store.counters().unspilled.count, 0);
+}
+
+#[test]
+fn what_is_needed_soon_stays_however_long_it_is() {
+    let spilling = Spilling::new("needed", 100);
+    let datum = spilling.bytes("x", 5000);
+    spilling.bytes("y", 300);
+    let is_needed = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_needed);
+    let needed = move || match asked.load(Ordering::Relaxed) {
+        true => vec![datum.clone()],
+        false => Vec::new(),
+    };
+    let _ = spilling.store.common.needed.set(Box::new(needed));
+    assert_eq!(spilling.evict(), 300);
+    assert_eq!(spilling.on_disk(&["x", "y"]), "y");
+    is_needed.store(false, Ordering::Relaxed);
+    assert_eq!(spilling.evict(), 5000);
+    assert_eq!(spilling.on_disk(&["x", "y"]), "xy");
+}
+
+#[test]
+fn a_result_is_serialized_to_go_to_disk_and_stays_so_when_it_comes_back() {
+    let spilling = Spilling::new("result", 0);
+    let datum = spilling.store.made(list());
+    spilling.store.insert(&"x".into(), datum.clone());
+    assert_eq!(spilling.evict(), datum.nbytes());
+    let steps = Steps::default();
+    let sent = datum.serialize(&steps).expect("it is readable");
+    assert_eq!(
+        sent.message(),
+        Serialized::of(&list()).expect("plain").message()
+    );
+    assert_eq!(*datum.open(&steps).expect("a list"), list());
+    assert_eq!(*datum.open(&steps).expect("a list"), list());
+    let steps: Vec<Step> = steps.take().into_iter().map(|done| done.step).collect();
+    assert_eq!(steps, [Step::DiskRead, Step::DiskRead, Step::Deserialize]);
+    let counters = spilling.store.counters();
+    assert_eq!(counters.serialized.count, 1);
+    assert_eq!(counters.deserialized.count, 1);
+}
+
+#[test]
+fn a_thousand_tasks_at_once_read_and_deserialize_a_datum_once() {
+    const THREADS: usize = 1000;
+    let spilling = Spilling::new("thousand", 0);
+    let sent = Serialized::of(&list()).expect("plain");
+    let datum = spilling.store.received(sent);
+    spilling.store.insert(&"x".into(), datum.clone());
+    spilling.evict();
+    assert!(datum.is_on_disk());
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let task = thread::Builder::new().stack_size(256 << 10);
+            let run = || {
+                barrier.wait();
+                let _in_use = datum.in_use();
+                let opened = datum.open(&Steps::default()).expect("a list");
+                assert!(matches!(*opened, Value::List(_)));
+            };
+            task.spawn_scoped(scope, run).expect("a thread");
+        }
+    });
+    let counters = spilling.store.counters();
+    assert_eq!(counters.unspilled.count, 1);
+    assert_eq!(counters.deserialized.count, 1);
+}
+
+#[test]
+fn every_damage_to_a_file_is_found_and_the_data_is_lost_not_wrong() {
+    let spilling = Spilling::new("damage", 0);
+    let sent = Serialized::of(&Value::from("some text")).expect("plain");
+    let path = spilling.parent.join("file");
+    let file = file::write(&path, &sent).expect("it is writable");
+    assert_eq!(file::read(&file).expect("it is whole"), sent);
+    let whole = fs::read(&path).expect("it is there");
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            fs::write(&path, &damaged).expect("it is writable");
+            let read = file::read(&file);
+            assert!(
+                matches!(read, Err(ReadError::Damaged(_))),
+                "byte {at}: {read:?}"
+            );
+        }
+    }
+    fs::write(&path, &whole[1..]).expect("it is writable");
+    assert!(matches!(file::read(&file), Err(ReadError::Damaged(_))));
+    fs::remove_file(&path).expect("it is there");
+    assert!(matches!(file::read(&file), Err(ReadError::Io(_))));
+}
+
+#[test]
+fn lost_data_is_an_error_for_whoever_needs_it_and_said_once() {
+    let spilling = Spilling::new("lost", 0);
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&notices);
+    let notify = move |text: &str| told.lock().expect("unpoisoned").push(text.to_owned());
+    let _ = spilling.store.common.notify.set(Box::new(notify));
+    let datum = spilling.bytes("x", 1000);
+    spilling.evict();
+    let path = spilling.files().pop().expect("a file");
+    let mut file = fs::read(&path).expect("it is there");
+    let at = file.len() / 2;
+    file[at] ^= 1;
+    fs::write(&path, file).expect("it is writable");
+    assert!(!datum.is_lost());
+    for _ in 0..2 {
+        let steps = Steps::default();
+        assert!(matches!(datum.open(&steps), Err(DatumError::Lost)));
+        assert_eq!(datum.serialize(&steps), Err(DatumError::Lost));
+    }
+    assert!(datum.is_lost());
+    assert_eq!(spilling.store.counters().lost_count, 1);
+    let notices = notices.lock().expect("unpoisoned");
+    assert_eq!(notices.len(), 1);
+    let file = path.display().to_string();
+    assert!(notices[0].contains(&file), "{notices:?}");
+    assert!(
+        notices[0].ends_with("its checksum is another one"),
+        "{notices:?}"
+    );
+}
+
+#[test]
+fn a_value_in_memory_survives_the_damage_of_its_file() {
+    let spilling = Spilling::new("survives", 0);
+    let datum = spilling.store.made(list());
+    spilling.store.insert(&"x".into(), datum.clone());
+    spilling.evict();
+    let steps = Steps::default();
+    let opened = datum.open(&steps).expect("a list");
+    // The bytes that were read with it are not kept when memory is short.
+    datum.forget_bytes();
+    fs::remove_file(spilling.files().pop().expect("a file")).expect("it is there");
+    let sent = datum.serialize(&steps).expect("made again");
+    assert_eq!(sent.open().expect("a list"), *opened);
+    assert!(!datum.is_lost());
+    assert_eq!(spilling.store.counters().lost_count, 0);
+    // It can go to disk once more.
+    assert!(spilling.evict() > 0);
+    assert_eq!(*datum.open(&steps).expect("a list"), list());
+}
+
+#[test]
+fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
+    let spilling = Spilling::new("failing", 500);
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&notices);
+    let notify = move |text: &str| told.lock().expect("unpoisoned").push(text.to_owned());
+    let directory = spilling
+        .store
+        .common
+        .directory
+        .as_ref()
+        .expect("it has one");
+    fs::remove_dir(directory.path()).expect("it is empty");
+    spilling
+        .store
+        .start(Vec::new, notify, || ())
+        .expect("a thread");
+    let data = ["a", "b", "c"].map(|key| spilling.bytes(key, 1000));
+    until("a second attempt", || {
+        spilling.store.counters().spill_failure_count > 1
+    });
+    assert_eq!(spilling.store.holdings().memory_len, 3000);
+    for datum in &data {
+        assert!(datum.open(&Steps::default()).is_ok());
+        assert!(datum.serialize(&Steps::default()).is_ok());
+    }
+    fs::create_dir(directory.path()).expect("it is writable");
+    until("spilling", || spilling.store.holdings().memory_len == 0);
+    until("saying so", || {
+        notices.lock().expect("unpoisoned").len() == 2
+    });
+    let notices = notices.lock().expect("unpoisoned");
+    assert!(
+        notices[0].starts_with("cannot write to disk"),
+        "{notices:?}"
+    );
+    assert_eq!(notices[1], "can write to disk again");
+}
+
+#[test]
+fn files_go_with_their_data_and_all_of_them_in_the_end() {
+    let spilling = Spilling::new("files", 0);
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
+    for key in ["a", "b"] {
+        spilling.bytes(key, 1000);
+    }
+    until("spilling", || spilling.on_disk(&["a", "b"]) == "ab");
+    assert_eq!(spilling.files().len(), 2);
+    drop(spilling.store.remove(&"a".into()));
+    until("removing", || spilling.files().len() == 1);
+    assert_eq!(spilling.store.holdings().spilled_len, 1000);
+    spilling.store.close();
+    let left = fs::read_dir(&spilling.parent).expect("it is there").count();
+    assert_eq!(left, 1, "the file that everybody locks");
+}
+
+#[test]
+fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
+    const ROUNDS: usize = 2000;
+    let spilling = Spilling::new("removal", 0);
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
+    thread::scope(|scope| {
+        for name in ["a", "b", "c"] {
+            let spilling = &spilling;
+            scope.spawn(move || {
+                let key = Key::from(name);
+                for round in 0..ROUNDS {
+                    let datum = spilling.bytes(name, 1 + round % 3000);
+                    match round % 4 {
+                        0 => thread::yield_now(),
+                        1 => assert!(datum.open(&Steps::default()).is_ok()),
+                        2 => assert!(datum.serialize(&Steps::default()).is_ok()),
+                        _ => {}
+                    }
+                    let removed = spilling.store.remove(&key).expect("it was there");
+                    // Who has it still can use it.
+                    assert!(removed.serialize(&Steps::default()).is_ok());
+                }
+            });
+        }
+    });
+    until("removing", || spilling.files().is_empty());
+    assert_eq!(spilling.store.holdings(), Holdings::default());
+    assert_eq!(spilling.store.nbytes(), 0);
+    assert!(spilling.store.common.lock().order.is_empty());
+    assert_eq!(spilling.store.counters().lost_count, 0);
+}
+
+#[test]
+fn a_process_that_takes_too_much_frees_what_it_can() {
+    let spilling = Spilling::new("excess", u64::MAX);
+    spilling
+        .store
+        .start(Vec::new, |_| (), || ())
+        .expect("a thread");
+    for key in ["a", "b", "c"] {
+        spilling.bytes(key, 1000);
+    }
+    spilling.store.free(1500);
+    until("spilling", || spilling.on_disk(&["a", "b", "c"]) == "ab");
+    assert_eq!(spilling.store.common.lock().excess, 0);
+}
+
+#[test]
+fn the_same_datum_under_two_keys_takes_memory_once() {
+    let spilling = Spilling::new("alias", 0);
+    let datum = spilling.bytes("x", 1000);
+    spilling.store.insert(&"y".into(), datum);
+    assert_eq!(spilling.store.holdings().memory_len, 1000);
+    drop(spilling.store.remove(&"x".into()));
+    assert_eq!(spilling.evict(), 1000);
+    assert_eq!(spilling.on_disk(&["y"]), "y");
+}
+
+#[test]
+fn a_full_store_says_when_there_is_room_again_or_nothing_to_be_done() {
+    // Full with 1100
+    let spilling = Spilling::new("full", 100);
+    let relieved = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&relieved);
+    let count = || relieved.load(Ordering::Relaxed);
+    spilling.bytes("a", 1000);
+    assert!(!spilling.store.is_full());
+    let datum = spilling.bytes("b", 1000);
+    let in_use = datum.in_use();
+    assert!(spilling.store.is_full());
+    let relieved = move || {
+        told.fetch_add(1, Ordering::Relaxed);
+    };
+    let started = spilling.store.start(Vec::new, |_| (), relieved);
+    started.expect("a thread");
+    until("spilling", || count() == 1);
+    assert_eq!(spilling.on_disk(&["a", "b"]), "a");
+    // What is in use is in nobody's way.
+    let other = spilling.bytes("c", 1000);
+    let other_in_use = other.in_use();
+    if spilling.store.is_full() {
+        until("giving up", || count() == 2);
+    }
+    until("not being full", || !spilling.store.is_full());
+    drop((in_use, other_in_use));
+    until("spilling", || spilling.on_disk(&["a", "b", "c"]) == "abc");
+    assert!(!spilling.store.is_full());
+}

@@ -1,0 +1,267 @@
+//! `daskwire worker`: a worker with functions that are worth a look.
+
+mod functions;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use daskwire_peer::worker::{Ended, Worker};
+use daskwire_tcp::{Address, Options};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+
+use crate::TlsArguments;
+
+/// How often the terminal shows how it is.
+const REFRESH: Duration = Duration::from_millis(200);
+
+/// How long data may take to find another place.
+const HANDOVER: Duration = Duration::from_secs(60);
+
+/// How to work, and for whom.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArguments {
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// quic://HOST:PORT
+    #[arg(required_unless_present = "functions")]
+    scheduler: Option<String>,
+    /// How many tasks run at once; otherwise as many as there are processors
+    #[arg(long, value_name = "COUNT")]
+    nthreads: Option<usize>,
+    /// Memory that it may use, such as 4GiB or 500MB: data goes to disk once it
+    /// takes 60 % of that. Without this option, data stays in memory
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory_limit: Option<u64>,
+    /// Where data goes that does not stay in memory: to a directory of its own
+    /// below this one
+    #[arg(long, value_name = "DIRECTORY")]
+    local_directory: Option<PathBuf>,
+    /// A name that no other worker of the cluster has; otherwise its address
+    #[arg(long)]
+    name: Option<String>,
+    /// Where to listen, as tcp://HOST:PORT or of another scheme; otherwise any
+    /// port of the interface that the scheduler is reached over
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// List what it can do, and end
+    #[arg(long)]
+    functions: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+/// Bytes as Dask reads them: `500MB`, `4GiB`, `1e9`.
+fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, f64); 10] = [
+        ("", 1.0),
+        ("b", 1.0),
+        ("kb", 1e3),
+        ("mb", 1e6),
+        ("gb", 1e9),
+        ("tb", 1e12),
+        ("kib", 1024.0),
+        ("mib", 1_048_576.0),
+        ("gib", 1_073_741_824.0),
+        ("tib", 1_099_511_627_776.0),
+    ];
+    let text = text.trim().to_lowercase();
+    let is_unit = |letter: char| letter.is_ascii_alphabetic();
+    let number = text.trim_end_matches(is_unit);
+    let unit = &text[number.len()..];
+    let factor = UNITS.iter().find(|(name, _)| *name == unit);
+    let number: Option<f64> = number.trim().parse().ok();
+    match (number, factor) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is positive, and casts saturate"
+        )]
+        (Some(number), Some((_, factor))) if number.is_finite() && number * factor >= 1.0 => {
+            Ok((number * factor) as u64)
+        }
+        _ => Err("expected a size such as 4GiB or 500MB".to_owned()),
+    }
+}
+
+fn address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|error| format!("{text}: {error}"))
+}
+
+/// Has the allocator of glibc give large buffers back to the system when they
+/// are freed, without which a memory limit means little: it reads this from its
+/// environment when a process starts, so this process starts once more.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn give_memory_back(arguments: &WorkerArguments) {
+    use std::os::unix::process::CommandExt as _;
+    const NAME: &str = "MALLOC_MMAP_THRESHOLD_";
+    if arguments.memory_limit.is_none() || std::env::var_os(NAME).is_some() {
+        return;
+    }
+    if let Ok(own) = std::env::current_exe() {
+        // It comes back only if that fails, and then all goes on as it was.
+        let _ = std::process::Command::new(own)
+            .args(std::env::args_os().skip(1))
+            .env(NAME, "262144")
+            .exec();
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_memory_back(_: &WorkerArguments) {}
+
+pub(crate) fn run(arguments: &WorkerArguments) -> Result<(), String> {
+    give_memory_back(arguments);
+    crate::on_cluster(worker(arguments))
+}
+
+async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
+    let Some(scheduler) = arguments
+        .scheduler
+        .as_ref()
+        .filter(|_| !arguments.functions)
+    else {
+        list();
+        return Ok(());
+    };
+    let scheduler = address(scheduler)?;
+    let listen = arguments.listen.as_deref().map(address).transpose()?;
+    let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
+    let options = Options {
+        tls: arguments.tls.tls(&addresses)?,
+        ..Options::default()
+    };
+    // Nothing is drawn where nobody looks.
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    let notices = bar.clone();
+    let mut builder = Worker::builder(scheduler.clone())
+        .functions(functions::functions())
+        .options(options)
+        .on_notice(move |text| notices.suspend(|| eprintln!("daskwire: {text}")));
+    if let Some(nthreads) = arguments.nthreads {
+        builder = builder.nthreads(nthreads);
+    }
+    if let Some(limit) = arguments.memory_limit {
+        builder = builder.memory_limit(limit);
+    }
+    if let Some(directory) = &arguments.local_directory {
+        builder = builder.local_directory(directory);
+    }
+    if let Some(name) = &arguments.name {
+        builder = builder.name(name);
+    }
+    if let Some(listen) = listen {
+        builder = builder.listen(listen);
+    }
+    let stop = crate::asked_to_stop()?;
+    let worker = builder
+        .start()
+        .await
+        .map_err(|error| format!("{scheduler}: {error}"))?;
+    eprintln!(
+        "daskwire: worker {} at {} works for {scheduler}",
+        worker.name(),
+        worker.address()
+    );
+    let showing = async {
+        while std::io::stderr().is_terminal() {
+            bar.set_message(progress(&worker));
+            bar.tick();
+            tokio::time::sleep(REFRESH).await;
+        }
+        core::future::pending().await
+    };
+    let ended = tokio::select! {
+        ended = worker.ended() => Some(ended),
+        () = stop => None,
+        () = showing => None,
+    };
+    bar.finish_and_clear();
+    let outcome = match ended {
+        Some(Ended::Lost(error)) => Err(format!("the scheduler is gone: {error}")),
+        Some(ended) => {
+            eprintln!("daskwire: {ended}");
+            Ok(())
+        }
+        None => leave(&worker).await,
+    };
+    eprintln!("daskwire: {}", progress(&worker));
+    outcome
+}
+
+fn list() {
+    println!("Functions besides those of Python's operator and math, and builtins.");
+    println!("Python calls them with operator.methodcaller(\"native:NAME\").\n");
+    for (name, what) in functions::LIST {
+        println!("  {name:<34}  {what}");
+    }
+}
+
+/// Hands over what it has, unless that takes too long or somebody is impatient.
+async fn leave(worker: &Worker) -> Result<(), String> {
+    eprintln!("daskwire: handing over data; once more to end at once");
+    let again = crate::asked_to_stop()?;
+    tokio::select! {
+        retired = worker.retire() => match retired {
+            Ok(true) => eprintln!("daskwire: the data of this worker is elsewhere"),
+            Ok(false) => eprintln!("daskwire: nobody takes the data of this worker"),
+            Err(error) => eprintln!("daskwire: cannot hand over data: {error}"),
+        },
+        () = again => worker.close().await,
+        () = tokio::time::sleep(HANDOVER) => {
+            eprintln!("daskwire: handing over data takes too long");
+            worker.close().await;
+        }
+    }
+    Ok(())
+}
+
+/// How it is, in a line.
+fn progress(worker: &Worker) -> String {
+    let tasks = worker.task_counters();
+    let run: u64 = tasks.values().map(|task| task.count).sum();
+    let executing = worker.task_counts();
+    let executing = executing.iter().find(|(state, _)| *state == "executing");
+    let executing = executing.map_or(0, |(_, count)| *count);
+    let transfers = worker.transfers();
+    let holdings = worker.holdings();
+    let counters = worker.counters();
+    format!(
+        "{}, {} tasks run, {executing} running, {} in, {} out, {} deserialized, {} serialized, \
+         {} in memory, {} on disk, {} spilled, {} unspilled",
+        worker.status(),
+        HumanCount(run),
+        HumanBytes(transfers.received_len),
+        HumanBytes(transfers.sent_len),
+        HumanBytes(counters.deserialized.len),
+        HumanBytes(counters.serialized.len),
+        HumanBytes(holdings.memory_len),
+        HumanBytes(holdings.disk_len),
+        HumanBytes(counters.spilled.len),
+        HumanBytes(counters.unspilled.len),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_as_dask_reads_them() {
+        for (text, len) in [
+            ("1", 1),
+            ("500MB", 500_000_000),
+            ("4GiB", 4 << 30),
+            ("1.5 kib", 1536),
+            ("1e9", 1_000_000_000),
+        ] {
+            assert_eq!(size(text), Ok(len), "{text}");
+        }
+        for text in ["", "GiB", "-1", "0", "4 apples", "nan"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What becomes of data in workers of Rust, in a cluster of a real Dask: it goes
+//! to disk and back, moves on, gets lost and is made again.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use daskwire_peer::Client;
+use daskwire_peer::client::{ClientOptions, Route};
+use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
+use support::Peer;
+use support::cluster::{Cluster, until};
+
+/// A directory for the data of workers. It goes with what is in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).expect("a test may write below target/");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path of tests is text")
+    }
+
+    /// All files of workers.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = |path: &Path| {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let directories = entries(&self.0).into_iter().filter(|path| path.is_dir());
+        directories.flat_map(|path| entries(&path)).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left is in nobody's way.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A worker in this process that keeps nothing in memory.
+fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
+    let address = cluster.scheduler.address().parse().expect("an address");
+    Worker::builder(address)
+        .name(name)
+        .nthreads(2)
+        .functions(Functions::python().function("zeros", |len: usize| vec![0_u8; len]))
+        .memory_limit(1 << 30)
+        .memory_thresholds(MemoryThresholds {
+            target: Some(0.0),
+            spill: None,
+            pause: None,
+            ..MemoryThresholds::default()
+        })
+        .local_directory(scratch.path())
+}
+
+fn rust_worker(cluster: &Cluster, name: &str, scratch: &Scratch, arguments: &[&str]) -> Peer {
+    let own = ["--local-directory", scratch.path(), "--nthreads", "2"];
+    let arguments: Vec<&str> = own.iter().chain(arguments).copied().collect();
+    support::rust_worker(cluster.scheduler.address(), name, &arguments)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_through_a_worker_and_its_disk_is_not_looked_at() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("forwarding");
+    // What only the worker in Python has goes straight from there to us.
+    let code = "df = pd.DataFrame({'a': range(100000), 'b': list('abcd') * 25000})\n\
+                made = [df, np.arange(1e6).reshape(1000, 1000).T, b'x' * 3000000, {'k': [1, df]},\n\
+                        np.random.default_rng(1).random(5 << 20)]\n\
+                futures = client.scatter(made, workers='worker-0', hash=False)\n\
+                client.amm.stop()\n\
+                [f.key for f in futures]";
+    let keys = cluster.python(code).replace('\'', "\"");
+    let keys: Vec<String> = serde_json::from_str(&keys).expect("a list of texts");
+    let options = ClientOptions {
+        route: Route::Direct,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(cluster.scheduler.address(), options)
+        .await
+        .expect("it connects");
+    let futures: Vec<_> = keys
+        .iter()
+        .map(|key| client.future(key.as_str()).expect("it is there"))
+        .collect();
+    let before = client.gather_serialized(&futures, Route::Direct).await;
+    let before = before.expect("all are there");
+
+    // Then another worker has them, and that on disk.
+    let worker = spilling(&cluster, "rust", &scratch).start().await;
+    let worker = worker.expect("it starts");
+    let code = "name = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
+                client.replicate(futures, n=2)\n\
+                client.retire_workers([name['worker-0']])\n\
+                {w for ws in client.who_has(futures).values() for w in ws} == {name['rust']}";
+    assert_eq!(cluster.python(code), "True");
+    until("spilling", || worker.holdings().memory_len == 0).await;
+    assert_eq!(scratch.files().len(), futures.len());
+    let after = client.gather_serialized(&futures, Route::Direct).await;
+    let after = after.expect("all are there");
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.header(), after.header());
+        assert_eq!(before.frames(), after.frames(), "frame for frame");
+    }
+    let code = "back = client.gather(futures)\n\
+                (back[0].equals(df), (back[1] == made[1]).all(), back[2] == made[2],\n\
+                 back[3]['k'][1].equals(df), (back[4] == made[4]).all())";
+    assert_eq!(
+        cluster.python(code),
+        "(True, np.True_, True, True, np.True_)"
+    );
+    let counters = worker.counters();
+    assert_eq!(counters.deserialized.count, 0);
+    assert_eq!(counters.serialized.count, 0);
+    assert_eq!(counters.copied_len, 0);
+    assert!(counters.spilled.count >= 5 && counters.unspilled.count >= 10);
+    client.close().await.expect("it closes");
+    cluster.check_logs();
+    worker.close().await;
+    assert!(scratch.files().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_read_what_they_need_from_disk_and_the_scheduler_knows_where_data_is() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("tasks");
+    let worker = spilling(&cluster, "rust", &scratch).start().await;
+    let worker = worker.expect("it starts");
+    let code = "xs = client.map(operator.mul, [bytes([i]) for i in range(20)], [1000000] * 20, workers='rust')\n\
+                wait(xs)\n\
+                len(xs)";
+    assert_eq!(cluster.python(code), "20");
+    until("spilling", || worker.holdings().memory_len == 0).await;
+    let code = "ns = client.map(len, xs, workers='rust')\n\
+                here = client.submit(len, xs[3], workers='worker-0', pure=False)\n\
+                (sum(client.gather(ns)), here.result())";
+    assert_eq!(cluster.python(code), "(20000000, 1000000)");
+    assert!(worker.counters().unspilled.count > 20);
+    let tasks = worker.task_counters();
+    assert_eq!(tasks["len"].count, 20);
+    assert_eq!(tasks["len"].unspilled.count, 20);
+    // As the dashboard and the memory manager see it
+    let code = "address = next(w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'rust')\n\
+                def memory(dask_scheduler):\n\
+                \x20   worker = dask_scheduler.workers[address]\n\
+                \x20   return worker.memory.spilled, worker.memory.managed, worker.metrics['spilled_bytes']\n\
+                spilled, managed, bytes_ = client.run_on_scheduler(memory)\n\
+                (spilled // 1000000, bytes_['memory'] // 1000000, managed < 1000000)";
+    until("a heartbeat", || cluster.python(code) == "(20, 20, True)").await;
+    let code = "def reads(dask_scheduler):\n\
+                \x20   return [d for g in dask_scheduler.task_prefixes['len'].groups for d in g.all_durations]\n\
+                'disk-read' in client.run_on_scheduler(reads)";
+    assert_eq!(cluster.python(code), "True");
+    cluster.check_logs();
+}
+
+/// Flips a bit of each spill file.
+fn damage(scratch: &Scratch) -> usize {
+    let files = scratch.files();
+    for path in &files {
+        let mut file = fs::read(path).expect("it is there");
+        let at = file.len() / 2;
+        file[at] ^= 1;
+        fs::write(path, file).expect("it is writable");
+    }
+    files.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_damaged_is_computed_again() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("damaged");
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&notices);
+    let worker = spilling(&cluster, "rust", &scratch)
+        .on_notice(move |text| told.lock().expect("unpoisoned").push(text.to_owned()))
+        .start()
+        .await
+        .expect("it starts");
+    let code = "x = client.submit(operator.mul, b'ab', 1000000, workers='rust')\n\
+                y = client.submit(operator.mul, b'abc', 1000000, workers='rust')\n\
+                wait([x, y])\n\
+                len([x, y])";
+    assert_eq!(cluster.python(code), "2");
+    until("spilling", || worker.holdings().memory_len == 0).await;
+    assert_eq!(damage(&scratch), 2);
+    // A task here needs one of them, and a worker in Python the other.
+    let code = "here = client.submit(len, x, workers='rust')\n\
+                there = client.submit(len, y, workers='worker-0')\n\
+                (here.result(), there.result())";
+    assert_eq!(cluster.python(code), "(2000000, 3000000)");
+    until("spilling", || worker.holdings().memory_len == 0).await;
+    assert_eq!(worker.counters().lost_count, 2);
+    assert_eq!(notices.lock().expect("unpoisoned").len(), 2);
+    let code = "events = [e['text'] for _, e in client.get_events('worker-notice')]\n\
+                (len(events), all('its data is lost' in e for e in events))";
+    assert_eq!(cluster.python(code), "(2, True)");
+    // And a client
+    damage(&scratch);
+    assert_eq!(
+        cluster.python("len(client.submit(operator.add, x, y, workers='rust').result())"),
+        "5000000"
+    );
+    assert_eq!(worker.status(), "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_disk_fails_keeps_its_data_and_works_on() {
+    let mut cluster = Cluster::new(0);
+    let scratch = Scratch::new("failing");
+    let worker = spilling(&cluster, "rust", &scratch).start().await;
+    let worker = worker.expect("it starts");
+    for entry in fs::read_dir(&scratch.0).expect("it is there").flatten() {
+        let _ = fs::remove_dir(entry.path());
+    }
+    let code = "xs = client.map(operator.mul, [bytes([i]) for i in range(20)], [100000] * 20)\n\
+                sum(map(len, client.gather(xs)))";
+    assert_eq!(cluster.python(code), "2000000");
+    until("failing", || worker.counters().spill_failure_count > 0).await;
+    assert_eq!(
+        cluster.python("sum(client.gather(client.map(len, xs)))"),
+        "2000000"
+    );
+    let code = "[e['text'].split(':')[0] for _, e in client.get_events('worker-notice')]";
+    assert_eq!(
+        cluster.python(code),
+        "['cannot write to disk, and data stays in memory']"
+    );
+    assert_eq!(worker.counters().spilled.count, 0);
+    cluster.check_logs();
+}
+
+/// Bytes of memory that the process has had at most.
+fn peak(peer: &Peer) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", peer.id())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("Linux says so") * 1024
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_times_the_memory_goes_through_a_computation() {
+    const LIMIT: u64 = 256 << 20;
+    let mut cluster = Cluster::new(0);
+    let scratch = Scratch::new("four-times");
+    let limit = LIMIT.to_string();
+    let mut worker = rust_worker(
+        &cluster,
+        "rust",
+        &scratch,
+        &["--memory-limit", limit.as_str()],
+    );
+    // 128 arrays of 8 MiB, all of which are wanted until the end
+    let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 20) for i in range(128)]\n\
+                wait(xs)\n\
+                sums = client.map(native('sum'), xs, pure=False)\n\
+                pairs = [client.submit(native('dot'), x, x, pure=False) for x in xs]\n\
+                expected = [np.linspace(i, i + 1, 1 << 20) for i in (0, 64, 127)]\n\
+                (all(abs(s / (1 << 20) - i - 0.5) < 1e-9 for i, s in enumerate(client.gather(sums))),\n\
+                 all(abs(pairs[i].result() / float(e @ e) - 1) < 1e-9 for i, e in zip((0, 64, 127), expected)),\n\
+                 all((xs[i].result() == e).all() for i, e in zip((0, 64, 127), expected)))";
+    assert_eq!(cluster.python(code), "(True, True, True)");
+    assert!(scratch.files().len() > 64, "most of it is on disk");
+    let peak = peak(&worker);
+    assert!(
+        peak <= LIMIT + LIMIT / 10,
+        "{} MiB of memory with a limit of {} MiB",
+        peak >> 20,
+        LIMIT >> 20
+    );
+    // Freed is freed, on disk too.
+    cluster.python("del xs, sums, pairs");
+    until("removing", || scratch.files().is_empty()).await;
+    cluster.check_logs();
+    assert!(worker.terminate(), "it ends well: {}", worker.log());
+    let left = fs::read_dir(&scratch.0).expect("it is there").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["global.lock"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_leaves_work_to_others_and_its_files_to_the_next() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("killed");
+    let limit = ["--memory-limit", "128MiB"];
+    let killed = rust_worker(&cluster, "killed", &scratch, &limit);
+    let _other = rust_worker(&cluster, "other", &scratch, &limit);
+    let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 19, workers=['killed', 'other'],\n\
+                \x20                   allow_other_workers=False) for i in range(64)]\n\
+                ys = [client.submit(native('mean'), x, workers=['killed', 'other']) for x in xs]\n\
+                zs = [client.submit(operator.add, y, time.sleep(0.001) or i) for i, y in enumerate(ys)]\n\
+                wait(xs)\n\
+                slow = [client.submit(time.sleep, 0.05 + i / 1e6, workers=['killed', 'other']) for i in range(40)]\n\
+                more = [client.submit(native('dot'), x, xs[-i], workers=['killed', 'other']) for i, x in enumerate(xs)]\n\
+                total = client.submit(sum, zs)\n\
+                len(more)";
+    assert_eq!(cluster.python(code), "64");
+    until("spilling", || scratch.files().len() > 8).await;
+    drop(killed);
+    let code = "wait(slow + more)\n\
+                (round(total.result(), 6), {f.status for f in more + slow})";
+    assert_eq!(cluster.python(code), "(4064.0, {'finished'})");
+    let of_dead = || {
+        let locks = fs::read_dir(&scratch.0).expect("it is there").flatten();
+        locks
+            .filter(|entry| entry.path().extension().is_some_and(|end| end == "lock"))
+            .count()
+    };
+    assert_eq!(of_dead(), 3, "of both, and the common one");
+    let _again = rust_worker(&cluster, "killed", &scratch, &limit);
+    assert_eq!(
+        of_dead(),
+        3,
+        "the new one, the other one and the common one"
+    );
+    assert_eq!(
+        cluster.python("client.submit(operator.add, 1, 1, workers='killed').result()"),
+        "2"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("mixed");
+    let limit = ["--memory-limit", "1GiB"];
+    let mut one = rust_worker(&cluster, "one", &scratch, &limit);
+    let _two = rust_worker(&cluster, "two", &scratch, &limit);
+    for (code, value) in [
+        // To and fro: made in Rust, changed in Python, summed in Rust
+        (
+            "xs = [client.submit(native('linspace'), i, i + 1, 10001, workers=['one', 'two']) for i in range(30)]\n\
+             ys = [client.submit(np.multiply, x, 2, workers='worker-0') for x in xs]\n\
+             zs = [client.submit(native('sum'), y, workers=['one', 'two']) for y in ys]\n\
+             round(client.submit(sum, zs, workers='worker-0').result(), 3)",
+            "9000900.0",
+        ),
+        // Wherever there is time: functions that both have
+        (
+            "ns = [n for w in ('one', 'two', 'worker-0') for n in\n\
+             \x20     client.map(operator.add, range(3333), [1] * 3333, workers=w, pure=False)]\n\
+             ns = client.map(operator.mul, ns, [2] * 9999)\n\
+             total = client.submit(sum, ns)\n\
+             total.result()",
+            "33336666",
+        ),
+        (
+            "client.submit(native('crc32'), b'123456789', workers='one').result() == 0xcbf43926",
+            "True",
+        ),
+        (
+            "client.submit(native('words'), 'b a b', workers='two').result()",
+            "{'a': 1, 'b': 2}",
+        ),
+        (
+            "client.amm.stop()\n\
+             client.rebalance(xs)\n\
+             client.replicate(xs, n=3)\n\
+             {len(w) for w in client.who_has(xs).values()}",
+            "{3}",
+        ),
+        (
+            "client.amm.start()\n\
+             name = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
+             only = client.scatter([b'x' * 1000 + bytes([i]) for i in range(50)], workers='two', hash=False)\n\
+             retired = client.retire_workers([name['two']])\n\
+             (list(retired) == [name['two']], sum(map(len, client.gather(only))), total.result())",
+            "(True, 50050, 33336666)",
+        ),
+    ] {
+        assert_eq!(cluster.python(code), value, "{code}");
+    }
+    // Asked to end, it hands over what only it has.
+    let code = "only = client.scatter([b'y' * 1000 + bytes([i]) for i in range(50)], workers='one', hash=False)\n\
+                len(only)";
+    assert_eq!(cluster.python(code), "50");
+    assert!(one.terminate(), "it ends well: {}", one.log());
+    assert!(
+        one.log().contains("the data of this worker is elsewhere"),
+        "{}",
+        one.log()
+    );
+    let code = "(sum(map(len, client.gather(only))),\n\
+                {w for ws in client.who_has(only).values() for w in ws} == {name['worker-0']})";
+    assert_eq!(cluster.python(code), "(50050, True)");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_larger_than_the_target_is_there_for_the_task_that_it_came_for() {
+    let mut cluster = Cluster::new(1);
+    let scratch = Scratch::new("larger");
+    let worker = spilling(&cluster, "rust", &scratch).start().await;
+    let worker = worker.expect("it starts");
+    // Another one comes only when this one has run.
+    let code = "xs = client.map(np.ones, [1000000 + i for i in range(8)], workers='worker-0')\n\
+                wait(xs)\n\
+                [client.submit(len, x, workers='rust').result() - 1000000 for x in xs]";
+    assert_eq!(cluster.python(code), "[0, 1, 2, 3, 4, 5, 6, 7]");
+    let tasks = worker.task_counters();
+    assert_eq!(tasks["len"].count, 8);
+    assert_eq!(tasks["len"].unspilled.count, 0, "it was still in memory");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_a_place_for_data_says_so() {
+    let cluster = Cluster::new(0);
+    let scratch = Scratch::new("no-place");
+    let file = scratch.0.join("file");
+    fs::write(&file, b"").expect("it is writable");
+    let started = spilling(&cluster, "rust", &scratch)
+        .local_directory(&file)
+        .start()
+        .await;
+    let error = started.expect_err("it is a file").to_string();
+    assert!(
+        error.starts_with("no directory for data that does not stay in memory: "),
+        "{error}"
+    );
+    assert!(error.contains("no-place"), "{error}");
+}
