@@ -17,8 +17,8 @@
 //! Functions are named, not sent: those of Python by their module, such as
 //! `numpy.linalg.norm`, those of workers in Rust as `native:NAME`. Results are
 //! [`Value`](crate::Value)s; what has no counterpart in Rust, as a DataFrame, stays
-//! [`Value::Serialized`](crate::Value::Serialized) and can be an argument of other tasks by its future.
-//! Nothing that a peer sends is ever executed.
+//! [`Value::Serialized`](crate::Value::Serialized) and can be an argument of other
+//! tasks by its future. Nothing that a peer sends is ever executed.
 
 mod data;
 mod future;
