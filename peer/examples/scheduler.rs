@@ -17,10 +17,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if listeners.is_empty() {
         return Err("where to listen, as tcp://127.0.0.1:8786?".into());
     }
-    let mut options = Options::default();
-    options.on_notice = Some(std::sync::Arc::new(|notice: &Notice| {
-        eprintln!("{notice:?}")
-    }));
+    let options = Options {
+        on_notice: Some(std::sync::Arc::new(|notice: &Notice| {
+            eprintln!("{notice:?}");
+        })),
+        ..Options::default()
+    };
     let scheduler = Scheduler::start(listeners, options)?;
     println!("ready {}", scheduler.address());
     tokio::select! {

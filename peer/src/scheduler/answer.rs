@@ -54,7 +54,6 @@ impl Field for Asked {
 
 /// A reply.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(super) enum Answer {
     Value(Value),
     Data(DataReply),

@@ -84,10 +84,6 @@ impl Core {
 }
 
 /// A message of a client, with what takes time done to it.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "boxing them takes longer than moving them"
-)]
 enum Heard {
     Submission(Submission),
     Refusal(super::Refusal),

@@ -80,7 +80,6 @@ pub enum Output {
 /// Something that people may want to know.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "there are few at a time")]
 pub enum Notice {
     /// A peer said something that is not known here; it was passed over.
     UnknownOp {
