@@ -201,7 +201,7 @@ impl Stream {
         let reader: ReadHalf;
         let writer: WriteHalf;
         let (local, peer);
-        let mut encryption = None;
+        let encryption;
         match self {
             Self::Tcp(stream) => {
                 set_options(&stream).map_err(CommError::Io)?;
@@ -209,6 +209,7 @@ impl Stream {
                 peer = stream.peer_addr().map_err(CommError::Io)?.into();
                 let halves = stream.into_split();
                 (reader, writer) = lingering(halves.0, halves.1);
+                encryption = None;
             }
             #[cfg(feature = "tls")]
             Self::Tls(stream, tls, host) => {
@@ -228,10 +229,12 @@ impl Stream {
                 (local, peer) = (address.clone(), address);
                 let halves = stream.into_split();
                 (reader, writer) = lingering(halves.0, halves.1);
+                encryption = None;
             }
             Self::Inproc(stream) => {
                 (local, peer) = (stream.local, stream.peer);
                 (reader, writer) = (Box::new(stream.reader), Box::new(stream.writer));
+                encryption = None;
             }
         }
         Ok(Connection {
