@@ -617,30 +617,30 @@ async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
     assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
 }
 
-/// Each of these on a cluster of its own.
-macro_rules! over {
-    ($protocol:ident: $($test:ident)*) => {
-        mod $protocol {
+/// Each of these over each protocol, on a cluster of its own.
+macro_rules! clusters {
+    ($($test:ident)*) => {
+        mod tcp {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    super::$test(stringify!($protocol)).await;
+                    super::$test("tcp").await;
+                }
+            )*
+        }
+
+        mod tls {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    super::$test("tls").await;
                 }
             )*
         }
     };
 }
 
-over! { tcp:
-    a_client_of_rust_does_what_one_of_python_does
-    ten_thousand_tasks_run_in_one_graph_and_one_by_one
-    a_worker_that_is_killed_costs_time_only
-    a_gibibyte_is_scattered_and_gathered_directly
-    clients_of_rust_and_python_share_what_they_make
-    a_scheduler_that_goes_away_ends_all_futures
-}
-
-over! { tls:
+clusters! {
     a_client_of_rust_does_what_one_of_python_does
     ten_thousand_tasks_run_in_one_graph_and_one_by_one
     a_worker_that_is_killed_costs_time_only
