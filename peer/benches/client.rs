@@ -16,9 +16,11 @@
 //! on a runtime of one thread, where nobody has to be woken, and on one of many.
 #![allow(missing_docs)]
 
+mod support;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
@@ -27,28 +29,7 @@ use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::{Client, Key};
 use daskwire_tcp::{BufferPool, Options};
-
-/// A process that is killed with the benchmark.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn dask(python: &Path, arguments: &[&str]) -> Process {
-    let child = Command::new(python)
-        .args(["-m", "dask"])
-        .args(arguments)
-        .args(["--no-dashboard"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Process(child.expect("Python with distributed"))
-}
+use support::{Process, dask, heading, median, memory, processor_time, show};
 
 /// The client of Python.
 struct Python {
@@ -108,34 +89,6 @@ impl Python {
     }
 }
 
-/// Seconds of processor of this process so far.
-fn cpu() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    // Behind the name, which may have spaces, fields 14 and 15 of all.
-    let rest = stat.rsplit_once(')').expect("a name").1;
-    let ticks = |index| {
-        let field = rest.split_whitespace().nth(index).expect("a field");
-        field.parse::<f64>().expect("a number")
-    };
-    // Ticks are hundredths of a second on every Linux that runs this.
-    (ticks(11) + ticks(12)) / 100.0
-}
-
-fn memory() -> f64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = statm.split_whitespace().nth(1).expect("a field");
-    pages.parse::<f64>().expect("a number") * 4096.0
-}
-
-fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (
-        values[values.len() / 2],
-        values[0],
-        values[values.len() - 1],
-    )
-}
-
 /// The client of Rust, and what it keeps between rounds.
 struct Rust {
     client: Client,
@@ -167,7 +120,8 @@ impl Rust {
             all.await.expect("arrays");
         }
         self.count += 1;
-        let (memory_before, cpu_before, started) = (memory(), cpu(), Instant::now());
+        let (memory_before, cpu_before, started) =
+            (memory("self"), processor_time("self"), Instant::now());
         let mut held = Vec::new();
         match word {
             "latency" => {
@@ -209,8 +163,8 @@ impl Rust {
         }
         let cost = Cost {
             time: started.elapsed().as_secs_f64(),
-            cpu: cpu() - cpu_before,
-            memory: memory() - memory_before,
+            cpu: processor_time("self") - cpu_before,
+            memory: memory("self") - memory_before,
         };
         drop(held);
         cost
@@ -264,27 +218,8 @@ impl Rust {
 /// So many futures are held at the same time.
 const FUTURES: i64 = 100_000;
 
-fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
-    let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
-    let (ratio, least, most) = median(ratios);
-    let rust = median(pairs.iter().map(|pair| pair.0).collect()).0 * scale;
-    let python = median(pairs.iter().map(|pair| pair.1).collect()).0 * scale;
-    println!(
-        "{what:<44} {rust:>9.2} {python:>9.2} {unit:<4} {ratio:>7.3} ({least:.3} to {most:.3})"
-    );
-}
-
 async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("an address").port()
-    };
-    let address = format!("tcp://127.0.0.1:{port}");
-    let text = port.to_string();
-    let _scheduler = dask(
-        python,
-        &["scheduler", "--host", "127.0.0.1", "--port", &text],
-    );
+    let (_scheduler, address) = support::scheduler(python);
     let worker = ["worker", &address, "--nthreads", "1", "--no-nanny"];
     let _workers = [dask(python, &worker), dask(python, &worker)];
     let client = Client::connect(&address).await.expect("a scheduler");
@@ -309,10 +244,7 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         pooled: pooled.expect("a scheduler"),
         pooled_arrays: Vec::new(),
     };
-    println!(
-        "{:<44} {:>9} {:>9}      {:>7}",
-        "on a real cluster", "Rust", "Python", "ratio"
-    );
+    heading("on a real cluster");
     for (word, what, unit, scale, per) in [
         (
             "latency",

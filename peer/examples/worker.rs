@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             "scale",
             |array: Array, by: f64| -> Result<Array, RemoteError> {
                 let scaled: Vec<f64> = array.view()?.elements::<f64>()?.map(|x| x * by).collect();
-                Ok(Array::from_slice(array.shape(), &scaled)?)
+                Ok(Array::from_vec(array.shape(), scaled)?)
             },
         );
     let worker = Worker::builder(scheduler.parse()?)

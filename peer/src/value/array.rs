@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use bytemuck::NoUninit;
 use bytes::Bytes;
-use daskwire::typed::{self, DType, Dimensions, Element, Order, TypedError, encode_into};
+use daskwire::typed::{
+    self, ByteOrder, DType, Dimensions, Element, Order, TypedError, as_bytes, encode_into,
+};
 
 /// An array of numpy with its data, which clones share.
 ///
@@ -30,18 +33,53 @@ struct Form {
     is_matrix: bool,
 }
 
+/// Elements whose bytes are an array.
+struct Elements<E>(Vec<E>);
+
+impl<E: Element + NoUninit> AsRef<[u8]> for Elements<E> {
+    fn as_ref(&self) -> &[u8] {
+        as_bytes(&self.0)
+    }
+}
+
 impl Array {
     /// Elements in rows, the last dimension first, as numpy has them by default.
-    /// They are copied; [`Array::from_bytes`] copies nothing.
+    /// They are copied; [`from_vec`](Self::from_vec) copies nothing.
     ///
     /// # Errors
     ///
     /// If `elements` are not as many as `shape` says.
     pub fn from_slice<E: Element>(shape: &[usize], elements: &[E]) -> Result<Self, TypedError> {
-        let dtype = E::dtype(typed::ByteOrder::Little);
+        let dtype = E::dtype(ByteOrder::Little);
         let mut data = vec![0; elements.len().saturating_mul(dtype.item_len())];
         encode_into(elements, &mut data)?;
         Self::from_bytes(dtype, shape, Order::C, data.into())
+    }
+
+    /// As [`from_slice`](Self::from_slice), where the elements lie: nothing is
+    /// copied.
+    ///
+    /// ```
+    /// use daskwire_peer::Array;
+    /// let array = Array::from_vec(&[3], vec![1_i64, 2, 3])?;
+    /// assert_eq!(array.view()?.memory_slice::<i64>()?, [1, 2, 3]);
+    /// # Ok::<(), daskwire::typed::TypedError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If `elements` are not as many as `shape` says.
+    pub fn from_vec<E: Element + NoUninit + Send>(
+        shape: &[usize],
+        elements: Vec<E>,
+    ) -> Result<Self, TypedError> {
+        let dtype = E::dtype(ByteOrder::NATIVE);
+        Self::from_bytes(
+            dtype,
+            shape,
+            Order::C,
+            Bytes::from_owner(Elements(elements)),
+        )
     }
 
     /// Elements that lie one behind the other in `data`.

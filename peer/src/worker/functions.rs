@@ -375,7 +375,7 @@ mod tests {
             })
             .function("double", |array: Array| -> Result<Array, RemoteError> {
                 let all: Vec<f64> = array.to_vec::<f64>()?.iter().map(|n| n * 2.0).collect();
-                Ok(Array::from_slice(array.shape(), &all)?)
+                Ok(Array::from_vec(array.shape(), all)?)
             })
             .function("same", |value: Value| value)
             .function("oops", |_: Value| -> Value { panic!("no {}", "way") })

@@ -19,8 +19,10 @@ const QUIET: Duration = Duration::from_secs(60);
 ///
 /// What counts for the last two is what the process has from the system, and the
 /// allocator of glibc keeps some of what is freed. `daskwire worker` therefore
-/// sets `MALLOC_MMAP_THRESHOLD_`, as Dask's nanny sets `MALLOC_TRIM_THRESHOLD_`
-/// for workers in Python; so should whoever starts a worker with little memory.
+/// starts itself with `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=262144`, as
+/// Dask's nanny sets `MALLOC_TRIM_THRESHOLD_` for workers in Python; so should
+/// whoever starts a worker with little memory. `glibc.malloc.hugetlb=1`, separated
+/// by a colon, halves what it costs to get large buffers from the system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThresholds {
     /// Data that takes more memory goes to disk, what was not used for longest

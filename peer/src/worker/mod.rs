@@ -497,7 +497,7 @@ impl Shared {
             match action {
                 Action::Send(message) => {
                     if let Some(stream) = &machine.stream {
-                        stream.send(message);
+                        stream.send(*message);
                     }
                 }
                 Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
@@ -510,7 +510,7 @@ impl Shared {
                     let shared = Arc::clone(self);
                     self.runtime.spawn(async move {
                         tokio::time::sleep(after).await;
-                        shared.handle([event]);
+                        shared.handle([*event]);
                     });
                 }
             }
@@ -1056,22 +1056,19 @@ impl Shared {
                 Err(error) => return Ended::Lost(error),
             };
             let mut end = None;
-            let mut events = Vec::with_capacity(batch.len());
-            for message in batch {
-                match message {
-                    ToWorker::Close(close) => {
-                        let reason = close.reason.unwrap_or_default();
-                        end = Some(Ended::Told { reason });
-                        break;
-                    }
-                    ToWorker::CloseStream(_) => {
-                        let reason = "the stream ends".to_owned();
-                        end = Some(Ended::Told { reason });
-                        break;
-                    }
-                    message => events.push(Event::Told(message)),
+            let events = batch.into_iter().map_while(|message| match message {
+                ToWorker::Close(close) => {
+                    let reason = close.reason.unwrap_or_default();
+                    end = Some(Ended::Told { reason });
+                    None
                 }
-            }
+                ToWorker::CloseStream(_) => {
+                    let reason = "the stream ends".to_owned();
+                    end = Some(Ended::Told { reason });
+                    None
+                }
+                message => Some(Event::Told(message)),
+            });
             self.handle(events);
             if let Some(end) = end {
                 return end;

@@ -143,11 +143,11 @@ pub(crate) enum Action {
     /// Ask a peer for data, put it into the store, and say [`Event::Fetched`].
     Fetch { peer: Peer, keys: Vec<Key> },
     /// Tell the scheduler.
-    Send(FromWorker),
+    Send(Box<FromWorker>),
     /// Remove a datum from the store.
     Forget(Key),
     /// Say this event then.
-    Wake { after: Duration, event: Event },
+    Wake { after: Duration, event: Box<Event> },
 }
 
 /// A task to run.
@@ -254,11 +254,15 @@ struct Task {
     description: Description,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Computation {
     run_id: i64,
-    /// As it came, until the task runs.
-    message: Option<ComputeTask>,
+    /// What to run, until it does. Of the message, nothing else is kept: there may
+    /// be very many.
+    run_spec: Option<Serialized>,
+    is_actor: bool,
+    /// All of it while the task is in flight, which may make it unnecessary.
+    message: Option<Box<ComputeTask>>,
     dependencies: Vec<Key>,
     missing_count: usize,
     resources: Vec<(String, f64)>,
@@ -548,11 +552,7 @@ impl State {
                 None => {
                     task.computation = Some(Box::new(Computation {
                         run_id,
-                        message: None,
-                        dependencies: Vec::new(),
-                        missing_count: 0,
-                        resources: Vec::new(),
-                        startstops: Vec::new(),
+                        ..Computation::default()
                     }));
                 }
             },
@@ -560,11 +560,8 @@ impl State {
             Some(task) if task.phase == Phase::Flight => {
                 task.computation = Some(Box::new(Computation {
                     run_id,
-                    message: Some(message),
-                    dependencies: Vec::new(),
-                    missing_count: 0,
-                    resources: Vec::new(),
-                    startstops: Vec::new(),
+                    message: Some(Box::new(message)),
+                    ..Computation::default()
                 }));
             }
             _ => self.begin(message),
@@ -596,11 +593,12 @@ impl State {
         let resources = resources(&message.resource_restrictions);
         let computation = Box::new(Computation {
             run_id: message.run_id,
-            message: Some(message),
+            run_spec: Some(message.run_spec),
+            is_actor: message.actor,
             dependencies,
             missing_count,
             resources,
-            startstops: Vec::new(),
+            ..Computation::default()
         });
         let task = self.entry(&key, priority);
         task.computation = Some(computation);
@@ -640,9 +638,10 @@ impl State {
             let Some(computation) = &mut task.computation else {
                 continue;
             };
-            let Some(message) = computation.message.take() else {
+            let Some(run_spec) = computation.run_spec.take() else {
                 continue;
             };
+            let is_actor = computation.is_actor;
             let dependencies = core::mem::take(&mut computation.dependencies);
             let resources = computation.resources.clone();
             for (name, amount) in &resources {
@@ -658,9 +657,9 @@ impl State {
                 .insert(key.clone(), Running { since, resources });
             self.actions.push(Action::Execute(Box::new(Run {
                 key,
-                run_spec: message.run_spec,
+                run_spec,
                 dependencies,
-                is_actor: message.actor,
+                is_actor,
             })));
         }
     }
@@ -1097,7 +1096,7 @@ impl State {
                 self.peers.entry(Arc::clone(&peer)).or_default().is_busy = true;
                 self.actions.push(Action::Wake {
                     after: self.limits.busy_pause,
-                    event: Event::Rested(Arc::clone(&peer)),
+                    event: Box::new(Event::Rested(Arc::clone(&peer))),
                 });
                 for key in asked {
                     self.not_fetched(&key);
@@ -1170,7 +1169,7 @@ impl State {
         let computation = task.computation.take();
         let message = computation.and_then(|computation| computation.message);
         match message {
-            Some(message) => self.begin(message),
+            Some(message) => self.begin(*message),
             None if task.is_wanted() => self.fetch(key),
             None => self.remove(key),
         }
@@ -1232,7 +1231,7 @@ impl State {
         });
         self.actions.push(Action::Wake {
             after: self.limits.search_interval,
-            event: Event::Search,
+            event: Box::new(Event::Search),
         });
     }
 
@@ -1352,7 +1351,7 @@ impl State {
     // Words
 
     fn send(&mut self, message: impl Into<FromWorker>) {
-        self.actions.push(Action::Send(message.into()));
+        self.actions.push(Action::Send(Box::new(message.into())));
     }
 
     fn send_add_keys(&mut self, keys: impl Into<Vec<Key>>) {

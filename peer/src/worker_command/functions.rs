@@ -242,7 +242,7 @@ fn parse_csv(text: &str) -> Result<Value, RemoteError> {
         }
         row_count += 1;
     }
-    Ok(Array::from_slice(&[row_count, column_count], &numbers)?.into())
+    Ok(Array::from_vec(&[row_count, column_count], numbers)?.into())
 }
 
 /// How many elements there are, of which there must be some.
@@ -340,7 +340,7 @@ fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, Re
             counts[bin] += 1;
         }
     })?;
-    Ok(Array::from_slice(&[bins], &counts)?)
+    Ok(Array::from_vec(&[bins], counts)?)
 }
 
 /// Longer arrays are hardly meant: this is 8 GiB.
@@ -353,7 +353,7 @@ fn linspace(start: f64, stop: f64, count: usize) -> Result<Array, RemoteError> {
     }
     let step = (stop - start) / count.saturating_sub(1).max(1) as f64;
     let numbers: Vec<f64> = (0..count).map(|i| start + step * i as f64).collect();
-    Ok(Array::from_slice(&[count], &numbers)?)
+    Ok(Array::from_vec(&[count], numbers)?)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
@@ -371,7 +371,7 @@ fn noise(seed: u64, count: usize) -> Result<Array, RemoteError> {
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     };
     let numbers: Vec<f64> = (0..count).map(|_| next()).collect();
-    Ok(Array::from_slice(&[count], &numbers)?)
+    Ok(Array::from_vec(&[count], numbers)?)
 }
 
 #[cfg(test)]

@@ -177,14 +177,14 @@ fn show(action: &Action) -> String {
         Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
         Action::Forget(key) => format!("forget {key}"),
         Action::Wake { after, event } => {
-            let event = match event {
+            let event = match &**event {
                 Event::Rested(peer) => format!("{} has rested", short(peer)),
                 Event::Search => "search".to_owned(),
                 other => format!("{other:?}"),
             };
             format!("after {after:?}: {event}")
         }
-        Action::Send(message) => match message {
+        Action::Send(message) => match &**message {
             FromWorker::TaskFinished(message) => {
                 let done: Vec<String> = message
                     .startstops
@@ -982,7 +982,7 @@ fn any_order_of_events_leaves_a_good_state() {
                         Action::Execute(run) => runs.push(run.key),
                         Action::Fetch { peer, keys } => asked.push((peer, keys)),
                         // It may take any time, or longer than this test.
-                        Action::Wake { event, .. } if random(2) == 0 => events.push(event),
+                        Action::Wake { event, .. } if random(2) == 0 => events.push(*event),
                         _ => {}
                     }
                 }

@@ -27,7 +27,8 @@ pub(super) struct Inner {
     changed: Condvar,
 }
 
-/// The forms that a datum has; at least one is there, unless it is lost.
+/// The forms that a datum has; at least one is there, unless it is lost. What few
+/// data have is boxed: a worker may hold millions.
 #[derive(Debug, Default)]
 struct Forms {
     serialized: Option<Serialized>,
@@ -36,10 +37,10 @@ struct Forms {
     value_len: u64,
     /// Data does not change: a file stays true when the datum is read again, and
     /// it can go out of memory another time without being written.
-    file: Option<SpillFile>,
+    file: Option<Box<SpillFile>>,
     /// Why it cannot be opened, whoever tries; or serialized.
-    unopenable: Option<ValueError>,
-    unserializable: Option<ValueError>,
+    unopenable: Option<Box<ValueError>>,
+    unserializable: Option<Box<ValueError>>,
     /// Somebody makes a form of another; others wait.
     is_making: bool,
     /// It is being written to disk; nobody waits for that.
@@ -165,6 +166,12 @@ pub(super) enum Evicted {
     Kept,
     /// It cannot be written.
     Failed(std::io::Error),
+}
+
+/// What somebody finds who needs a form.
+enum Found<'f, T> {
+    Made(T),
+    ToMake(MutexGuard<'f, Forms>),
 }
 
 /// Ends the making of a form, also if it panics.
@@ -341,24 +348,15 @@ impl Datum {
     /// Blocks while another thread makes the same value, and reads it from disk
     /// if it is there.
     pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
-        let mut forms = self.0.lock();
-        loop {
-            if let Some(value) = &forms.value {
-                let opened = Opened(Arc::clone(value));
-                self.0.account(&mut forms, true);
-                return Ok(opened);
-            }
-            if let Some(error) = &forms.unopenable {
-                return Err(DatumError::Value(error.clone()));
-            }
-            if forms.is_lost {
-                return Err(DatumError::Lost);
-            }
-            if !forms.is_making {
-                break;
-            }
-            forms = self.wait(forms);
-        }
+        let made = |forms: &Forms| match (&forms.value, &forms.unopenable) {
+            (Some(value), _) => Some(Ok(Opened(Arc::clone(value)))),
+            (None, Some(error)) => Some(Err(ValueError::clone(error))),
+            (None, None) => None,
+        };
+        let mut forms = match self.unless(made)? {
+            Found::Made(opened) => return Ok(opened),
+            Found::ToMake(forms) => forms,
+        };
         forms.is_making = true;
         let making = Making(&self.0);
         let (serialized, file) = (forms.serialized.clone(), forms.file.clone());
@@ -366,7 +364,7 @@ impl Datum {
         let is_on_disk = serialized.is_none();
         let serialized = match serialized {
             Some(serialized) => serialized,
-            None => self.read(file.as_ref(), steps)?,
+            None => self.read(file.as_deref(), steps)?,
         };
         let meters = &self.0.common.meters;
         let start = Instant::now();
@@ -392,7 +390,7 @@ impl Datum {
                 Ok(Opened(value))
             }
             Err(error) => {
-                forms.unopenable = Some(error.clone());
+                forms.unopenable = Some(Box::new(error.clone()));
                 Err(DatumError::Value(error))
             }
         };
@@ -407,24 +405,15 @@ impl Datum {
     /// Blocks while another thread makes the same, and reads them from disk if
     /// they are there; they do not stay in memory then.
     pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
-        let mut forms = self.0.lock();
-        loop {
-            if let Some(serialized) = &forms.serialized {
-                let serialized = serialized.clone();
-                self.0.account(&mut forms, true);
-                return Ok(serialized);
-            }
-            if let Some(error) = &forms.unserializable {
-                return Err(DatumError::Value(error.clone()));
-            }
-            if forms.is_lost {
-                return Err(DatumError::Lost);
-            }
-            if !forms.is_making {
-                break;
-            }
-            forms = self.wait(forms);
-        }
+        let made = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
+            (Some(serialized), _) => Some(Ok(serialized.clone())),
+            (None, Some(error)) => Some(Err(ValueError::clone(error))),
+            (None, None) => None,
+        };
+        let mut forms = match self.unless(made)? {
+            Found::Made(serialized) => return Ok(serialized),
+            Found::ToMake(forms) => forms,
+        };
         // Whoever is sent it needs it, and nobody here does.
         if let Some(file) = forms.file.clone() {
             drop(forms);
@@ -451,7 +440,7 @@ impl Datum {
                 steps.add(Step::Serialize, serialized.len(), start);
                 forms.serialized = Some(serialized.clone());
             }
-            Err(error) => forms.unserializable = Some(error.clone()),
+            Err(error) => forms.unserializable = Some(Box::new(error.clone())),
         }
         self.0.account(&mut forms, true);
         drop(forms);
@@ -459,9 +448,28 @@ impl Datum {
         made.map_err(DatumError::Value)
     }
 
-    fn wait<'f>(&self, forms: MutexGuard<'f, Forms>) -> MutexGuard<'f, Forms> {
-        let forms = self.0.changed.wait(forms);
-        forms.unwrap_or_else(PoisonError::into_inner)
+    /// A form that is `made`, if need be once whoever makes one has; or all forms,
+    /// for the caller to make it.
+    fn unless<T>(
+        &self,
+        made: impl Fn(&Forms) -> Option<Result<T, ValueError>>,
+    ) -> Result<Found<'_, T>, DatumError> {
+        let mut forms = self.0.lock();
+        loop {
+            match made(&forms) {
+                Some(Ok(form)) => {
+                    self.0.account(&mut forms, true);
+                    return Ok(Found::Made(form));
+                }
+                Some(Err(error)) => return Err(DatumError::Value(error)),
+                None if forms.is_lost => return Err(DatumError::Lost),
+                None if !forms.is_making => return Ok(Found::ToMake(forms)),
+                None => {
+                    let changed = self.0.changed.wait(forms);
+                    forms = changed.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
     }
 
     fn read(&self, file: Option<&SpillFile>, steps: &Steps) -> Result<Serialized, DatumError> {
@@ -553,7 +561,7 @@ impl Datum {
         forms.is_spilling = false;
         match written {
             Ok(Ok(file)) => {
-                forms.file = Some(file);
+                forms.file = Some(Box::new(file));
                 if is_idle(&forms) {
                     return self.forget(forms);
                 }
@@ -565,7 +573,7 @@ impl Datum {
                 Evicted::Failed(error)
             }
             Err(error) => {
-                forms.unserializable = Some(error);
+                forms.unserializable = Some(Box::new(error));
                 self.0.account(&mut forms, false);
                 Evicted::Kept
             }

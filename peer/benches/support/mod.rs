@@ -1,0 +1,100 @@
+//! What the benchmarks beside a real Dask have in common.
+
+#![allow(dead_code, reason = "each benchmark uses a part of it")]
+#![allow(unreachable_pub, reason = "a benchmark has no outside")]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A process that is killed with the benchmark.
+pub struct Process(pub Child);
+
+impl Process {
+    /// Starts it without input, and what it says goes nowhere.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
+    }
+
+    /// Its name in `/proc`.
+    pub fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The command `dask` of an interpreter that has `distributed`.
+pub fn dask(python: &Path, arguments: &[&str]) -> Process {
+    let mut command = Command::new(python);
+    command.args(["-m", "dask"]).args(arguments);
+    Process::start(command.arg("--no-dashboard"))
+}
+
+/// A scheduler in Python and its address.
+pub fn scheduler(python: &Path) -> (Process, String) {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        free.local_addr().expect("an address").port().to_string()
+    };
+    let scheduler = ["scheduler", "--host", "127.0.0.1", "--port", &port];
+    (dask(python, &scheduler), format!("tcp://127.0.0.1:{port}"))
+}
+
+/// Seconds of processor that a process has taken so far; this one is `self`.
+pub fn processor_time(process: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
+    // Behind the name, which may have spaces, fields 14 and 15 of all.
+    let rest = stat.rsplit_once(')').expect("a name").1;
+    let ticks = |index| {
+        let field = rest.split_whitespace().nth(index).expect("a field");
+        field.parse::<f64>().expect("a number")
+    };
+    // Ticks are hundredths of a second on every Linux that runs this.
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// Bytes of memory that a process has; this one is `self`.
+pub fn memory(process: &str) -> f64 {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("Linux");
+    let pages = statm.split_whitespace().nth(1).expect("a field");
+    pages.parse::<f64>().expect("a number") * 4096.0
+}
+
+/// The median, the least and the most.
+pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (
+        values[values.len() / 2],
+        values[0],
+        values[values.len() - 1],
+    )
+}
+
+/// The heading of what [`show`] prints.
+pub fn heading(what: &str) {
+    println!(
+        "{what:<64} {:>9} {:>9}      {:>7}",
+        "Rust", "Python", "ratio"
+    );
+}
+
+/// A row: what Rust and Python take, and the ratios of the pairs.
+pub fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
+    let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
+    let (ratio, least, most) = median(ratios);
+    let rust = median(pairs.iter().map(|pair| pair.0).collect()).0 * scale;
+    let python = median(pairs.iter().map(|pair| pair.1).collect()).0 * scale;
+    println!(
+        "{what:<64} {rust:>9.2} {python:>9.2} {unit:<4} {ratio:>7.3} ({least:.3} to {most:.3})"
+    );
+}
