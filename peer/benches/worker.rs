@@ -11,7 +11,7 @@
 //!
 //! * `tasks`: 10,000 additions in one graph, until the last of them is done;
 //! * `chain`: 1,000 additions, each of what came of the one before it;
-//! * `keys`: 100,000 results of graphs of 10,000 tasks that stay on a worker, and
+//! * `keys`: 30,000 results of graphs of 10,000 tasks that stay on a worker, and
 //!   what its process has grown by; those of all rounds stay until the end, since
 //!   memory that was freed would be used again;
 //! * `transfer`: 8 arrays of 64 MiB, made by one worker and needed by another, for
@@ -218,7 +218,7 @@ impl Bench {
     }
 
     async fn keys(&mut self, workers: &[Worker]) {
-        const GRAPHS: usize = 10;
+        const GRAPHS: usize = 3;
         let mut held = Vec::new();
         let mut grown = Vec::new();
         for _ in 0..self.rounds {
@@ -229,7 +229,7 @@ impl Bench {
                 for _ in 0..GRAPHS {
                     held.extend(self.additions(worker, 10_000, false).await);
                 }
-                *cost = (worker.memory() - before) / 1e5;
+                *cost = (worker.memory() - before) / 3e4;
             }
             grown.push((costs[0], costs[1]));
         }

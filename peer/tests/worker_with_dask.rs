@@ -452,3 +452,65 @@ async fn a_worker_is_refused_or_ends_with_its_scheduler() {
     let ended = worker.ended().await;
     assert!(matches!(ended, Ended::Lost(_)), "{ended}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
+    let mut cluster = Cluster::new(1);
+    let mut functions = functions();
+    functions = functions.function("sleep", |seconds: f64| {
+        std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+    });
+    let worker = cluster.worker("rust").functions(functions);
+    let worker = worker.start().await.expect("it starts");
+    let code = "from urllib.parse import quote\n\
+                from urllib.request import urlopen\n\
+                import tempfile\n\
+                from distributed import get_task_stream, performance_report\n\
+                from distributed.diagnostics.task_stream import rectangles\n\
+                rust = next(w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'rust')\n\
+                with tempfile.NamedTemporaryFile(suffix='.html') as file, get_task_stream() as stream:\n\
+                \x20   with performance_report(file.name):\n\
+                \x20       data = client.map(native('zeros'), range(1000000, 1000100), workers='rust')\n\
+                \x20       wrong = client.submit(operator.truediv, 1, 0, workers='rust')\n\
+                \x20       wait([data, wrong])\n\
+                \x20   report = open(file.name).read()\n\
+                'number of tasks: 101' in report";
+    assert_eq!(cluster.python(code), "True");
+    // The page of the task stream
+    let code = "shown = rectangles(stream.data)\n\
+                (len(shown['name']), set(shown['worker']), set(shown['color']) - {'black'} != set(), 'black' in shown['color'])";
+    let shown = format!("(101, {{'{}'}}, True, True)", worker.address());
+    assert_eq!(cluster.python(code), shown);
+    // The page of the workers, as it computes its table
+    let code = "def row(dask_scheduler):\n\
+                \x20   from distributed.dashboard.components.scheduler import WorkerTable\n\
+                \x20   table = WorkerTable(dask_scheduler)\n\
+                \x20   table.update()\n\
+                \x20   columns = table.source.data\n\
+                \x20   at = list(columns['name']).index('rust')\n\
+                \x20   return {name: column[at] for name, column in columns.items()}\n\
+                row = client.run_on_scheduler(row)\n\
+                (row['nthreads'], row['memory_limit'], row['memory_managed'] // 1000000, row['memory_spilled'],\n\
+                 0 <= row['cpu'] < 10, row['memory_managed'] <= row['memory'] < 2**30,\n\
+                 0 < row['memory_percent'] < 1, row['num_fds'] > 5, 0 < row['event_loop_interval'] < 0.1)";
+    until("a heartbeat", || {
+        let row = cluster.python(code);
+        row == "(2, 1073741824, 100, 0, True, True, True, True, True)"
+    })
+    .await;
+    // The pages of a worker, one of which asks what runs
+    let code = "slow = client.submit(native('sleep'), 3.0, workers='rust')\n\
+                while not any(client.processing().values()): time.sleep(0.01)\n\
+                port = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)\n\
+                page = lambda path: urlopen(f'http://127.0.0.1:{port}/info/{path}.html').read().decode()\n\
+                address = quote(rust, safe='')\n\
+                ('rust' in page('main/workers'), 'zeros' in page(f'worker/{address}'),\n\
+                 'division by zero' in page(f'logs/{address}'), 'in Rust on the worker' in page(f'call-stacks/{address}'))";
+    assert_eq!(cluster.python(code), "(True, True, True, True)");
+    let code = "stacks = client.call_stack([slow])\n\
+                logs = client.get_worker_logs()\n\
+                (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]), len(client.story(data[0].key)) > 0,\n\
+                 client.profile()['identifier'])";
+    assert_eq!(cluster.python(code), "(True, True, True, 'root')");
+    cluster.check_logs();
+}

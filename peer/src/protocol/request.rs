@@ -27,6 +27,12 @@ ops! {
         UpdateData = "update_data",
         FreeKeysRequest = "free_keys",
         KeysRequest = "keys",
+        GetLogs = "get_logs",
+        GetCallStack = "call_stack",
+        GetProfile = "profile",
+        GetProfileMetadata = "profile_metadata",
+        GetMonitorInfo = "get_monitor_info",
+        GetStory = "get_story",
         Retry = "retry",
         RetireWorkers = "retire_workers",
         CloseComm = "close",
@@ -250,6 +256,51 @@ maps! {
 
     /// Which keys a worker has.
     KeysRequest = "keys" {
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// What a worker has in its log, the newest first: level and text of each, and
+    /// before them the time if that is asked for.
+    GetLogs = "get_logs" {
+        /// How many at most; all if there is none, or 0.
+        n: Option<u64> = "n",
+        /// In seconds since 1970, from when on.
+        start: Option<f64> = "start",
+        /// Whether to say when.
+        timestamps: Option<bool> = "timestamps",
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Where tasks are that run on a worker: for each key, some lines.
+    GetCallStack = "call_stack" {
+        /// The tasks; all that run if there are none.
+        keys: Option<Keys> = "keys",
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Where the interpreter of a worker has spent its time.
+    GetProfile = "profile" {
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// When it was looked where that is.
+    GetProfileMetadata = "profile_metadata" {
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// How the process of a worker was, at several times.
+    GetMonitorInfo = "get_monitor_info" {
+        /// Whether to reply.
+        reply: Option<bool> = "reply",
+    }
+
+    /// What a worker remembers of the states of tasks.
+    GetStory = "get_story" {
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }

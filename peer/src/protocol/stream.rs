@@ -310,6 +310,8 @@ maps! {
         key: Key = "key",
         /// The number of the run.
         run_id: i64 = "run_id",
+        /// `OK`, for the dashboard.
+        status: Option<String> = "status",
         /// Bytes of memory that it takes.
         nbytes: u64 = "nbytes",
         /// The pickle of its class; nil and a text are taken too.
@@ -332,6 +334,8 @@ maps! {
         key: Key = "key",
         /// The number of the run.
         run_id: i64 = "run_id",
+        /// `error`, for the dashboard.
+        status: Option<String> = "status",
         /// The exception; never nil, which clients of Python break over.
         exception: Value = "exception",
         /// Where it was raised.

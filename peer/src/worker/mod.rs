@@ -27,6 +27,7 @@
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4).result()
 //! ```
 
+mod diagnostics;
 mod evaluate;
 mod exception;
 mod functions;
@@ -71,6 +72,7 @@ pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
+use diagnostics::{Level, Log};
 use evaluate::{Produced, Surroundings};
 use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
@@ -428,6 +430,7 @@ struct Shared {
     versions: Value,
     store: Store,
     tasks_done: TasksDone,
+    log: Log,
     notify: Option<Arc<OnNotice>>,
     machine: Mutex<Machine>,
     queue: Queue<Job>,
@@ -540,6 +543,7 @@ impl Shared {
     /// Tells people something: whoever asked for it here, and whoever reads the
     /// events of the scheduler or subscribes to them.
     fn notice(&self, text: &str) {
+        self.log.add(Level::Warning, text);
         if let Some(notify) = &self.notify {
             notify(text);
         }
@@ -623,7 +627,11 @@ impl Shared {
                 let description = metrics::describe(&datum);
                 (Some(datum), Ok(description))
             }
-            Err(error) => (None, Err(Box::new(error.to_failure()))),
+            Err(error) => {
+                self.log
+                    .add(Level::Warning, &format!("the task {key} failed: {error}"));
+                (None, Err(Box::new(error.to_failure())))
+            }
         };
         let steps = steps.take();
         let stop = now();
@@ -825,6 +833,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         versions,
         store,
         tasks_done: TasksDone::default(),
+        log: Log::default(),
         notify,
         machine: Mutex::new(Machine {
             state,
@@ -839,6 +848,10 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     });
     start_store(&shared)?;
     let interval = shared.register(&mut channel, resources).await?;
+    shared.log.add(
+        Level::Info,
+        &format!("{} works for {}", shared.title, shared.scheduler),
+    );
     let Channel {
         sender, receiver, ..
     } = channel;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use daskwire::message::{BuildError, MessageBuilder};
 use tokio::task::JoinSet;
 
+use super::diagnostics::{self, Level};
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
@@ -184,6 +185,13 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             ("nthreads", Value::from(shared.nthreads)),
             ("memory_limit", Value::from(shared.memory_limit)),
         ]),
+        Request::GetLogs(request) => shared.log.answer(&request),
+        Request::GetCallStack(request) => shared.call_stack(request.keys.as_ref()),
+        Request::GetProfile(_) => diagnostics::profile(),
+        Request::GetProfileMetadata(_) => diagnostics::profile_metadata(),
+        Request::GetMonitorInfo(_) => diagnostics::monitor_info(),
+        // Only what tasks are in now is known here.
+        Request::GetStory(_) => Value::List(Vec::new()),
         Request::Ping(_) => Value::from(&b"pong"[..]),
         Request::Echo(request) => request.data,
         Request::Versions(_) => shared.versions.clone(),
@@ -194,13 +202,14 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
                 shared.title,
                 request.op()
             );
+            shared.log.add(Level::Info, &text);
             return Err(RemoteError::new("NotImplementedError", &text));
         }
     }))
 }
 
 /// A key as a value.
-fn key_value(key: &Key) -> Value {
+pub(super) fn key_value(key: &Key) -> Value {
     let document = [bytes::Bytes::copy_from_slice(key.as_msgpack())];
     let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
     value.unwrap_or_default()

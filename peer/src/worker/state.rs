@@ -739,6 +739,7 @@ impl State {
                 self.send(TaskErred {
                     key,
                     run_id: computation.run_id,
+                    status: Some("error".to_owned()),
                     exception: failure.exception,
                     exception_text: Some(failure.exception_text),
                     traceback_text: Some(failure.traceback_text),
@@ -1374,6 +1375,7 @@ fn finished(
     TaskFinished {
         key,
         run_id,
+        status: Some("OK".to_owned()),
         nbytes: description.nbytes,
         class: Nullable(description.class),
         typename: description.typename.into_owned(),

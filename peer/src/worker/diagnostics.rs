@@ -1,0 +1,208 @@
+//! What people ask to see of a worker: its log, and what it does just now.
+//!
+//! Dask's dashboard, `client.get_worker_logs()`, `client.call_stack()` and
+//! `performance_report` ask every worker of a cluster, and show nothing of any of
+//! them if one refuses.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::server::key_value;
+use super::{Shared, now};
+use crate::Value;
+use crate::protocol::{GetLogs, Keys};
+
+/// How many lines a log has (Dask's `distributed.admin.log-length` is 10,000).
+const LINES: usize = 1000;
+
+/// How many bytes of a line are kept.
+const LINE_LEN: usize = 1000;
+
+/// How bad it is, as Python names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    Info,
+    Warning,
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Info => "INFO",
+            Self::Warning => "WARNING",
+        }
+    }
+}
+
+/// The last things that a worker had to say.
+#[derive(Debug, Default)]
+pub(super) struct Log(Mutex<VecDeque<Line>>);
+
+#[derive(Debug)]
+struct Line {
+    /// In seconds since 1970.
+    time: f64,
+    level: Level,
+    text: String,
+}
+
+impl Log {
+    pub(super) fn add(&self, level: Level, text: &str) {
+        let mut end = text.len().min(LINE_LEN);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let line = Line {
+            time: now(),
+            level,
+            text: text[..end].to_owned(),
+        };
+        let mut lines = self.lock();
+        if lines.len() == LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// What somebody asks for, the newest first.
+    pub(super) fn answer(&self, request: &GetLogs) -> Value {
+        let start = request.start.unwrap_or(0.0);
+        let count = match request.n {
+            None | Some(0) => usize::MAX,
+            Some(n) => usize::try_from(n).unwrap_or(usize::MAX),
+        };
+        let lines = self.lock();
+        let newest = lines.iter().rev().take_while(|line| line.time >= start);
+        let newest = newest.take(count).map(|line| {
+            let level = line.level.name();
+            let text = format!("{} - daskwire - {level} - {}", date(line.time), line.text);
+            let mut fields = vec![Value::from(level), Value::Str(text)];
+            if request.timestamps == Some(true) {
+                fields.insert(0, line.time.into());
+            }
+            Value::List(fields)
+        });
+        Value::List(newest.collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Line>> {
+        // Whoever panicked did not leave it half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A time in seconds since 1970, for people: date and time of day in UTC.
+#[expect(clippy::cast_possible_truncation, reason = "casts saturate")]
+fn date(seconds: f64) -> String {
+    let date = OffsetDateTime::from_unix_timestamp(seconds as i64).ok();
+    let date = date.and_then(|date| date.format(&Rfc3339).ok());
+    date.unwrap_or_else(|| format!("{seconds:.3}"))
+}
+
+impl Shared {
+    /// What runs, and for how long.
+    pub(super) fn call_stack(&self, keys: Option<&Keys>) -> Value {
+        let now = now();
+        let machine = self.machine();
+        let running = machine.state.executing();
+        let running = running.filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
+        let stacks = running.map(|(key, since)| {
+            let text = format!(
+                "{key}\n\tin Rust on the worker {}, for {:.1} s so far",
+                self.title,
+                now - since
+            );
+            (key_value(key), Value::List(vec![Value::Str(text)]))
+        });
+        Value::Dict(stacks.collect())
+    }
+}
+
+// There is no interpreter to look at: what says so is what a worker in Python says
+// that has done nothing yet.
+
+/// `distributed.profile.create()`.
+pub(super) fn profile() -> Value {
+    let description = Value::dict([
+        ("filename", Value::from("")),
+        ("name", Value::from("")),
+        ("line_number", Value::from(0)),
+        ("line", Value::from("")),
+    ]);
+    Value::dict([
+        ("count", Value::from(0)),
+        ("children", Value::Dict(Vec::new())),
+        ("identifier", Value::from("root")),
+        ("description", description),
+    ])
+}
+
+pub(super) fn profile_metadata() -> Value {
+    Value::dict([
+        ("counts", Value::List(Vec::new())),
+        ("keys", Value::List(Vec::new())),
+    ])
+}
+
+pub(super) fn monitor_info() -> Value {
+    Value::dict([
+        ("range_query", Value::Dict(Vec::new())),
+        ("count", Value::from(0)),
+        ("last_time", Value::from(0.0)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(log: &Log, request: &GetLogs) -> Vec<String> {
+        let Value::List(lines) = log.answer(request) else {
+            panic!("a list");
+        };
+        let text = |line: &Value| match line {
+            Value::List(fields) => match fields.last() {
+                Some(Value::Str(text)) => text.clone(),
+                other => panic!("a text: {other:?}"),
+            },
+            other => panic!("a list: {other:?}"),
+        };
+        lines.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_log_has_the_last_lines_newest_first_and_no_line_is_long() {
+        let log = Log::default();
+        let all = GetLogs::default();
+        assert!(texts(&log, &all).is_empty());
+        for index in 0..=LINES {
+            log.add(Level::Info, &format!("line {index}"));
+        }
+        log.add(Level::Warning, &"ä".repeat(LINE_LEN));
+        let lines = texts(&log, &all);
+        assert_eq!(lines.len(), LINES);
+        assert!(lines[0].contains(" - WARNING - ä") && lines[0].len() < LINE_LEN + 100);
+        assert!(lines[1].ends_with(&format!(" - INFO - line {LINES}")));
+        assert!(lines[LINES - 1].ends_with(" - line 2"));
+        let two = GetLogs {
+            n: Some(2),
+            ..GetLogs::default()
+        };
+        assert_eq!(texts(&log, &two), lines[..2]);
+        let later = GetLogs {
+            start: Some(now() + 1.0),
+            ..GetLogs::default()
+        };
+        assert!(texts(&log, &later).is_empty());
+    }
+
+    #[test]
+    fn dates_are_for_people() {
+        assert_eq!(date(0.0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(1_795_299_067.9), "2026-11-21T22:11:07Z");
+        assert_eq!(date(1e300), format!("{:.3}", 1e300));
+    }
+}
