@@ -3,9 +3,15 @@
 
 mod support;
 
+use std::path::Path;
+
+use daskwire_peer::client::{ClientOptions, Submission};
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
-use daskwire_peer::{Array, RemoteError, Value};
+use daskwire_peer::{Array, Client, RemoteError, Value};
+use daskwire_tcp::Options;
+use daskwire_tcp::tls::TlsSettings;
 use support::cluster::{Cluster, until};
+use support::{TLS_ARGUMENTS, TLS_PEM};
 
 /// What the worker can do besides Python's own.
 fn functions() -> Functions {
@@ -513,4 +519,32 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
                  client.profile()['identifier'])";
     assert_eq!(cluster.python(code), "(True, True, True, 'root')");
     cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_works_in_a_cluster_over_tls() {
+    let scheduler = support::scheduler_with_workers_over("tls", 1);
+    let worker = support::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS);
+    assert!(worker.address().starts_with("tls://"), "{worker:?}");
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
+    let options = ClientOptions {
+        transport: Options {
+            tls: Some(settings.build().expect("certificates")),
+            ..Options::default()
+        },
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(scheduler.address(), options).await;
+    let client = client.expect("it connects");
+    // Made in Python, fetched and read in Rust, fetched and read in Python
+    let on = |worker| Submission::default().workers([worker]);
+    let array = client.call("numpy.full").argument(100_000).argument(2.0);
+    let array = array.with(on("worker-0")).submit().expect("submitted");
+    let norm = client.call("native:norm").argument(&array).with(on("rust"));
+    let norm = norm.submit().expect("submitted");
+    let twice = client.call("operator.mul").argument(&norm).argument(2);
+    let twice = twice.with(on("worker-0")).submit().expect("submitted");
+    let result = f64::try_from(twice.result().await.expect("a result"));
+    assert!((result.expect("a number") - 2.0 * 4e5_f64.sqrt()).abs() < 1e-9);
+    client.close().await.expect("it closes");
 }

@@ -284,7 +284,8 @@ pub const TLS_PEM: &str = concat!(
     "/../transport-tcp/tests/tls/self-signed.pem"
 );
 
-const TLS_ARGUMENTS: [&str; 6] = [
+/// What tells `dask` and `daskwire` of it.
+pub const TLS_ARGUMENTS: [&str; 6] = [
     "--tls-ca-file",
     TLS_PEM,
     "--tls-cert",

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# A worker whose disk is full: it says so, keeps its data in memory, goes on
+# answering, and writes again once there is room. The disk is a file system in
+# memory of 100 MiB, which takes root and Linux to mount; PYTHON is an interpreter
+# that has `distributed`, such as those that the tests make in `target/python`.
+#
+# Usage: peer/tests/full_disk.sh PYTHON
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+fail() {
+    echo "full_disk: $*" >&2
+    exit 1
+}
+
+python=${1:-}
+[[ -n $python ]] || fail "usage: peer/tests/full_disk.sh PYTHON"
+"$python" -c 'import distributed' || fail "$python has no distributed"
+((EUID == 0)) || fail "mounting a file system needs root"
+cargo build --quiet --release -p daskwire-peer
+
+disk=$(mktemp -d)
+scheduler_log=$disk.scheduler worker_log=$disk.worker
+clean() {
+    jobs -p | xargs -r kill 2>/dev/null || true
+    wait
+    umount "$disk" && rmdir "$disk"
+    rm -f "$scheduler_log" "$worker_log"
+}
+mount -t tmpfs -o size=100m daskwire-full-disk "$disk"
+trap clean EXIT
+
+"$python" -m dask scheduler --host 127.0.0.1 --port 0 --no-dashboard \
+    --dashboard-address 127.0.0.1:0 2>"$scheduler_log" &
+until address=$(grep -o 'Scheduler at: *tcp://[0-9.:]*' "$scheduler_log"); do sleep 0.1; done
+address=tcp://${address##*tcp://}
+"${CARGO_TARGET_DIR:-target}/release/daskwire" worker "$address" --nthreads 1 \
+    --memory-limit 256MiB --local-directory "$disk" 2>"$worker_log" &
+
+"$python" - "$address" <<'PYTHON'
+import operator
+import sys
+import time
+
+import numpy as np
+from distributed import Client, wait
+
+client = Client(sys.argv[1])
+client.wait_for_workers(1)
+noise = operator.methodcaller("native:noise")
+
+
+def worker():
+    return next(iter(client.scheduler_info()["workers"].values()))
+
+
+def until(what, so):
+    deadline = time.time() + 30
+    while not so():
+        assert time.time() < deadline, what
+        time.sleep(0.1)
+
+
+# 12 arrays of 16 MiB: 10 of them fit into memory, or 6 on the disk.
+first = [client.submit(noise, seed, 2 << 20) for seed in range(12)]
+wait(first)
+# 18 are more than fit into both below the mark where a worker pauses.
+more = [client.submit(noise, seed, 2 << 20) for seed in range(12, 20)]
+until("pausing", lambda: worker()["status"] == "paused")
+notices = [event["text"] for _, event in client.get_events("worker-notice")]
+assert any("No space left on device" in text for text in notices), notices
+# It answers, and has all that it had.
+norms = [np.linalg.norm(array) for array in client.gather(first)]
+assert all(800 < norm < 900 for norm in norms), norms
+del first
+wait(more, timeout=30)
+norms = client.gather([client.submit(operator.methodcaller("native:norm"), array) for array in more])
+assert all(800 < norm < 900 for norm in norms), norms
+until("running", lambda: worker()["status"] == "running")
+print("full_disk: nothing was lost, and the worker went on")
+PYTHON
