@@ -5,8 +5,8 @@ use core::fmt;
 use bytes::Bytes;
 use daskwire::compression::CompressionError;
 use daskwire::message::{
-    BuildError, Layout, Message, MessageBuilder, MessageError, MessageErrorKind, Payload,
-    PayloadHeader, PayloadKind, Reading, Serializer, Workspace,
+    BuildError, MessageBuilder, MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind,
+    Reading, Serializer,
 };
 use daskwire::msgpack::Reader;
 use daskwire::pickle::PickleBuffer;
@@ -217,14 +217,8 @@ impl Serialized {
         &self,
         use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let mut workspace = Workspace::new();
-        let reading = Reading::default();
-        workspace.with_message(
-            &self.message,
-            Layout::Modern,
-            &reading,
-            |message: Message<'_, Bytes>, _| Ok(use_it(&message.payload(0)?)),
-        )?
+        let payload = Payload::at(&self.message, 1, self.kind, &Reading::default())?;
+        Ok(use_it(&payload))
     }
 
     /// The value. Bytes and arrays are not copied, unless they were compressed
