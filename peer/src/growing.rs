@@ -31,7 +31,7 @@ pub(crate) struct PickleRoom {
 impl PickleRoom {
     pub(crate) fn new() -> Self {
         Self {
-            out: vec![0; 256],
+            out: vec![0; 1 << 10],
             levels: vec![pickle::Level::EMPTY; 16],
         }
     }
