@@ -68,6 +68,8 @@ pub(crate) fn pickle<E: From<pickle::WriteError>>(
     let mut room = PickleRoom::new();
     let len = room.write(options, write)?.len();
     room.out.truncate(len);
+    // It may be kept for long, and there may be many.
+    room.out.shrink_to_fit();
     Ok(room.out)
 }
 

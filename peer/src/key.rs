@@ -65,7 +65,10 @@ impl Key {
         let raw = reader.skip()?;
         // Short texts are nearly all that there is; of them and of small numbers this
         // is the shortest form.
-        if matches!(raw, [0xa0..=0xbf | 0..=0x7f | 0xe0.., ..] | [0xd9, 0x20.., ..]) {
+        if matches!(
+            raw,
+            [0x00..=0x7f | 0xa0..=0xbf | 0xe0..=0xff, ..] | [0xd9, 0x20..=0xff, ..]
+        ) {
             return Ok(Self(raw.into()));
         }
         let at = reader.position().wrapping_sub(raw.len());

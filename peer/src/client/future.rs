@@ -1,9 +1,10 @@
 //! Futures: handles on results that may not be there yet.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{Shared, lock};
 use crate::channel::within;
@@ -68,6 +69,62 @@ enum Watcher {
     One(oneshot::Sender<()>),
     /// The number of a future among others.
     Many(usize, mpsc::UnboundedSender<usize>),
+    All(Weak<Remaining>),
+}
+
+impl Watcher {
+    /// Nobody wants to know any more.
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(sender) => sender.is_closed(),
+            Self::Many(_, sender) => sender.is_closed(),
+            Self::All(remaining) => remaining.strong_count() == 0,
+        }
+    }
+
+    fn tell(self, is_finished: bool) {
+        // Whoever does not wait any more needs no answer.
+        match self {
+            Self::One(sender) => drop(sender.send(())),
+            Self::Many(index, sender) => drop(sender.send(index)),
+            Self::All(remaining) => {
+                if let Some(remaining) = remaining.upgrade() {
+                    remaining.tell(is_finished);
+                }
+            }
+        }
+    }
+}
+
+/// How many futures are not finished of those that somebody waits for.
+struct Remaining {
+    count: AtomicUsize,
+    /// None is left, or one of them failed.
+    decided: Notify,
+}
+
+impl Remaining {
+    fn tell(&self, is_finished: bool) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 || !is_finished {
+            self.decided.notify_one();
+        }
+    }
+}
+
+/// Waits until all are finished, or one cannot be: woken once, however many there
+/// are. Cancel safe.
+pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
+    let remaining = Arc::new(Remaining {
+        // One more, so that it is not decided before all of them are watched.
+        count: AtomicUsize::new(1),
+        decided: Notify::new(),
+    });
+    for future in futures {
+        remaining.count.fetch_add(1, Ordering::AcqRel);
+        future.0.watch(Watcher::All(Arc::downgrade(&remaining)));
+    }
+    remaining.tell(true);
+    remaining.decided.notified().await;
 }
 
 impl Entry {
@@ -83,21 +140,18 @@ impl Entry {
     }
 
     pub(super) fn set(&self, status: Status) {
-        let watchers = {
+        let (watchers, is_finished) = {
             let mut state = lock(&self.state);
             let is_done = status.is_done();
+            let is_finished = matches!(status, Status::Finished);
             state.status = status;
             if !is_done {
                 return;
             }
-            core::mem::take(&mut state.watchers)
+            (core::mem::take(&mut state.watchers), is_finished)
         };
         for watcher in watchers {
-            // Whoever does not wait any more needs no answer.
-            match watcher {
-                Watcher::One(sender) => drop(sender.send(())),
-                Watcher::Many(index, sender) => drop(sender.send(index)),
-            }
+            watcher.tell(is_finished);
         }
     }
 
@@ -126,18 +180,13 @@ impl Entry {
     fn watch(&self, watcher: Watcher) {
         let mut state = lock(&self.state);
         if !state.status.is_done() {
-            state.watchers.retain(|watcher| match watcher {
-                Watcher::One(sender) => !sender.is_closed(),
-                Watcher::Many(_, sender) => !sender.is_closed(),
-            });
+            state.watchers.retain(|watcher| !watcher.is_closed());
             state.watchers.push(watcher);
             return;
         }
+        let is_finished = matches!(state.status, Status::Finished);
         drop(state);
-        match watcher {
-            Watcher::One(sender) => drop(sender.send(())),
-            Watcher::Many(index, sender) => drop(sender.send(index)),
-        }
+        watcher.tell(is_finished);
     }
 }
 
