@@ -115,6 +115,11 @@ impl Room {
         vec![&[]; self.slot_count]
     }
 
+    /// How many frames there is room for.
+    pub(crate) const fn slot_count(&self) -> usize {
+        self.slot_count
+    }
+
     /// The frames of a message. When there is too little room, ask
     /// [`grow`](Self::grow) and try again.
     pub(crate) fn build<'s, 'a>(

@@ -71,6 +71,11 @@ impl Key {
         ) {
             return Ok(Self(raw.into()));
         }
+        if let Ok(number @ (Token::UInt(_) | Token::Int(_))) = Reader::new(raw).token() {
+            return Ok(Self::written(|writer| {
+                writer.token(number);
+            }));
+        }
         let at = reader.position().wrapping_sub(raw.len());
         canonical(raw).map_err(|error| Malformed {
             at: at.wrapping_add(error.at),
