@@ -60,9 +60,12 @@ pub(super) struct Entry {
     state: Mutex<State>,
 }
 
-struct State {
-    status: Status,
-    watchers: Vec<Watcher>,
+/// A status in little room: there may be millions, most of them pending or finished.
+enum State {
+    Pending(Vec<Watcher>),
+    Finished,
+    /// Another end.
+    Ended(Box<Status>),
 }
 
 enum Watcher {
@@ -132,35 +135,35 @@ impl Entry {
         Self {
             key,
             shared,
-            state: Mutex::new(State {
-                status: Status::Pending,
-                watchers: Vec::new(),
-            }),
+            state: Mutex::new(State::Pending(Vec::new())),
         }
     }
 
     pub(super) fn set(&self, status: Status) {
-        let (watchers, is_finished) = {
+        let is_finished = matches!(status, Status::Finished);
+        let next = match status {
+            Status::Pending => State::Pending(Vec::new()),
+            Status::Finished => State::Finished,
+            other => State::Ended(Box::new(other)),
+        };
+        let before = {
             let mut state = lock(&self.state);
-            let is_done = status.is_done();
-            let is_finished = matches!(status, Status::Finished);
-            state.status = status;
-            if !is_done {
+            // Who waits goes on waiting.
+            if let (State::Pending(_), State::Pending(_)) = (&*state, &next) {
                 return;
             }
-            (core::mem::take(&mut state.watchers), is_finished)
+            core::mem::replace(&mut *state, next)
         };
-        for watcher in watchers {
-            watcher.tell(is_finished);
+        if let State::Pending(watchers) = before {
+            for watcher in watchers {
+                watcher.tell(is_finished);
+            }
         }
     }
 
     /// Ends it if it is not done: its result cannot be fetched any more.
     pub(super) fn end(&self, error: &PeerError) {
-        let is_cancelled = matches!(
-            lock(&self.state).status,
-            Status::Error(_) | Status::Cancelled { .. }
-        );
+        let is_cancelled = matches!(self.status(), Status::Error(_) | Status::Cancelled { .. });
         if is_cancelled {
             return;
         }
@@ -173,18 +176,26 @@ impl Entry {
     }
 
     fn status(&self) -> Status {
-        lock(&self.state).status.clone()
+        match &*lock(&self.state) {
+            State::Pending(_) => Status::Pending,
+            State::Finished => Status::Finished,
+            State::Ended(status) => (**status).clone(),
+        }
     }
 
     /// Calls the watcher when it is done, at once if it is.
     fn watch(&self, watcher: Watcher) {
         let mut state = lock(&self.state);
-        if !state.status.is_done() {
-            state.watchers.retain(|watcher| !watcher.is_closed());
-            state.watchers.push(watcher);
+        if let State::Pending(watchers) = &mut *state {
+            watchers.retain(|watcher| !watcher.is_closed());
+            if watchers.is_empty() {
+                // Mostly there is one.
+                watchers.reserve_exact(1);
+            }
+            watchers.push(watcher);
             return;
         }
-        let is_finished = matches!(state.status, Status::Finished);
+        let is_finished = matches!(*state, State::Finished);
         drop(state);
         watcher.tell(is_finished);
     }

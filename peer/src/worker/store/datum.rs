@@ -42,6 +42,7 @@ struct Forms {
     unserializable: Option<ValueError>,
     /// Somebody makes a form of another; others wait.
     is_making: bool,
+    is_awaited: bool,
     /// It is being written to disk; nobody waits for that.
     is_spilling: bool,
     /// Its file was no good.
@@ -172,8 +173,14 @@ struct Making<'d>(&'d Inner);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.0.lock().is_making = false;
-        self.0.changed.notify_all();
+        let mut forms = self.0.lock();
+        forms.is_making = false;
+        // Telling nobody takes a call to the system too.
+        let is_awaited = core::mem::take(&mut forms.is_awaited);
+        drop(forms);
+        if is_awaited {
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -459,7 +466,8 @@ impl Datum {
         made.map_err(DatumError::Value)
     }
 
-    fn wait<'f>(&self, forms: MutexGuard<'f, Forms>) -> MutexGuard<'f, Forms> {
+    fn wait<'f>(&self, mut forms: MutexGuard<'f, Forms>) -> MutexGuard<'f, Forms> {
+        forms.is_awaited = true;
         let forms = self.0.changed.wait(forms);
         forms.unwrap_or_else(PoisonError::into_inner)
     }

@@ -561,8 +561,10 @@ fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
             });
         }
     });
-    until("removing", || spilling.files().is_empty());
-    assert_eq!(spilling.store.holdings(), Holdings::default());
+    // Whoever writes the last one may not have begun its file, or not let go of it.
+    until("removing", || {
+        spilling.files().is_empty() && spilling.store.holdings() == Holdings::default()
+    });
     assert_eq!(spilling.store.nbytes(), 0);
     assert!(spilling.store.common.lock().order.is_empty());
     assert_eq!(spilling.store.counters().lost_count, 0);
