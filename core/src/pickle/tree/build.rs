@@ -12,7 +12,7 @@ const MOST: usize = MOST_COUNT as usize;
 const MOST_COUNT: u32 = (1 << 30) - 1;
 
 /// A tree of so few values and words takes next to nothing.
-const SMALL: usize = 64;
+const SMALL: usize = 48;
 
 pub(super) struct Builder<'p> {
     tree: Tree<'p>,
