@@ -69,6 +69,9 @@ impl Parties {
     }
 }
 
+/// Most messages have no more frames, which need no allocation then.
+const FEW: usize = 8;
+
 /// What can be sent: any field, as the whole body.
 struct Whole<'m, T>(&'m T);
 
@@ -93,9 +96,16 @@ impl Sender {
     /// Sends a message. Not cancel safe: a send that is dropped ends the comm.
     pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), PeerError> {
         loop {
-            let mut slots = self.room.slots();
+            let mut few: [&[u8]; FEW] = [&[]; FEW];
+            let mut many = Vec::new();
+            let slots = if self.room.slot_count() <= FEW {
+                &mut few[..]
+            } else {
+                many.resize(self.room.slot_count(), &[][..]);
+                &mut many[..]
+            };
             let whole = Whole(message);
-            let error = match self.room.build(&whole, &mut slots) {
+            let error = match self.room.build(&whole, slots) {
                 Ok(frames) => {
                     self.parties.see(true, frames);
                     self.writer.write_message(frames).await?;
@@ -103,7 +113,7 @@ impl Sender {
                 }
                 Err(error) => error,
             };
-            drop(slots);
+            drop(many);
             self.room.grow(error)?;
         }
         self.room.shrink();

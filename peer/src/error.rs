@@ -410,5 +410,5 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
         Ok::<(), daskwire::pickle::WriteError>(())
     });
     // There is room for whatever it is.
-    Serialized::of_written_pickle(&pickle.unwrap_or_default().into())
+    Serialized::of_written_pickle(pickle.unwrap_or_default().into())
 }

@@ -31,7 +31,7 @@ pub(crate) struct PickleRoom {
 impl PickleRoom {
     pub(crate) fn new() -> Self {
         Self {
-            out: vec![0; 256],
+            out: vec![0; 1 << 10],
             levels: vec![pickle::Level::EMPTY; 16],
         }
     }
@@ -68,6 +68,8 @@ pub(crate) fn pickle<E: From<pickle::WriteError>>(
     let mut room = PickleRoom::new();
     let len = room.write(options, write)?.len();
     room.out.truncate(len);
+    // It may be kept for long, and there may be many.
+    room.out.shrink_to_fit();
     Ok(room.out)
 }
 
@@ -111,6 +113,11 @@ impl Room {
 
     pub(crate) fn slots<'a>(&self) -> Vec<&'a [u8]> {
         vec![&[]; self.slot_count]
+    }
+
+    /// How many frames there is room for.
+    pub(crate) const fn slot_count(&self) -> usize {
+        self.slot_count
     }
 
     /// The frames of a message. When there is too little room, ask

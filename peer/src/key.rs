@@ -3,15 +3,16 @@
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire::pickle;
 
-use crate::growing;
-
 /// How deep the parts of a key may be nested. Dask's own have two levels.
 const DEPTH: u32 = 16;
+
+/// Most keys are shorter, in bytes.
+const SHORT: usize = 64;
 
 /// The key of a task or a piece of data: a text, a number, bytes, or a list of
 /// such (in Python a tuple), as `"add-1"` or `("x", 0)`.
@@ -28,12 +29,13 @@ const DEPTH: u32 = 16;
 /// assert_ne!(key, block);
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(Bytes);
+pub struct Key(Arc<[u8]>);
 
 /// The empty text.
 impl Default for Key {
     fn default() -> Self {
-        Self(Bytes::from_static(b"\xa0"))
+        static EMPTY: OnceLock<Key> = OnceLock::new();
+        EMPTY.get_or_init(|| Self::from("")).clone()
     }
 }
 
@@ -61,9 +63,18 @@ impl Key {
     /// [`Malformed`] if it is none: a map, nil, or nested deeper than 16 levels.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let raw = reader.skip()?;
-        // Short texts are nearly all that there is.
-        if matches!(raw.first(), Some(0xa0..=0xbf | 0xd9)) {
-            return Ok(Self(Bytes::copy_from_slice(raw)));
+        // Short texts are nearly all that there is; of them and of small numbers this
+        // is the shortest form.
+        if matches!(
+            raw,
+            [0x00..=0x7f | 0xa0..=0xbf | 0xe0..=0xff, ..] | [0xd9, 0x20..=0xff, ..]
+        ) {
+            return Ok(Self(raw.into()));
+        }
+        if let Ok(number @ (Token::UInt(_) | Token::Int(_))) = Reader::new(raw).token() {
+            return Ok(Self::written(|writer| {
+                writer.token(number);
+            }));
         }
         let at = reader.position().wrapping_sub(raw.len());
         canonical(raw).map_err(|error| Malformed {
@@ -117,8 +128,15 @@ impl Key {
     }
 
     fn written(write: impl Fn(&mut Writer<'_>)) -> Self {
-        let mut bytes = Vec::new();
-        growing::msgpack(&mut bytes, write);
+        let mut short = [0; SHORT];
+        let mut writer = Writer::new(&mut short);
+        write(&mut writer);
+        let len = writer.len();
+        if let Some(bytes) = short.get(..len) {
+            return Self(bytes.into());
+        }
+        let mut bytes = vec![0; len];
+        write(&mut Writer::new(&mut bytes));
         Self(bytes.into())
     }
 }
@@ -291,6 +309,8 @@ mod tests {
     fn equal_keys_have_equal_bytes_however_they_were_written() {
         let long = [0xda, 0, 1, b'x'];
         let read = Key::read(&mut Reader::new(&long)).expect("a key");
+        assert_eq!(read, Key::from("x"));
+        let read = Key::read(&mut Reader::new(&[0xd9, 1, b'x'])).expect("a key");
         assert_eq!(read, Key::from("x"));
         let wide = [0xdc, 0, 2, 0xa1, b'x', 0xcd, 0, 0];
         let read = Key::read(&mut Reader::new(&wide)).expect("a key");

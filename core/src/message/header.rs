@@ -136,18 +136,38 @@ impl<'a> PayloadHeader<'a> {
 
     /// A value, and its offset in the frame.
     fn find(&self, key: &str) -> Option<(&'a [u8], usize)> {
+        let [found] = self.find_all([key]);
+        found
+    }
+
+    /// The same for several keys at once.
+    fn find_all<const N: usize>(&self, keys: [&str; N]) -> [Option<(&'a [u8], usize)>; N] {
         let mut map = self.map;
-        let mut found = None;
+        let mut all = [None; N];
         for _ in 0..self.pair_count {
-            let matches = matches!(map.peek(), Ok(Token::Str(text)) if text == key);
-            map.skip().ok()?;
+            let key = map.raw_str();
+            // The header has been read once, so that nothing here fails.
+            if key.is_err() && map.skip().is_err() {
+                break;
+            }
             let at = map.position();
-            let value = map.skip().ok()?;
-            if matches {
-                found = Some((value, self.at.saturating_add(at)));
+            let Ok(value) = map.skip() else { break };
+            if let Ok(key) = key
+                && let Some(index) = keys.iter().position(|wanted| key == **wanted)
+                && let Some(found) = all.get_mut(index)
+            {
+                *found = Some((value, self.at.saturating_add(at)));
             }
         }
-        found
+        all
+    }
+
+    /// What says how the frames are compressed and split.
+    pub(super) fn lists(&self) -> Lists<'a> {
+        Lists {
+            header: *self,
+            found: self.find_all(Lists::KEYS),
+        }
     }
 
     /// Where an entry is in the message, or the header itself where it has no
@@ -162,7 +182,17 @@ impl<'a> PayloadHeader<'a> {
         expected: &'static str,
         read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
     ) -> Result<Option<R>, MessageError> {
-        let Some((value, at)) = self.find(key) else {
+        self.typed_at(self.find(key), key, expected, read)
+    }
+
+    fn typed_at<R>(
+        &self,
+        found: Option<(&'a [u8], usize)>,
+        key: &'static str,
+        expected: &'static str,
+        read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
+    ) -> Result<Option<R>, MessageError> {
+        let Some((value, at)) = found else {
             return Ok(None);
         };
         let mut reader = Reader::new(value);
@@ -207,7 +237,15 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
-        let list = self.typed(key, words(Kind::Array), |reader| {
+        self.list_at(self.find(key), key)
+    }
+
+    fn list_at(
+        &self,
+        found: Option<(&'a [u8], usize)>,
+        key: &'static str,
+    ) -> Result<Option<ItemList<'a>>, MessageError> {
+        let list = self.typed_at(found, key, words(Kind::Array), |reader| {
             let left = reader.array()?;
             Ok((*reader, left))
         })?;
@@ -216,7 +254,7 @@ impl<'a> PayloadHeader<'a> {
             left,
             key,
             frame: self.frame,
-            at: self.find(key).map_or(self.at, |(_, at)| at),
+            at: found.map_or(self.at, |(_, at)| at),
         }))
     }
 
@@ -449,6 +487,49 @@ impl<'a> PayloadHeader<'a> {
             Some(&[0xc0]) => Ok(None),
             _ => own.list("strides"),
         }
+    }
+}
+
+/// The lists in a header that say how frames are compressed and split, found in
+/// one go; what is wrong with one is told when it is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Lists<'a> {
+    header: PayloadHeader<'a>,
+    found: [Option<(&'a [u8], usize)>; 4],
+}
+
+impl<'a> Lists<'a> {
+    const KEYS: [&'static str; 4] = [
+        "compression",
+        "split-num-sub-frames",
+        "split-offsets",
+        "lengths",
+    ];
+
+    pub(super) const fn header(&self) -> &PayloadHeader<'a> {
+        &self.header
+    }
+
+    fn list(&self, index: usize) -> Result<Option<ItemList<'a>>, MessageError> {
+        let found = self.found.get(index).copied().flatten();
+        let key = Self::KEYS.get(index).copied().unwrap_or_default();
+        self.header.list_at(found, key)
+    }
+
+    pub(super) fn compression(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list(0)
+    }
+
+    pub(super) fn split_counts(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list(1)
+    }
+
+    pub(super) fn split_offsets(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list(2)
+    }
+
+    pub(super) fn lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
+        self.list(3)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A payload: its header and its frames, untouched until someone asks.
 
-use super::header::ItemList;
+use super::header::{ItemList, Lists};
 use super::open::{Spot, codec_entry, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, Reading};
 use crate::BufferTooSmall;
@@ -63,7 +63,14 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         let count = self.payloads.len();
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
         match &self.payloads.get(number).ok_or(none)?.0 {
-            Spot::Placeholder { frame, pickled, .. } => self.modern_payload(*frame, *pickled),
+            Spot::Placeholder { frame, pickled, .. } => {
+                let kind = if *pickled {
+                    PayloadKind::Pickled
+                } else {
+                    PayloadKind::Serialized
+                };
+                Payload::at(self.frames, *frame as usize, kind, &self.reading)
+            }
             Spot::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
                 let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
@@ -132,17 +139,26 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
         Ok(())
     }
+}
 
-    fn modern_payload(&self, frame: u32, pickled: bool) -> Result<Payload<'a, T>, MessageError> {
-        let index = frame as usize;
-        let header = self
-            .frames
-            .get(index)
-            .map(AsRef::as_ref)
-            .unwrap_or_default();
-        super::open::check_len(index, header, &self.reading)?;
-        let parsed = PayloadHeader::parse(header, &self.reading.limits, index, 0)?;
-        if pickled {
+impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
+    /// The payload whose header is frame `index` of a message in the modern
+    /// layout, where it is known without the body what is there: for payloads that
+    /// are kept on their own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Message::payload`].
+    pub fn at(
+        frames: &'a [T],
+        index: usize,
+        kind: PayloadKind,
+        reading: &Reading,
+    ) -> Result<Self, MessageError> {
+        let header = frames.get(index).map(AsRef::as_ref).unwrap_or_default();
+        super::open::check_len(index, header, reading)?;
+        let parsed = PayloadHeader::parse(header, &reading.limits, index, 0)?;
+        if kind == PayloadKind::Pickled {
             // PROTOCOL MODERN-4
             parsed
                 .pickled_object()?
@@ -153,7 +169,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             .sub_frame_count()?
             .ok_or_else(|| parsed.missing("num-sub-frames"))?;
         let first_frame = index.saturating_add(1);
-        let behind = self.frames.get(first_frame..).unwrap_or_default();
+        let behind = frames.get(first_frame..).unwrap_or_default();
         let frames = usize::try_from(needed)
             .ok()
             .and_then(|count| behind.get(..count))
@@ -161,13 +177,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 let available = behind.len();
                 parsed.fault(MessageErrorKind::FramesMissing { needed, available })
             })?;
-        Ok(Payload {
-            layout: self.layout,
-            kind: if pickled {
-                PayloadKind::Pickled
-            } else {
-                PayloadKind::Serialized
-            },
+        Ok(Self {
+            layout: Layout::Modern,
+            kind,
             header,
             header_frame: index,
             header_at: 0,
@@ -175,12 +187,10 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             first_frame,
             bytestring: None,
             path: None,
-            reading: self.reading,
+            reading: *reading,
         })
     }
-}
 
-impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// The layout that the payload came in, which its header is written for.
     pub const fn layout(&self) -> Layout {
         self.layout
@@ -256,11 +266,15 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// What is wrong with the first list that has a fault.
     pub fn check(&self) -> Result<(), MessageError> {
+        self.check_lists(&self.lists()?)
+    }
+
+    fn check_lists(&self, lists: &Lists<'a>) -> Result<(), MessageError> {
         if self.layout == Layout::Modern {
-            self.header()?.refuse_placeholders()?;
+            lists.header().refuse_placeholders()?;
         }
         let mut known = Some(0_u64);
-        for frame in self.sub_frames()? {
+        for frame in self.sub_frames(lists)? {
             let frame = frame?;
             let len = match frame.codec {
                 Ok(codec) => frame.plain_len(codec, &self.reading).ok().flatten(),
@@ -268,7 +282,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             };
             known = known.zip(len).and_then(|(sum, len)| sum.checked_add(len));
         }
-        match self.grouping()? {
+        match self.grouping(lists)? {
             Grouping::Single => {}
             Grouping::Split(split) => split.check()?,
             Grouping::Lengths(lengths) => {
@@ -291,9 +305,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         MessageError::new(self.header_frame, self.header_at, kind)
     }
 
+    /// What the header says about compressing and splitting.
+    fn lists(&self) -> Result<Lists<'a>, MessageError> {
+        Ok(self.header()?.lists())
+    }
+
     /// The frames with what the header says about compression.
-    fn sub_frames(&self) -> Result<SubFrames<'a, T>, MessageError> {
-        let compression = self.header()?.compression()?;
+    fn sub_frames(&self, lists: &Lists<'a>) -> Result<SubFrames<'a, T>, MessageError> {
+        let compression = lists.compression()?;
         if let Some(list) = &compression
             && list.count_left() as usize != self.frames.len()
         {
@@ -314,13 +333,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
 
     /// How the frames make up logical frames
     /// (PROTOCOL SPLIT-3, CLASSIC-9 and CLASSIC-10).
-    fn grouping(&self) -> Result<Grouping<'a>, MessageError> {
-        let header = self.header()?;
+    fn grouping(&self, lists: &Lists<'a>) -> Result<Grouping<'a>, MessageError> {
         if self.kind == PayloadKind::Pickled {
             return Ok(Grouping::Single);
         }
-        if let Some(counts) = header.split_counts()? {
-            let offsets = header
+        let header = lists.header();
+        if let Some(counts) = lists.split_counts()? {
+            let offsets = lists
                 .split_offsets()?
                 .ok_or_else(|| header.missing("split-offsets"))?;
             return Ok(Grouping::Split(Split {
@@ -330,14 +349,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 fault: header.fault(MessageErrorKind::SplitLists),
             }));
         }
-        if header.split_offsets()?.is_some() {
+        if lists.split_offsets()?.is_some() {
             return Err(header.missing("split-num-sub-frames"));
         }
         if self.layout == Layout::Modern {
             // PROTOCOL SPLIT-4
             return Ok(Grouping::Single);
         }
-        match header.lengths()? {
+        match lists.lengths()? {
             Some(lengths) => Ok(Grouping::Lengths(lengths)),
             None if self.reading.lengths_optional => Ok(Grouping::Single),
             None => Err(header.missing("lengths")),
@@ -351,11 +370,15 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// What is wrong with the header.
     pub fn logical_count(&self) -> Result<usize, MessageError> {
-        Ok(match self.grouping()? {
+        Ok(self.group_count(&self.grouping(&self.lists()?)?))
+    }
+
+    const fn group_count(&self, grouping: &Grouping<'a>) -> usize {
+        match grouping {
             Grouping::Single => self.frames.len(),
             Grouping::Split(split) => split.counts.count_left() as usize,
             Grouping::Lengths(lengths) => lengths.count_left() as usize,
-        })
+        }
     }
 
     /// Bytes of all logical frames together, or `None` if that is not known
@@ -374,17 +397,18 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
             Ok(())
         };
-        match self.grouping()? {
+        let lists = self.lists()?;
+        match self.grouping(&lists)? {
             Grouping::Split(split) => {
                 split.check()?;
-                for part in split.parts(self.sub_frames()?) {
+                for part in split.parts(self.sub_frames(&lists)?) {
                     if let Part::Frame(frame) = part? {
                         add(frame)?;
                     }
                 }
             }
             _ => {
-                for frame in self.sub_frames()? {
+                for frame in self.sub_frames(&lists)? {
                     add(frame?)?;
                 }
             }
@@ -415,7 +439,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
     ) -> Result<LogicalFrames<'o>, MessageError> {
-        let count = self.logical_count()?;
+        let lists = self.lists()?;
+        let grouping = self.grouping(&lists)?;
+        let count = self.group_count(&grouping);
         let available = ends.len();
         let Some(ends) = ends.get_mut(..count) else {
             let kind = MessageErrorKind::TooFewPlaces(BufferTooSmall {
@@ -433,9 +459,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             *filled = filled.saturating_add(len);
             Ok(())
         };
-        match self.grouping()? {
+        match grouping {
             Grouping::Single => {
-                for (frame, end) in self.sub_frames()?.zip(ends.iter_mut()) {
+                for (frame, end) in self.sub_frames(&lists)?.zip(ends.iter_mut()) {
                     write(frame?, &mut filled)?;
                     *end = filled;
                 }
@@ -443,7 +469,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             Grouping::Split(split) => {
                 split.check()?;
                 let mut ends = ends.iter_mut();
-                for part in split.parts(self.sub_frames()?) {
+                for part in split.parts(self.sub_frames(&lists)?) {
                     match part? {
                         Part::Frame(frame) => write(frame, &mut filled)?,
                         Part::End => {
@@ -455,7 +481,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 }
             }
             Grouping::Lengths(lengths) => {
-                for frame in self.sub_frames()? {
+                for frame in self.sub_frames(&lists)? {
                     write(frame?, &mut filled)?;
                 }
                 let mut sum = Some(0_u64);
@@ -495,17 +521,18 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             filled = filled.saturating_add(len);
             Ok(())
         };
-        match self.grouping()? {
+        let lists = self.lists()?;
+        match self.grouping(&lists)? {
             Grouping::Split(split) => {
                 split.check()?;
-                for part in split.parts(self.sub_frames()?) {
+                for part in split.parts(self.sub_frames(&lists)?) {
                     if let Part::Frame(frame) = part? {
                         write(frame)?;
                     }
                 }
             }
             grouping => {
-                for frame in self.sub_frames()? {
+                for frame in self.sub_frames(&lists)? {
                     write(frame?)?;
                 }
                 if let Grouping::Lengths(lengths) = grouping {
@@ -539,14 +566,16 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         impl Iterator<Item = Result<LogicalFrame<'a, T>, MessageError>> + use<'a, T>,
         MessageError,
     > {
-        self.check()?;
-        let grouping = self.grouping()?;
+        let lists = self.lists()?;
+        self.check_lists(&lists)?;
+        let grouping = self.grouping(&lists)?;
         let payload = *self;
-        let count = self.logical_count()?;
+        let count = self.group_count(&grouping);
+        let sub_frames = self.sub_frames(&lists)?;
         let mut cursor = Groups {
             grouping,
             next: 0,
-            sub_frames: self.sub_frames()?,
+            sub_frames: sub_frames.clone(),
             fault: None,
         };
         Ok((0..count).map(move |_| {
@@ -556,7 +585,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 .get(first..first.saturating_add(part_count))
                 .unwrap_or_default();
             let mut compressed = false;
-            for frame in payload.sub_frames()?.skip(first).take(part_count) {
+            for frame in sub_frames.clone().skip(first).take(part_count) {
                 let frame = frame?;
                 match frame.codec {
                     Ok(codec) => compressed |= codec.is_some(),
@@ -578,11 +607,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         &self,
     ) -> Result<impl Iterator<Item = Result<usize, MessageError>> + use<'a, T>, MessageError> {
         let payload = *self;
-        let count = self.logical_count()?;
+        let lists = self.lists()?;
+        let grouping = self.grouping(&lists)?;
+        let count = self.group_count(&grouping);
         let cursor = Groups {
-            grouping: self.grouping()?,
+            grouping,
             next: 0,
-            sub_frames: self.sub_frames()?,
+            sub_frames: self.sub_frames(&lists)?,
             fault: None,
         };
         Ok((0..count).scan(cursor, move |cursor, _| {
@@ -596,7 +627,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
     {
         let reading = self.reading;
-        Ok(self.sub_frames()?.map(move |frame| {
+        Ok(self.sub_frames(&self.lists()?)?.map(move |frame| {
             let frame = frame?;
             let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
             frame.plain_len(codec, &reading)

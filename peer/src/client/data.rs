@@ -1,10 +1,14 @@
 //! Data, there and back.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use daskwire_tcp::Address;
 use futures_util::future::join_all;
+use tokio::runtime::RuntimeFlavor;
+use tokio::task::JoinHandle;
 
+use super::future::all_finished;
 use super::{Client, Shared, TaskFuture};
 use crate::client::Status;
 use crate::protocol::{
@@ -28,6 +32,15 @@ pub enum Route {
     Direct,
 }
 
+/// Ends with whoever waits for it.
+struct Gathering<T>(JoinHandle<T>);
+
+impl<T> Drop for Gathering<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// The value, or the payload where there is no value for it.
 pub(super) fn opened(serialized: Serialized) -> Result<Value, PeerError> {
     match serialized.open() {
@@ -43,17 +56,43 @@ impl Shared {
     }
 
     /// Waits for all results and fetches them, in this order.
+    ///
+    /// Whoever is in no task, as under `block_on`, is on a thread of its own that the
+    /// runtime has to wake: it does so once, with all that is waited for.
     pub(super) async fn gather(
+        self: &Arc<Self>,
+        futures: &[TaskFuture],
+        route: Route,
+    ) -> Result<Vec<Serialized>, PeerError> {
+        let is_woken_cheaply = tokio::task::try_id().is_some()
+            || self.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        if is_woken_cheaply {
+            return self.gather_here(futures, route).await;
+        }
+        let (shared, futures) = (Arc::clone(self), futures.to_vec());
+        let gathering = async move { shared.gather_here(&futures, route).await };
+        let mut gathering = Gathering(self.runtime.spawn(gathering));
+        match (&mut gathering.0).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime ends.
+                Err(_) => Err(self.disconnected()),
+            },
+        }
+    }
+
+    async fn gather_here(
         &self,
         futures: &[TaskFuture],
         route: Route,
     ) -> Result<Vec<Serialized>, PeerError> {
         let mut found: HashMap<Key, Serialized> = HashMap::with_capacity(futures.len());
         for _ in 0..ATTEMPTS {
-            for future in futures {
-                if !found.contains_key(future.key()) {
-                    future.finished().await?;
-                }
+            let missing = |future: &&TaskFuture| !found.contains_key(future.key());
+            all_finished(futures.iter().filter(missing)).await;
+            for future in futures.iter().filter(missing) {
+                future.finished().await?;
             }
             let mut missing: Vec<Key> = futures
                 .iter()

@@ -1,9 +1,10 @@
 //! Futures: handles on results that may not be there yet.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{Shared, lock};
 use crate::channel::within;
@@ -59,15 +60,74 @@ pub(super) struct Entry {
     state: Mutex<State>,
 }
 
-struct State {
-    status: Status,
-    watchers: Vec<Watcher>,
+/// A status in little room: there may be millions, most of them pending or finished.
+enum State {
+    Pending(Vec<Watcher>),
+    Finished,
+    /// Another end.
+    Ended(Box<Status>),
 }
 
 enum Watcher {
     One(oneshot::Sender<()>),
     /// The number of a future among others.
     Many(usize, mpsc::UnboundedSender<usize>),
+    All(Weak<Remaining>),
+}
+
+impl Watcher {
+    /// Nobody wants to know any more.
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(sender) => sender.is_closed(),
+            Self::Many(_, sender) => sender.is_closed(),
+            Self::All(remaining) => remaining.strong_count() == 0,
+        }
+    }
+
+    fn tell(self, is_finished: bool) {
+        // Whoever does not wait any more needs no answer.
+        match self {
+            Self::One(sender) => drop(sender.send(())),
+            Self::Many(index, sender) => drop(sender.send(index)),
+            Self::All(remaining) => {
+                if let Some(remaining) = remaining.upgrade() {
+                    remaining.tell(is_finished);
+                }
+            }
+        }
+    }
+}
+
+/// How many futures are not finished of those that somebody waits for.
+struct Remaining {
+    count: AtomicUsize,
+    /// None is left, or one of them failed.
+    decided: Notify,
+}
+
+impl Remaining {
+    fn tell(&self, is_finished: bool) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 || !is_finished {
+            self.decided.notify_one();
+        }
+    }
+}
+
+/// Waits until all are finished, or one cannot be: woken once, however many there
+/// are. Cancel safe.
+pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
+    let remaining = Arc::new(Remaining {
+        // One more, so that it is not decided before all of them are watched.
+        count: AtomicUsize::new(1),
+        decided: Notify::new(),
+    });
+    for future in futures {
+        remaining.count.fetch_add(1, Ordering::AcqRel);
+        future.0.watch(Watcher::All(Arc::downgrade(&remaining)));
+    }
+    remaining.tell(true);
+    remaining.decided.notified().await;
 }
 
 impl Entry {
@@ -75,38 +135,35 @@ impl Entry {
         Self {
             key,
             shared,
-            state: Mutex::new(State {
-                status: Status::Pending,
-                watchers: Vec::new(),
-            }),
+            state: Mutex::new(State::Pending(Vec::new())),
         }
     }
 
     pub(super) fn set(&self, status: Status) {
-        let watchers = {
+        let is_finished = matches!(status, Status::Finished);
+        let next = match status {
+            Status::Pending => State::Pending(Vec::new()),
+            Status::Finished => State::Finished,
+            other => State::Ended(Box::new(other)),
+        };
+        let before = {
             let mut state = lock(&self.state);
-            let is_done = status.is_done();
-            state.status = status;
-            if !is_done {
+            // Who waits goes on waiting.
+            if let (State::Pending(_), State::Pending(_)) = (&*state, &next) {
                 return;
             }
-            core::mem::take(&mut state.watchers)
+            core::mem::replace(&mut *state, next)
         };
-        for watcher in watchers {
-            // Whoever does not wait any more needs no answer.
-            match watcher {
-                Watcher::One(sender) => drop(sender.send(())),
-                Watcher::Many(index, sender) => drop(sender.send(index)),
+        if let State::Pending(watchers) = before {
+            for watcher in watchers {
+                watcher.tell(is_finished);
             }
         }
     }
 
     /// Ends it if it is not done: its result cannot be fetched any more.
     pub(super) fn end(&self, error: &PeerError) {
-        let is_cancelled = matches!(
-            lock(&self.state).status,
-            Status::Error(_) | Status::Cancelled { .. }
-        );
+        let is_cancelled = matches!(self.status(), Status::Error(_) | Status::Cancelled { .. });
         if is_cancelled {
             return;
         }
@@ -119,25 +176,28 @@ impl Entry {
     }
 
     fn status(&self) -> Status {
-        lock(&self.state).status.clone()
+        match &*lock(&self.state) {
+            State::Pending(_) => Status::Pending,
+            State::Finished => Status::Finished,
+            State::Ended(status) => (**status).clone(),
+        }
     }
 
     /// Calls the watcher when it is done, at once if it is.
     fn watch(&self, watcher: Watcher) {
         let mut state = lock(&self.state);
-        if !state.status.is_done() {
-            state.watchers.retain(|watcher| match watcher {
-                Watcher::One(sender) => !sender.is_closed(),
-                Watcher::Many(_, sender) => !sender.is_closed(),
-            });
-            state.watchers.push(watcher);
+        if let State::Pending(watchers) = &mut *state {
+            watchers.retain(|watcher| !watcher.is_closed());
+            if watchers.is_empty() {
+                // Mostly there is one.
+                watchers.reserve_exact(1);
+            }
+            watchers.push(watcher);
             return;
         }
+        let is_finished = matches!(*state, State::Finished);
         drop(state);
-        match watcher {
-            Watcher::One(sender) => drop(sender.send(())),
-            Watcher::Many(index, sender) => drop(sender.send(index)),
-        }
+        watcher.tell(is_finished);
     }
 }
 

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use daskwire_tcp::{Address, Options};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::batched::Batched;
@@ -140,6 +141,8 @@ pub(crate) struct Shared {
     entries: Mutex<HashMap<Key, Weak<Entry>>>,
     /// The stream to the scheduler, while there is one.
     stream: Mutex<Option<Batched<FromClient>>>,
+    /// Where what goes on in the background is done.
+    runtime: Handle,
     /// Why there is no stream any more, and never will be.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
@@ -305,6 +308,7 @@ impl Client {
             connector,
             entries: Mutex::default(),
             stream: Mutex::default(),
+            runtime: Handle::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             has_released: AtomicBool::new(false),

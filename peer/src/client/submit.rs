@@ -4,7 +4,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Client, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
-use crate::protocol::{Keys, UpdateGraph};
+use crate::protocol::{Keys, Nullable, UpdateGraph};
 use crate::{Key, PeerError, Value};
 
 /// How tasks are to be run: where, when, and how often.
@@ -289,7 +289,10 @@ impl Client {
             keys: Keys(keys),
             user_priority: submission.priority,
             annotations: submission.annotations(),
-            ..UpdateGraph::default()
+            internal_priority: Nullable(None),
+            submitting_task: Nullable(None),
+            span_metadata: Nullable(None),
+            extra: Vec::new(),
         })?;
         Ok(futures)
     }

@@ -24,10 +24,10 @@ pub(super) struct Effects<'t, 'p>(HashMap<usize, Vec<Node<'t, 'p>>>);
 impl<'t, 'p> Effects<'t, 'p> {
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
         const NAMES: [&str; 2] = ["_function_setstate", "_class_setstate"];
-        const COMMON: &[u8] = b"_setstate";
         let mut effects = Self::default();
         // There are none in most graphs.
-        if !pickle.windows(COMMON.len()).any(|part| part == COMMON) {
+        let mut parts = pickle.split(|byte| *byte == b'_').skip(1);
+        if !parts.any(|part| part.starts_with(b"setstate")) {
             return effects;
         }
         for node in tree.nodes() {

@@ -256,7 +256,10 @@ fn spec<'t, 'p>(node: Node<'t, 'p>) -> Option<Spec<'t, 'p>> {
         _ => return None,
     };
     let global: Global<'_> = made_of.as_global()?;
-    let class = CLASSES.into_iter().find(|name| global.is(SPEC, name))?;
+    if global.module != *SPEC {
+        return None;
+    }
+    let class = CLASSES.into_iter().find(|name| global.name == **name)?;
     let state = node.operations().find_map(|operation| match operation {
         Operation::State(state) => Some(state.node()),
         _ => None,

@@ -89,7 +89,7 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
         Ok::<(), daskwire::pickle::WriteError>(())
     };
     let pickle = crate::growing::pickle(Options::default(), write).expect("it is written");
-    let expression = crate::Serialized::of_written_pickle(&pickle.into());
+    let expression = crate::Serialized::of_written_pickle(pickle.into());
     let tasks = Graph::read_outline(&expression).expect("a graph");
     let [a, c] = &tasks[..] else {
         panic!("{tasks:?}");

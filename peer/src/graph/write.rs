@@ -55,7 +55,7 @@ impl Graph {
             writer.str(&token).dict(0);
             Ok::<(), ValueError>(())
         })?;
-        Ok(Serialized::of_written_pickle(&pickle.into()))
+        Ok(Serialized::of_written_pickle(pickle.into()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Kinds of fields, and how messages are made of them.
 
 use core::ops::{Deref, DerefMut};
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use daskwire::message::{BuildError, MessageBuilder};
@@ -296,11 +297,11 @@ pub(super) fn keep(
 }
 
 /// The `op` of the map that is the next value; that of another value is empty.
-pub(super) fn op_of(source: &Source<'_>) -> String {
+pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
     let mut ahead = source.reader;
     match (ahead.find("op"), ahead.peek()) {
-        (Ok(true), Ok(Token::Str(op))) => String::from_utf8_lossy(op.as_bytes()).into_owned(),
-        _ => String::new(),
+        (Ok(true), Ok(Token::Str(op))) => String::from_utf8_lossy(op.as_bytes()),
+        _ => Cow::Borrowed(""),
     }
 }
 
@@ -432,7 +433,7 @@ macro_rules! ops {
                 source: &mut crate::protocol::Source<'_>,
             ) -> Result<Self, crate::protocol::ProtocolError> {
                 let op = crate::protocol::field::op_of(source);
-                Ok(match op.as_str() {
+                Ok(match &*op {
                     $($op => Self::$variant(crate::protocol::Field::read(source)?),)*
                     _ => Self::Unknown(crate::protocol::Field::read(source)?),
                 })
@@ -460,7 +461,7 @@ pub(super) const fn first(names: &[&'static str]) -> &'static str {
 
 impl Field for super::Unknown {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let op = op_of(source);
+        let op = op_of(source).into_owned();
         let mut extra = match Value::read(source)? {
             Value::Dict(entries) => entries,
             other => vec![(Value::from("value"), other)],

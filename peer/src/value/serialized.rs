@@ -5,8 +5,8 @@ use core::fmt;
 use bytes::Bytes;
 use daskwire::compression::CompressionError;
 use daskwire::message::{
-    BuildError, Layout, Message, MessageBuilder, MessageError, MessageErrorKind, Payload,
-    PayloadHeader, PayloadKind, Reading, Serializer, Workspace,
+    BuildError, MessageBuilder, MessageError, MessageErrorKind, Payload, PayloadHeader,
+    PayloadKind, Reading, SHARD_LEN, Serializer,
 };
 use daskwire::msgpack::Reader;
 use daskwire::pickle::PickleBuffer;
@@ -18,6 +18,15 @@ use crate::protocol::Source;
 
 /// The body of a message that is one payload.
 const BODY: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", b"\x81\xab__Pickled__\x01"];
+
+/// The header of a pickle without buffers that is not split, as Dask writes it too:
+/// nearly all pickles have it.
+const PICKLE: &[u8] = b"\x86\xaaserializer\xa6pickle\xa9writeable\x90\
+    \xb4split-num-sub-frames\x91\x01\xadsplit-offsets\x91\x00\
+    \xabcompression\x91\xc0\xaenum-sub-frames\x01";
+
+/// What follows the pickle in the header of one that everybody opens.
+const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 
 /// A value as it travels: its header and its frames, compressed or not, exactly
 /// as they were sent. Cloning it copies nothing.
@@ -78,6 +87,9 @@ impl Serialized {
     pub(crate) fn of_pickle(value: &Value) -> Result<Self, ValueError> {
         let (pickle, arrays) = pickled::write(value)?;
         let pickle = Bytes::from(pickle);
+        if arrays.is_empty() {
+            return Ok(Self::of_written_pickle(pickle));
+        }
         let mut sources = vec![&pickle];
         sources.extend(arrays.iter().map(|array| array.bytes()));
         let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
@@ -86,8 +98,37 @@ impl Serialized {
     }
 
     /// A pickle that was written elsewhere, without buffers.
-    pub(crate) fn of_written_pickle(pickle: &Bytes) -> Self {
-        Self::built(&[pickle], &Content::Pickle(pickle, Vec::new())).unwrap_or_default()
+    pub(crate) fn of_written_pickle(pickle: Bytes) -> Self {
+        if pickle.len() > SHARD_LEN {
+            return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new()))
+                .unwrap_or_default();
+        }
+        Self {
+            kind: PayloadKind::Serialized,
+            message: vec![
+                Bytes::from_static(BODY[0]),
+                Bytes::from_static(PICKLE),
+                pickle,
+            ],
+        }
+    }
+
+    /// The pickle that it is, if it is one without buffers that is neither
+    /// compressed nor split.
+    fn plain_pickle(&self) -> Option<Bytes> {
+        match (self.kind, &self.message[..]) {
+            (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => {
+                Some(pickle.clone())
+            }
+            (PayloadKind::Pickled, [_, header]) => {
+                let mut reader = Reader::new(header);
+                let has_pickle = reader.map() == Ok(3)
+                    && reader.str().is_ok_and(|key| key.to_str() == "pickled-obj");
+                let pickle = reader.bin().ok().filter(|_| has_pickle)?;
+                (reader.remaining() == PICKLED).then(|| header.slice_ref(pickle))
+            }
+            _ => None,
+        }
     }
 
     /// A pickle that Python opens wherever it arrives, the scheduler included.
@@ -217,14 +258,8 @@ impl Serialized {
         &self,
         use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let mut workspace = Workspace::new();
-        let reading = Reading::default();
-        workspace.with_message(
-            &self.message,
-            Layout::Modern,
-            &reading,
-            |message: Message<'_, Bytes>, _| Ok(use_it(&message.payload(0)?)),
-        )?
+        let payload = Payload::at(&self.message, 1, self.kind, &Reading::default())?;
+        Ok(use_it(&payload))
     }
 
     /// The value. Bytes and arrays are not copied, unless they were compressed
@@ -241,6 +276,9 @@ impl Serialized {
     /// The same; `copied_len` gets the bytes that were copied, because they were
     /// compressed or split.
     pub(crate) fn open_counting(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
+        if let Some(pickle) = self.plain_pickle() {
+            return pickled::read(&pickle, &[]);
+        }
         self.with_payload(|payload| {
             let frames = logical_frames(payload, copied_len)?;
             value_of(&payload.header()?, self.kind, &frames, DEPTH)
@@ -253,6 +291,9 @@ impl Serialized {
     ///
     /// As [`open`](Self::open).
     pub(crate) fn pickle(&self) -> Result<(Bytes, Vec<Bytes>), ValueError> {
+        if let Some(pickle) = self.plain_pickle() {
+            return Ok((pickle, Vec::new()));
+        }
         self.with_payload(|payload| {
             let mut frames = logical_frames(payload, &mut 0)?;
             let header = payload.header()?;
@@ -497,7 +538,19 @@ mod tests {
     fn a_pickle_for_everybody_is_as_the_core_writes_it() {
         for pickle in [&b"\x80\x04N."[..], &[7; 300]] {
             let built = Serialized::built(&[], &Content::Pickled(pickle));
-            assert_eq!(Serialized::pickled(pickle), built.expect("there is room"));
+            let pickled = Serialized::pickled(pickle);
+            assert_eq!(pickled, built.expect("there is room"));
+            assert_eq!(pickled.plain_pickle().as_deref(), Some(pickle));
+        }
+    }
+
+    #[test]
+    fn a_pickle_is_as_the_core_writes_it() {
+        for pickle in [&b"\x80\x04N."[..], &[7; 300]] {
+            let built = Serialized::built(&[], &Content::Pickle(pickle, Vec::new()));
+            let written = Serialized::of_written_pickle(Bytes::copy_from_slice(pickle));
+            assert_eq!(written, built.expect("there is room"));
+            assert_eq!(written.plain_pickle().as_deref(), Some(pickle));
         }
     }
 }

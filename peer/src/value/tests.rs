@@ -65,7 +65,7 @@ fn a_value_that_is_shared_too_often_is_refused() {
     }
     pickle.push(b'.');
     assert_eq!(
-        Serialized::of_written_pickle(&pickle.into()).open(),
+        Serialized::of_written_pickle(pickle.into()).open(),
         Err(ValueError::TooLarge)
     );
 }
@@ -77,7 +77,7 @@ fn a_value_that_is_nested_too_deep_is_refused() {
     pickle.extend_from_slice(&[b'a'; 99_999]);
     pickle.push(b'.');
     assert_eq!(
-        Serialized::of_written_pickle(&pickle.into()).open(),
+        Serialized::of_written_pickle(pickle.into()).open(),
         Err(ValueError::TooLarge)
     );
 }
@@ -85,7 +85,7 @@ fn a_value_that_is_nested_too_deep_is_refused() {
 #[test]
 fn what_only_python_knows_is_named() {
     let pickle = b"\x80\x04\x8c\x0cpandas.core_\x8c\x09DataFrame\x93)R.";
-    let opened = Serialized::of_written_pickle(&Bytes::from_static(pickle)).open();
+    let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
     let what = "pandas.core_.DataFrame".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
 }

@@ -258,7 +258,7 @@ async fn a_task_that_cannot_be_read_or_done_is_an_exception() {
     );
     // Its data is damaged, which is found when it is needed.
     let mut comm = asking(&_worker).await;
-    let bad = Serialized::of_written_pickle(&bytes::Bytes::from_static(b"\x80\x05]"));
+    let bad = Serialized::of_written_pickle(bytes::Bytes::from_static(b"\x80\x05]"));
     let update = UpdateData {
         data: Some(vec![("bad".into(), bad)]),
         ..UpdateData::default()

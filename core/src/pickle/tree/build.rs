@@ -11,6 +11,9 @@ use crate::pickle::{Argument, Opcode, Operand, PickleError, PickleErrorKind, Rea
 const MOST: usize = MOST_COUNT as usize;
 const MOST_COUNT: u32 = (1 << 30) - 1;
 
+/// A tree of so few values and words takes next to nothing.
+const SMALL: usize = 48;
+
 pub(super) struct Builder<'p> {
     tree: Tree<'p>,
     stack: Vec<u32>,
@@ -80,20 +83,27 @@ type Step<T> = Result<T, PickleErrorKind>;
 impl<'p> Builder<'p> {
     pub(super) fn new(pickle: &'p [u8], limits: &Limits) -> Self {
         let at_most = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX).min(MOST);
+        // What most pickles take, so that nothing grows by small steps.
+        let likely = (pickle.len() >> 3).min(SMALL);
+        let mut words = Vec::with_capacity(likely.saturating_add(1));
+        // Place 0 stands for nothing.
+        words.push(0);
         Self {
             tree: Tree {
                 pickle,
                 len: 0,
                 base: 0,
-                slots: Vec::new(),
-                // Place 0 stands for nothing.
-                words: alloc::vec![0],
+                slots: Vec::with_capacity(likely),
+                words,
                 buffers: Vec::new(),
                 root: 0,
             },
-            stack: Vec::new(),
+            stack: Vec::with_capacity(likely >> 1),
             marks: Vec::new(),
-            memo: Memo::default(),
+            memo: Memo {
+                dense: Vec::with_capacity(likely >> 1),
+                ..Memo::default()
+            },
             value_limit: at_most(limits.pickle_value_count),
             stack_limit: at_most(limits.pickle_stack_count),
             memo_limit: at_most(limits.pickle_memo_count),
@@ -129,13 +139,8 @@ impl<'p> Builder<'p> {
         }
         let mut tree = self.tree;
         tree.len = reader.position().wrapping_sub(base);
-        // Less than an eighth unused is not worth a move.
-        if tree.slots.capacity() >> 3 <= tree.slots.capacity().wrapping_sub(tree.slots.len()) {
-            tree.slots.shrink_to_fit();
-        }
-        if tree.words.capacity() >> 3 <= tree.words.capacity().wrapping_sub(tree.words.len()) {
-            tree.words.shrink_to_fit();
-        }
+        shrink(&mut tree.slots);
+        shrink(&mut tree.words);
         tree.buffers.shrink_to_fit();
         Ok(tree)
     }
@@ -606,6 +611,15 @@ impl<'p> Builder<'p> {
             slot.link = segment;
         }
         Ok(())
+    }
+}
+
+/// Gives back what is unused, where it is worth a move: an eighth, or more than a
+/// small tree takes.
+fn shrink<T>(items: &mut Vec<T>) {
+    let unused = items.capacity().wrapping_sub(items.len());
+    if items.capacity() > SMALL && unused >= items.capacity() >> 3 {
+        items.shrink_to_fit();
     }
 }
 

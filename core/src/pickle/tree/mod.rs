@@ -632,13 +632,7 @@ impl<'t, 'p> Node<'t, 'p> {
             Kind::Set => Value::Set(self.items()),
             Kind::Dict => Value::Dict(self.entries()),
             Kind::Global => Value::Global(self.named(slot)),
-            Kind::StackGlobal => {
-                let [module, name, _] = self.operands(slot);
-                Value::Global(Global {
-                    module: module.name_text(),
-                    name: name.name_text(),
-                })
-            }
+            Kind::StackGlobal => Value::Global(self.stack_named(slot)),
             Kind::Extension => Value::Extension(match self.tree.argument_at(slot) {
                 super::Argument::Code(code) => code,
                 _ => 0,
@@ -762,8 +756,10 @@ impl<'t, 'p> Node<'t, 'p> {
 
     /// The name.
     pub fn as_global(self) -> Option<Global<'p>> {
-        match self.value() {
-            Value::Global(global) => Some(global),
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::Global => Some(self.named(slot)),
+            Kind::StackGlobal => Some(self.stack_named(slot)),
             _ => None,
         }
     }
@@ -840,13 +836,9 @@ impl<'t, 'p> Node<'t, 'p> {
 
     /// As many as the kind has; others are the value itself.
     fn operands(self, slot: Slot) -> [Self; 3] {
-        let mut operands = [self; 3];
         let count = slot.kind().operand_count();
         let ids = self.tree.words(slot.link.saturating_add(1), count);
-        for (operand, id) in operands.iter_mut().zip(ids) {
-            *operand = self.of(*id);
-        }
-        operands
+        core::array::from_fn(|index| ids.get(index).map_or(self, |id| self.of(*id)))
     }
 
     /// The bytes behind a count, as they lie in the pickle.
@@ -873,10 +865,19 @@ impl<'t, 'p> Node<'t, 'p> {
 
     /// The text of a node that names something.
     fn name_text(self) -> Str<'p> {
-        match self.value() {
-            Value::Str(text) => text,
-            Value::ByteString(string) => Str::ByteString(string),
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::Text => self.text(slot),
+            Kind::ByteString => Str::ByteString(self.byte_string(slot)),
             _ => Str::Escaped(&[]),
+        }
+    }
+
+    fn stack_named(self, slot: Slot) -> Global<'p> {
+        let [module, name, _] = self.operands(slot);
+        Global {
+            module: module.name_text(),
+            name: name.name_text(),
         }
     }
 

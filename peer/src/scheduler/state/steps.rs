@@ -710,7 +710,11 @@ impl State {
             run_spec: recipe.run_spec.clone(),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
-            ..ComputeTask::default()
+            who_has: Vec::with_capacity(task.dependencies.len()),
+            nbytes: Vec::with_capacity(task.dependencies.len()),
+            actor: false,
+            span_id: Nullable(None),
+            extra: Vec::new(),
         };
         // What it holds under these keys is of an earlier life of theirs.
         let mut stale = Vec::new();

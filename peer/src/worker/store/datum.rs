@@ -43,6 +43,8 @@ struct Forms {
     unserializable: Option<Box<ValueError>>,
     /// Somebody makes a form of another; others wait.
     is_making: bool,
+    /// Somebody waits for that.
+    is_awaited: bool,
     /// It is being written to disk; nobody waits for that.
     is_spilling: bool,
     /// Its file was no good.
@@ -179,8 +181,14 @@ struct Making<'d>(&'d Inner);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.0.lock().is_making = false;
-        self.0.changed.notify_all();
+        let mut forms = self.0.lock();
+        forms.is_making = false;
+        // Telling nobody takes a call to the system too.
+        let is_awaited = core::mem::take(&mut forms.is_awaited);
+        drop(forms);
+        if is_awaited {
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -465,6 +473,7 @@ impl Datum {
                 None if forms.is_lost => return Err(DatumError::Lost),
                 None if !forms.is_making => return Ok(Found::ToMake(forms)),
                 None => {
+                    forms.is_awaited = true;
                     let changed = self.0.changed.wait(forms);
                     forms = changed.unwrap_or_else(PoisonError::into_inner);
                 }

@@ -95,7 +95,7 @@ fn results_are_serialized_when_somebody_asks_and_once() {
 fn what_only_python_knows_stays_what_it_is() {
     // pickle.dumps(collections.OrderedDict())
     let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)R.";
-    let sent = Serialized::of_written_pickle(&Bytes::from_static(pickle));
+    let sent = Serialized::of_written_pickle(Bytes::from_static(pickle));
     let store = Store::default();
     let datum = store.received(sent.clone());
     assert_eq!(
@@ -106,7 +106,7 @@ fn what_only_python_knows_stays_what_it_is() {
 
 #[test]
 fn damaged_data_is_an_error_for_whoever_needs_it_and_can_be_passed_on() {
-    let sent = Serialized::of_written_pickle(&Bytes::from_static(b"\x80\x04]"));
+    let sent = Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04]"));
     let store = Store::default();
     let datum = store.received(sent.clone());
     assert!(matches!(
@@ -234,7 +234,7 @@ fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
     let mut sent = vec![
         Serialized::of(&list()).expect("plain"),
         Serialized::of(&Value::from(vec![1_u8; 100_000])).expect("bytes"),
-        Serialized::of_written_pickle(&Bytes::from_static(b"\x80\x04]")),
+        Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04]")),
     ];
     sent.extend((0..60).map(|_| any_payload(&mut chance)));
     for (index, sent) in sent.iter().enumerate() {
@@ -561,8 +561,10 @@ fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
             });
         }
     });
-    until("removing", || spilling.files().is_empty());
-    assert_eq!(spilling.store.holdings(), Holdings::default());
+    // Whoever writes the last one may not have begun its file, or not let go of it.
+    until("removing", || {
+        spilling.files().is_empty() && spilling.store.holdings() == Holdings::default()
+    });
     assert_eq!(spilling.store.nbytes(), 0);
     assert!(spilling.store.common.lock().order.is_empty());
     assert_eq!(spilling.store.counters().lost_count, 0);
