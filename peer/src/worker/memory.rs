@@ -21,8 +21,8 @@ const QUIET: Duration = Duration::from_secs(60);
 /// allocator of glibc keeps some of what is freed. `daskwire worker` therefore
 /// starts itself with `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=262144`, as
 /// Dask's nanny sets `MALLOC_TRIM_THRESHOLD_` for workers in Python; so should
-/// whoever starts a worker with little memory. `glibc.malloc.hugetlb=1`, separated
-/// by a colon, halves what it costs to get large buffers from the system.
+/// whoever starts a worker with little memory. `glibc.malloc.hugetlb=1`, after a
+/// colon, halves the time that data takes to disk and back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThresholds {
     /// Data that takes more memory goes to disk, what was not used for longest

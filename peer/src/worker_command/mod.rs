@@ -88,26 +88,23 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
-/// Has the allocator of glibc take large buffers from the system in huge pages,
-/// which are several times as fast to get, and with a memory limit give them back
-/// once they are freed, without which a limit means little. It reads this from its
-/// environment when a process starts, so this process starts once more.
+/// Has the allocator of glibc give large buffers back to the system when they are
+/// freed, without which a memory limit means little, and get them in huge pages,
+/// which makes up for getting them so often. It reads this from its environment
+/// when a process starts, so this process starts once more.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn tune_allocator(arguments: &WorkerArguments) {
     use std::os::unix::process::CommandExt as _;
     const NAME: &str = "GLIBC_TUNABLES";
-    if std::env::var_os(NAME).is_some() {
+    const TUNABLES: &str = "glibc.malloc.mmap_threshold=262144:glibc.malloc.hugetlb=1";
+    if arguments.memory_limit.is_none() || std::env::var_os(NAME).is_some() {
         return;
-    }
-    let mut tunables = "glibc.malloc.hugetlb=1".to_owned();
-    if arguments.memory_limit.is_some() {
-        tunables.push_str(":glibc.malloc.mmap_threshold=262144");
     }
     if let Ok(own) = std::env::current_exe() {
         // It comes back only if that fails, and then all goes on as it was.
         let _ = std::process::Command::new(own)
             .args(std::env::args_os().skip(1))
-            .env(NAME, tunables)
+            .env(NAME, TUNABLES)
             .exec();
     }
 }
