@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use clap::Args;
 use daskwire_peer::worker::{Ended, Worker};
-use daskwire_tcp::{Address, Options};
+use daskwire_tcp::{Address, BufferPool, Options};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::TlsArguments;
 
 /// How often the terminal shows how it is.
 const REFRESH: Duration = Duration::from_millis(200);
+
+/// How much memory that received data had is kept for what is received next: memory
+/// of the system takes several times as long. With a memory limit, a part of that.
+const POOL_LEN: u64 = 256 << 20;
+const POOL_PART: u64 = 16;
 
 /// How long data may take to find another place.
 const HANDOVER: Duration = Duration::from_secs(60);
@@ -129,8 +134,12 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let scheduler = address(scheduler)?;
     let listen = arguments.listen.as_deref().map(address).transpose()?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
+    let pool_len = arguments
+        .memory_limit
+        .map_or(POOL_LEN, |limit| limit / POOL_PART);
     let options = Options {
         tls: arguments.tls.tls(&addresses)?,
+        pool: usize::try_from(pool_len).ok().map(BufferPool::new),
         ..Options::default()
     };
     // Nothing is drawn where nobody looks.
