@@ -279,9 +279,11 @@ pub async fn journey(
         .argument(&y)
         .key(&third)
         .submit()?;
-    show(&format!("z is {:?}\n", z.status().name()));
+    // Writing this takes longer than the first steps.
+    let status = z.status();
     let result = z.result().await?;
     let took = started.elapsed();
+    show(&format!("z is {:?}\n", status.name()));
     show(&told(&recorder.take(), started, verbose));
     show(&format!(
         "\nz.result() is {result}, {} after it was submitted\n",

@@ -2,12 +2,14 @@
 
 mod functions;
 
+use core::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use daskwire_peer::worker::{Ended, Worker};
+use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
 use daskwire_tcp::{Address, BufferPool, Options};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
@@ -200,6 +202,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         None => leave(&worker).await,
     };
     eprintln!("daskwire: {}", progress(&worker));
+    eprint!("{}", table(worker.task_counters()));
     outcome
 }
 
@@ -256,9 +259,84 @@ fn progress(worker: &Worker) -> String {
     )
 }
 
+/// How many kinds of tasks are worth a line.
+const LINES: usize = 20;
+
+/// What was done for each kind of task, those first that took longest; nothing if
+/// there were none.
+fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
+    let mut tasks: Vec<(String, TaskCounters)> = tasks.into_iter().collect();
+    tasks.sort_by_key(|(_, done)| Reverse(done.time));
+    if tasks.is_empty() {
+        return String::new();
+    }
+    let bytes = |tally: Tally| match tally.count {
+        0 => "-".to_owned(),
+        _ => format!("{} in {}", HumanBytes(tally.len), seconds(tally.time)),
+    };
+    let mut table = format!(
+        "\n  {:<32} {:>9} {:>9}  {:<24}  {:<24}  read from disk\n",
+        "tasks", "run", "took", "deserialized", "serialized"
+    );
+    for (prefix, done) in tasks.iter().take(LINES) {
+        table.push_str(&format!(
+            "  {:<32} {:>9} {:>9}  {:<24}  {:<24}  {}\n",
+            prefix,
+            HumanCount(done.count).to_string(),
+            seconds(done.time),
+            bytes(done.deserialized),
+            bytes(done.serialized),
+            bytes(done.unspilled),
+        ));
+    }
+    if tasks.len() > LINES {
+        table.push_str(&format!("  and {} kinds more\n", tasks.len() - LINES));
+    }
+    table
+}
+
+/// A time that may be short or long.
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 0.001 => format!("{:.0} µs", short * 1e6),
+        short if short < 1.0 => format!("{:.1} ms", short * 1e3),
+        long => format!("{long:.1} s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_took_longest_comes_first_and_long_tables_end() {
+        assert_eq!(table(BTreeMap::new()), "");
+        let mut add = TaskCounters::default();
+        add.count = 1200;
+        add.time = Duration::from_micros(900);
+        let mut sum = TaskCounters::default();
+        sum.count = 3;
+        sum.time = Duration::from_millis(1500);
+        sum.deserialized.count = 3;
+        sum.deserialized.len = 3 << 20;
+        sum.deserialized.time = Duration::from_millis(2);
+        let tasks = BTreeMap::from([("add".to_owned(), add), ("sum".to_owned(), sum)]);
+        let lines: Vec<String> = table(tasks).lines().map(str::to_owned).collect();
+        let [_, head, first, second] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert!(head.starts_with("  tasks") && head.ends_with("read from disk"));
+        let words: Vec<&str> = first.split_whitespace().collect();
+        let expected = [
+            "sum", "3", "1.5", "s", "3.00", "MiB", "in", "2.0", "ms", "-", "-",
+        ];
+        assert_eq!(words, expected);
+        let words: Vec<&str> = second.split_whitespace().collect();
+        assert_eq!(words, ["add", "1,200", "900", "µs", "-", "-", "-"]);
+        let many = (0..25).map(|index| (format!("task-{index}"), add));
+        let many = table(many.collect());
+        assert!(many.ends_with("  and 5 kinds more\n"), "{many}");
+    }
 
     #[test]
     fn sizes_are_as_dask_reads_them() {
