@@ -243,3 +243,23 @@ async fn what_a_lost_worker_had_is_computed_again() {
     client.close().await.expect("closed");
     cluster.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gathers_learns_of_an_error_though_other_tasks_never_end() {
+    let cluster = LocalCluster::builder().start().await.expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let impossible = Submission::default().resource("nobody has it", 1.0);
+    let never = client.call("operator.neg").argument(1).with(impossible);
+    let never = never.submit().expect("submitted");
+    let failed = client.submit("operator.truediv", [1, 0]);
+    let failed = failed.expect("submitted");
+    let both = [never, failed];
+    // In whichever order they are.
+    for both in [both.clone(), [both[1].clone(), both[0].clone()]] {
+        let gathered = tokio::time::timeout(TIMEOUT, client.gather(&both)).await;
+        let error = gathered.expect("in time").expect_err("one of them failed");
+        assert!(error.to_string().contains("division by zero"), "{error}");
+    }
+    client.close().await.expect("closed");
+    cluster.close().await;
+}

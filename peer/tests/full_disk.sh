@@ -32,7 +32,11 @@ trap clean EXIT
 
 "$python" -m dask scheduler --host 127.0.0.1 --port 0 --no-dashboard \
     --dashboard-address 127.0.0.1:0 2>"$scheduler_log" &
-until address=$(grep -o 'Scheduler at: *tcp://[0-9.:]*' "$scheduler_log"); do sleep 0.1; done
+for _ in {1..300}; do
+    address=$(grep -o 'Scheduler at: *tcp://[0-9.:]*' "$scheduler_log") && break
+    sleep 0.1
+done
+[[ -n $address ]] || fail "the scheduler did not start: $(cat "$scheduler_log")"
 address=tcp://${address##*tcp://}
 "${CARGO_TARGET_DIR:-target}/release/daskwire" worker "$address" --nthreads 1 \
     --memory-limit 256MiB --local-directory "$disk" 2>"$worker_log" &
@@ -46,12 +50,16 @@ import numpy as np
 from distributed import Client, wait
 
 client = Client(sys.argv[1])
-client.wait_for_workers(1)
+client.wait_for_workers(1, timeout=30)
 noise = operator.methodcaller("native:noise")
 
 
 def worker():
     return next(iter(client.scheduler_info()["workers"].values()))
+
+
+def notices():
+    return [event["text"] for _, event in client.get_events("worker-notice")]
 
 
 def until(what, so):
@@ -63,12 +71,11 @@ def until(what, so):
 
 # 12 arrays of 16 MiB: 10 of them fit into memory, or 6 on the disk.
 first = [client.submit(noise, seed, 2 << 20) for seed in range(12)]
-wait(first)
-# 18 are more than fit into both below the mark where a worker pauses.
+wait(first, timeout=30)
+# 20 do not fit into both together below the mark where a worker pauses.
 more = [client.submit(noise, seed, 2 << 20) for seed in range(12, 20)]
 until("pausing", lambda: worker()["status"] == "paused")
-notices = [event["text"] for _, event in client.get_events("worker-notice")]
-assert any("No space left on device" in text for text in notices), notices
+assert any("No space left on device" in text for text in notices()), notices()
 # It answers, and has all that it had.
 norms = [np.linalg.norm(array) for array in client.gather(first)]
 assert all(800 < norm < 900 for norm in norms), norms
@@ -77,5 +84,9 @@ wait(more, timeout=30)
 norms = client.gather([client.submit(operator.methodcaller("native:norm"), array) for array in more])
 assert all(800 < norm < 900 for norm in norms), norms
 until("running", lambda: worker()["status"] == "running")
+# It writes again now that there is room.
+last = [client.submit(noise, seed, 2 << 20) for seed in range(20, 24)]
+wait(last, timeout=30)
+until("writing again", lambda: any("can write to disk again" in text for text in notices()))
 print("full_disk: nothing was lost, and the worker went on")
 PYTHON

@@ -4,6 +4,9 @@
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use daskwire_peer::client::{ClientOptions, Submission};
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
@@ -463,8 +466,12 @@ async fn a_worker_is_refused_or_ends_with_its_scheduler() {
 async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     let mut cluster = Cluster::new(1);
     let mut functions = functions();
-    functions = functions.function("sleep", |seconds: f64| {
-        std::thread::sleep(std::time::Duration::from_secs_f64(seconds));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&is_over);
+    functions = functions.function("run until told", move || {
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     });
     let worker = cluster.worker("rust").functions(functions);
     let worker = worker.start().await.expect("it starts");
@@ -498,15 +505,16 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
                 row = client.run_on_scheduler(row)\n\
                 (row['nthreads'], row['memory_limit'], row['memory_managed'] // 1000000, row['memory_spilled'],\n\
                  0 <= row['cpu'] < 10, row['memory_managed'] <= row['memory'] < 2**30,\n\
-                 0 < row['memory_percent'] < 1, row['num_fds'] > 5, 0 < row['event_loop_interval'] < 0.1)";
+                 0 < row['memory_percent'] < 1, row['num_fds'] > 5)";
     until("a heartbeat", || {
         let row = cluster.python(code);
-        row == "(2, 1073741824, 100, 0, True, True, True, True, True)"
+        row == "(2, 1073741824, 100, 0, True, True, True, True)"
     })
     .await;
     // The pages of a worker, one of which asks what runs
-    let code = "slow = client.submit(native('sleep'), 3.0, workers='rust')\n\
-                while not any(client.processing().values()): time.sleep(0.01)\n\
+    let code = "slow = client.submit(native('run until told'), workers='rust')\n\
+                deadline = time.time() + 60\n\
+                while slow.key not in {k for s in client.call_stack().values() for k in s} and time.time() < deadline: time.sleep(0.01)\n\
                 port = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)\n\
                 page = lambda path: urlopen(f'http://127.0.0.1:{port}/info/{path}.html').read().decode()\n\
                 address = quote(rust, safe='')\n\
@@ -516,8 +524,17 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     let code = "stacks = client.call_stack([slow])\n\
                 logs = client.get_worker_logs()\n\
                 (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]), len(client.story(data[0].key)) > 0,\n\
-                 client.profile()['identifier'])";
+                 client.profile(merge_workers=False)[rust]['identifier'])";
     assert_eq!(cluster.python(code), "(True, True, True, 'root')");
+    let code = "async def ask(dask_scheduler):\n\
+                \x20   worker = dask_scheduler.rpc(rust)\n\
+                \x20   metadata = await worker.profile_metadata(start=0, stop=None)\n\
+                \x20   return metadata, await worker.get_monitor_info(recent=True, start=0)\n\
+                client.run_on_scheduler(ask)";
+    let expected =
+        "({'counts': (), 'keys': ()}, {'range_query': {}, 'count': 0, 'last_time': 0.0})";
+    assert_eq!(cluster.python(code), expected);
+    is_over.store(true, Ordering::Relaxed);
     cluster.check_logs();
 }
 

@@ -91,6 +91,10 @@ impl Shared {
         for _ in 0..ATTEMPTS {
             let missing = |future: &&TaskFuture| !found.contains_key(future.key());
             all_finished(futures.iter().filter(missing)).await;
+            // If one has failed, the others are not waited for.
+            for future in futures.iter().filter(|future| future.is_done()) {
+                future.finished().await?;
+            }
             for future in futures.iter().filter(missing) {
                 future.finished().await?;
             }

@@ -187,7 +187,9 @@ impl Entry {
     fn watch(&self, watcher: Watcher) {
         let mut state = lock(&self.state);
         if let State::Pending(watchers) = &mut *state {
-            watchers.retain(|watcher| !watcher.is_closed());
+            if watchers.len() == watchers.capacity() {
+                watchers.retain(|watcher| !watcher.is_closed());
+            }
             if watchers.is_empty() {
                 // Mostly there is one.
                 watchers.reserve_exact(1);

@@ -213,18 +213,18 @@ impl Shared {
 
     /// The last handle on a key is gone.
     fn release(&self, key: &Key) {
-        {
-            let mut entries = lock(&self.entries);
-            match entries.get(key) {
-                // It was asked for again in the meantime.
-                Some(entry) if entry.strong_count() != 0 => return,
-                Some(_) => entries.remove(key),
-                None => return,
-            };
-            if entries.capacity() > 1 << 10 && entries.len() < entries.capacity() / 8 {
-                entries.shrink_to_fit();
-            }
+        let mut entries = lock(&self.entries);
+        match entries.get(key) {
+            // It was asked for again in the meantime.
+            Some(entry) if entry.strong_count() != 0 => return,
+            Some(_) => entries.remove(key),
+            None => return,
+        };
+        if entries.capacity() > 1 << 10 && entries.len() < entries.capacity() / 8 {
+            entries.shrink_to_fit();
         }
+        // While the entries are locked, so that nobody asks for the key again before
+        // the scheduler is told.
         self.has_released.store(true, Ordering::Release);
         // Without a connection the scheduler has released it already.
         let _ = self.send(ClientReleasesKeys {

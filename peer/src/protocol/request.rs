@@ -275,19 +275,20 @@ maps! {
 
     /// Where tasks are that run on a worker: for each key, some lines.
     GetCallStack = "call_stack" {
-        /// The tasks; all that run if there are none.
+        /// The tasks; all that run if this is absent or nil.
         keys: Option<Keys> = "keys",
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }
 
-    /// Where the interpreter of a worker has spent its time.
+    /// Where the interpreter of a worker has spent its time; which time, and of
+    /// which task, is in fields that are not read here.
     GetProfile = "profile" {
         /// Whether to reply.
         reply: Option<bool> = "reply",
     }
 
-    /// When it was looked where that is.
+    /// When the profiler of a worker took samples, and how many.
     GetProfileMetadata = "profile_metadata" {
         /// Whether to reply.
         reply: Option<bool> = "reply",

@@ -57,7 +57,7 @@ impl Array {
     }
 
     /// As [`from_slice`](Self::from_slice), where the elements lie: nothing is
-    /// copied.
+    /// copied. What the vector has room for beyond them stays with the array.
     ///
     /// ```
     /// use daskwire_peer::Array;

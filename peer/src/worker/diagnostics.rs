@@ -1,8 +1,7 @@
 //! What people ask to see of a worker: its log, and what it does just now.
 //!
-//! Dask's dashboard, `client.get_worker_logs()`, `client.call_stack()` and
-//! `performance_report` ask every worker of a cluster, and show nothing of any of
-//! them if one refuses.
+//! `client.get_worker_logs()`, `client.call_stack()` and `client.story()` ask every
+//! worker of a cluster, and show nothing of any of them if one refuses.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -121,8 +120,7 @@ impl Shared {
     }
 }
 
-// There is no interpreter to look at: what says so is what a worker in Python says
-// that has done nothing yet.
+// There is no interpreter to look at, so that there are no samples of it.
 
 /// `distributed.profile.create()`.
 pub(super) fn profile() -> Value {
@@ -147,6 +145,7 @@ pub(super) fn profile_metadata() -> Value {
     ])
 }
 
+/// Nothing of it is kept: heartbeats have it.
 pub(super) fn monitor_info() -> Value {
     Value::dict([
         ("range_query", Value::Dict(Vec::new())),
@@ -192,6 +191,23 @@ mod tests {
             ..GetLogs::default()
         };
         assert_eq!(texts(&log, &two), lines[..2]);
+        let all_with_time = GetLogs {
+            n: Some(0),
+            timestamps: Some(true),
+            ..GetLogs::default()
+        };
+        assert_eq!(texts(&log, &all_with_time), lines);
+        let Value::List(timed) = log.answer(&all_with_time) else {
+            panic!("a list");
+        };
+        let Some(Value::List(fields)) = timed.first() else {
+            panic!("{timed:?}");
+        };
+        assert!(
+            matches!(fields[0], Value::Float(time) if time <= now()),
+            "{fields:?}"
+        );
+        assert_eq!(fields[1], Value::from("WARNING"));
         let later = GetLogs {
             start: Some(now() + 1.0),
             ..GetLogs::default()

@@ -19,9 +19,8 @@ use crate::TlsArguments;
 const REFRESH: Duration = Duration::from_millis(200);
 
 /// How much memory that received data had is kept for what is received next: memory
-/// of the system takes several times as long. With a memory limit, a part of that.
-const POOL_LEN: u64 = 256 << 20;
-const POOL_PART: u64 = 16;
+/// of the system takes several times as long.
+const POOL_LEN: usize = 256 << 20;
 
 /// How long data may take to find another place.
 const HANDOVER: Duration = Duration::from_secs(60);
@@ -37,7 +36,8 @@ pub(crate) struct WorkerArguments {
     #[arg(long, value_name = "COUNT")]
     nthreads: Option<usize>,
     /// Memory that it may use, such as 4GiB or 500MB: data goes to disk once it
-    /// takes 60 % of that. Without this option, data stays in memory
+    /// takes 60 % of that. Without this option, data stays in memory, and up to
+    /// 256 MiB that are not needed any more are kept for new data
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory_limit: Option<u64>,
     /// Where data goes that does not stay in memory: to a directory of its own
@@ -103,15 +103,21 @@ fn address(text: &str) -> Result<Address, String> {
 fn tune_allocator(arguments: &WorkerArguments) {
     use std::os::unix::process::CommandExt as _;
     const NAME: &str = "GLIBC_TUNABLES";
-    const TUNABLES: &str = "glibc.malloc.mmap_threshold=262144:glibc.malloc.hugetlb=1";
-    if arguments.memory_limit.is_none() || std::env::var_os(NAME).is_some() {
+    const OWN: &str = "glibc.malloc.mmap_threshold";
+    let mut tunables = std::env::var(NAME).unwrap_or_default();
+    if arguments.memory_limit.is_none() || tunables.contains(OWN) {
         return;
     }
+    if !tunables.is_empty() {
+        tunables.push(':');
+    }
+    tunables.push_str(OWN);
+    tunables.push_str("=262144:glibc.malloc.hugetlb=1");
     if let Ok(own) = std::env::current_exe() {
         // It comes back only if that fails, and then all goes on as it was.
         let _ = std::process::Command::new(own)
             .args(std::env::args_os().skip(1))
-            .env(NAME, TUNABLES)
+            .env(NAME, tunables)
             .exec();
     }
 }
@@ -136,12 +142,13 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let scheduler = address(scheduler)?;
     let listen = arguments.listen.as_deref().map(address).transpose()?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
-    let pool_len = arguments
-        .memory_limit
-        .map_or(POOL_LEN, |limit| limit / POOL_PART);
     let options = Options {
         tls: arguments.tls.tls(&addresses)?,
-        pool: usize::try_from(pool_len).ok().map(BufferPool::new),
+        // With a limit, memory goes back at once.
+        pool: arguments
+            .memory_limit
+            .is_none()
+            .then(|| BufferPool::new(POOL_LEN)),
         ..Options::default()
     };
     // Nothing is drawn where nobody looks.
