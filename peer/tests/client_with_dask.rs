@@ -5,14 +5,12 @@ mod support;
 
 use core::time::Duration;
 use std::collections::HashSet;
-use std::path::Path;
 
-use daskwire_peer::client::{ClientOptions, Route, Status, Submission, TaskFuture};
+use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
-use daskwire_tcp::Options;
-use daskwire_tcp::tls::TlsSettings;
 use serde_json::json;
+use support::cluster::client_at;
 use support::{Environment, Peer, TLS_PEM};
 
 /// How long something may take; this machine may be busy.
@@ -352,19 +350,6 @@ async fn everything(client: &Client) {
     what_is_dropped_is_released(client).await;
 }
 
-async fn connected(cluster: &Peer) -> Client {
-    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
-    let options = ClientOptions {
-        transport: Options {
-            tls: Some(settings.build().expect("certificates")),
-            ..Options::default()
-        },
-        ..ClientOptions::default()
-    };
-    let client = Client::connect_with(cluster.address(), options).await;
-    client.expect("connected")
-}
-
 fn no_complaints(cluster: &Peer) {
     complaints_only_of(&[], cluster);
 }
@@ -386,7 +371,7 @@ fn complaints_only_of(expected: &[&str], cluster: &Peer) {
 
 async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
     let cluster = support::scheduler_with_workers_over(protocol, 2);
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     everything(&client).await;
     client.close().await.expect("closed");
     cluster.wait_for_log("Close client connection");
@@ -397,7 +382,7 @@ async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
 
 async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
     let cluster = support::scheduler_with_workers_over(protocol, 2);
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     let key = |index: i64| Key::list([Key::from("many"), Key::from(index)]);
     let graph: Graph = (0..10_000)
         .map(|index| Task::new(key(index), "operator.add", [index, 1]))
@@ -425,7 +410,7 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
 
 async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
     let mut cluster = support::scheduler_with_workers_over(protocol, 2);
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     // Results of the first step live on both workers when one of them dies.
     let first: Vec<TaskFuture> = (0..200)
         .map(|index| {
@@ -472,7 +457,7 @@ async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
 
 async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
     let cluster = support::scheduler_with_workers_over(protocol, 2);
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     let pieces: Vec<Array> = (0..16)
         .map(|index: u64| {
             let elements: Vec<u64> = (0..8 << 20).map(|element| element ^ index << 40).collect();
@@ -521,7 +506,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
         "client_beside.py",
         &[cluster.address(), TLS_PEM],
     );
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     let mut ask = |question: serde_json::Value| {
         let (answer, _) = python.ask(&question.to_string(), &[]);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
@@ -600,7 +585,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
 
 async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
     let cluster = support::scheduler_with_workers_over(protocol, 1);
-    let client = connected(&cluster).await;
+    let client = client_at(cluster.address()).await;
     let waiting = client
         .call("time.sleep")
         .argument(60)

@@ -3,18 +3,15 @@
 
 mod support;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use daskwire_peer::client::{ClientOptions, Submission};
+use daskwire_peer::client::Submission;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
-use daskwire_peer::{Array, Client, RemoteError, Value};
-use daskwire_tcp::Options;
-use daskwire_tcp::tls::TlsSettings;
-use support::cluster::{Cluster, until};
-use support::{TLS_ARGUMENTS, TLS_PEM};
+use daskwire_peer::{Array, RemoteError, Value};
+use support::TLS_ARGUMENTS;
+use support::cluster::{Cluster, client_at, until};
 
 /// What the worker can do besides Python's own.
 fn functions() -> Functions {
@@ -543,16 +540,7 @@ async fn the_command_works_in_a_cluster_over_tls() {
     let scheduler = support::scheduler_with_workers_over("tls", 1);
     let worker = support::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS);
     assert!(worker.address().starts_with("tls://"), "{worker:?}");
-    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
-    let options = ClientOptions {
-        transport: Options {
-            tls: Some(settings.build().expect("certificates")),
-            ..Options::default()
-        },
-        ..ClientOptions::default()
-    };
-    let client = Client::connect_with(scheduler.address(), options).await;
-    let client = client.expect("it connects");
+    let client = client_at(scheduler.address()).await;
     // Made in Python, fetched and read in Rust, fetched and read in Python
     let on = |worker| Submission::default().workers([worker]);
     let array = client.call("numpy.full").argument(100_000).argument(2.0);

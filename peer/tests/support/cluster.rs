@@ -1,8 +1,14 @@
 //! A cluster of a real Dask with a client that does what a test says.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Environment, Peer};
+use daskwire_peer::Client;
+use daskwire_peer::client::ClientOptions;
+use daskwire_tcp::Options;
+use daskwire_tcp::tls::TlsSettings;
+
+use super::{Environment, Peer, TLS_PEM};
 
 /// A scheduler and workers of Python, and a client.
 pub struct Cluster {
@@ -72,6 +78,21 @@ impl Cluster {
             assert_eq!(line, None, "the whole log:\n{log}");
         }
     }
+}
+
+/// A client of the scheduler at this address, with the certificates of
+/// [`TLS_PEM`](super::TLS_PEM) for where they are needed.
+pub async fn client_at(address: &str) -> Client {
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
+    let options = ClientOptions {
+        transport: Options {
+            tls: Some(settings.build().expect("certificates")),
+            ..Options::default()
+        },
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(address, options).await;
+    client.expect("it connects")
 }
 
 /// Waits until something is so.
