@@ -1,2 +1,2 @@
-#![no_main]
-libfuzzer_sys::fuzz_target!(|input: &[u8]| daskwire_fuzz::certificate(input));
+#![cfg_attr(fuzzing, no_main)]
+daskwire_fuzz::target!(certificate);

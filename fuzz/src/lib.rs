@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod pickles;
+#[cfg(test)]
+mod seeds;
 mod values;
 
 use core::time::Duration;
@@ -66,6 +68,25 @@ pub const SURFACES: [Surface; 18] = [
     ("pickle_tree", pickle_tree),
     ("typed", typed),
 ];
+
+/// The program of a fuzz target: calls the function of that name with what
+/// libFuzzer makes up.
+///
+/// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. Built by anything
+/// else, the program says so and fails.
+#[macro_export]
+macro_rules! target {
+    ($surface:ident) => {
+        #[cfg(fuzzing)]
+        ::libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::$surface(input));
+
+        #[cfg(not(fuzzing))]
+        fn main() -> ::std::process::ExitCode {
+            ::std::eprintln!("build this program with cargo fuzz");
+            ::std::process::ExitCode::FAILURE
+        }
+    };
+}
 
 /// Small enough that an input of some kilobytes costs some kilobytes.
 const LIMITS: Limits = Limits {

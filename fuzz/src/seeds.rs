@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use crate::SURFACES;
+
 #[test]
 fn every_seed_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for (name, surface) in daskwire_fuzz::SURFACES {
+    for (name, surface) in SURFACES {
         let folder = root.join(name);
         let seeds = std::fs::read_dir(&folder)
             .unwrap_or_else(|error| panic!("no seeds for {name} in {}: {error}", folder.display()));
@@ -33,10 +35,19 @@ fn every_target_has_a_surface() {
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
         .collect();
     targets.sort();
-    let mut surfaces: Vec<&str> = daskwire_fuzz::SURFACES
-        .iter()
-        .map(|(name, _)| *name)
-        .collect();
+    let mut surfaces: Vec<&str> = SURFACES.iter().map(|(name, _)| *name).collect();
     surfaces.sort_unstable();
     assert_eq!(targets, surfaces);
+
+    // `cargo fuzz build` takes the programs that the manifest lists, and leaves
+    // out without a word those whose features are not on.
+    let manifest = include_str!("../Cargo.toml");
+    let mut programs: Vec<&str> = manifest
+        .split("[[bin]]\nname = \"")
+        .skip(1)
+        .filter_map(|entry| entry.split('"').next())
+        .collect();
+    programs.sort_unstable();
+    assert_eq!(programs, surfaces);
+    assert!(!manifest.contains("required-features"));
 }
