@@ -1,8 +1,11 @@
 //! Keys: the names of results in a cluster.
 
+mod prefix;
+
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
@@ -93,19 +96,25 @@ impl Key {
         Reader::new(&self.0).str().ok().map(|text| text.to_str())
     }
 
-    /// What the keys of a group have in common, for people: `add` of
-    /// `add-3f…`, `x` of `('x', 0)`.
-    pub fn prefix(&self) -> &str {
+    /// The part that keys of one kind share, by which Dask groups tasks: `add` of
+    /// `add-3f…`, `x` of `('x', 0)`, `data` of a hash alone. It is what
+    /// `dask.utils.key_split` returns.
+    ///
+    /// ```
+    /// use daskwire_peer::Key;
+    /// let key = Key::from("inc-5f0c3e6a-1b7d-4d3e-9a59-0242ac120002");
+    /// assert_eq!(key.prefix(), "inc");
+    /// ```
+    pub fn prefix(&self) -> Cow<'_, str> {
         let mut reader = Reader::new(&self.0);
-        while let Ok(Token::Array(_)) = reader.peek() {
-            if reader.token().is_err() {
-                return "";
-            }
-        }
-        let text = reader.str().map_or("", |text| text.to_str());
-        match text.rsplit_once('-') {
-            Some((prefix, _)) if !prefix.is_empty() => prefix,
-            _ => text,
+        loop {
+            let name = match reader.token() {
+                Ok(Token::Array(1..)) => continue,
+                Ok(Token::Str(text)) => text.as_bytes(),
+                Ok(Token::Bin(data)) => data,
+                _ => return prefix::OTHER.into(),
+            };
+            return core::str::from_utf8(name).map_or(prefix::OTHER.into(), prefix::split);
         }
     }
 
@@ -329,5 +338,8 @@ mod tests {
         assert_eq!(Key::from("add-12ab").prefix(), "add");
         assert_eq!(Key::from("add").prefix(), "add");
         assert_eq!(Key::list([Key::from("x-1"), Key::from(0)]).prefix(), "x");
+        for other in [Key::list([]), Key::from(1), Key::from(""), Key::from("-x")] {
+            assert_eq!(other.prefix(), "Other", "{other}");
+        }
     }
 }

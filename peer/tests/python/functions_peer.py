@@ -1,9 +1,12 @@
-"""What Python says to expressions.
+"""What Python says to expressions, and Dask to keys.
 
 Usage: functions_peer.py
 
 Answers `{"op": "evaluate", "expressions": [text]}` with `{"results": [text]}`:
 the `repr` of each, or the class of its exception after an exclamation mark.
+Answers `{"op": "prefixes"}` and keys in MessagePack with `{"prefixes": [text]}`,
+the prefix that Dask has for each, or null if the key has characters that this
+Python does not know.
 """
 
 import math
@@ -22,7 +25,25 @@ def evaluate(expression):
         return f"!{type(error).__name__}"
 
 
+def prefixes(question, data):
+    import unicodedata
+
+    import msgpack
+    from dask.utils import key_split
+
+    def prefix(key):
+        is_known = all(unicodedata.category(c) != "Cn" for c in str(key))
+        return key_split(key) if is_known else None
+
+    keys = msgpack.Unpacker(use_list=False)
+    keys.feed(data)
+    return {"prefixes": list(map(prefix, keys))}
+
+
 serve(
     f"{sys.version_info[0]}.{sys.version_info[1]}",
-    {"evaluate": lambda question, data: {"results": list(map(evaluate, question["expressions"]))}},
+    {
+        "evaluate": lambda question, data: {"results": list(map(evaluate, question["expressions"]))},
+        "prefixes": prefixes,
+    },
 )
