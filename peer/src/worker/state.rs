@@ -741,6 +741,8 @@ impl State {
                     run_id: computation.run_id,
                     status: Some("error".to_owned()),
                     exception: failure.exception,
+                    // distributed 2025.4.0 to 2026.3.0 require the field.
+                    traceback: Some(Value::None),
                     exception_text: Some(failure.exception_text),
                     traceback_text: Some(failure.traceback_text),
                     startstops: Some(startstops),

@@ -316,6 +316,41 @@ fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
     assert_eq!(worker.phases(), "");
 }
 
+/// `Scheduler.stimulus_task_erred` of distributed 2025.4.0 to 2026.3.0 has parameters
+/// without defaults: it removes a worker whose message lacks one of them.
+#[test]
+fn a_failure_has_every_field_that_schedulers_require() {
+    let mut worker = Worker::new(1);
+    worker.told(run(1, task("x")));
+    let failed = Event::Executed(Executed {
+        key: "x".into(),
+        outcome: Err(Box::new(
+            crate::RemoteError::new("ValueError", "boom").to_failure(),
+        )),
+        start: 1.0,
+        stop: 2.0,
+        steps: Vec::new(),
+        thread: None,
+    });
+    let actions = worker.0.handle(1.5, vec![failed]);
+    let message = actions.into_iter().find_map(|action| match action {
+        Action::Send(message) => Some(*message),
+        _ => None,
+    });
+    let Some(FromWorker::TaskErred(message)) = message else {
+        panic!("{message:?}");
+    };
+    assert_eq!((message.key, message.run_id), ("x".into(), 1));
+    assert!(matches!(message.exception, Value::Serialized(_)));
+    assert_eq!(
+        message.exception_text.as_deref(),
+        Some("ValueError('boom')")
+    );
+    assert_eq!(message.traceback, Some(Value::None));
+    assert_eq!(message.traceback_text.as_deref(), Some(""));
+    assert!(message.stimulus_id.starts_with("task-erred-"));
+}
+
 #[test]
 fn a_task_that_fails_is_reported_and_can_be_tried_again() {
     let mut worker = Worker::new(1);
