@@ -1,9 +1,18 @@
-//! Comms for requests, kept for the next one.
+//! Comms for requests, kept for later requests.
+//!
+//! A comm with a peer is closed
+//! * when the peer is [forgotten](Pool::forget), which also ends the requests to
+//!   it that are in flight;
+//! * when it was idle for [`IDLE_TIMEOUT`], at the next use of the pool;
+//! * when too many are idle already.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use core::time::Duration;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_tcp::{Address, CommError, Options, Role};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::channel::{Channel, Observer, Parties};
 use crate::meter::Meter;
@@ -11,18 +20,162 @@ use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, Request};
 use crate::{Key, PeerError};
 
-/// How many comms that nobody uses are kept with one peer.
-const IDLE: usize = 8;
+/// Idle comms that are kept with one peer.
+const MAX_IDLE_PER_PEER: usize = 8;
+
+/// Idle comms that are kept in all (Dask's limit of its connection pool).
+const MAX_IDLE: usize = 512;
+
+/// How long an idle comm is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes comms to peers as they are needed, and keeps them.
 pub(crate) struct Pool {
     connector: Arc<Connector>,
-    /// Who we are, for whoever watches.
+    /// The name of this end, for observers.
     local: String,
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
     meter: Option<(Arc<Meter>, Options)>,
-    idle: Mutex<HashMap<Address, Vec<Channel>>>,
+    peers: Mutex<Peers>,
+}
+
+#[derive(Debug, Default)]
+struct Peers {
+    /// Those with idle comms or requests in flight.
+    by_address: HashMap<Address, PeerComms>,
+    /// Idle comms with all of them.
+    idle_count: usize,
+    swept_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct PeerComms {
+    idle: Vec<Idle>,
+    /// Nothing is sent over it. Dropping it tells the requests in flight that the
+    /// peer is forgotten.
+    known: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    channel: Channel,
+    since: Instant,
+}
+
+impl Default for PeerComms {
+    fn default() -> Self {
+        Self {
+            idle: Vec::new(),
+            known: watch::Sender::new(()),
+        }
+    }
+}
+
+impl PeerComms {
+    fn is_unused(&self) -> bool {
+        self.idle.is_empty() && self.known.receiver_count() == 0
+    }
+}
+
+impl Peers {
+    fn take_idle(&mut self) -> Vec<Idle> {
+        self.idle_count = 0;
+        let comms = self.by_address.values_mut();
+        let idle = comms.flat_map(|comms| comms.idle.drain(..)).collect();
+        self.by_address.retain(|_, comms| !comms.is_unused());
+        idle
+    }
+
+    /// Takes out the comms that have been idle for too long.
+    fn sweep(&mut self, now: Instant) -> Vec<Idle> {
+        let is_due = |at| now.saturating_duration_since(at) >= IDLE_TIMEOUT / 4;
+        if !self.swept_at.is_none_or(is_due) {
+            return Vec::new();
+        }
+        self.swept_at = Some(now);
+        let mut old = Vec::new();
+        self.by_address.retain(|_, comms| {
+            let is_old =
+                |idle: &mut Idle| now.saturating_duration_since(idle.since) >= IDLE_TIMEOUT;
+            old.extend(comms.idle.extract_if(.., is_old));
+            !comms.is_unused()
+        });
+        self.idle_count -= old.len();
+        old
+    }
+}
+
+/// A use of a peer, which ends when the pool forgets the peer.
+#[derive(Debug)]
+pub(crate) struct Lease<'p> {
+    pool: &'p Pool,
+    address: &'p Address,
+    /// Until it is dropped.
+    known: Option<watch::Receiver<()>>,
+}
+
+impl Lease<'_> {
+    /// Waits for `work`, but no longer than until the peer is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, and [`PeerError::Closed`].
+    pub(crate) async fn run<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, PeerError>>,
+    ) -> Result<T, PeerError> {
+        let forgotten = async {
+            if let Some(known) = &mut self.known {
+                while known.changed().await.is_ok() {}
+            }
+        };
+        tokio::select! {
+            result = work => result,
+            () = forgotten => Err(PeerError::Closed {
+                peer: self.address.to_string(),
+            }),
+        }
+    }
+
+    /// Keeps a comm for the next request, unless the peer is forgotten.
+    fn give_back(&self, channel: Channel) {
+        let now = Instant::now();
+        let mut peers = self.pool.lock();
+        let old = peers.sweep(now);
+        let is_known = self
+            .known
+            .as_ref()
+            .is_some_and(|known| known.has_changed().is_ok());
+        let is_full = peers.idle_count >= MAX_IDLE;
+        let comms = peers.by_address.get_mut(self.address);
+        let comms = comms.filter(|comms| comms.idle.len() < MAX_IDLE_PER_PEER);
+        let mut closed = Some(channel);
+        if is_known
+            && !is_full
+            && let Some(comms) = comms
+        {
+            let since = now;
+            comms
+                .idle
+                .extend(closed.take().map(|channel| Idle { channel, since }));
+            peers.idle_count += 1;
+        }
+        drop(peers);
+        drop((old, closed));
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let mut peers = self.pool.lock();
+        self.known = None;
+        if let Some(comms) = peers.by_address.get(self.address)
+            && comms.is_unused()
+        {
+            peers.by_address.remove(self.address);
+        }
+    }
 }
 
 impl core::fmt::Debug for Pool {
@@ -45,7 +198,7 @@ impl Pool {
             names: Arc::new(|address| address.to_string()),
             observer,
             meter: None,
-            idle: Mutex::default(),
+            peers: Mutex::default(),
         }
     }
 
@@ -55,7 +208,8 @@ impl Pool {
         self
     }
 
-    /// Connects to a peer, whatever is idle.
+    /// Connects to a peer, even if there are idle comms with it. The comm does not
+    /// belong to the pool.
     pub(crate) async fn connect(&self, address: &Address) -> Result<Channel, CommError> {
         let comm = match &self.meter {
             None => self.connector.connect(address).await?,
@@ -71,11 +225,83 @@ impl Pool {
 
     /// Asks a peer. A comm that was idle and turns out to be closed is replaced:
     /// the peer has not read the request then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Channel::call`], those of connecting, and [`PeerError::Closed`] if the
+    /// peer is [forgotten](Self::forget) meanwhile.
     pub(crate) async fn call<T: Field>(
         &self,
         address: &Address,
         request: &Request,
     ) -> Result<T, PeerError> {
+        let mut lease = self.lease(address);
+        let (reply, channel) = lease.run(self.exchange(address, request)).await?;
+        lease.give_back(channel);
+        reply
+    }
+
+    /// Asks a worker for data, and acknowledges it. The reply has none but the keys
+    /// that were asked for, each once.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub(crate) async fn get_data(
+        &self,
+        address: &Address,
+        keys: Vec<Key>,
+        who: Option<String>,
+    ) -> Result<DataReply, PeerError> {
+        let (reply, _) = self.get_data_counting(address, keys, who).await?;
+        Ok(reply)
+    }
+
+    /// The same, with the number of keys in the reply that were not asked for.
+    pub(crate) async fn get_data_counting(
+        &self,
+        address: &Address,
+        keys: Vec<Key>,
+        who: Option<String>,
+    ) -> Result<(DataReply, usize), PeerError> {
+        let mut wanted: HashSet<Key> = keys.iter().cloned().collect();
+        let request = Request::GetData(GetData {
+            keys: Keys(keys),
+            who: Nullable(who),
+            reply: Some(true),
+            ..GetData::default()
+        });
+        let mut lease = self.lease(address);
+        let asked = async {
+            let (reply, mut channel) = self.exchange::<DataReply>(address, &request).await?;
+            let reply = reply?;
+            // Without it the worker counts the transfer as going on; with `busy`
+            // there is none.
+            let is_acknowledged =
+                reply.status != "OK" || channel.sender.send(&"OK".to_owned()).await.is_ok();
+            // The data is there even if its sender is gone by now.
+            Ok((reply, is_acknowledged.then_some(channel)))
+        };
+        let (mut reply, channel) = lease.run(asked).await?;
+        if let Some(channel) = channel {
+            lease.give_back(channel);
+        }
+        let mut unasked_count = 0;
+        if let Some(data) = &mut reply.data {
+            let count = data.len();
+            data.retain(|(key, _)| wanted.remove(key));
+            unasked_count = count - data.len();
+        }
+        Ok((reply, unasked_count))
+    }
+
+    /// Sends a request and receives its reply; returns the comm too if it can be
+    /// used again.
+    async fn exchange<T: Field>(
+        &self,
+        address: &Address,
+        request: &Request,
+    ) -> Result<(Result<T, PeerError>, Channel), PeerError> {
         loop {
             let idle = self.take(address);
             let was_idle = idle.is_some();
@@ -85,82 +311,64 @@ impl Pool {
             };
             match channel.call(request).await {
                 Err(PeerError::Closed { .. } | PeerError::Comm(_)) if was_idle => {}
-                result => {
-                    if !matches!(result, Err(PeerError::Closed { .. } | PeerError::Comm(_))) {
-                        self.give_back(address, channel);
-                    }
-                    return result;
-                }
+                Err(error @ (PeerError::Closed { .. } | PeerError::Comm(_))) => return Err(error),
+                reply => return Ok((reply, channel)),
             }
         }
     }
 
-    /// Asks a worker for data, and acknowledges it.
-    pub(crate) async fn get_data(
-        &self,
-        address: &Address,
-        keys: Vec<Key>,
-        who: Option<String>,
-    ) -> Result<DataReply, PeerError> {
-        let request = Request::GetData(GetData {
-            keys: Keys(keys),
-            who: Nullable(who),
-            reply: Some(true),
-            ..GetData::default()
-        });
-        loop {
-            let idle = self.take(address);
-            let was_idle = idle.is_some();
-            let mut channel = match idle {
-                Some(channel) => channel,
-                None => self.connect(address).await?,
-            };
-            let reply: Result<DataReply, _> = channel.call(&request).await;
-            match reply {
-                Err(PeerError::Closed { .. } | PeerError::Comm(_)) if was_idle => {}
-                Ok(reply) => {
-                    // Without it the worker counts the transfer as going on; with
-                    // `busy` there is none.
-                    let is_acknowledged =
-                        reply.status != "OK" || channel.sender.send(&"OK".to_owned()).await.is_ok();
-                    if is_acknowledged {
-                        self.give_back(address, channel);
-                    }
-                    // The data is there even if its sender is gone by now.
-                    return Ok(reply);
-                }
-                Err(error) => return Err(error),
-            }
+    /// Uses a peer in another way than by [`call`](Self::call).
+    pub(crate) fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
+        let mut peers = self.lock();
+        let comms = match peers.by_address.get(address) {
+            Some(comms) => comms,
+            None => peers.by_address.entry(address.clone()).or_default(),
+        };
+        Lease {
+            pool: self,
+            address,
+            known: Some(comms.known.subscribe()),
         }
     }
 
-    /// Forgets the comms with a peer that is gone.
+    /// Closes all comms with a peer that is gone. Requests to it that are in flight
+    /// end with [`PeerError::Closed`]; later ones connect again.
     pub(crate) fn forget(&self, address: &Address) {
-        self.lock().remove(address);
+        let mut peers = self.lock();
+        let comms = peers.by_address.remove(address);
+        peers.idle_count -= comms.as_ref().map_or(0, |comms| comms.idle.len());
+        drop(peers);
+        drop(comms);
     }
 
-    /// Closes all comms that nobody uses.
+    /// Closes all idle comms.
     pub(crate) async fn close(&self) {
-        let all = core::mem::take(&mut *self.lock());
-        for channel in all.into_values().flatten() {
-            channel.close().await;
+        let idle = self.lock().take_idle();
+        for idle in idle {
+            idle.channel.close().await;
         }
     }
 
     fn take(&self, address: &Address) -> Option<Channel> {
-        self.lock().get_mut(address)?.pop()
+        let mut peers = self.lock();
+        let old = peers.sweep(Instant::now());
+        let idle = peers.by_address.get_mut(address)?.idle.pop();
+        peers.idle_count -= usize::from(idle.is_some());
+        drop(peers);
+        drop(old);
+        idle.map(|idle| idle.channel)
     }
 
-    fn give_back(&self, address: &Address, channel: Channel) {
-        let mut idle = self.lock();
-        let channels = idle.entry(address.clone()).or_default();
-        if channels.len() < IDLE {
-            channels.push(channel);
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Address, Vec<Channel>>> {
-        // Whoever panicked did not leave it half done.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(|poisoned| {
+            // Starts again with no comms.
+            self.peers.clear_poison();
+            let mut peers = poisoned.into_inner();
+            *peers = Peers::default();
+            peers
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;
