@@ -443,6 +443,31 @@ async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_go_on_when_a_worker_stops_that_owes_what_they_need() {
+    let mut cluster = Cluster::new(0);
+    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let stopped = support::rust_worker(cluster.scheduler.address(), "stopped", &[]);
+    let code = "there = dict(workers='stopped', allow_other_workers=True)\n\
+                a, b = client.map(operator.neg, [1, 2], **there)\n\
+                wait([a, b])\n\
+                client.submit(operator.neg, a, workers='rust').result()";
+    // There is a comm from now on.
+    assert_eq!(cluster.python(code), "1");
+    stopped.signal("STOP");
+    cluster.python("f = client.submit(operator.neg, b, workers='rust')");
+    let is_asking = || worker.task_counts().contains(&("flight", 1));
+    until("asking for data", is_asking).await;
+    let code = format!(
+        "async def remove(dask_scheduler):\n    \
+             await dask_scheduler.remove_worker('{}', stimulus_id='test')\n\
+         client.run_on_scheduler(remove)\n\
+         f.result(timeout=20)",
+        stopped.address()
+    );
+    assert_eq!(cluster.python(&code), "2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_refused_or_ends_with_its_scheduler() {
     let cluster = Cluster::new(0);
     let worker = cluster.worker("rust").start().await.expect("it starts");

@@ -509,6 +509,11 @@ impl Shared {
                     let shared = Arc::clone(self);
                     self.runtime.spawn(shared.fetch(peer, keys));
                 }
+                Action::Disconnect(peer) => {
+                    if let Ok(address) = peer.parse() {
+                        self.pool.forget(&address);
+                    }
+                }
                 Action::Wake { after, event } => {
                     let shared = Arc::clone(self);
                     self.runtime.spawn(async move {
@@ -704,9 +709,15 @@ impl Shared {
         };
         let receiving = self.transfers.receiving();
         let who = Some(self.address.clone());
-        match self.pool.get_data(&address, keys, who).await {
-            Ok(reply) if reply.status == "busy" => (Answered::Busy, Vec::new()),
-            Ok(reply) => {
+        match self.pool.get_data_counting(&address, keys, who).await {
+            Ok((reply, _)) if reply.status == "busy" => (Answered::Busy, Vec::new()),
+            Ok((reply, unasked_count)) => {
+                if unasked_count != 0 {
+                    let text = format!(
+                        "{peer} sent {unasked_count} keys that it was not asked for; they are ignored"
+                    );
+                    self.log.add(Level::Warning, &text);
+                }
                 let data = reply.data.unwrap_or_default().into_iter();
                 let data: Vec<(Key, Datum)> = data
                     .map(|(key, serialized)| (key, self.store.received(serialized)))

@@ -1,10 +1,11 @@
 //! What others ask a worker for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire::message::{BuildError, MessageBuilder};
+use daskwire_tcp::Address;
 use tokio::task::JoinSet;
 
 use super::diagnostics::{self, Level};
@@ -234,8 +235,23 @@ fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
     }
 }
 
-/// Somebody wants data.
+/// Gives data to a worker, until that has left the cluster, or to a client.
 async fn give(
+    shared: &Arc<Shared>,
+    channel: &mut Channel,
+    request: GetData,
+) -> Result<(), PeerError> {
+    let who = request.who.0.as_ref();
+    match who.and_then(|who| who.parse::<Address>().ok()) {
+        Some(who) => {
+            let mut lease = shared.pool.lease(&who);
+            lease.run(give_data(shared, channel, request)).await
+        }
+        None => give_data(shared, channel, request).await,
+    }
+}
+
+async fn give_data(
     shared: &Arc<Shared>,
     channel: &mut Channel,
     request: GetData,
@@ -256,7 +272,9 @@ async fn give(
     };
     let mut data = Vec::with_capacity(request.keys.len());
     let mut lost = Vec::new();
-    let held = request.keys.into_iter();
+    // Each once, however often it is asked for.
+    let keys: BTreeSet<Key> = request.keys.into_iter().collect();
+    let held = keys.into_iter();
     let held = held.filter_map(|key| Some((shared.store.get(&key)?, key)));
     for (key, serialized) in serialize(held.collect()).await {
         match serialized {

@@ -142,6 +142,9 @@ pub(crate) enum Action {
     Execute(Box<Run>),
     /// Ask a peer for data, put it into the store, and say [`Event::Fetched`].
     Fetch { peer: Peer, keys: Vec<Key> },
+    /// Close all comms with a peer that has left the cluster, which ends the
+    /// requests to it that are in flight.
+    Disconnect(Peer),
     /// Tell the scheduler.
     Send(Box<FromWorker>),
     /// Remove a datum from the store.
@@ -518,7 +521,11 @@ impl State {
                     ..WorkerStatusChange::default()
                 });
             }
-            ToWorker::RemoveWorker(message) => self.forget_peer(&message.worker),
+            ToWorker::RemoveWorker(message) => {
+                self.forget_peer(&message.worker);
+                let peer = Peer::from(message.worker);
+                self.actions.push(Action::Disconnect(peer));
+            }
             // They are about the stream, or from plugins.
             ToWorker::Close(_) | ToWorker::CloseStream(_) | ToWorker::Unknown(_) => {}
         }
@@ -581,7 +588,10 @@ impl State {
                 continue;
             }
             let task = self.ensure(&dependency, nbytes, priority);
-            task.dependents.insert(key.clone());
+            if !task.dependents.insert(key.clone()) {
+                // It is listed twice.
+                continue;
+            }
             if task.phase != Phase::Memory {
                 missing_count += 1;
             }
@@ -653,8 +663,13 @@ impl State {
             // It has hold of them while it runs, whatever becomes of the keys.
             self.unlink(&key, &dependencies);
             let since = self.now;
-            self.executing
-                .insert(key.clone(), Running { since, resources });
+            let running = Running { since, resources };
+            let before = self.executing.insert(key.clone(), running);
+            // It still runs from before it was stored and freed; of the two, the
+            // first to end frees what both take.
+            if let (Some(before), Some(now)) = (before, self.executing.get_mut(&key)) {
+                now.resources.extend(before.resources);
+            }
             self.actions.push(Action::Execute(Box::new(Run {
                 key,
                 run_spec,
@@ -708,7 +723,10 @@ impl State {
             return;
         };
         if task.phase != Phase::Executing {
-            // Its result came from elsewhere in the meantime.
+            // Its result came from elsewhere, and may have been freed since.
+            if task.phase != Phase::Memory {
+                self.actions.push(Action::Forget(key));
+            }
             return;
         }
         let Some(computation) = task.computation.take() else {
@@ -1114,8 +1132,11 @@ impl State {
                 self.actions.push(Action::Forget(key));
                 continue;
             };
-            // It may have come another way.
+            // It may have come another way, and have been freed since.
             if task.phase != Phase::Flight {
+                if task.phase != Phase::Memory {
+                    self.actions.push(Action::Forget(key));
+                }
                 continue;
             }
             let Some(description) = data.remove(&key) else {

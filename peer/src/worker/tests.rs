@@ -6,8 +6,8 @@ use daskwire_tcp::tls::TlsSettings;
 use super::*;
 use crate::protocol::{
     ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, Gather, GetData, Identity,
-    Keys, KeysRequest, Ping, Status, TaskErred, TaskFinished, Terminate, Unknown, UpdateData,
-    UpdateDataReply,
+    Keys, KeysRequest, Ping, RemoveWorker, Status, TaskErred, TaskFinished, Terminate, Unknown,
+    UpdateData, UpdateDataReply,
 };
 
 /// A scheduler of one worker.
@@ -322,6 +322,113 @@ async fn data_goes_from_worker_to_worker_as_it_is() {
         matches!(heard, FromWorker::RequestRefreshWhoHas(_)),
         "{heard:?}"
     );
+}
+
+/// A worker that says what the test wants it to say.
+struct OtherWorker {
+    listener: Listener,
+    address: String,
+}
+
+impl OtherWorker {
+    async fn new() -> Self {
+        let at = address(&format!("inproc://{}", crate::identifier()));
+        let listener = Listener::bind(&at, options()).await.expect("it is free");
+        Self {
+            listener,
+            address: at.to_string(),
+        }
+    }
+
+    /// Waits until it is asked for data.
+    async fn asked(&self) -> (Channel, GetData) {
+        let incoming = self.listener.accept().await.expect("somebody connects");
+        let mut channel = Channel::new(incoming.handshake().await.expect("a comm"), parties());
+        match channel.receiver.receive::<Request>().await {
+            Ok(Some(Request::GetData(request))) => (channel, request),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A task with one dependency, and who has that.
+fn compute_from(task: &Task, dependency: &str, holder: &OtherWorker) -> ToWorker {
+    let ToWorker::ComputeTask(compute) = compute(task, &[]) else {
+        panic!("it is one");
+    };
+    let key = Key::from(dependency);
+    ToWorker::from(ComputeTask {
+        who_has: vec![(key.clone(), vec![holder.address.clone()])],
+        nbytes: vec![(key, 10)],
+        ..compute
+    })
+}
+
+fn remove_worker(worker: &str) -> ToWorker {
+    ToWorker::from(RemoveWorker {
+        worker: worker.to_owned(),
+        ..RemoveWorker::default()
+    })
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_is_not_waited_for_once_it_is_removed() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let stopped = OtherWorker::new().await;
+    let needs = Task::new("needs", "builtins.len", [&Key::from("x")]);
+    stream.tell([compute_from(&needs, "x", &stopped)]).await;
+    let (mut owing, _) = stopped.asked().await;
+    // It has been given data too, and does not acknowledge that.
+    let mut taking = asking(&worker).await;
+    let request = GetData {
+        who: Nullable(Some(stopped.address.clone())),
+        ..get_data(&["nothing"])
+    };
+    let _: DataReply = ask(&mut taking, request).await;
+    stream.tell([remove_worker(&stopped.address)]).await;
+    match stream.heard().await {
+        FromWorker::RequestRefreshWhoHas(refresh) => assert_eq!(*refresh.keys, ["x".into()]),
+        other => panic!("{other:?}"),
+    }
+    for comm in [&mut owing, &mut taking] {
+        let end = comm.receiver.receive::<Value>().await;
+        assert!(matches!(end, Ok(None)), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn data_that_was_not_asked_for_is_not_kept() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let other = OtherWorker::new().await;
+    let needs = Task::new("needs", "operator.neg", [&Key::from("x")]);
+    stream.tell([compute_from(&needs, "x", &other)]).await;
+    let (mut comm, request) = other.asked().await;
+    assert_eq!(*request.keys, ["x".into()]);
+    let value = |n: i64| Serialized::of(&Value::from(n)).expect("plain");
+    let reply = DataReply {
+        status: "OK".to_owned(),
+        data: Some(vec![
+            ("y".into(), value(666)),
+            ("x".into(), value(1)),
+            ("needs".into(), value(666)),
+        ]),
+        ..DataReply::default()
+    };
+    comm.sender.send(&reply).await.expect("it listens");
+    let heard = stream.heard().await;
+    assert!(matches!(heard, FromWorker::AddKeys(_)), "{heard:?}");
+    assert_eq!(stream.finished().await.key, "needs".into());
+    let mut keys = worker.keys();
+    keys.sort();
+    assert_eq!(keys, ["x".into(), "needs".into()]);
+    // A result is what was computed, and comes once however often it is asked for.
+    let mut comm = asking(&worker).await;
+    let reply: DataReply = ask(&mut comm, get_data(&["needs", "y", "needs"])).await;
+    let data = reply.data.expect("data");
+    assert_eq!(data.len(), 1);
+    assert_eq!(data[0].1.open(), Ok(Value::from(-1)));
 }
 
 #[tokio::test]

@@ -559,12 +559,22 @@ impl Peer {
         self.child.id()
     }
 
+    /// Sends the process a signal, by its name without `SIG`.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(asked.is_ok_and(|status| status.success()), "kill -s {name}");
+    }
+
     /// Asks the process to end as service managers do, and waits until it has.
     /// Returns whether it ended well.
     pub fn terminate(&mut self) -> bool {
-        let id = self.child.id().to_string();
-        let asked = Command::new("kill").args(["-TERM", &id]).status();
-        assert!(asked.is_ok_and(|status| status.success()), "kill -TERM");
+        self.signal("TERM");
+        self.ended()
+    }
+
+    /// Waits until the process has ended. Returns whether it ended well.
+    pub fn ended(&mut self) -> bool {
         self.child.wait().is_ok_and(|status| status.success())
     }
 

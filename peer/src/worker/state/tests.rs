@@ -175,6 +175,7 @@ fn show(action: &Action) -> String {
         Action::Execute(run) if run.dependencies.is_empty() => format!("execute {}", run.key),
         Action::Execute(run) => format!("execute {} with {}", run.key, list(&run.dependencies)),
         Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
+        Action::Disconnect(peer) => format!("disconnect {}", short(peer)),
         Action::Forget(key) => format!("forget {key}"),
         Action::Wake { after, event } => {
             let event = match &**event {
@@ -292,6 +293,13 @@ fn refresh(who_has: &[(&str, &[&str])]) -> RefreshWhoHas {
     RefreshWhoHas {
         who_has: task_with("", who_has).who_has,
         ..RefreshWhoHas::default()
+    }
+}
+
+fn remove_worker(worker: &str) -> RemoveWorker {
+    RemoveWorker {
+        worker: worker.to_owned(),
+        ..RemoveWorker::default()
     }
 }
 
@@ -558,14 +566,44 @@ fn a_worker_that_left_is_not_asked() {
     worker.0.limits.transfer_count = 1;
     worker.told(task_with("x", &[("a", &[B])]));
     worker.told(task_with("y", &[("b", &[A])]));
-    let removed = worker.told(RemoveWorker {
-        worker: A.to_owned(),
-        ..RemoveWorker::default()
-    });
-    assert_eq!(removed, ["where is b", "after 1s: search"]);
+    assert_eq!(
+        worker.told(remove_worker(A)),
+        ["disconnect A", "where is b", "after 1s: search"]
+    );
     assert_eq!(
         worker.received(B, &["a"]),
         ["add-keys a", "execute x with a"]
+    );
+}
+
+#[test]
+fn a_request_to_a_worker_that_left_ends_and_others_are_asked() {
+    let mut worker = Worker::new(1);
+    let needs = task_with("x", &[("a", &[A]), ("b", &[A])]);
+    assert_eq!(worker.told(needs), ["fetch a b from A"]);
+    assert_eq!(worker.told(refresh(&[("a", &[A, B])])), [""; 0]);
+    assert_eq!(worker.told(remove_worker(A)), ["disconnect A"]);
+    assert_eq!(
+        worker.fetched(A, Answer::Gone),
+        ["fetch a from B", "where is b", "after 1s: search"]
+    );
+}
+
+#[test]
+fn a_dependency_that_is_listed_twice_counts_once() {
+    let mut worker = Worker::new(1);
+    let needs = task_with("x", &[("a", &[A]), ("a", &[A])]);
+    assert_eq!(worker.told(needs), ["fetch a from A"]);
+    assert_eq!(
+        worker.received(A, &["a"]),
+        ["add-keys a", "execute x with a"]
+    );
+    let needs = task_with("y", &[("a", &[]), ("b", &[B, B]), ("b", &[B]), ("a", &[])]);
+    worker.executed("x");
+    assert_eq!(worker.told(needs), ["fetch b from B"]);
+    assert_eq!(
+        worker.received(B, &["b"]),
+        ["add-keys b", "execute y with a b"]
     );
 }
 
@@ -930,6 +968,7 @@ fn any_order_of_events_leaves_a_good_state() {
         worker.0.limits.transfer_count = 1;
         let mut runs: Vec<Key> = Vec::new();
         let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
+        let mut store: BTreeSet<Key> = BTreeSet::new();
         for _ in 0..200 {
             // What is behind can depend on what is before, so there is no cycle.
             let index = random(keys.len());
@@ -937,8 +976,10 @@ fn any_order_of_events_leaves_a_good_state() {
             let holders = &peers[..random(3)];
             let event = match random(17) {
                 0..=3 => {
+                    // Some of them are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
                         .iter()
+                        .chain(&keys[..index / 2])
                         .filter(|_| random(4) == 0)
                         .map(|key| (key.as_str(), holders))
                         .collect();
@@ -953,10 +994,7 @@ fn any_order_of_events_leaves_a_good_state() {
                     key: key.into(),
                     ..StealRequest::default()
                 })),
-                9 => Event::Told(ToWorker::RemoveWorker(RemoveWorker {
-                    worker: peers[random(2)].to_owned(),
-                    ..RemoveWorker::default()
-                })),
+                9 => Event::Told(remove_worker(peers[random(2)]).into()),
                 10 if random(4) == 0 => Event::Stored(vec![(key.into(), description(1))]),
                 10 => {
                     let new = ["running", "paused", "running"][random(3)];
@@ -1012,8 +1050,26 @@ fn any_order_of_events_leaves_a_good_state() {
             };
             let mut events = vec![event];
             while let Some(event) = events.pop() {
+                match &event {
+                    Event::Executed(Executed {
+                        key,
+                        outcome: Ok(_),
+                        ..
+                    }) => {
+                        store.insert(key.clone());
+                    }
+                    Event::Fetched(Fetched {
+                        answer: Answer::Data(data),
+                        ..
+                    })
+                    | Event::Stored(data) => store.extend(data.iter().map(|(key, _)| key.clone())),
+                    _ => {}
+                }
                 for action in worker.0.handle(1.0, [event]) {
                     match action {
+                        Action::Forget(key) => {
+                            store.remove(&key);
+                        }
                         Action::Execute(run) => runs.push(run.key),
                         Action::Fetch { peer, keys } => asked.push((peer, keys)),
                         // It may take any time, or longer than this test.
@@ -1022,6 +1078,10 @@ fn any_order_of_events_leaves_a_good_state() {
                     }
                 }
                 worker.check();
+                let tasks = worker.0.tasks.iter();
+                let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
+                let in_memory: BTreeSet<Key> = in_memory.map(|(key, _)| key.clone()).collect();
+                assert_eq!(store, in_memory);
             }
             runs.retain(|key| worker.0.executing.contains_key(key));
         }
