@@ -36,7 +36,8 @@ pub struct Limits {
     pub pickle_stack_count: u32,
     /// Values in the memo of a pickle, while its tree is built.
     pub pickle_memo_count: u32,
-    /// Bytes that one compressed frame may decompress to.
+    /// Bytes that one compressed frame may decompress to. Dask splits what is
+    /// longer than 64 MiB before it compresses.
     pub decompressed_len: u64,
 }
 
@@ -59,7 +60,7 @@ impl Limits {
         pickle_value_count: 16 << 20,
         pickle_stack_count: 16 << 20,
         pickle_memo_count: 16 << 20,
-        decompressed_len: 1 << 36,
+        decompressed_len: 1 << 30,
     };
 
     /// Before the handshake is done, on any machine: a peer that is not known

@@ -274,7 +274,7 @@ fn a_declared_length_is_compared_with_what_the_input_can_hold() {
             false => Err(CompressionError::Implausible {
                 declared,
                 len: frame.len(),
-                ratio: codec.max_ratio().unwrap(),
+                ratio: codec.max_ratio(),
             }),
         };
         assert_eq!(decompressed_len(codec, frame, &Limits::HOST), expected);
@@ -323,8 +323,59 @@ fn nothing_real_exceeds_the_ratio() {
     ] {
         assert_eq!(from(codec, &frame, zeros.len()).unwrap(), zeros);
         let ratio = zeros.len() as u64 / frame.len() as u64;
-        let most = codec.max_ratio().unwrap();
+        let most = codec.max_ratio();
         assert!(ratio < most && ratio + 3 > most, "{codec} {ratio}");
+    }
+}
+
+#[cfg(feature = "alloc")]
+#[test]
+fn a_vector_gets_what_a_buffer_gets() {
+    use daskwire::compression::decompress_onto;
+    let payload: Vec<u8> = (0..300_000_u32).map(|n| (n / 7000) as u8).collect();
+    let mut frames = vec![
+        (Codec::Lz4, to_lz4(&payload)),
+        (Codec::Snappy, to_snappy(&payload)),
+    ];
+    #[cfg(feature = "zlib")]
+    frames.push((
+        Codec::Zlib,
+        compress(&mut daskwire::compression::Zlib::new(), &payload),
+    ));
+    #[cfg(feature = "zstd")]
+    frames.push((
+        Codec::Zstd,
+        compress(&mut daskwire::compression::Zstd::new(), &payload),
+    ));
+    for (codec, frame) in frames {
+        let mut out = b"before".to_vec();
+        let len = decompress_onto(codec, &frame, &mut out, &Limits::HOST);
+        assert_eq!(len, Ok(payload.len()), "{codec}");
+        assert_eq!(out, [b"before", &payload[..]].concat(), "{codec}");
+        let limits = |limit: u64| Limits {
+            decompressed_len: limit,
+            ..Limits::HOST
+        };
+        let limit = payload.len() as u64;
+        let mut out = b"before".to_vec();
+        assert_eq!(
+            decompress_onto(codec, &frame, &mut out, &limits(limit)),
+            Ok(payload.len()),
+            "{codec}"
+        );
+        let mut out = b"before".to_vec();
+        assert_eq!(
+            decompress_onto(codec, &frame, &mut out, &limits(limit - 1)),
+            Err(CompressionError::OverLimit { limit: limit - 1 }),
+            "{codec}"
+        );
+        let cut = &frame[..frame.len() - 1];
+        let error = decompress_onto(codec, cut, &mut out, &Limits::HOST);
+        assert!(
+            matches!(error, Err(CompressionError::Malformed { .. })),
+            "{codec}: {error:?}"
+        );
+        assert_eq!(out, b"before", "{codec}");
     }
 }
 

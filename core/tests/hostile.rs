@@ -249,6 +249,42 @@ fn nothing_is_allocated_for_a_claim() {
     }
 }
 
+// PROTOCOL COMPRESS-11
+#[cfg(all(feature = "alloc", feature = "zstd"))]
+#[test]
+fn memory_follows_what_a_zstd_frame_holds_and_not_what_it_claims() {
+    use daskwire::compression::decompress_onto;
+    // Blocks of 128 KiB of zeros, and many that hold nothing.
+    let frame = |declared: u64, block_count: usize| {
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 13 << 3];
+        frame.extend_from_slice(&declared.to_le_bytes());
+        frame.extend_from_slice(&[0x02, 0, 0x10, 0].repeat(block_count));
+        frame.resize(64 << 10, 0);
+        frame
+    };
+    let asked = |declared: u64, block_count: usize| {
+        let frame = frame(declared, block_count);
+        let mut out = Vec::new();
+        let (result, asked) = asked_for(|| {
+            decompress_onto(Codec::Zstd, &frame, &mut out, &Limits::HOST).map_err(|error| {
+                let is_malformed = matches!(error, CompressionError::Malformed { .. });
+                assert!(is_malformed, "{error}");
+            })
+        });
+        assert!(result.is_err() && out.is_empty());
+        asked
+    };
+    for doublings in 0..8 {
+        assert_eq!(asked(4 << 20 << doublings, 8), asked(4 << 20, 8));
+    }
+    for block_count in [8, 16, 32, 64, 128] {
+        // All reallocations together, of the data and of what may be looked back at.
+        let most = (4 << 20) + 6 * (block_count << 17);
+        let asked = asked(1 << 30, block_count);
+        assert!(asked <= most, "{block_count} blocks: {asked} bytes");
+    }
+}
+
 #[test]
 fn all_can_be_shown() {
     for hostile in support::hostile() {

@@ -14,6 +14,7 @@ pub mod identity;
 pub mod inspect;
 pub mod journey;
 mod key;
+mod memory;
 mod meter;
 pub mod net;
 pub mod pickle;

@@ -43,6 +43,8 @@ mod zlib;
 #[cfg(feature = "zstd")]
 mod zstd;
 
+#[cfg(feature = "alloc")]
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::{BufferTooSmall, Limits};
@@ -105,17 +107,17 @@ impl Codec {
         }
     }
 
-    /// How many bytes one compressed byte can become at most. zstd has no such
-    /// bound, so there the [`Limits`] are the only one.
-    pub const fn max_ratio(self) -> Option<u64> {
+    /// How many bytes one compressed byte can become at most.
+    pub const fn max_ratio(self) -> u64 {
         match self {
             // A length byte of 255 in a match.
-            Self::Lz4 => Some(255),
+            Self::Lz4 => 255,
             // A copy of 64 bytes takes 3.
-            Self::Snappy => Some(22),
+            Self::Snappy => 22,
             // A match of 258 bytes takes 2 bits.
-            Self::Zlib => Some(1032),
-            Self::Zstd => None,
+            Self::Zlib => 1032,
+            // A block of 128 KiB that repeats one byte takes 4.
+            Self::Zstd => 32 << 10,
         }
     }
 }
@@ -158,6 +160,11 @@ pub enum CompressionError {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// The allocator has no memory for what the frame becomes.
+    OutOfMemory {
+        /// Bytes that were asked for.
+        needed: u64,
+    },
     /// The codec is known, but not part of this build.
     NotCompiledIn {
         /// The codec, which is also the name of the feature.
@@ -184,6 +191,10 @@ impl fmt::Display for CompressionError {
             Self::OverLimit { limit } => {
                 write!(f, "the frame becomes more than the limit of {limit} bytes")
             }
+            Self::OutOfMemory { needed } => write!(
+                f,
+                "there is no memory for the {needed} bytes that the frame is decompressed to"
+            ),
             Self::NotCompiledIn { codec } => write!(
                 f,
                 "the frame is compressed with {codec}, which needs the feature {codec} of daskwire"
@@ -237,9 +248,8 @@ pub fn decompressed_len(
         codec => return Err(CompressionError::NotCompiledIn { codec }),
     };
     // PROTOCOL COMPRESS-11
-    if let Some(ratio) = codec.max_ratio()
-        && declared > (frame.len() as u64).saturating_mul(ratio)
-    {
+    let ratio = codec.max_ratio();
+    if declared > (frame.len() as u64).saturating_mul(ratio) {
         return Err(CompressionError::Implausible {
             declared,
             len: frame.len(),
@@ -299,6 +309,62 @@ pub fn decompress(
         codec => return Err(CompressionError::NotCompiledIn { codec }),
     }
     Ok(needed)
+}
+
+/// Decompresses a frame to the end of `out`, and returns how many bytes that was.
+///
+/// The vector grows with the bytes that are there, not with what the frame
+/// claims, as far as the codec allows: a claim of lz4 or snappy is bounded by
+/// [`Codec::max_ratio`], those of zlib and zstd are never trusted. After an error
+/// `out` is as it was.
+///
+/// # Errors
+///
+/// * as [`decompress`], except for [`CompressionError::BufferTooSmall`];
+/// * [`CompressionError::OutOfMemory`] if the allocator refuses.
+#[cfg(feature = "alloc")]
+pub fn decompress_onto(
+    codec: Codec,
+    frame: &[u8],
+    out: &mut Vec<u8>,
+    limits: &Limits,
+) -> Result<usize, CompressionError> {
+    let start = out.len();
+    let result = match codec {
+        #[cfg(feature = "zlib")]
+        Codec::Zlib => zlib::decompress_onto(frame, out, limits.decompressed_len),
+        #[cfg(feature = "zstd")]
+        Codec::Zstd => decompressed_len(codec, frame, limits)
+            .and_then(|declared| zstd::decompress_onto(frame, out, declared.unwrap_or_default())),
+        codec => decompressed_len(codec, frame, limits).and_then(|declared| {
+            grow(
+                out,
+                usize::try_from(declared.unwrap_or_default()).unwrap_or(usize::MAX),
+            )?;
+            decompress(
+                codec,
+                frame,
+                out.get_mut(start..).unwrap_or_default(),
+                limits,
+            )
+        }),
+    };
+    if result.is_err() {
+        out.truncate(start);
+    }
+    result
+}
+
+/// Appends `more` zeros, if there is memory for them.
+#[cfg(feature = "alloc")]
+pub(crate) fn grow(out: &mut Vec<u8>, more: usize) -> Result<(), CompressionError> {
+    let refused = CompressionError::OutOfMemory {
+        needed: more as u64,
+    };
+    let len = out.len().checked_add(more).ok_or(refused)?;
+    out.try_reserve_exact(more).map_err(|_| refused)?;
+    out.resize(len, 0);
+    Ok(())
 }
 
 /// Compresses frames with a codec, in room that the caller supplied.

@@ -21,31 +21,95 @@ pub(super) fn decompress(
     let limited = usize::try_from(limit).unwrap_or(usize::MAX);
     let space = available.min(limited);
     let out = out.get_mut(..space).unwrap_or_default();
-    let mut state = DecompressorOxide::new();
-    let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-    let (status, consumed, written) = inflate(&mut state, frame, out, 0, flags);
-    let malformed = |reason| CompressionError::Malformed {
-        codec: Codec::Zlib,
-        at: consumed,
-        reason,
-    };
-    match status {
-        TINFLStatus::Done if consumed == frame.len() => Ok(written),
-        TINFLStatus::Done => Err(malformed("bytes follow the end of the stream")),
-        TINFLStatus::HasMoreOutput if space < available => {
-            Err(CompressionError::OverLimit { limit })
-        }
-        TINFLStatus::HasMoreOutput => Err(CompressionError::BufferTooSmall(BufferTooSmall {
+    let mut stream = Stream::new(frame);
+    match stream.fill(out)? {
+        Progress::Done => Ok(stream.written),
+        Progress::Full if space < available => Err(CompressionError::OverLimit { limit }),
+        Progress::Full => Err(CompressionError::BufferTooSmall(BufferTooSmall {
             needed: available.saturating_add(1),
             available,
         })),
-        TINFLStatus::NeedsMoreInput | TINFLStatus::FailedCannotMakeProgress => {
-            Err(malformed("it ends too early"))
+    }
+}
+
+/// Decompresses to the end of `out`, which grows with what comes out.
+#[cfg(feature = "alloc")]
+pub(super) fn decompress_onto(
+    frame: &[u8],
+    out: &mut alloc::vec::Vec<u8>,
+    limit: u64,
+) -> Result<usize, CompressionError> {
+    /// Most data becomes less than this many times as long.
+    const USUAL_RATIO: usize = 4;
+    let start = out.len();
+    let limited = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut stream = Stream::new(frame);
+    let mut space = frame.len().saturating_mul(USUAL_RATIO).min(limited);
+    loop {
+        super::grow(out, space.saturating_sub(stream.written))?;
+        match stream.fill(out.get_mut(start..).unwrap_or_default())? {
+            Progress::Done => {
+                out.truncate(start.saturating_add(stream.written));
+                return Ok(stream.written);
+            }
+            Progress::Full if space >= limited => {
+                return Err(CompressionError::OverLimit { limit });
+            }
+            Progress::Full => space = space.saturating_mul(2).min(limited),
         }
-        TINFLStatus::Adler32Mismatch => Err(malformed("its checksum does not fit the data")),
-        // The header is two bytes.
-        _ if consumed <= 2 => Err(malformed("it does not begin as a zlib stream")),
-        _ => Err(malformed("the stream is damaged")),
+    }
+}
+
+/// A stream that is decompressed, in steps if need be.
+struct Stream<'f> {
+    state: DecompressorOxide,
+    frame: &'f [u8],
+    consumed: usize,
+    written: usize,
+}
+
+/// How far a step came.
+enum Progress {
+    /// To the end of the stream.
+    Done,
+    /// There is no more room.
+    Full,
+}
+
+impl<'f> Stream<'f> {
+    fn new(frame: &'f [u8]) -> Self {
+        Self {
+            state: DecompressorOxide::new(),
+            frame,
+            consumed: 0,
+            written: 0,
+        }
+    }
+
+    /// Goes on behind what was written to `out` before.
+    fn fill(&mut self, out: &mut [u8]) -> Result<Progress, CompressionError> {
+        let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
+        let rest = self.frame.get(self.consumed..).unwrap_or_default();
+        let (status, consumed, written) = inflate(&mut self.state, rest, out, self.written, flags);
+        self.consumed = self.consumed.saturating_add(consumed);
+        self.written = self.written.saturating_add(written);
+        let malformed = |reason| CompressionError::Malformed {
+            codec: Codec::Zlib,
+            at: self.consumed,
+            reason,
+        };
+        match status {
+            TINFLStatus::Done if self.consumed == self.frame.len() => Ok(Progress::Done),
+            TINFLStatus::Done => Err(malformed("bytes follow the end of the stream")),
+            TINFLStatus::HasMoreOutput => Ok(Progress::Full),
+            TINFLStatus::NeedsMoreInput | TINFLStatus::FailedCannotMakeProgress => {
+                Err(malformed("it ends too early"))
+            }
+            TINFLStatus::Adler32Mismatch => Err(malformed("its checksum does not fit the data")),
+            // The header is two bytes.
+            _ if self.consumed <= 2 => Err(malformed("it does not begin as a zlib stream")),
+            _ => Err(malformed("the stream is damaged")),
+        }
     }
 }
 

@@ -53,13 +53,63 @@ pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
 /// section 3.1.1.1.2, recommends that it can).
 const WINDOW_LEN: u64 = 8 << 20;
 
-/// Fills `out`, which is as long as the frame declares. Takes as much heap as
-/// that, or 8 MiB if that is more: ruzstd keeps what it may look back at.
+/// The bytes that it looks back at however long the data is: what the decoder
+/// of the zstd project does unless it is told otherwise.
+const MAX_WINDOW_LEN: u64 = 128 << 20;
+
+/// Fills `out`, which is as long as the frame declares. Takes up to twice as much
+/// heap as that, but not more than for the longest window: ruzstd keeps what it
+/// may look back at.
 pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+    let mut written = 0_usize;
+    decode(frame, out.len() as u64, |decoder| {
+        let place = out.get_mut(written..).unwrap_or_default();
+        let len = decoder.read(place).unwrap_or_default();
+        written = written.saturating_add(len);
+        Ok(len)
+    })
+}
+
+/// Decompresses to the end of `out`, which grows with what comes out.
+pub(super) fn decompress_onto(
+    frame: &[u8],
+    out: &mut alloc::vec::Vec<u8>,
+    declared: u64,
+) -> Result<usize, CompressionError> {
+    let declared_len = usize::try_from(declared).unwrap_or(usize::MAX);
+    let mut written = 0_usize;
+    decode(frame, declared, |decoder| {
+        let left = declared_len.saturating_sub(written);
+        let len = decoder.can_collect().min(left);
+        if out.capacity().saturating_sub(out.len()) < len {
+            // Twice as much each time, but no more than is ever needed.
+            let more = len.max(written).min(left);
+            out.try_reserve_exact(more)
+                .map_err(|_| CompressionError::OutOfMemory {
+                    needed: more as u64,
+                })?;
+        }
+        let start = out.len();
+        super::grow(out, len)?;
+        let place = out.get_mut(start..).unwrap_or_default();
+        let len = decoder.read(place).unwrap_or_default();
+        written = written.saturating_add(len);
+        Ok(len)
+    })?;
+    Ok(written)
+}
+
+/// Decodes a frame that declares a length; `take` takes what there is of the data
+/// and that it has room for, and returns how many bytes that was.
+fn decode(
+    frame: &[u8],
+    declared: u64,
+    mut take: impl FnMut(&mut FrameDecoder) -> Result<usize, CompressionError>,
+) -> Result<(), CompressionError> {
     let mut decoder = FrameDecoder::new();
     // Nobody looks back further than to the start, so writers that know the
     // length do not ask for more.
-    decoder.set_max_window_size((out.len() as u64).max(WINDOW_LEN));
+    decoder.set_max_window_size(declared.clamp(WINDOW_LEN, MAX_WINDOW_LEN));
     let mut input = frame;
     if decoder.init(&mut input).is_err() {
         return Err(malformed(
@@ -68,7 +118,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
         ));
     }
     let at = |input: &[u8]| frame.len().saturating_sub(input.len());
-    let mut written = 0_usize;
+    let mut written = 0_u64;
     loop {
         // Not all at once: what is too much is to be noticed before it takes
         // memory.
@@ -80,8 +130,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
                 malformed(at(input), "the block up to here is damaged")
             });
         }
-        let place = out.get_mut(written..).unwrap_or_default();
-        written = written.saturating_add(decoder.read(place).unwrap_or_default());
+        written = written.saturating_add(take(&mut decoder)? as u64);
         if decoder.can_collect() != 0 {
             return Err(malformed(
                 at(input),
@@ -95,7 +144,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
     if !input.is_empty() {
         return Err(malformed(at(input), "bytes follow the end of the frame"));
     }
-    if written != out.len() {
+    if written != declared {
         return Err(malformed(
             frame.len(),
             "it holds less than its content size says",

@@ -439,6 +439,71 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
     ) -> Result<LogicalFrames<'o>, MessageError> {
+        let mut filled = 0_usize;
+        let ends = self.merge(ends, |frame| {
+            let space = out.get_mut(filled..).unwrap_or_default();
+            let len = frame
+                .write_to(space, &self.reading)
+                .map_err(|error| needs(error, filled))?;
+            filled = filled.saturating_add(len);
+            Ok(filled)
+        })?;
+        Ok(LogicalFrames {
+            bytes: out.get(..filled).unwrap_or_default(),
+            ends,
+        })
+    }
+
+    /// As [`merge_into`](Self::merge_into), to the end of `out`, which grows with
+    /// what the frames hold, and not with what they claim. `ends` is filled with
+    /// where each logical frame ends, counted from where `out` ended before.
+    ///
+    /// # Errors
+    ///
+    /// As [`merge_into`](Self::merge_into), without lack of room, and:
+    ///
+    /// * [`CompressionError::OverLimit`] if all frames together become more than
+    ///   [`message_len`](crate::Limits::message_len);
+    /// * [`CompressionError::OutOfMemory`] if the allocator refuses.
+    #[cfg(feature = "alloc")]
+    pub fn merge_onto(
+        &self,
+        out: &mut alloc::vec::Vec<u8>,
+        ends: &mut alloc::vec::Vec<usize>,
+    ) -> Result<(), MessageError> {
+        let start = out.len();
+        ends.clear();
+        ends.resize(self.logical_count()?, 0);
+        let own = self.reading.limits.decompressed_len;
+        let limit = self.reading.limits.message_len;
+        let mut reading = self.reading;
+        let merged = self.merge(ends, |frame| {
+            let filled = out.len().saturating_sub(start) as u64;
+            let left = limit.saturating_sub(filled);
+            reading.limits.decompressed_len = own.min(left);
+            match frame.write_onto(out, &reading, left) {
+                Err(MessageErrorKind::Compression(CompressionError::OverLimit { .. }))
+                    if left < own =>
+                {
+                    Err(frame.compression_fault(CompressionError::OverLimit { limit }))
+                }
+                Err(kind) => Err(frame.fault(kind)),
+                Ok(()) => Ok(out.len().saturating_sub(start)),
+            }
+        });
+        if merged.is_err() {
+            out.truncate(start);
+        }
+        merged.map(|_| ())
+    }
+
+    /// Hands the frames to `write` in their logical order, which returns how much
+    /// is written so far, and notes in `ends` where each logical frame ends.
+    fn merge<'o>(
+        &self,
+        ends: &'o mut [usize],
+        mut write: impl FnMut(SubFrame<'a>) -> Result<usize, MessageError>,
+    ) -> Result<&'o [usize], MessageError> {
         let lists = self.lists()?;
         let grouping = self.grouping(&lists)?;
         let count = self.group_count(&grouping);
@@ -450,19 +515,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             });
             return Err(MessageError::new(self.header_frame, self.header_at, kind));
         };
-        let mut filled = 0_usize;
-        let mut write = |frame: SubFrame<'a>, filled: &mut usize| {
-            let space = out.get_mut(*filled..).unwrap_or_default();
-            let len = frame
-                .write_to(space, &self.reading)
-                .map_err(|error| needs(error, *filled))?;
-            *filled = filled.saturating_add(len);
-            Ok(())
-        };
+        let mut filled = 0;
         match grouping {
             Grouping::Single => {
                 for (frame, end) in self.sub_frames(&lists)?.zip(ends.iter_mut()) {
-                    write(frame?, &mut filled)?;
+                    filled = write(frame?)?;
                     *end = filled;
                 }
             }
@@ -471,7 +528,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 let mut ends = ends.iter_mut();
                 for part in split.parts(self.sub_frames(&lists)?) {
                     match part? {
-                        Part::Frame(frame) => write(frame, &mut filled)?,
+                        Part::Frame(frame) => filled = write(frame)?,
                         Part::End => {
                             if let Some(end) = ends.next() {
                                 *end = filled;
@@ -482,7 +539,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             }
             Grouping::Lengths(lengths) => {
                 for frame in self.sub_frames(&lists)? {
-                    write(frame?, &mut filled)?;
+                    filled = write(frame?)?;
                 }
                 let mut sum = Some(0_u64);
                 for (length, end) in lengths.numbers().zip(ends.iter_mut()) {
@@ -497,10 +554,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 }
             }
         }
-        Ok(LogicalFrames {
-            bytes: out.get(..filled).unwrap_or_default(),
-            ends,
-        })
+        Ok(ends)
     }
 
     /// Decompresses and merges all logical frames into one run of bytes at the
@@ -936,6 +990,35 @@ impl SubFrame<'_> {
                 Ok(self.bytes.len())
             }
         }
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl SubFrame<'_> {
+    /// Appends the frame as it was before it was compressed: `left` bytes at most.
+    fn write_onto(
+        &self,
+        out: &mut alloc::vec::Vec<u8>,
+        reading: &Reading,
+        left: u64,
+    ) -> Result<(), MessageErrorKind> {
+        let needed = self.bytes.len();
+        let result = match self.codec? {
+            Some(codec) => {
+                compression::decompress_onto(codec, self.bytes, out, &reading.limits).map(|_| ())
+            }
+            None if needed as u64 > left => Err(CompressionError::OverLimit { limit: left }),
+            None => match out.try_reserve(needed) {
+                Ok(()) => {
+                    out.extend_from_slice(self.bytes);
+                    Ok(())
+                }
+                Err(_) => Err(CompressionError::OutOfMemory {
+                    needed: needed as u64,
+                }),
+            },
+        };
+        result.map_err(MessageErrorKind::Compression)
     }
 }
 

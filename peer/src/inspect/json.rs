@@ -2,10 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use daskwire::compression::CompressionError;
 use daskwire::message::{
-    Item, Layout, Level, Message, MessageErrorKind, PathElement, Payload, PayloadKind, Walk,
-    Workspace,
+    Item, Layout, Level, Message, PathElement, Payload, PayloadKind, Walk, Workspace,
 };
 use daskwire::msgpack::{Reader, Token};
 use serde_json::{Map, Value, json};
@@ -197,29 +195,7 @@ fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Resul
 
 /// The logical frames of a payload, one behind the other, and where each ends.
 pub(super) fn merged(payload: &Payload<'_, &[u8]>) -> Result<(Vec<u8>, Vec<usize>)> {
-    let mut ends = vec![0; payload.logical_count()?];
-    // A codec that does not say its length is given more until it is content.
-    let known = payload.merged_len()?;
-    let wire: usize = payload.frames().iter().map(|frame| frame.len()).sum();
-    let mut len = known
-        .and_then(|len| usize::try_from(len).ok())
-        .unwrap_or(4 * wire + 4096);
-    loop {
-        let mut bytes = vec![0; len];
-        match payload.merge_into(&mut bytes, &mut ends) {
-            Ok(frames) => {
-                len = frames.bytes().len();
-                bytes.truncate(len);
-                return Ok((bytes, ends));
-            }
-            Err(error) => match error.kind {
-                MessageErrorKind::Compression(CompressionError::BufferTooSmall(short))
-                    if known.is_none() =>
-                {
-                    len = short.needed.max(2 * len);
-                }
-                _ => return Err(error.into()),
-            },
-        }
-    }
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+    payload.merge_onto(&mut bytes, &mut ends)?;
+    Ok((bytes, ends))
 }

@@ -18,7 +18,7 @@ use daskwire::msgpack::{Reader, Token};
 pub use tagged::{Hooks, TaggedError, TaggedFault, tagged};
 
 /// How to read a stream, and what to show of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The prefix; found out where `None`.
     pub prefix: Option<Prefix>,
@@ -28,8 +28,21 @@ pub struct Options {
     pub payloads: bool,
     /// Show byte strings and frames in full.
     pub data: bool,
-    /// What is accepted, and whether sets and enum members are looked for.
+    /// What is accepted, and whether sets and enum members are looked for. By
+    /// default a payload becomes half of the machine's memory at most.
     pub reading: Reading,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            prefix: None,
+            layout: None,
+            payloads: false,
+            data: false,
+            reading: crate::memory::reading(),
+        }
+    }
 }
 
 /// What was wrong with a stream, and where.

@@ -3,10 +3,9 @@
 use core::fmt;
 
 use bytes::Bytes;
-use daskwire::compression::CompressionError;
 use daskwire::message::{
-    BuildError, MessageBuilder, MessageError, MessageErrorKind, Payload, PayloadHeader,
-    PayloadKind, Reading, SHARD_LEN, Serializer,
+    BuildError, MessageBuilder, MessageError, Payload, PayloadHeader, PayloadKind, SHARD_LEN,
+    Serializer,
 };
 use daskwire::msgpack::Reader;
 use daskwire::pickle::PickleBuffer;
@@ -14,6 +13,7 @@ use daskwire::typed::{self, Description, WriteOptions};
 
 use super::{Array, DEPTH, Value, ValueError, pickled};
 use crate::growing::{self, Encode, Room};
+use crate::memory;
 use crate::protocol::Source;
 
 /// The body of a message that is one payload.
@@ -258,7 +258,7 @@ impl Serialized {
         &self,
         use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let payload = Payload::at(&self.message, 1, self.kind, &Reading::default())?;
+        let payload = Payload::at(&self.message, 1, self.kind, &memory::reading())?;
         Ok(use_it(&payload))
     }
 
@@ -361,19 +361,8 @@ fn logical_frames(
     if let Ok::<_, MessageError>(Some(frames)) = in_place {
         return Ok(frames);
     }
-    let mut ends = vec![0; payload.logical_count()?];
-    let mut out = vec![0; start_len(payload)?];
-    loop {
-        match payload.merge_into(&mut out, &mut ends) {
-            Ok(_) => break,
-            Err(error) => match error.kind {
-                MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) => {
-                    out.resize(short.needed.max(out.len().saturating_mul(2)), 0);
-                }
-                _ => return Err(error.into()),
-            },
-        }
-    }
+    let (mut out, mut ends) = (Vec::new(), Vec::new());
+    payload.merge_onto(&mut out, &mut ends)?;
     let out = Bytes::from(out);
     let mut start = 0;
     *copied_len = ends.last().map_or(0, |&end| end as u64);
@@ -383,16 +372,6 @@ fn logical_frames(
         frame
     });
     Ok(frames.collect())
-}
-
-/// How much room the merged frames take, or a first guess.
-fn start_len(payload: &Payload<'_, Bytes>) -> Result<usize, ValueError> {
-    let sent: usize = payload.frames().iter().map(Bytes::len).sum();
-    let len = match payload.merged_len()? {
-        Some(len) => usize::try_from(len).map_err(|_| ValueError::TooLarge)?,
-        None => sent.saturating_mul(4),
-    };
-    Ok(len)
 }
 
 fn joined(frames: &[Bytes]) -> Bytes {

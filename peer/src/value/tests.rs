@@ -89,3 +89,53 @@ fn what_only_python_knows_is_named() {
     let what = "pandas.core_.DataFrame".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
 }
+
+/// A header of `bytes` that are compressed with zstd, and a frame that claims
+/// `declared` bytes.
+fn zstd_claim(declared: u64, frame_len: usize) -> Serialized {
+    let mut header = Vec::new();
+    crate::growing::msgpack(&mut header, |writer| {
+        writer.map(4).str("serializer").str("dask");
+        writer.str("type-serialized").str("builtins.bytes");
+        writer.str("compression").array(1).str("zstd");
+        writer.str("num-sub-frames").u64(1);
+    });
+    // A single segment whose size has eight bytes, and raw blocks of nothing.
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
+    frame.extend_from_slice(&declared.to_le_bytes());
+    frame.resize(frame_len, 0);
+    let body = Bytes::from_static(b"\x81\xae__Serialized__\x01");
+    let message = vec![body, header.into(), frame.into()];
+    Serialized::of_message(message).expect("it is one")
+}
+
+#[test]
+fn what_a_compressed_frame_claims_is_not_believed() {
+    use daskwire::compression::CompressionError;
+    use daskwire::message::MessageErrorKind;
+    let why = |serialized: &Serialized| match serialized.open() {
+        Err(ValueError::Payload(error)) => match error.kind {
+            daskwire::typed::TypedErrorKind::Message(MessageErrorKind::Compression(error)) => error,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        why(&zstd_claim(60 << 30, 200)),
+        CompressionError::Implausible {
+            declared: 60 << 30,
+            len: 200,
+            ratio: 32 << 10
+        }
+    );
+    let limit = crate::memory::reading().limits.decompressed_len;
+    assert_eq!(
+        why(&zstd_claim(limit + 1, 1 << 20)),
+        CompressionError::OverLimit { limit }
+    );
+    // Plausible, and wrong: nothing comes out.
+    assert!(matches!(
+        why(&zstd_claim(limit, 1 << 20)),
+        CompressionError::Malformed { .. }
+    ));
+}
