@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scheduler = Scheduler::start(listeners, options)?;
     println!("ready {}", scheduler.address());
     tokio::select! {
-        () = scheduler.closed() => {}
+        ended = scheduler.closed() => ended?,
         _ = tokio::signal::ctrl_c() => {}
     }
     scheduler.close().await;

@@ -1,31 +1,89 @@
 //! Streams: messages that leave in batches.
 
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::PeerError;
 use crate::channel::Sender;
-use crate::protocol::Field;
+use crate::protocol::{Field, ProtocolError, Source};
+
+/// The default of how many bytes of messages may wait for one peer.
+pub(crate) const MAX_QUEUED_LEN: usize = 256 << 20;
 
 /// How many messages go into one batch at most, so that one of a million does
 /// not take a gigabyte.
 const BATCH: usize = 10_000;
 
+/// How many bytes of messages begin one batch at most.
+const BATCH_LEN: usize = 32 << 20;
+
 /// The writing end of a stream: what is sent within an interval leaves as one
 /// message, the first of an idle time at once.
 #[derive(Debug)]
 pub(crate) struct Batched<T> {
-    queue: mpsc::UnboundedSender<T>,
+    messages: mpsc::UnboundedSender<Queued<T>>,
+    queue: Arc<Queue>,
 }
 
 impl<T> Clone for Batched<T> {
     fn clone(&self) -> Self {
         Self {
-            queue: self.queue.clone(),
+            messages: self.messages.clone(),
+            queue: Arc::clone(&self.queue),
         }
+    }
+}
+
+/// What both ends of a queue know of it.
+#[derive(Debug)]
+struct Queue {
+    limit: usize,
+    /// Bytes of messages that have not been written.
+    len: AtomicUsize,
+    has_overflowed: AtomicBool,
+    overflow: Notify,
+    /// Nothing is written any more.
+    has_ended: AtomicBool,
+    /// Something was written, or never will be.
+    written: Notify,
+    wants_drained: AtomicBool,
+    drained: Notify,
+}
+
+impl Queue {
+    /// Takes `len` bytes off, which have been written.
+    fn remove(&self, len: usize) {
+        let left = self.len.fetch_sub(len, Ordering::AcqRel) - len;
+        self.written.notify_waiters();
+        if left == 0 && self.wants_drained.swap(false, Ordering::AcqRel) {
+            self.drained.notify_one();
+        }
+    }
+}
+
+/// A message that waits, and how many bytes it counts.
+#[derive(Debug)]
+struct Queued<T> {
+    message: T,
+    len: usize,
+}
+
+impl<T: Field> Field for Queued<T> {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let message = T::read(source)?;
+        Ok(Self { message, len: 0 })
+    }
+
+    fn write<'a>(
+        &'a self,
+        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
+    ) -> Result<(), daskwire::message::BuildError> {
+        self.message.write(to)
     }
 }
 
@@ -37,52 +95,97 @@ pub(crate) struct Writing {
     failure: Option<oneshot::Receiver<PeerError>>,
 }
 
+/// Wakes what waits for the writer, however that ends.
+struct EndGuard(Arc<Queue>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
+        self.0.written.notify_waiters();
+    }
+}
+
+/// How much waits in a stream; does not keep the stream open.
+#[derive(Clone, Debug)]
+pub(crate) struct Backlog(Arc<Queue>);
+
+impl Backlog {
+    /// Bytes of messages that have not been written.
+    #[cfg(test)]
+    pub(crate) fn queued_len(&self) -> usize {
+        self.0.len.load(Ordering::Acquire)
+    }
+
+    /// Whether more has waited than may.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.0.has_overflowed.load(Ordering::Acquire)
+    }
+
+    /// Waits until a quarter of the limit is left to be written at most, so that what
+    /// the peer asks for next may be answered. Cancel safe.
+    pub(crate) async fn has_room(&self) {
+        loop {
+            let mut written = core::pin::pin!(self.0.written.notified());
+            written.as_mut().enable();
+            let is_over = self.0.has_ended.load(Ordering::Acquire);
+            if is_over || self.0.len.load(Ordering::Acquire) <= self.0.limit / 4 {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Waits until everything has been written, each time that
+    /// [`Batched::ask_drained`] asks for it. Cancel safe.
+    pub(crate) async fn drained(&self) {
+        self.0.drained.notified().await;
+    }
+}
+
 impl<T: Field + Send + Sync + 'static> Batched<T> {
     /// Writes to `sender` in the background. When all clones are dropped, what
     /// is left is sent and the comm closed.
-    pub(crate) fn new(sender: Sender, interval: Duration) -> (Self, Writing) {
-        Self::after(None::<()>, sender, interval)
+    ///
+    /// If more than `limit` bytes of messages wait, as for a peer that does not
+    /// read, they are discarded and the comm ends with
+    /// [`PeerError::NotReading`].
+    pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, Writing) {
+        Self::after(None::<()>, sender, interval, limit)
     }
 
-    /// The same behind a message that is no batch, as the reply to a registration.
+    /// The same after a message that is no batch, as the reply to a registration.
     pub(crate) fn after<G: Field + Send + Sync + 'static>(
         greeting: Option<G>,
         mut sender: Sender,
         interval: Duration,
+        limit: usize,
     ) -> (Self, Writing) {
-        let (queue, mut messages) = mpsc::unbounded_channel();
+        let (sending, mut messages) = mpsc::unbounded_channel();
+        let queue = Arc::new(Queue {
+            limit,
+            len: AtomicUsize::new(0),
+            has_overflowed: AtomicBool::new(false),
+            overflow: Notify::new(),
+            has_ended: AtomicBool::new(false),
+            written: Notify::new(),
+            wants_drained: AtomicBool::new(false),
+            drained: Notify::new(),
+        });
         let (failed, failure) = oneshot::channel();
+        let end = EndGuard(Arc::clone(&queue));
         let task = tokio::spawn(async move {
-            if let Some(greeting) = greeting
-                && let Err(error) = sender.send(&greeting).await
-            {
-                let _ = failed.send(error);
-                return;
-            }
-            let mut batch: Vec<T> = Vec::new();
-            let mut next = Instant::now();
-            loop {
-                if messages.recv_many(&mut batch, BATCH).await == 0 {
-                    break;
+            let shared = &end.0;
+            let writing = async {
+                if let Some(greeting) = greeting {
+                    sender.send(&greeting).await?;
                 }
-                // Dask's BatchedSend: not before an interval after the last one.
-                if Instant::now() < next {
-                    tokio::time::sleep_until(next).await;
-                    while batch.len() < BATCH
-                        && let Ok(message) = messages.try_recv()
-                    {
-                        batch.push(message);
-                    }
-                }
-                next = Instant::now() + interval;
-                if let Err(error) = sender.send(&batch).await {
-                    let _ = failed.send(error);
-                    return;
-                }
-                batch.clear();
-                batch.shrink_to(1 << 10);
-            }
-            if let Err(error) = sender.close().await {
+                write(&mut sender, &mut messages, interval, shared).await
+            };
+            let result = tokio::select! {
+                result = writing => result,
+                () = shared.overflow.notified() => Err(PeerError::NotReading { limit }),
+            };
+            if let Err(error) = result {
                 let _ = failed.send(error);
             }
         });
@@ -90,13 +193,76 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
             task: Some(task),
             failure: Some(failure),
         };
-        (Self { queue }, writing)
+        let messages = sending;
+        (Self { messages, queue }, writing)
     }
 
     /// Puts a message into the next batch. `false` if the stream is gone.
     pub(crate) fn send(&self, message: impl Into<T>) -> bool {
-        self.queue.send(message.into()).is_ok()
+        self.send_shared(message, 0)
     }
+
+    /// The same for a message of which `shared` bytes do not count, because
+    /// something else bounds them.
+    pub(crate) fn send_shared(&self, message: impl Into<T>, shared: usize) -> bool {
+        let queue = &self.queue;
+        if queue.has_overflowed.load(Ordering::Acquire) {
+            return false;
+        }
+        let message = message.into();
+        let len = (size_of::<Queued<T>>() + message.heap_len()).saturating_sub(shared);
+        // One message may be as large as it is.
+        if queue.len.fetch_add(len, Ordering::AcqRel) > queue.limit {
+            queue.has_overflowed.store(true, Ordering::Release);
+            queue.overflow.notify_one();
+            return false;
+        }
+        self.messages.send(Queued { message, len }).is_ok()
+    }
+
+    /// How much waits.
+    pub(crate) fn backlog(&self) -> Backlog {
+        Backlog(Arc::clone(&self.queue))
+    }
+
+    /// Lets [`Backlog::drained`] return as soon as everything has been written.
+    pub(crate) fn ask_drained(&self) {
+        self.queue.wants_drained.store(true, Ordering::Release);
+        // In case that it was written meanwhile.
+        self.queue.remove(0);
+    }
+}
+
+/// Writes batches until all senders are gone, and closes the comm.
+async fn write<T: Field + Send + Sync + 'static>(
+    sender: &mut Sender,
+    messages: &mut mpsc::UnboundedReceiver<Queued<T>>,
+    interval: Duration,
+    queue: &Queue,
+) -> Result<(), PeerError> {
+    let mut batch: Vec<Queued<T>> = Vec::new();
+    let mut next = Instant::now();
+    while let Some(first) = messages.recv().await {
+        // Dask's BatchedSend: not before an interval after the last one.
+        if Instant::now() < next {
+            tokio::time::sleep_until(next).await;
+        }
+        let mut len = first.len;
+        batch.push(first);
+        while batch.len() < BATCH
+            && len < BATCH_LEN
+            && let Ok(message) = messages.try_recv()
+        {
+            len += message.len;
+            batch.push(message);
+        }
+        next = Instant::now() + interval;
+        sender.send(&batch).await?;
+        queue.remove(len);
+        batch.clear();
+        batch.shrink_to(1 << 10);
+    }
+    sender.close().await
 }
 
 impl Writing {

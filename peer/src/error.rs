@@ -66,6 +66,16 @@ pub enum PeerError {
         /// Its key.
         key: Key,
     },
+    /// The peer does not read what it is sent; its connection was closed.
+    NotReading {
+        /// How many bytes of messages may wait for it.
+        limit: usize,
+    },
+    /// The scheduler in this process panicked, and has ended.
+    Panicked {
+        /// What the panic said.
+        reason: String,
+    },
     /// The client has been closed, or its connection to the scheduler is gone.
     Disconnected {
         /// What ended it.
@@ -98,6 +108,11 @@ impl fmt::Display for PeerError {
             }
             Self::Cancelled { key, reason } => write!(f, "the task {key} was cancelled: {reason}"),
             Self::Lost { key } => write!(f, "the result {key} is lost"),
+            Self::NotReading { limit } => write!(
+                f,
+                "the peer does not read: more than {limit} bytes of messages wait for it"
+            ),
+            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
             Self::Disconnected { reason } => {
                 write!(f, "there is no connection to the scheduler: {reason}")
             }

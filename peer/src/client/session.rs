@@ -74,7 +74,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
             });
         }
     }
-    let (stream, writing) = Batched::new(channel.sender, shared.options.interval);
+    // Only what the program itself submits waits there, which it may bound.
+    let (stream, writing) = Batched::new(channel.sender, shared.options.interval, usize::MAX);
     *lock(&shared.stream) = Some(stream);
     Ok(Session {
         receiver: channel.receiver,

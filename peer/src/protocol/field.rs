@@ -2,6 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use bytes::Bytes;
 use daskwire::message::{BuildError, MessageBuilder};
@@ -24,6 +25,12 @@ pub(crate) trait Field: Sized {
         false
     }
 
+    /// Bytes that it holds outside of itself, for limits on queues. What it shares
+    /// with others counts in full.
+    fn heap_len(&self) -> usize {
+        0
+    }
+
     /// Writes it as the next value of a body.
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
@@ -32,7 +39,8 @@ pub(crate) trait Field: Sized {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nullable<T>(pub Option<T>);
 
-/// Keys: a list, or what Dask sends as a set.
+/// Keys: a list, or what Dask sends as a set. Of keys that a message repeats, the
+/// first is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys(pub Vec<Key>);
 
@@ -80,7 +88,16 @@ impl<'a> IntoIterator for &'a Keys {
 impl Field for Keys {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         source.is_set()?;
-        Vec::read(source).map(Self)
+        let mut keys: Vec<Key> = Vec::read(source)?;
+        if keys.len() > 1 {
+            let mut seen = HashSet::with_capacity(keys.len());
+            keys.retain(|key| seen.insert(key.clone()));
+        }
+        Ok(Self(keys))
+    }
+
+    fn heap_len(&self) -> usize {
+        self.0.heap_len()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -150,6 +167,10 @@ impl Field for String {
         Ok(source.reader.str()?.to_str().to_owned())
     }
 
+    fn heap_len(&self) -> usize {
+        self.len()
+    }
+
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         to.body().str(self);
         Ok(())
@@ -159,6 +180,10 @@ impl Field for String {
 impl Field for Bytes {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         source.bytes()
+    }
+
+    fn heap_len(&self) -> usize {
+        self.len()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -172,6 +197,10 @@ impl Field for Key {
         Ok(Self::read(&mut source.reader)?)
     }
 
+    fn heap_len(&self) -> usize {
+        self.as_msgpack().len()
+    }
+
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         to.body().encoded(self.as_msgpack());
         Ok(())
@@ -181,6 +210,31 @@ impl Field for Key {
 impl Field for Value {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Self::read(source)
+    }
+
+    fn heap_len(&self) -> usize {
+        let mut len = 0;
+        let mut next = Some(self);
+        let mut left: Vec<&Self> = Vec::new();
+        while let Some(value) = next {
+            len += match value {
+                Self::List(items)
+                | Self::Tuple(items)
+                | Self::Set(items)
+                | Self::FrozenSet(items) => {
+                    left.extend(items);
+                    size_of_val(&**items)
+                }
+                Self::Dict(entries) => {
+                    left.extend(entries.iter().flat_map(|(key, value)| [key, value]));
+                    size_of_val(&**entries)
+                }
+                Self::Serialized(serialized) => serialized.heap_len(),
+                scalar => usize::try_from(scalar.nbytes()).unwrap_or(usize::MAX),
+            };
+            next = left.pop();
+        }
+        len
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -198,6 +252,11 @@ impl Field for Serialized {
                 Self::of(&value).map_err(|_| source.unexpected("a value"))
             }
         }
+    }
+
+    fn heap_len(&self) -> usize {
+        let frames = self.frames().iter().map(Bytes::len);
+        self.header().len() + size_of_val(self.frames()) + frames.sum::<usize>()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -219,6 +278,10 @@ impl<T: Field> Field for Option<T> {
         self.is_none()
     }
 
+    fn heap_len(&self) -> usize {
+        self.as_ref().map_or(0, T::heap_len)
+    }
+
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         match self {
             Some(value) => value.write(to),
@@ -235,6 +298,10 @@ impl<T: Field> Field for Nullable<T> {
 
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Option::read(source).map(Self)
+    }
+
+    fn heap_len(&self) -> usize {
+        self.0.heap_len()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -260,6 +327,10 @@ impl<T: Field> Field for Vec<T> {
         Ok(items)
     }
 
+    fn heap_len(&self) -> usize {
+        size_of_val(&**self) + self.iter().map(T::heap_len).sum::<usize>()
+    }
+
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         to.body().array(count(self.len()));
         self.iter().try_for_each(|item| item.write(to))
@@ -275,6 +346,12 @@ impl<K: Field, V: Field> Field for Map<K, V> {
             entries.push((key, V::read(source)?));
         }
         Ok(entries)
+    }
+
+    fn heap_len(&self) -> usize {
+        let entries = self.iter();
+        let entries = entries.map(|(key, value)| key.heap_len() + value.heap_len());
+        size_of_val(&**self) + entries.sum::<usize>()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -370,6 +447,12 @@ macro_rules! maps {
                 })
             }
 
+            fn heap_len(&self) -> usize {
+                #[allow(unused_imports)]
+                use crate::protocol::Field as _;
+                self.extra.heap_len() $(+ self.$field.heap_len())*
+            }
+
             fn write<'a>(
                 &'a self,
                 to: &mut daskwire::message::MessageBuilder<'_, 'a>,
@@ -439,6 +522,13 @@ macro_rules! ops {
                 })
             }
 
+            fn heap_len(&self) -> usize {
+                match self {
+                    $(Self::$variant(message) => message.heap_len(),)*
+                    Self::Unknown(unknown) => unknown.heap_len(),
+                }
+            }
+
             fn write<'a>(
                 &'a self,
                 to: &mut daskwire::message::MessageBuilder<'_, 'a>,
@@ -468,6 +558,10 @@ impl Field for super::Unknown {
         };
         extra.retain(|(key, _)| key.as_str() != Some("op"));
         Ok(Self { op, extra })
+    }
+
+    fn heap_len(&self) -> usize {
+        self.op.len() + self.extra.heap_len()
     }
 
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {

@@ -78,3 +78,38 @@ fn a_missing_field_is_named() {
         "the message key-in-memory has no field key"
     );
 }
+
+#[test]
+fn what_waits_in_queues_is_counted_wherever_its_bytes_are() {
+    const LEN: usize = 10_000;
+    let text = "x".repeat(LEN);
+    let pickled = || Value::Serialized(crate::error::exception("ValueError", &text));
+    let exceptions = [
+        Value::from(text.as_str()),
+        Value::from(text.as_bytes()),
+        pickled(),
+        Value::List(vec![Value::None, pickled()]),
+        Value::dict([("key", Value::Tuple(vec![pickled()]))]),
+        Value::Serialized(crate::Serialized::of(&Value::from(text.as_str())).expect("plain")),
+    ];
+    for exception in exceptions {
+        let message = ToClient::from(TaskErredForClient {
+            exception,
+            ..TaskErredForClient::default()
+        });
+        let len = message.heap_len();
+        assert!((LEN..LEN + 2000).contains(&len), "{len}: {message:?}");
+    }
+}
+
+#[test]
+fn a_key_that_a_message_repeats_is_kept_once() {
+    let body = b"\x82\xa2op\xb3client-desires-keys\xa4keys\x95\xa1x\xa1y\xa1x\xa1x\xa1z";
+    let frames = [Bytes::from_static(body)];
+    let read = Opener::default().read(&frames, FromClient::read);
+    let Ok(FromClient::ClientDesiresKeys(message)) = read else {
+        panic!("{read:?}");
+    };
+    let keys: Keys = ["x", "y", "z"].into_iter().collect();
+    assert_eq!(message.keys, keys);
+}

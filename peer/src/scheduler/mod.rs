@@ -21,6 +21,8 @@ use std::sync::Arc;
 use daskwire_tcp::{Address, CommError};
 use tokio::task::JoinSet;
 
+use crate::PeerError;
+use crate::batched::MAX_QUEUED_LEN;
 use crate::channel::Observer;
 use crate::net::Listener;
 use server::Shared;
@@ -28,9 +30,10 @@ use server::Shared;
 pub use state::{ClientId, Notice, Output, Rules, State, WorkerId};
 pub use submission::{Refusal, Submission};
 
-/// Gets to know what people may want to know. Any closure does.
+/// Callback for what people may want to know. Any closure does.
 pub trait Noticing: Send + Sync {
-    /// Something has happened. Called between messages, so not for long.
+    /// Something has happened. Called between messages, so it must not block. One
+    /// that panics is not called again.
     fn notice(&self, notice: &Notice);
 }
 
@@ -53,6 +56,15 @@ pub struct Options {
     pub client_interval: Duration,
     /// The same to a worker. Dask has 5 ms.
     pub worker_interval: Duration,
+    /// How many bytes of messages may wait for a client or worker that reads
+    /// slower than it is written to, as they are in memory. Default: 256 MiB.
+    ///
+    /// A quarter of it may wait before no more requests are read from a client.
+    /// One for which more than all of it waits does not read: its comm is closed
+    /// with [`Notice::NotReading`], and what it had is treated as if it had
+    /// disconnected. Tasks are not sent to a worker faster than it reads, and do
+    /// not count.
+    pub max_queued_len: usize,
     /// Sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Hears of what is passed over, and of who comes and goes.
@@ -66,6 +78,7 @@ impl Default for Options {
             comm: daskwire_tcp::Options::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
+            max_queued_len: MAX_QUEUED_LEN,
             observer: None,
             on_notice: None,
         }
@@ -79,6 +92,7 @@ impl fmt::Debug for Options {
             .field("comm", &self.comm)
             .field("client_interval", &self.client_interval)
             .field("worker_interval", &self.worker_interval)
+            .field("max_queued_len", &self.max_queued_len)
             .finish_non_exhaustive()
     }
 }
@@ -134,6 +148,8 @@ impl Scheduler {
         }
         let ticking = Arc::clone(&shared);
         tasks.spawn(async move { ticking.tick().await });
+        let failing = Arc::clone(&shared);
+        tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {
             shared,
             addresses,
@@ -157,7 +173,7 @@ impl Scheduler {
 
     /// Looks at what it knows. All wait until `look` returns.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        self.shared.with(|state| look(state))
+        self.shared.inspect(look)
     }
 
     /// Waits until so many workers have joined. Cancel safe.
@@ -166,8 +182,14 @@ impl Scheduler {
     }
 
     /// Waits until a peer has terminated it. Cancel safe.
-    pub async fn closed(&self) {
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Panicked`] if it has ended because its state machine panicked.
+    /// Clients and workers have been told then, and nothing of what it knew is left.
+    pub async fn closed(&self) -> Result<(), PeerError> {
         self.shared.closed().await;
+        self.shared.failure()
     }
 
     /// Tells workers to leave and clients that it is over, and ends. Takes no more

@@ -1,9 +1,11 @@
 //! The connections of a scheduler: streams of clients and workers, and requests.
 
+use core::any::Any;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
 use daskwire_tcp::Address;
@@ -12,14 +14,15 @@ use tokio::task::JoinSet;
 
 use super::answer::{Answer, Asked, refused, uncaught};
 use super::state::choose;
-use super::{ClientId, Notice, Options, Output, State, Submission, WorkerId};
+use super::{ClientId, Notice, Options, Output, Rules, State, Submission, WorkerId};
 use crate::batched::{Batched, Writing};
 use crate::channel::{Channel, Parties, within};
 use crate::net::{Connector, Incoming, Listener};
 use crate::pool::Pool;
 use crate::protocol::{
-    DataReply, FromClient, FromWorker, HeartbeatReply, Keys, Nullable, RegisterWorker,
-    RegisterWorkerReply, Request, Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
+    ClientDesiresKeys, Close, CloseStream, DataReply, Field as _, FromClient, FromWorker,
+    HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, Request, Scatter,
+    ToClient, ToWorker, UpdateData, UpdateDataReply,
 };
 use crate::{Key, PeerError, Serialized, Value};
 
@@ -33,6 +36,10 @@ const BUSY: Duration = Duration::from_millis(150);
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
+    /// What the state machine panicked with.
+    failure: watch::Sender<Option<String>>,
+    /// The hook for notices panicked.
+    is_hook_broken: AtomicBool,
     pool: Pool,
     options: Options,
     id: String,
@@ -52,27 +59,50 @@ struct Core {
     state: State,
     clients: HashMap<ClientId, Batched<ToClient>>,
     workers: HashMap<WorkerId, Batched<ToWorker>>,
+    notices: Vec<Notice>,
 }
 
 impl Core {
     /// Hands out what the state has to say.
-    fn dispatch(&mut self, notices: &mut Vec<Notice>) {
+    fn dispatch(&mut self) {
         let Self {
             state,
             clients,
             workers,
+            notices,
         } = self;
+        // Many tasks fail for one reason, of which there is one copy in memory.
+        let mut last_failure = None;
+        // A stream that is broken is removed when that is noticed.
         for output in state.outputs() {
             match output {
                 Output::Client(id, message) => {
+                    let failure = match &message {
+                        ToClient::TaskErredForClient(message) => payload(&message.exception),
+                        _ => None,
+                    };
+                    let shared = match failure {
+                        Some((start, len)) if last_failure == Some(start) => len,
+                        _ => 0,
+                    };
+                    last_failure = failure.map(|(start, _)| start).or(last_failure);
                     if let Some(stream) = clients.get(&id) {
-                        // One that is broken is removed when that is noticed.
-                        let _ = stream.send(message);
+                        let _ = stream.send_shared(message, shared);
                     }
                 }
                 Output::Worker(id, message) => {
+                    // Those that wait are bounded by the window for tasks.
+                    let shared = match &message {
+                        ToWorker::ComputeTask(message) => message.run_spec.heap_len(),
+                        _ => 0,
+                    };
                     if let Some(stream) = workers.get(&id) {
-                        let _ = stream.send(message);
+                        let _ = stream.send_shared(message, shared);
+                    }
+                }
+                Output::NotifyDrained(id) => {
+                    if let Some(stream) = workers.get(&id) {
+                        stream.ask_drained();
                     }
                 }
                 Output::EndClient(id) => drop(clients.remove(&id)),
@@ -81,6 +111,36 @@ impl Core {
             }
         }
     }
+
+    /// Puts a new state in the place of one that is half done, and tells all peers
+    /// that it is over.
+    fn fail(&mut self, rules: &Rules, reason: &str) {
+        self.state = State::new(rules.clone());
+        let close = || Close {
+            reason: Some(format!("the scheduler panicked: {reason}")),
+            ..Close::default()
+        };
+        for stream in core::mem::take(&mut self.clients).into_values() {
+            let _ = stream.send(close());
+            let _ = stream.send(CloseStream::default());
+        }
+        for stream in core::mem::take(&mut self.workers).into_values() {
+            let _ = stream.send(close());
+            let _ = stream.send(CloseStream::default());
+        }
+        let reason = reason.to_owned();
+        self.notices.push(Notice::Panicked { reason });
+    }
+}
+
+/// Where the payload of an exception starts, and how many bytes count for it.
+fn payload(value: &Value) -> Option<(*const u8, usize)> {
+    let Value::Serialized(serialized) = value else {
+        return None;
+    };
+    let frame = serialized.frames().iter().find(|frame| !frame.is_empty());
+    let start = frame.map_or(serialized.header(), AsRef::as_ref).as_ptr();
+    Some((start, value.heap_len()))
 }
 
 /// A message of a client, with what takes time done to it.
@@ -90,14 +150,26 @@ enum Heard {
     Other(FromClient),
 }
 
-impl From<FromClient> for Heard {
-    fn from(message: FromClient) -> Self {
+impl Heard {
+    /// Reads a message. Keys that each have an answer come in parts, between which
+    /// the answers leave.
+    fn read(message: FromClient) -> Vec<Self> {
+        const PART: usize = 1 << 10;
         match message {
             FromClient::UpdateGraph(message) => match Submission::read(message) {
-                Ok(submission) => Self::Submission(submission),
-                Err(refusal) => Self::Refusal(refusal),
+                Ok(submission) => vec![Self::Submission(submission)],
+                Err(refusal) => refusal.parts(PART).map(Self::Refusal).collect(),
             },
-            other => Self::Other(other),
+            FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
+                let parts = message.keys.chunks(PART);
+                let parts = parts.map(|keys| ClientDesiresKeys {
+                    keys: Keys(keys.to_vec()),
+                    client: message.client.clone(),
+                    ..ClientDesiresKeys::default()
+                });
+                parts.map(|part| Self::Other(part.into())).collect()
+            }
+            other => vec![Self::Other(other)],
         }
     }
 }
@@ -113,7 +185,10 @@ impl Shared {
                 state: State::new(options.rules.clone()),
                 clients: HashMap::new(),
                 workers: HashMap::new(),
+                notices: Vec::new(),
             }),
+            is_hook_broken: AtomicBool::new(false),
+            failure: watch::Sender::new(None),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
             id: format!("Scheduler-{}", crate::identifier()),
             address,
@@ -133,18 +208,82 @@ impl Shared {
     }
 
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
-        let mut notices = Vec::new();
-        let result = {
-            // Whoever panicked did so in a test.
-            let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = act(&mut core);
-            core.dispatch(&mut notices);
-            result
+        self.try_with_core(act)
+            .unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// The same; returns a panic, after which the scheduler ends: half of what was to
+    /// be done may have been.
+    fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
+        let (result, notices) = {
+            let mut core = self.lock();
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                let result = act(&mut core);
+                core.dispatch();
+                result
+            }));
+            if let Err(panic) = &result {
+                let reason = panic_message(panic);
+                core.fail(&self.options.rules, &reason);
+                self.failure.send_if_modified(|failure| {
+                    let is_first = failure.is_none();
+                    failure.get_or_insert(reason);
+                    is_first
+                });
+            }
+            (result, core::mem::take(&mut core.notices))
         };
-        if let Some(hook) = &self.options.on_notice {
-            notices.iter().for_each(|notice| hook.notice(notice));
-        }
+        notices.iter().for_each(|notice| self.notify(notice));
         result
+    }
+
+    /// Looks at the state.
+    pub(super) fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        let core = self.lock();
+        // Who only looks leaves nothing half done.
+        let result = catch_unwind(AssertUnwindSafe(|| look(&core.state)));
+        drop(core);
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("panics are caught under the lock")
+    }
+
+    fn notify(&self, notice: &Notice) {
+        let Some(hook) = &self.options.on_notice else {
+            return;
+        };
+        if self.is_hook_broken.load(Ordering::Acquire) {
+            return;
+        }
+        if catch_unwind(AssertUnwindSafe(|| hook.notice(notice))).is_err() {
+            self.is_hook_broken.store(true, Ordering::Release);
+        }
+    }
+
+    /// Bytes of messages that wait for clients.
+    #[cfg(test)]
+    pub(super) fn queued_len(&self) -> usize {
+        let core = self.lock();
+        let streams = core.clients.values();
+        streams.map(|stream| stream.backlog().queued_len()).sum()
+    }
+
+    /// Why it has ended, if not because it was to.
+    pub(super) fn failure(&self) -> Result<(), PeerError> {
+        match self.failure.borrow().clone() {
+            Some(reason) => Err(PeerError::Panicked { reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends when the state machine has panicked.
+    pub(super) async fn close_on_failure(&self) {
+        let mut failure = self.failure.subscribe();
+        // It cannot fail while there is a sender.
+        let _ = failure.wait_for(Option::is_some).await;
+        self.close().await;
     }
 
     /// Passes time to the state.
@@ -192,6 +331,9 @@ impl Shared {
     /// Answers requests until one of them makes the comm a stream, or it ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         while let Ok(Some(asked)) = channel.receiver.receive::<Asked>().await {
+            if self.failure.borrow().is_some() {
+                return;
+            }
             let answer = match asked.request {
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, &register.client).await;
@@ -224,16 +366,26 @@ impl Shared {
             mut receiver,
             ..
         } = channel;
-        let (stream, mut writing) = Batched::new(sender, self.options.client_interval);
+        let Options {
+            client_interval,
+            max_queued_len,
+            ..
+        } = self.options;
+        let (stream, mut writing) = Batched::new(sender, client_interval, max_queued_len);
+        let backlog = stream.backlog();
         let id = self.with_core(|core| {
             let id = core.state.add_client(name);
             core.clients.insert(id, stream);
             id
         });
-        let ending = Ending::new(self);
+        let ending = Ending::new(self, Member::Client(id));
         loop {
+            let batch = async {
+                backlog.has_room().await;
+                receiver.receive_batch::<FromClient>().await
+            };
             let batch = tokio::select! {
-                batch = receiver.receive_batch::<FromClient>() => batch,
+                batch = batch => batch,
                 _ = writing.finished() => break,
             };
             let Some(batch) = self.batch(batch, name) else {
@@ -241,19 +393,26 @@ impl Shared {
             };
             let is_last = |message: &FromClient| matches!(message, FromClient::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            let heard: Vec<Heard> = batch.into_iter().map(Heard::from).collect();
-            self.with(|state| {
+            let heard: Vec<Heard> = batch.into_iter().flat_map(Heard::read).collect();
+            self.with_core(|core| {
                 for message in heard {
                     match message {
-                        Heard::Submission(submission) => state.submit(id, submission),
-                        Heard::Refusal(refusal) => state.refuse(id, &refusal),
-                        Heard::Other(message) => state.client_says(id, message),
+                        Heard::Submission(submission) => core.state.submit(id, submission),
+                        Heard::Refusal(refusal) => core.state.refuse(id, &refusal),
+                        Heard::Other(message) => core.state.client_says(id, message),
+                    }
+                    core.dispatch();
+                    if backlog.has_overflowed() {
+                        break;
                     }
                 }
             });
             if is_last {
                 break;
             }
+        }
+        if backlog.has_overflowed() {
+            self.notify_not_reading(name);
         }
         self.with(|state| state.remove_client(id));
         farewell(&mut writing).await;
@@ -283,14 +442,20 @@ impl Shared {
                     .into(),
                     ..RegisterWorkerReply::default()
                 };
-                let interval = self.options.worker_interval;
-                let (stream, writing) = Batched::after(Some(reply), sender, interval);
+                let Options {
+                    worker_interval,
+                    max_queued_len,
+                    ..
+                } = self.options;
+                let (stream, writing) =
+                    Batched::after(Some(reply), sender, worker_interval, max_queued_len);
+                let backlog = stream.backlog();
                 core.workers.insert(id, stream);
-                Ok((id, writing))
+                Ok((id, writing, backlog))
             }
             Err(reason) => Err(Box::new((reason, sender))),
         });
-        let (id, mut writing) = match joined {
+        let (id, mut writing, backlog) = match joined {
             Ok(joined) => joined,
             Err(refused) => {
                 let (reason, back) = *refused;
@@ -307,11 +472,15 @@ impl Shared {
                 return;
             }
         };
-        let ending = Ending::new(self);
+        let ending = Ending::new(self, Member::Worker(id));
         self.changed.notify_waiters();
         loop {
             let batch = tokio::select! {
                 batch = receiver.receive_batch::<FromWorker>() => batch,
+                () = backlog.drained() => {
+                    self.with(|state| state.drained(id));
+                    continue;
+                }
                 _ = writing.finished() => break,
             };
             let Some(batch) = self.batch(batch, &address) else {
@@ -319,15 +488,22 @@ impl Shared {
             };
             let is_last = |message: &FromWorker| matches!(message, FromWorker::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            self.with(|state| {
+            self.with_core(|core| {
                 for message in batch {
-                    state.worker_says(id, message);
+                    core.state.worker_says(id, message);
+                    core.dispatch();
+                    if backlog.has_overflowed() {
+                        break;
+                    }
                 }
             });
             self.changed.notify_waiters();
             if is_last {
                 break;
             }
+        }
+        if backlog.has_overflowed() {
+            self.notify_not_reading(&address);
         }
         self.with(|state| state.remove_worker(id));
         if let Ok(address) = address.parse() {
@@ -338,13 +514,20 @@ impl Shared {
         drop(ending);
     }
 
+    fn notify_not_reading(&self, peer: &str) {
+        self.notify(&Notice::NotReading {
+            peer: peer.to_owned(),
+            limit: self.options.max_queued_len,
+        });
+    }
+
     /// What came, if the stream goes on.
     fn batch<T>(&self, batch: Result<Option<Vec<T>>, PeerError>, peer: &str) -> Option<Vec<T>> {
         match batch {
             Ok(batch) => batch,
             Err(error) => {
-                if let (PeerError::Protocol(_), Some(hook)) = (&error, &self.options.on_notice) {
-                    hook.notice(&Notice::Ignored {
+                if let PeerError::Protocol(_) = &error {
+                    self.notify(&Notice::Ignored {
                         peer: peer.to_owned(),
                         reason: error.to_string(),
                     });
@@ -431,12 +614,10 @@ impl Shared {
             Request::CloseComm(_) => Answer::Bye,
             Request::Terminate(_) => Answer::End,
             other => {
-                if let Some(hook) = &self.options.on_notice {
-                    hook.notice(&Notice::UnknownOp {
-                        peer: channel.peer.to_string(),
-                        op: other.op().to_owned(),
-                    });
-                }
+                self.notify(&Notice::UnknownOp {
+                    peer: channel.peer.to_string(),
+                    op: other.op().to_owned(),
+                });
                 Answer::Value(Value::None)
             }
         }
@@ -756,21 +937,50 @@ impl Shared {
     }
 }
 
-/// Counts a stream as long as it is there.
-struct Ending<'s>(&'s Shared);
+/// What the stream of a client or worker stands for.
+#[derive(Clone, Copy)]
+enum Member {
+    Client(ClientId),
+    Worker(WorkerId),
+}
+
+/// Counts a stream as long as it is there, and removes its client or worker if a
+/// panic ends it, as one of an observer.
+struct Ending<'s> {
+    shared: &'s Shared,
+    member: Member,
+}
 
 impl<'s> Ending<'s> {
-    fn new(shared: &'s Shared) -> Self {
+    fn new(shared: &'s Shared, member: Member) -> Self {
         shared.stream_count.fetch_add(1, Ordering::AcqRel);
-        Self(shared)
+        Self { shared, member }
     }
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.0.stream_count.fetch_sub(1, Ordering::AcqRel);
-        self.0.stream_ended.notify_waiters();
+        if std::thread::panicking() {
+            // A second panic must not leave this one.
+            let _ = self.shared.try_with_core(|core| match self.member {
+                Member::Client(id) => core.state.remove_client(id),
+                Member::Worker(id) => core.state.remove_worker(id),
+            });
+            self.shared.changed.notify_waiters();
+        }
+        self.shared.stream_count.fetch_sub(1, Ordering::AcqRel);
+        self.shared.stream_ended.notify_waiters();
     }
+}
+
+/// What a panic carries.
+type Panic = Box<dyn Any + Send>;
+
+fn panic_message(panic: &Panic) -> String {
+    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    message
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Lets what was said last leave.

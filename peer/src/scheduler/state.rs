@@ -73,6 +73,9 @@ pub enum Output {
     EndClient(ClientId),
     /// The stream of a worker ends after what was to be said.
     EndWorker(WorkerId),
+    /// As soon as the messages for a worker so far have been written,
+    /// [`State::drained`] is to be called. Until then it gets no more tasks.
+    NotifyDrained(WorkerId),
     /// Something that people may want to know.
     Notice(Notice),
 }
@@ -93,6 +96,18 @@ pub enum Notice {
         /// The client or worker.
         peer: String,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// A peer did not read what it was sent, and its comm was closed.
+    NotReading {
+        /// The client or worker.
+        peer: String,
+        /// How many bytes of messages may wait for it.
+        limit: usize,
+    },
+    /// The state machine panicked: the scheduler ends.
+    Panicked {
+        /// What the panic said.
         reason: String,
     },
     /// A worker wants something to be logged.
@@ -187,6 +202,9 @@ pub struct State {
     outputs: Vec<Output>,
     /// What is left to be looked at before an event has been handled.
     todo: Todo,
+    /// The result over which it panics, half way through.
+    #[cfg(test)]
+    pub(super) panics_over: Option<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +241,8 @@ impl State {
             no_worker: Queue::new(),
             outputs: Vec::new(),
             todo: Todo::default(),
+            #[cfg(test)]
+            panics_over: None,
         }
     }
 
@@ -354,6 +374,7 @@ impl State {
             stack_count: 0,
             pace: 0.0,
             deletions: BTreeSet::new(),
+            unwritten_len: 0,
             last_seen: self.now,
         };
         self.workers.insert(id, joined);
@@ -372,6 +393,16 @@ impl State {
             .get(&id)
             .is_some_and(|worker| worker.is_leaving);
         self.drop_worker(id, is_leaving, "its stream has ended");
+    }
+
+    /// Everything has been written that was to be sent to a worker, as
+    /// [`Output::NotifyDrained`] asked.
+    pub fn drained(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.unwritten_len = 0;
+            self.todo.open.insert(id);
+            self.settle();
+        }
     }
 
     /// A worker says how it is; `false` if there is none at this address.
@@ -405,7 +436,7 @@ impl State {
             },
             FromClient::ClientDesiresKeys(message) => {
                 if let Some(id) = self.client_named(id, message.client) {
-                    self.desire(id, &message.keys);
+                    self.desire(id, message.keys);
                 }
             }
             FromClient::ClientReleasesKeys(message) => {
@@ -772,6 +803,9 @@ impl State {
 }
 
 const MOST_THREADS: u32 = 1 << 16;
+
+/// How many bytes of tasks are sent to a worker before they have been written.
+const WINDOW: usize = 64 << 20;
 
 fn free_keys(keys: Keys, why: &str) -> ToWorker {
     let stimulus_id = why.to_owned();

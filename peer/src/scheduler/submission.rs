@@ -51,6 +51,20 @@ pub struct Refusal {
     pub(super) failure: Arc<Failure>,
 }
 
+impl Refusal {
+    /// The same in parts of so many keys at most.
+    pub(super) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
+        let mut keys = self.keys.into_iter().peekable();
+        core::iter::from_fn(move || {
+            keys.peek()?;
+            Some(Self {
+                keys: keys.by_ref().take(count).collect(),
+                failure: Arc::clone(&self.failure),
+            })
+        })
+    }
+}
+
 /// Why there is no result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {

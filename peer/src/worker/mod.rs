@@ -54,7 +54,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::batched::{Batched, Writing};
+use crate::batched::{Batched, MAX_QUEUED_LEN, Writing};
 use crate::channel::{Channel, Observer, Parties, Receiver, within};
 use crate::graph::Task;
 use crate::net::{Connector, Listener};
@@ -866,7 +866,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let Channel {
         sender, receiver, ..
     } = channel;
-    let (stream, writing) = Batched::new(sender, batch_interval);
+    let (stream, writing) = Batched::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
     threads::start(&shared);
     let (end, ended) = watch::channel(None);

@@ -77,6 +77,11 @@ impl State {
         self.workers.len()
     }
 
+    /// How many clients are there.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
     /// All threads of all workers.
     pub fn thread_count(&self) -> u64 {
         let counts = self.workers.values().map(|worker| worker.thread_count);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::parts::{Stage, Task, TaskId, Worker};
-use super::{State, WorkerId};
+use super::{State, WINDOW, WorkerId};
 use crate::scheduler::submission::Demands;
 
 /// Bytes that go between workers in a second, as Dask assumes at first.
@@ -113,6 +113,7 @@ impl State {
         while let Some(worker) = self.workers.get_mut(&on)
             && worker.is_running
             && worker.busy_count() < worker.slot_count()
+            && worker.unwritten_len < WINDOW
             && let Some(id) = worker.next()
         {
             let task = &self.tasks[id];

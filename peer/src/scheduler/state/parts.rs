@@ -205,6 +205,9 @@ pub(super) struct Worker {
     pub(super) pace: f64,
     /// Results that it may delete.
     pub(super) deletions: BTreeSet<Key>,
+    /// Bytes of tasks that were sent to it since everything was last known to have
+    /// been written.
+    pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
 }
 

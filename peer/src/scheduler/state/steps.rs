@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::parts::{Priority, Recipe, Stage, Task, TaskId, Worker};
-use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State, WorkerId, erred, free_keys};
+use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State, WINDOW, WorkerId, erred, free_keys};
 use crate::error::killed_worker;
 use crate::protocol::{
-    CancelKeys, CancelledKeys, Close, CloseStream, ComputeTask, KeyInMemory, Keys, LostData,
-    Nullable, RemoveReplicas, RemoveWorker, TaskFinished, ToClient, ToWorker,
+    CancelKeys, CancelledKeys, Close, CloseStream, ComputeTask, Field as _, KeyInMemory, Keys,
+    LostData, Nullable, RemoveReplicas, RemoveWorker, TaskFinished, ToClient, ToWorker,
 };
 use crate::scheduler::submission::Failure;
 use crate::{Key, Value};
@@ -119,17 +119,23 @@ impl State {
         }
     }
 
-    pub(super) fn desire(&mut self, client: ClientId, keys: &[Key]) {
+    pub(super) fn desire(&mut self, client: ClientId, keys: Keys) {
+        let mut unknown = Vec::new();
         for key in keys {
-            if let Some(id) = self.by_key.get(key).copied() {
-                self.want(client, id);
-                if matches!(self.tasks[id].stage, Stage::Released) {
-                    self.activate(id);
-                }
-                // It may be done already.
-                self.todo.unneeded.push(id);
+            let Some(id) = self.by_key.get(&key).copied() else {
+                unknown.push(key);
+                continue;
+            };
+            self.want(client, id);
+            if matches!(self.tasks[id].stage, Stage::Released) {
+                self.activate(id);
             }
-            self.report(client, key);
+            // It may be done already.
+            self.todo.unneeded.push(id);
+            self.report(client, &key);
+        }
+        if !unknown.is_empty() {
+            self.cancelled(client, unknown, "unknown key", None);
         }
     }
 
@@ -386,6 +392,8 @@ impl State {
         for client in clients {
             self.tell(client, message.clone());
         }
+        #[cfg(test)]
+        assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));
         for dependent in &dependents {
             let task = &mut self.tasks[*dependent];
             if matches!(task.stage, Stage::Waiting) {
@@ -737,7 +745,14 @@ impl State {
         if !stale.is_empty() {
             self.order(on, free_keys(Keys(stale), "deletions"));
         }
+        let len = message.run_spec.heap_len();
         self.order(on, message);
+        if let Some(worker) = self.workers.get_mut(&on) {
+            worker.unwritten_len += len;
+            if worker.unwritten_len >= WINDOW {
+                self.outputs.push(Output::NotifyDrained(on));
+            }
+        }
     }
 }
 

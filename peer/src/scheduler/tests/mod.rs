@@ -14,6 +14,8 @@ use crate::protocol::*;
 use crate::{Key, PeerError, Serialized, Value};
 
 mod journey;
+mod panics;
+mod queues;
 mod requests;
 mod speed;
 
@@ -52,7 +54,7 @@ impl Client {
         };
         let register = Request::from(register);
         channel.sender.send(&register).await.expect("it listens");
-        let (stream, _) = Batched::new(channel.sender, Duration::ZERO);
+        let (stream, _) = Batched::new(channel.sender, Duration::ZERO, usize::MAX);
         let mut client = Self {
             stream,
             receiver: channel.receiver,
@@ -208,7 +210,7 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
 }
 
 async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
-    let (stream, _writing) = Batched::<FromWorker>::new(channel.sender, Duration::ZERO);
+    let (stream, _writing) = Batched::<FromWorker>::new(channel.sender, Duration::ZERO, usize::MAX);
     let mut receiver = channel.receiver;
     let connector = Arc::new(Connector::new(daskwire_tcp::Options::default()));
     let pool = crate::pool::Pool::new(connector, "worker", None);

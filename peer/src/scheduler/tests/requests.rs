@@ -322,7 +322,7 @@ async fn it_ends_when_it_is_terminated() {
     let (scheduler, _workers, mut client) = cluster("terminate", 1).await;
     let reply: String = client.call(Terminate::default()).await.expect("it replies");
     assert_eq!(reply, "OK");
-    scheduler.closed().await;
+    scheduler.closed().await.expect("it was terminated");
     assert_eq!(client.next().await.op(), "close-stream");
     assert!(client.try_next().await.is_none());
 }

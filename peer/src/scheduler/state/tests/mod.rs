@@ -22,6 +22,9 @@ struct Cluster {
     to_workers: BTreeMap<WorkerId, Vec<ToWorker>>,
     ended: Vec<Output>,
     notices: Vec<Notice>,
+    /// Workers that are to be sent no more before what they were sent has been
+    /// written.
+    undrained: Vec<WorkerId>,
     /// What was sent to be computed, and neither answered nor taken back.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
 }
@@ -35,6 +38,7 @@ impl Cluster {
             to_workers: BTreeMap::new(),
             ended: Vec::new(),
             notices: Vec::new(),
+            undrained: Vec::new(),
             running: BTreeMap::new(),
         }
     }
@@ -44,6 +48,7 @@ impl Cluster {
         self.state.check();
         for output in self.state.outputs().collect::<Vec<_>>() {
             match output {
+                Output::NotifyDrained(id) => self.undrained.push(id),
                 Output::Client(id, message) => {
                     self.to_clients.entry(id).or_default().push(message);
                 }

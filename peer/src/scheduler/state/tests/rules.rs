@@ -497,3 +497,26 @@ fn long_chains_take_no_stack() {
     cluster.release(client, &["t-19999"]);
     cluster.assert_empty();
 }
+
+#[test]
+fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
+    let mut cluster = Cluster::new();
+    let me = cluster.client("me");
+    let worker = cluster.worker("tcp://w0:1", 300);
+    let names: Vec<String> = (0..300).map(|number| format!("x-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let data = Value::from(vec![0_u8; 1 << 20].as_slice());
+    let tasks = keys
+        .iter()
+        .map(|key| Node::new(*key, "builtins.len", [data.clone()]));
+    cluster.submit(me, tasks, &keys);
+    let mut sent = Vec::new();
+    while cluster.running.len() < keys.len() {
+        assert_eq!(core::mem::take(&mut cluster.undrained), [worker]);
+        sent.push(cluster.running.len());
+        cluster.state.drained(worker);
+        cluster.listen();
+    }
+    // 64 MiB at a time.
+    assert_eq!(sent, [64, 128, 192, 256]);
+}

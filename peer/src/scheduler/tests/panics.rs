@@ -1,0 +1,117 @@
+//! Panics: of the state machine, and of hooks.
+
+use super::*;
+use crate::channel::Seen;
+
+#[tokio::test]
+async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() {
+    let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
+    let kept = Arc::clone(&notices);
+    let options = Options {
+        on_notice: Some(Arc::new(move |notice: &Notice| {
+            kept.lock().expect("no panic").push(notice.clone());
+        })),
+        ..Options::default()
+    };
+    let scheduler = scheduler_with("inproc://panic", options).await;
+    let _worker = Worker::new(scheduler.address(), "inproc://panic-1").await;
+    let mut other_worker = connect(scheduler.address()).await;
+    let register = Request::from(RegisterWorker {
+        address: "inproc://panic-2".to_owned(),
+        status: "paused".to_owned(),
+        ..RegisterWorker::default()
+    });
+    let _: RegisterWorkerReply = other_worker.call(&register).await.expect("it replies");
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let mut other = Client::new(scheduler.address(), "other").await;
+    let x = Key::from("x");
+    scheduler.shared.with(|state| state.panics_over = Some(x));
+    let y = Task::new("y", "operator.neg", [Argument::Result(Key::from("x"))]);
+    client.submit([Task::new("x", "operator.add", [1, 2]), y], &["y"]);
+    for client in [&mut client, &mut other] {
+        let ToClient::Close(close) = client.next().await else {
+            panic!("it is told");
+        };
+        let reason = close.reason.expect("a reason");
+        assert!(reason.starts_with("the scheduler panicked: "), "{reason}");
+        assert!(matches!(client.next().await, ToClient::CloseStream(_)));
+        assert!(client.try_next().await.is_none());
+    }
+    let batch = other_worker.receiver.receive_batch::<ToWorker>().await;
+    let batch = batch.expect("it is told").expect("it is told");
+    assert!(matches!(batch[0], ToWorker::Close(_)), "{batch:?}");
+    let ended = scheduler.closed().await.expect_err("it panicked");
+    assert!(matches!(ended, PeerError::Panicked { .. }), "{ended}");
+    scheduler.inspect(|state| {
+        state.check();
+        assert_eq!((state.task_count(), state.worker_count()), (0, 0));
+    });
+    let is_panic = |notice: &Notice| matches!(notice, Notice::Panicked { .. });
+    assert!(notices.lock().expect("no panic").iter().any(is_panic));
+    scheduler.close().await;
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_is_not_called_again_and_all_goes_on() {
+    let count = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&count);
+    let options = Options {
+        on_notice: Some(Arc::new(move |_: &Notice| {
+            *lock(&counted) += 1;
+            panic!("the hook panics");
+        })),
+        ..Options::default()
+    };
+    let scheduler = scheduler_with("inproc://hook", options).await;
+    let _worker = Worker::new(scheduler.address(), "inproc://hook-1").await;
+    let worker = Worker::new(scheduler.address(), "inproc://hook-2").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    client.wait(&["x"]).await;
+    worker.kill().await;
+    until(|| scheduler.inspect(State::worker_count) == 1).await;
+    assert_eq!(*lock(&count), 1);
+}
+
+/// Panics over the second message of one client.
+struct Fragile;
+
+impl Observer for Fragile {
+    fn message(&self, seen: &Seen<'_>) {
+        assert!(
+            seen.is_leaving || seen.peer != "broken",
+            "the observer panics"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_stream_ends_by_a_panic_is_removed() {
+    let options = Options {
+        observer: Some(Arc::new(Fragile)),
+        ..Options::default()
+    };
+    let scheduler = scheduler_with("inproc://observer", options).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let broken = Client::new(scheduler.address(), "broken").await;
+    let x = Task::new("x", "operator.add", [1, 2]);
+    client.submit([x], &[]);
+    client.say(ClientDesiresKeys {
+        keys: ["unknown"].into_iter().collect(),
+        client: Some("broken".to_owned()),
+        ..ClientDesiresKeys::default()
+    });
+    broken.say(HeartbeatClient::default());
+    // It cannot be spoken for any more.
+    until(|| {
+        let left = scheduler.inspect(|state| state.client_count());
+        left == 1
+    })
+    .await;
+    client.say(HeartbeatClient::default());
+    let told = client.next().await;
+    assert!(
+        matches!(told, ToClient::AdjustHeartbeatInterval(_)),
+        "{told:?}"
+    );
+}

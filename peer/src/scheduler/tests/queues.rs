@@ -1,0 +1,180 @@
+//! Peers that do not read what they are sent.
+
+use super::*;
+
+/// Options with this limit on queues, and what is noticed.
+fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
+    let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
+    let kept = Arc::clone(&notices);
+    let on_notice = move |notice: &Notice| kept.lock().expect("no panic").push(notice.clone());
+    let options = Options {
+        max_queued_len: limit,
+        on_notice: Some(Arc::new(on_notice)),
+        ..Options::default()
+    };
+    (options, notices)
+}
+
+fn not_reading(notices: &Mutex<Vec<Notice>>) -> Vec<String> {
+    let notices = notices.lock().expect("no panic");
+    let peers = notices.iter().filter_map(|notice| match notice {
+        Notice::NotReading { peer, .. } => Some(peer.clone()),
+        _ => None,
+    });
+    peers.collect()
+}
+
+fn desires(count: usize, client: Option<&str>) -> ClientDesiresKeys {
+    ClientDesiresKeys {
+        keys: (0..count).map(|key| format!("unknown-{key}")).collect(),
+        client: client.map(str::to_owned),
+        ..ClientDesiresKeys::default()
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
+    let (options, notices) = limited(256 << 10);
+    let scheduler = scheduler_with("inproc://silent-client", options).await;
+    let silent = Client::new(scheduler.address(), "silent").await;
+    silent.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    let mut client = Client::new(scheduler.address(), "me").await;
+    for _ in 0..1000 {
+        client.say(desires(100, Some("silent")));
+        let _: Value = client.call(Ping::default()).await.expect("it replies");
+        if !not_reading(&notices).is_empty() {
+            break;
+        }
+    }
+    assert_eq!(not_reading(&notices), ["silent"]);
+    until(|| scheduler.inspect(State::task_count) == 0).await;
+    assert!(scheduler.shared.queued_len() <= 256 << 10);
+    // Others are served.
+    client.say(desires(1, None));
+    let told = client.next().await;
+    assert!(matches!(told, ToClient::CancelledKeys(_)), "{told:?}");
+}
+
+#[tokio::test]
+async fn answers_to_one_message_do_not_exceed_the_limit() {
+    const LIMIT: usize = 256 << 10;
+    let (options, notices) = limited(LIMIT);
+    let scheduler = scheduler_with("inproc://one-message", options).await;
+    let silent = Client::new(scheduler.address(), "silent").await;
+    silent.say(UpdateGraph {
+        keys: (0..100_000).map(|key| format!("x-{key}")).collect(),
+        ..UpdateGraph::default()
+    });
+    until(|| !not_reading(&notices).is_empty()).await;
+    assert_eq!(not_reading(&notices), ["silent"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_read_from_a_client_that_does_not_read_answers() {
+    const LIMIT: usize = 1 << 20;
+    const BATCH: usize = 100;
+    let (options, notices) = limited(LIMIT);
+    let scheduler = scheduler_with("inproc://backpressure", options).await;
+    let mut channel = connect(scheduler.address()).await;
+    let register = Request::from(RegisterClient {
+        client: "eager".to_owned(),
+        reply: Some(false),
+        ..RegisterClient::default()
+    });
+    channel.sender.send(&register).await.expect("it listens");
+    let batch = vec![FromClient::from(HeartbeatClient::default()); BATCH];
+    let mut sent = 0;
+    let mut sender = channel.sender;
+    let mut last = loop {
+        assert!(sent < 10_000_000, "it reads on and on");
+        let mut sending = Box::pin(async {
+            sender.send(&batch).await.expect("it listens");
+        });
+        // Time passes only when all wait.
+        let waited = tokio::time::timeout(Duration::from_secs(5), &mut sending).await;
+        sent += BATCH;
+        if waited.is_err() {
+            break sending;
+        }
+    };
+    assert!(scheduler.shared.queued_len() <= LIMIT / 2);
+    let mut heard = 0;
+    let mut is_sent = false;
+    while heard < sent {
+        let answers = channel.receiver.receive_batch::<ToClient>();
+        let answers = tokio::select! {
+            () = &mut last, if !is_sent => { is_sent = true; continue }
+            answers = answers => answers.expect("it goes on").expect("it goes on"),
+        };
+        let is_answer =
+            |message: &&ToClient| matches!(message, ToClient::AdjustHeartbeatInterval(_));
+        heard += answers.iter().filter(is_answer).count();
+    }
+    assert_eq!(heard, sent);
+    assert!(not_reading(&notices).is_empty());
+}
+
+#[tokio::test]
+async fn one_failure_of_many_tasks_counts_once() {
+    const COUNT: usize = 2000;
+    let (options, notices) = limited(2 << 20);
+    let scheduler = scheduler_with("inproc://one-failure", options).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let mut worker = connect(scheduler.address()).await;
+    let register = Request::from(RegisterWorker {
+        address: "inproc://one-failure-1".to_owned(),
+        status: "running".to_owned(),
+        nthreads: 1,
+        ..RegisterWorker::default()
+    });
+    let _: RegisterWorkerReply = worker.call(&register).await.expect("it replies");
+    let names: Vec<String> = (0..COUNT).map(|number| format!("y-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let tasks = keys
+        .iter()
+        .map(|key| Task::new(*key, "operator.neg", [Argument::Result(Key::from("x"))]));
+    client.submit(tasks.chain([Task::new("x", "operator.add", [1, 2])]), &keys);
+    let batch = worker.receiver.receive_batch::<ToWorker>().await;
+    let batch = batch.expect("it goes on").expect("it goes on");
+    let ToWorker::ComputeTask(task) = &batch[0] else {
+        panic!("{batch:?}");
+    };
+    let exception = crate::error::exception("ValueError", &"x".repeat(64 << 10));
+    let failed = FromWorker::from(TaskErred {
+        key: task.key.clone(),
+        run_id: task.run_id,
+        exception: Value::Serialized(exception),
+        ..TaskErred::default()
+    });
+    worker.sender.send(&vec![failed]).await.expect("it listens");
+    for _ in 0..COUNT {
+        let told = client.next().await;
+        assert!(matches!(told, ToClient::TaskErredForClient(_)), "{told:?}");
+    }
+    assert!(not_reading(&notices).is_empty());
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_read_is_closed() {
+    let (options, notices) = limited(64 << 10);
+    let scheduler = scheduler_with("inproc://silent-worker", options).await;
+    let mut worker = connect(scheduler.address()).await;
+    let register = Request::from(RegisterWorker {
+        address: "inproc://silent-worker-1".to_owned(),
+        status: "running".to_owned(),
+        ..RegisterWorker::default()
+    });
+    let _: RegisterWorkerReply = worker.call(&register).await.expect("it replies");
+    let ask = FromWorker::from(RequestRefreshWhoHas {
+        keys: (0..100).map(|key| format!("x-{key}")).collect(),
+        ..RequestRefreshWhoHas::default()
+    });
+    let batch = vec![ask; 10];
+    for _ in 0..1000 {
+        if worker.sender.send(&batch).await.is_err() || !not_reading(&notices).is_empty() {
+            break;
+        }
+    }
+    until(|| scheduler.inspect(State::worker_count) == 0).await;
+    assert_eq!(not_reading(&notices), ["inproc://silent-worker-1"]);
+}
