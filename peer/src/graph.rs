@@ -8,6 +8,7 @@
 //! is called is known by its name only, and is never called here.
 
 mod copy;
+mod depends;
 mod read;
 mod write;
 
@@ -64,6 +65,22 @@ impl Function {
     /// A function of a worker in Rust.
     pub fn native(name: &str) -> Self {
         Self::Native(name.to_owned())
+    }
+
+    /// Collects what it brings along, a partial of a partial too.
+    fn depends(&self, on: &mut Vec<Key>) {
+        let mut function = self;
+        while let Self::Partial {
+            function: inner,
+            arguments,
+            keywords,
+        } = function
+        {
+            arguments.iter().for_each(|argument| argument.depends(on));
+            let keywords = keywords.iter().map(|(_, argument)| argument);
+            keywords.for_each(|argument| argument.depends(on));
+            function = inner;
+        }
     }
 
     /// The last part of its name, of which keys are made.
@@ -261,17 +278,7 @@ impl Task {
                 arguments,
                 keywords,
             } => {
-                if let Function::Partial {
-                    arguments,
-                    keywords,
-                    ..
-                } = function
-                {
-                    arguments.iter().for_each(|argument| argument.depends(on));
-                    keywords
-                        .iter()
-                        .for_each(|(_, argument)| argument.depends(on));
-                }
+                function.depends(on);
                 arguments.iter().for_each(|argument| argument.depends(on));
                 keywords
                     .iter()

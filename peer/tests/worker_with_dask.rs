@@ -85,6 +85,13 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
             "client.submit(operator.getitem, {'k': a}, 'k').result()",
             "-1",
         ),
+        // Futures that `dask.delayed` leaves in its tasks
+        ("import dask\ndask.delayed(operator.neg)(a).compute()", "1"),
+        ("dask.delayed(sum)([a, a, b]).compute()", "-4"),
+        (
+            "client.compute(dask.delayed(dict)(x=a, y=[b], z={'k': (a, 1)})).result()",
+            "{'x': -1, 'y': [-2], 'z': {'k': (-1, 1)}}",
+        ),
         // A chain, and many at once
         (
             "f = client.submit(operator.add, 0, 1, pure=False)\n\

@@ -9,7 +9,7 @@ use daskwire::pickle::{Options, Writer};
 
 use super::GraphError;
 use crate::growing;
-use crate::value::{Serialized, describe};
+use crate::value::{Budget, Serialized, describe};
 
 /// How deep values may be nested.
 const DEPTH: usize = 200;
@@ -54,33 +54,31 @@ pub(super) struct Copier {
     /// memo.
     memo: Vec<(u32, u32)>,
     copy_count: u32,
-    /// How many values may be copied in all, so that a few bytes which many tasks
-    /// share do not become more than there is memory for.
-    budget: usize,
 }
 
 impl Copier {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
-        let count = tree.value_count();
         Self {
             room: growing::PickleRoom::new(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
-            budget: count.saturating_mul(16).saturating_add(1 << 20),
         }
     }
 
     /// The pickle of a node, in which all that it is made of is copied.
+    ///
+    /// Tasks may share what they are made of, and each copy has all of it: what is
+    /// copied is spent, data by its length.
     pub(super) fn copy<'t, 'p>(
         &mut self,
         node: Node<'t, 'p>,
         effects: &Effects<'t, 'p>,
+        budget: &Budget,
     ) -> Result<Serialized, GraphError> {
         let Self {
             room,
             memo,
             copy_count,
-            budget,
         } = self;
         let pickle = room.write(Options::default(), |writer| {
             *copy_count = copy_count.wrapping_add(1);
@@ -96,11 +94,27 @@ impl Copier {
     }
 }
 
+/// Length of the data that a node has itself.
+fn copied_len(node: Node<'_, '_>) -> usize {
+    match node.value() {
+        Value::Str(text) => text.to_bytes().len(),
+        Value::Bytes(data) | Value::ByteArray { data, .. } | Value::Buffer { data, .. } => {
+            data.len()
+        }
+        Value::Int(Int::Big(value)) => value.as_bytes().len(),
+        Value::Global(global) => {
+            let (module, name) = (global.module.to_bytes(), global.name.to_bytes());
+            module.len().saturating_add(name.len())
+        }
+        _ => 0,
+    }
+}
+
 struct Copy<'c, 't, 'p> {
     memo: &'c mut [(u32, u32)],
     number: u32,
     effects: &'c Effects<'t, 'p>,
-    budget: &'c mut usize,
+    budget: &'c Budget,
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
@@ -121,7 +135,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
             writer.get(*index);
             return Ok(());
         }
-        *self.budget = self.budget.checked_sub(1).ok_or_else(what)?;
+        self.budget.spend(1)?;
+        self.budget.spend_copy(copied_len(node))?;
         let depth = depth.checked_sub(1).ok_or_else(what)?;
         match node.value() {
             Value::None => writer.none(),

@@ -7,15 +7,21 @@ use daskwire::pickle::PickleError;
 use daskwire::pickle::tree::{self, Global, Node, Operation, Tree};
 
 use super::copy::{Copier, Effects};
+use super::depends::Dependencies;
 use super::{Argument, Function, Graph, Task, Work};
 use crate::Key;
-use crate::value::{Reading, describe};
-use crate::value::{Serialized, Value, ValueError};
+use crate::value::{Budget, Reading, Serialized, Value, ValueError, describe};
 
 /// How deep arguments may be nested.
-const DEPTH: usize = 100;
+pub(super) const DEPTH: usize = 100;
 
+/// Dask's module of tasks.
 const SPEC: &str = "dask._task_spec";
+
+/// How many values the tasks of a graph may share, and how many bytes of data, each
+/// time counted, however short its pickle is: each task is copied with all that it is
+/// made of.
+const SHARED: (usize, usize) = (1 << 20, 1 << 28);
 
 /// Why a graph or a task cannot be read.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,9 +102,18 @@ impl Graph {
     ///
     /// As [`read`](Self::read), and if a task cannot be copied.
     pub(crate) fn read_outline(expression: &Serialized) -> Result<Vec<Outline>, GraphError> {
-        let mut copier = None;
+        let mut parts = None;
         Self::read_nodes(expression, |part, node, key| {
-            let Some(spec) = spec(node) else {
+            let (budget, dependencies, copier) = parts.get_or_insert_with(|| {
+                let own = part.reading.len().saturating_mul(16);
+                let (values, bytes) = SHARED;
+                (
+                    Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
+                    Dependencies::new(part.tree),
+                    Copier::new(part.tree),
+                )
+            });
+            if !is_spec(node) {
                 // A value that stands for itself.
                 let task = task(part.reading, node, Some(key), DEPTH)?;
                 return Ok(Outline {
@@ -106,16 +121,11 @@ impl Graph {
                     run_spec: task.to_run_spec()?,
                     key: task.key,
                 });
-            };
-            let mut dependencies = Vec::new();
-            depends(node, Some(spec), &mut dependencies, DEPTH)?;
-            dependencies.sort_unstable();
-            dependencies.dedup();
-            let copier = copier.get_or_insert_with(|| Copier::new(part.tree));
+            }
             Ok(Outline {
                 key,
-                dependencies,
-                run_spec: copier.copy(node, part.effects)?,
+                dependencies: dependencies.of_task(node, budget)?,
+                run_spec: copier.copy(node, part.effects, budget)?,
             })
         })
     }
@@ -126,7 +136,7 @@ impl Graph {
     ) -> Result<Vec<T>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
-        let reading = Reading::new(&tree, &pickle, &buffers);
+        let reading = Reading::new(&pickle, &buffers);
         let effects = Effects::of(&tree, &pickle);
         let root = tree.root();
         let unknown = || GraphError::Unknown {
@@ -164,7 +174,7 @@ impl Graph {
             effects: &effects,
         };
         entries
-            .map(|(key, node)| read(&part, node, key_of(key)?))
+            .map(|(key, node)| read(&part, node, key_of(key, &reading.budget)?))
             .collect()
     }
 }
@@ -199,12 +209,12 @@ impl Task {
 
     fn read_pickle(pickle: &Bytes, buffers: &[Bytes], key: &Key) -> Result<Self, GraphError> {
         let tree = Tree::with_buffers(pickle, buffers)?;
-        let reading = Reading::new(&tree, pickle, buffers);
+        let reading = Reading::new(pickle, buffers);
         task(&reading, tree.root(), Some(key.clone()), DEPTH)
     }
 }
 
-fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphError {
+pub(super) fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphError {
     GraphError::Unexpected {
         at: node.offset(),
         expected,
@@ -212,39 +222,56 @@ fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphError {
 }
 
 /// The key that a node is.
-fn key_of(node: Node<'_, '_>) -> Result<Key, GraphError> {
-    key_within(node, 16)
+fn key_of(node: Node<'_, '_>, budget: &Budget) -> Result<Key, GraphError> {
+    key_within(node, budget, 16)
 }
 
-fn key_within(node: Node<'_, '_>, depth: usize) -> Result<Key, GraphError> {
+fn key_within(node: Node<'_, '_>, budget: &Budget, depth: usize) -> Result<Key, GraphError> {
     let wrong = || unexpected(node, "a key");
     let depth = depth.checked_sub(1).ok_or_else(wrong)?;
+    budget.spend(1)?;
     Ok(match node.value() {
-        tree::Value::Str(text) => Key::from(text.to_str().ok_or_else(wrong)?.as_ref()),
+        tree::Value::Str(text) => {
+            let text = text.to_str().ok_or_else(wrong)?;
+            budget.spend_copy(text.len())?;
+            Key::from(text.as_ref())
+        }
         tree::Value::Int(value) => Key::from(value.to_i64().ok_or_else(wrong)?),
         tree::Value::Float(value) => Key::from(value),
-        tree::Value::Bytes(data) => Key::from(data),
+        tree::Value::Bytes(data) => {
+            budget.spend_copy(data.len())?;
+            Key::from(data)
+        }
         tree::Value::Tuple(items) => {
-            let parts: Result<Vec<Key>, _> = items.map(|item| key_within(item, depth)).collect();
-            Key::list(parts?)
+            let parts = items.map(|item| key_within(item, budget, depth));
+            Key::list(parts.collect::<Result<Vec<Key>, _>>()?)
         }
         _ => return Err(wrong()),
     })
 }
 
+/// The key that a node is, if it is not `None`.
+fn optional_key(node: Node<'_, '_>, budget: &Budget) -> Result<Option<Key>, GraphError> {
+    match node.value() {
+        tree::Value::None => Ok(None),
+        _ => key_of(node, budget).map(Some),
+    }
+}
+
 /// A node of a graph: what is called or instantiated, and with what.
-struct Spec<'t, 'p> {
-    class: &'static str,
+pub(super) struct Spec<'t, 'p> {
+    pub(super) class: &'static str,
     /// The arguments of the call, or the state that it got.
-    parts: Vec<Node<'t, 'p>>,
-    is_state: bool,
+    pub(super) parts: Vec<Node<'t, 'p>>,
+    pub(super) is_state: bool,
 }
 
 const CLASSES: [&str; 8] = [
     "Task", "Alias", "TaskRef", "DataNode", "List", "Tuple", "Set", "Dict",
 ];
 
-fn spec<'t, 'p>(node: Node<'t, 'p>) -> Option<Spec<'t, 'p>> {
+/// The class of a node of a graph, and the arguments of the call that makes it.
+fn class_of<'t, 'p>(node: Node<'t, 'p>) -> Option<(&'static str, Node<'t, 'p>)> {
     let (made_of, arguments) = match node.value() {
         tree::Value::Call {
             callable,
@@ -256,36 +283,61 @@ fn spec<'t, 'p>(node: Node<'t, 'p>) -> Option<Spec<'t, 'p>> {
         _ => return None,
     };
     let global: Global<'_> = made_of.as_global()?;
-    if global.module != *SPEC {
+    let class = if global.module == *SPEC {
+        CLASSES.into_iter().find(|name| global.name == **name)?
+    } else if global.is("distributed.client", "Future") {
+        // A future is a reference to its key, and that is all that is pickled of it.
+        "TaskRef"
+    } else {
         return None;
+    };
+    Some((class, arguments))
+}
+
+fn is_spec(node: Node<'_, '_>) -> bool {
+    class_of(node).is_some()
+}
+
+/// The node of a graph that this is, if it is one.
+pub(super) fn spec<'t, 'p>(
+    node: Node<'t, 'p>,
+    budget: &Budget,
+) -> Result<Option<Spec<'t, 'p>>, GraphError> {
+    let Some((class, arguments)) = class_of(node) else {
+        return Ok(None);
+    };
+    let state = state_of(node, budget)?;
+    let parts = state.unwrap_or(arguments).items();
+    budget.spend(parts.count_left())?;
+    Ok(Some(Spec {
+        class,
+        parts: parts.collect(),
+        is_state: state.is_some(),
+    }))
+}
+
+/// The state that an object gets.
+pub(super) fn state_of<'t, 'p>(
+    node: Node<'t, 'p>,
+    budget: &Budget,
+) -> Result<Option<Node<'t, 'p>>, GraphError> {
+    for operation in node.operations() {
+        budget.spend(1)?;
+        if let Operation::State(state) = operation {
+            return Ok(Some(state.node()));
+        }
     }
-    let class = CLASSES.into_iter().find(|name| global.name == **name)?;
-    let state = node.operations().find_map(|operation| match operation {
-        Operation::State(state) => Some(state.node()),
-        _ => None,
-    });
-    Some(match state {
-        Some(state) => Spec {
-            class,
-            parts: state.items().collect(),
-            is_state: true,
-        },
-        None => Spec {
-            class,
-            parts: arguments.items().collect(),
-            is_state: false,
-        },
-    })
+    Ok(None)
 }
 
 /// Slots of a task in the state that Python pickles, in alphabetical order.
-const TASK_STATE: usize = 9;
-const CONTAINER_STATE: usize = 11;
+pub(super) const TASK_STATE: usize = 9;
+pub(super) const CONTAINER_STATE: usize = 11;
 
-const NINE_SLOTS: &str = "a task with nine slots, as of Dask 2025.4 and later";
-const ELEVEN_SLOTS: &str = "a container with eleven slots";
+pub(super) const NINE_SLOTS: &str = "a task with nine slots, as of Dask 2025.4 and later";
+pub(super) const ELEVEN_SLOTS: &str = "a container with eleven slots";
 
-fn task(
+pub(super) fn task(
     reading: &Reading<'_>,
     node: Node<'_, '_>,
     key: Option<Key>,
@@ -294,12 +346,17 @@ fn task(
     let depth = depth
         .checked_sub(1)
         .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-    let Some(spec) = spec(node).filter(|spec| spec.class == "Task") else {
-        let key = key.ok_or_else(|| unexpected(node, "a task"))?;
-        return Ok(Task {
-            work: Work::Is(argument(reading, node, depth)?),
-            key,
-        });
+    let budget = &reading.budget;
+    budget.spend(1)?;
+    let spec = match spec(node, budget)? {
+        Some(spec) if spec.class == "Task" => spec,
+        _ => {
+            let key = key.ok_or_else(|| unexpected(node, "a task"))?;
+            return Ok(Task {
+                work: Work::Is(argument(reading, node, depth)?),
+                key,
+            });
+        }
     };
     if spec.is_state {
         let parts: [Node<'_, '_>; TASK_STATE] = spec
@@ -307,15 +364,12 @@ fn task(
             .try_into()
             .map_err(|_| unexpected(node, NINE_SLOTS))?;
         let [_, _, _, _, _, args, func, own_key, kwargs] = parts;
-        let own_key = if own_key.is_none() {
-            None
-        } else {
-            Some(key_of(own_key)?)
-        };
+        let own_key = optional_key(own_key, budget)?;
         let keywords = kwargs.entries().map(|(name, value)| {
             let name = name
                 .as_str()
                 .ok_or_else(|| unexpected(name, "the name of an argument"))?;
+            budget.spend_copy(name.len())?;
             Ok((name.to_owned(), argument(reading, value, depth)?))
         });
         return Ok(Task {
@@ -332,97 +386,25 @@ fn task(
     let [own_key, func, args @ ..] = spec.parts.as_slice() else {
         return Err(unexpected(node, "a key and a function"));
     };
-    let own_key = if own_key.is_none() {
-        None
-    } else {
-        Some(key_of(*own_key)?)
-    };
+    let own_key = optional_key(*own_key, budget)?;
     Ok(Task {
         key: key.or(own_key).unwrap_or_default(),
         work: call(reading, *func, args, Vec::new(), depth)?,
     })
 }
 
-/// Collects the keys that a node depends on, without making anything of the values
-/// in it: what [`Task::dependencies`] says of the whole.
-fn depends<'t, 'p>(
-    node: Node<'t, 'p>,
-    of: Option<Spec<'t, 'p>>,
-    on: &mut Vec<Key>,
-    depth: usize,
-) -> Result<(), GraphError> {
-    let depth = depth
-        .checked_sub(1)
-        .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-    let Some(spec) = of.or_else(|| spec(node)) else {
-        return Ok(());
-    };
-    let mut all = |nodes: &[Node<'t, 'p>]| {
-        let mut nodes = nodes.iter();
-        nodes.try_for_each(|node| depends(*node, None, on, depth))
-    };
-    match (spec.class, spec.parts.as_slice()) {
-        ("TaskRef" | "Alias", _) => {
-            on.push(target(node, &spec)?);
-            Ok(())
-        }
-        ("DataNode", [.., value]) => all(&[*value]),
-        ("Task", parts) if spec.is_state => {
-            let [_, _, _, _, _, args, func, _, kwargs] = parts else {
-                return Err(unexpected(node, NINE_SLOTS));
-            };
-            all(&args.items().collect::<Vec<_>>())?;
-            all(&partial(*func))?;
-            all(&kwargs.entries().map(|(_, value)| value).collect::<Vec<_>>())
-        }
-        ("Task", [_, func, args @ ..]) => {
-            all(&partial(*func))?;
-            all(args)
-        }
-        ("Task", _) => Err(unexpected(node, "a key and a function")),
-        (_, parts) if spec.is_state => {
-            let args = parts.get(5).filter(|_| parts.len() == CONTAINER_STATE);
-            let args = args.ok_or_else(|| unexpected(node, ELEVEN_SLOTS))?;
-            all(&args.items().collect::<Vec<_>>())
-        }
-        ("Dict", [only]) => {
-            let entries = only.entries().flat_map(|(key, value)| [key, value]);
-            all(&entries.collect::<Vec<_>>())
-        }
-        (class, [only]) if is_container(*only, class) => all(&only.items().collect::<Vec<_>>()),
-        (_, parts) => all(parts),
-    }
-}
-
-/// What a `functools.partial` brings along.
-fn partial<'t, 'p>(function: Node<'t, 'p>) -> Vec<Node<'t, 'p>> {
-    let is_partial = match function.value() {
-        tree::Value::Call { callable, .. } => callable
-            .as_global()
-            .is_some_and(|global| global.is("functools", "partial")),
-        _ => false,
-    };
-    let state = function.operations().find_map(|operation| match operation {
-        Operation::State(state) if is_partial => Some(state.node()),
-        _ => None,
-    });
-    let Some([_, arguments, keywords, _]) = state.and_then(|state| state.items().exactly()) else {
-        return Vec::new();
-    };
-    let keywords = keywords.entries().map(|(_, value)| value);
-    arguments.items().chain(keywords).collect()
-}
-
-/// What a reference refers to: an alias names its target behind its own key, or has
+/// What a reference refers to: an alias names its target after its own key, or has
 /// one key only.
-fn target(node: Node<'_, '_>, spec: &Spec<'_, '_>) -> Result<Key, GraphError> {
+pub(super) fn target(
+    node: Node<'_, '_>,
+    spec: &Spec<'_, '_>,
+    budget: &Budget,
+) -> Result<Key, GraphError> {
     let (first, last) = (spec.parts.first().copied(), spec.parts.last().copied());
     let last = last.ok_or_else(|| unexpected(node, "a key"))?;
     let target = first.filter(|_| last.is_none()).unwrap_or(last);
-    match self::spec(target) {
-        Some(inner) => key_of(inner.parts.first().copied().unwrap_or(target)),
-        None => key_of(target),
-    }
+    let inner = self::spec(target, budget)?.and_then(|inner| inner.parts.first().copied());
+    key_of(inner.unwrap_or(target), budget)
 }
 
 /// A call. `apply(f, [..], {..})` is how one with arguments by name is written
@@ -434,6 +416,7 @@ fn call<'t, 'p>(
     keywords: Vec<(String, Argument)>,
     depth: usize,
 ) -> Result<Work, GraphError> {
+    let budget = &reading.budget;
     let many = |nodes: &[Node<'_, '_>]| -> Result<Vec<Argument>, GraphError> {
         nodes
             .iter()
@@ -449,14 +432,14 @@ fn call<'t, 'p>(
             .ok_or_else(|| unexpected(func, "fewer levels of tasks"))?;
         let tasks = inner
             .entries()
-            .map(|(key, node)| task(reading, node, Some(key_of(key)?), depth));
+            .map(|(key, node)| task(reading, node, Some(key_of(key, budget)?), depth));
         let inputs = names
             .items()
             .zip(inputs)
-            .map(|(name, input)| Ok((key_of(name)?, argument(reading, *input, depth)?)));
+            .map(|(name, input)| Ok((key_of(name, budget)?, argument(reading, *input, depth)?)));
         return Ok(Work::Fused {
             tasks: tasks.collect::<Result<_, _>>()?,
-            output: key_of(*output)?,
+            output: key_of(*output, budget)?,
             inputs: inputs.collect::<Result<_, GraphError>>()?,
         });
     }
@@ -491,10 +474,17 @@ fn function(
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Function, GraphError> {
+    let budget = &reading.budget;
+    budget.spend(1)?;
+    let unknown = |what: String| {
+        budget.spend_copy(what.len())?;
+        Ok(Function::Unknown(what))
+    };
     if let Some(global) = node.as_global() {
         let (Some(module), Some(name)) = (global.module.as_str(), global.name.as_str()) else {
-            return Ok(Function::Unknown(global.to_string()));
+            return unknown(global.to_string());
         };
+        budget.spend_copy(module.len().saturating_add(name.len()))?;
         // What some modules of Python are called inside.
         let module = match module {
             "_operator" => "operator",
@@ -512,7 +502,7 @@ fn function(
         arguments,
     } = node.value()
     else {
-        return Ok(Function::Unknown(describe(node)));
+        return unknown(describe(node));
     };
     let called = callable.as_global();
     let is = |module, name| called.is_some_and(|global| global.is(module, name));
@@ -525,20 +515,19 @@ fn function(
             .as_str()
             .and_then(|name| name.strip_prefix("native:"))
         {
+            budget.spend_copy(name.len())?;
             return Ok(Function::native(name));
         }
     }
     if is("functools", "partial") {
-        let state = node.operations().find_map(|operation| match operation {
-            Operation::State(state) => Some(state.node()),
-            _ => None,
-        });
+        let state = state_of(node, budget)?;
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
         if let Some([inner, args, keywords, _]) = state.and_then(|state| state.items().exactly()) {
             let keywords = keywords.entries().map(|(name, value)| {
                 let name = name.as_str().unwrap_or_default().to_owned();
+                budget.spend_copy(name.len())?;
                 Ok((name, argument(reading, value, depth)?))
             });
             let arguments = args.items().map(|item| argument(reading, item, depth));
@@ -549,7 +538,7 @@ fn function(
             });
         }
     }
-    Ok(Function::Unknown(describe(node)))
+    unknown(describe(node))
 }
 
 fn argument(
@@ -560,10 +549,15 @@ fn argument(
     let depth = depth
         .checked_sub(1)
         .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-    let Some(spec) = spec(node) else {
+    let budget = &reading.budget;
+    budget.spend(1)?;
+    let Some(spec) = spec(node, budget)? else {
         return match reading.value(node, DEPTH) {
             Ok(value) => Ok(Argument::Value(value)),
-            Err(ValueError::Unknown { what }) => Ok(Argument::Unknown(what)),
+            Err(ValueError::Unknown { what }) => {
+                budget.spend_copy(what.len())?;
+                Ok(Argument::Unknown(what))
+            }
             Err(error) => Err(error.into()),
         };
     };
@@ -578,7 +572,7 @@ fn argument(
             Some(Key::default()),
             depth,
         )?))),
-        "TaskRef" | "Alias" => Ok(Argument::Result(target(node, &spec)?)),
+        "TaskRef" | "Alias" => Ok(Argument::Result(target(node, &spec, budget)?)),
         "DataNode" => argument(reading, spec.parts.last().copied().unwrap_or(node), depth),
         class => {
             let items = if spec.is_state {
@@ -621,7 +615,7 @@ fn argument(
     }
 }
 
-fn is_container(node: Node<'_, '_>, class: &str) -> bool {
+pub(super) fn is_container(node: Node<'_, '_>, class: &str) -> bool {
     match node.value() {
         tree::Value::List(_) => class == "List",
         tree::Value::Tuple(_) => class == "Tuple",

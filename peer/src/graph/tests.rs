@@ -1,4 +1,5 @@
 use super::*;
+use crate::value::Reading;
 
 #[test]
 fn graphs_come_back_as_they_were() {
@@ -23,7 +24,16 @@ fn graphs_come_back_as_they_were() {
         .keyword("other", &x),
         // One item that is a list itself.
         Task::new("s", "builtins.sorted", [Value::list([3, 1])]).keyword("reverse", true),
-        Task::new("c", partial, [1]),
+        Task::new("c", partial.clone(), [1]),
+        Task::new(
+            "partial of a partial",
+            Function::Partial {
+                function: Box::new(partial),
+                arguments: vec![Argument::from(&Key::from("y"))],
+                keywords: Vec::new(),
+            },
+            [1],
+        ),
         Task {
             key: "d".into(),
             work: Work::Is(Argument::from(&x)),
@@ -110,4 +120,163 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
     assert!(state.expect("its state").is_same(function));
     let seven = Task::read(&c.run_spec, &c.key).expect("a task");
     assert_eq!(seven.work, Work::Is(Argument::from(7)));
+}
+
+/// A task `a` that calls `len` with what `write` writes.
+fn task_of(write: impl Fn(&mut daskwire::pickle::Writer<'_, '_>)) -> bytes::Bytes {
+    use daskwire::pickle::{Options, WriteError};
+    let pickle = crate::growing::pickle(Options::default(), |writer| {
+        writer.reduce().global("dask._task_spec", "Task").tuple(3);
+        writer.str("a").global("builtins", "len");
+        write(writer);
+        Ok::<(), WriteError>(())
+    });
+    pickle.expect("it is written").into()
+}
+
+/// `x = TaskRef("x")`, and as often as there are levels `x = List(x, x)`.
+fn shared_lists(writer: &mut daskwire::pickle::Writer<'_, '_>, levels: usize) {
+    for _ in 0..levels {
+        writer.reduce().global("dask._task_spec", "List").tuple(2);
+    }
+    writer.reduce().global("dask._task_spec", "TaskRef");
+    let mut index = writer.tuple(1).str("x").end().end().memoize();
+    for _ in 0..levels {
+        index = writer.get(index).end().end().memoize();
+    }
+}
+
+#[test]
+fn a_value_may_be_shared_many_times() {
+    let pickle = task_of(|writer| {
+        writer.list(50_000);
+        let index = writer.str("x").memoize();
+        for _ in 1..50_000 {
+            writer.get(index);
+        }
+    });
+    let spec = crate::Serialized::of_written_pickle(pickle);
+    let task = Task::read(&spec, &"a".into()).expect("a task");
+    let all = vec![Value::from("x"); 50_000];
+    assert_eq!(task, Task::new("a", "len", [Value::List(all)]));
+}
+
+#[test]
+fn the_dependencies_of_shared_nodes_take_steps_in_proportion_to_them() {
+    use super::depends::Dependencies;
+    use crate::value::Budget;
+    let steps = |levels: usize| {
+        let pickle = task_of(|writer| shared_lists(writer, levels));
+        let tree = daskwire::pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let budget = Budget::new(1 << 20, 1 << 20);
+        let found = Dependencies::new(&tree).of_task(tree.root(), &budget);
+        assert_eq!(found.expect("they are read"), ["x".into()]);
+        (1 << 20) - budget.left().0
+    };
+    for levels in [11, 22, 44] {
+        let (few, many) = (steps(levels), steps(levels * 2));
+        assert!(many <= few * 2, "{many} steps for twice {few}");
+    }
+}
+
+#[test]
+fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
+    let read = |levels: usize| {
+        let pickle = task_of(|writer| shared_lists(writer, levels));
+        let reading = Reading::new(&pickle, &[]);
+        let (before, _) = reading.budget.left();
+        let tree = daskwire::pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let result = read::task(&reading, tree.root(), None, read::DEPTH);
+        (
+            result,
+            pickle.len(),
+            before,
+            before - reading.budget.left().0,
+        )
+    };
+    let (task, ..) = read(10);
+    assert_eq!(task.expect("a task").dependencies(), ["x".into()]);
+    for levels in [20, 40, 80] {
+        let (task, len, allowed, spent) = read(levels);
+        let too_large = GraphError::Value(crate::value::ValueError::TooLarge);
+        assert_eq!(task, Err(too_large), "{levels} levels");
+        assert!(spent <= allowed && allowed <= 4 * len + (1 << 18));
+    }
+    // The same of tuples of Python.
+    let pickle = task_of(|writer| {
+        for _ in 0..40 {
+            writer.tuple(2);
+        }
+        let mut index = writer.str("x").memoize();
+        for _ in 0..40 {
+            index = writer.get(index).end().memoize();
+        }
+    });
+    let spec = crate::Serialized::of_written_pickle(pickle);
+    Task::read(&spec, &"a".into()).expect_err("it is too large");
+}
+
+#[test]
+fn what_many_tasks_share_is_bounded() {
+    use daskwire::pickle::{Options, WriteError};
+    // Each task has the same data, and depends on the same long key.
+    let outline = |count: usize, data_len: usize, key_len: usize| {
+        let (data, long_key) = (vec![0; data_len], "k".repeat(key_len));
+        let pickle = crate::growing::pickle(Options::default(), |writer| {
+            writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
+            writer.dict(count);
+            let mut shared = None;
+            for number in 0..count {
+                writer.i64(number.try_into().expect("small"));
+                writer.reduce().global("dask._task_spec", "Task").tuple(4);
+                writer.none().global("builtins", "len");
+                match shared {
+                    None => {
+                        let data = writer.bytes(&data).memoize();
+                        writer
+                            .reduce()
+                            .global("dask._task_spec", "TaskRef")
+                            .tuple(1);
+                        shared = Some((data, writer.str(&long_key).memoize()));
+                    }
+                    Some((data, key)) => {
+                        writer.get(data);
+                        writer
+                            .reduce()
+                            .global("dask._task_spec", "TaskRef")
+                            .tuple(1);
+                        writer.get(key);
+                    }
+                }
+            }
+            Ok::<(), WriteError>(())
+        });
+        let pickle = pickle.expect("it is written");
+        Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()))
+    };
+    assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 50);
+    outline(1000, 1 << 20, 10).expect_err("a GiB of a MiB");
+    outline(1000, 10, 1 << 20).expect_err("a GiB of a MiB");
+}
+
+#[test]
+fn a_future_is_a_reference_to_its_key() {
+    let pickle = task_of(|writer| {
+        writer
+            .reduce()
+            .global("dask._task_spec", "List")
+            .tuple(1)
+            .list(2);
+        writer
+            .reduce()
+            .global("distributed.client", "Future")
+            .tuple(1);
+        let future = writer.str("x").end().end().memoize();
+        writer.get(future);
+    });
+    let spec = crate::Serialized::of_written_pickle(pickle);
+    let task = Task::read(&spec, &"a".into()).expect("a task");
+    let x = Key::from("x");
+    assert_eq!(task, Task::new("a", "len", [Argument::list([&x, &x])]));
+    assert_eq!(task.dependencies(), [x]);
 }

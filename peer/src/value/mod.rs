@@ -7,6 +7,7 @@
 //! and can be passed on; nothing is ever made by calling what a pickle names.
 
 mod array;
+mod budget;
 mod convert;
 mod document;
 mod pickled;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use daskwire::typed::TypedError;
 
 pub use array::Array;
+pub(crate) use budget::Budget;
 pub use convert::WrongType;
 pub(crate) use pickled::{Reading, describe};
 pub use serialized::Serialized;

@@ -1,7 +1,6 @@
 //! Values as pickles, and back, by meaning alone: names stand for what is listed
 //! here, and everything else is [`ValueError::Unknown`].
 
-use core::cell::Cell;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use daskwire::pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire::pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 use daskwire::typed::{self, NumpyModules, Order, pickle_array};
 
-use super::{Array, DEPTH, Value, ValueError};
+use super::{Array, Budget, DEPTH, Value, ValueError};
 use crate::growing;
 
 /// The pickle of a value, and the arrays whose data is beside it.
@@ -181,39 +180,45 @@ fn names() -> &'static Registry<Known> {
 /// The value of a pickle, with data of arrays where it lies.
 pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
-    let reading = Reading::new(&tree, pickle, buffers);
-    reading.value(tree.root(), DEPTH)
+    Reading::new(pickle, buffers).value(tree.root(), DEPTH)
 }
 
-/// Making values of the nodes of a tree.
+/// Makes values of the nodes of a tree.
 pub(crate) struct Reading<'b> {
     names: &'static Registry<Known>,
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
-    /// How many values may still be made: a few bytes of pickle can share a
-    /// value so often that no memory holds it.
-    budget: Cell<usize>,
+    /// How much may still be made.
+    pub(crate) budget: Budget,
 }
 
+/// How many values may be made of shared nodes, and how many bytes of them may be
+/// copied, however short the pickle is.
+const SHARED: (usize, usize) = (1 << 18, 1 << 26);
+
 impl<'b> Reading<'b> {
-    pub(crate) fn new(tree: &Tree<'_>, pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
+    pub(crate) fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
+        // A value that is not shared takes a byte at least.
+        let own = pickle.len().saturating_mul(4);
+        let (values, bytes) = SHARED;
         Self {
             names: names(),
             pickle,
             buffers,
-            budget: Cell::new(tree.value_count().saturating_mul(4).saturating_add(1 << 10)),
+            budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
         }
+    }
+
+    /// Length of the pickle and of what is beside it, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        let beside = self.buffers.iter().map(Bytes::len);
+        beside.fold(self.pickle.len(), usize::saturating_add)
     }
 
     /// The value of a node.
     pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
-        let left = self
-            .budget
-            .get()
-            .checked_sub(1)
-            .ok_or(ValueError::TooLarge)?;
-        self.budget.set(left);
+        self.budget.spend(1)?;
         let many = |items: tree::Items<'_, '_>| {
             items
                 .map(|item| self.value(item, depth))
@@ -222,13 +227,25 @@ impl<'b> Reading<'b> {
         Ok(match node.value() {
             tree::Value::None => Value::None,
             tree::Value::Bool(value) => Value::Bool(value),
-            tree::Value::Int(value) => integer(value),
+            tree::Value::Int(value) => {
+                if let Int::Big(value) = value {
+                    self.budget.spend_copy(value.as_bytes().len())?;
+                }
+                integer(value)
+            }
             tree::Value::Float(value) => Value::Float(value),
             tree::Value::Str(text) => match text.to_str() {
-                Some(text) => Value::Str(text.into_owned()),
+                Some(text) => {
+                    self.budget.spend_copy(text.len())?;
+                    Value::Str(text.into_owned())
+                }
                 None => return Err(unknown("a text with half a surrogate pair")),
             },
-            tree::Value::ByteString(text) => Value::Bytes(text.to_bytes().into_owned().into()),
+            tree::Value::ByteString(text) => {
+                let bytes = text.to_bytes();
+                self.budget.spend_copy(bytes.len())?;
+                Value::Bytes(bytes.into_owned().into())
+            }
             tree::Value::Bytes(data) => Value::Bytes(self.bytes(data)),
             tree::Value::ByteArray { data, .. } => Value::ByteArray(self.bytes(data)),
             tree::Value::Buffer {
@@ -262,8 +279,14 @@ impl<'b> Reading<'b> {
             Native::Complex { real, imaginary } => Value::Complex(real, imaginary),
             Native::Set(items) => Value::Set(many(items)?),
             Native::FrozenSet(items) => Value::FrozenSet(many(items)?),
-            Native::ByteArray(data) => Value::ByteArray(self.bytes(&data)),
-            Native::Bytes(data) => Value::Bytes(self.bytes(&data)),
+            Native::ByteArray(data) => {
+                self.budget.spend_copy(data.len())?;
+                Value::ByteArray(self.bytes(&data))
+            }
+            Native::Bytes(data) => {
+                self.budget.spend_copy(data.len())?;
+                Value::Bytes(self.bytes(&data))
+            }
             Native::Array(array) => Value::Array(self.array(&array)?),
             Native::Scalar(scalar) => self.scalar(&scalar)?,
             _ => return Err(unknown(&describe(node))),

@@ -155,10 +155,10 @@ impl Surroundings<'_> {
         } = function
         {
             all.extend(arguments);
-            let is_replaced = |name: &str| keywords.iter().any(|(keyword, _)| *keyword == name);
+            let replaced: HashSet<&str> = keywords.iter().map(|(name, _)| name.as_str()).collect();
             let mut all_keywords: Vec<_> = given_before
                 .into_iter()
-                .filter(|(name, _)| !is_replaced(name))
+                .filter(|(name, _)| !replaced.contains(name.as_str()))
                 .collect();
             all_keywords.extend(keywords);
             return self.call(*function, all, all_keywords);
