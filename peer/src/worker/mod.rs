@@ -157,10 +157,10 @@ impl Builder {
 
     /// Where data goes that does not stay in memory: to a directory of its own
     /// below this one, which several workers may share and which is made if it is
-    /// not there. Otherwise `daskwire-scratch-space` in the directory for
-    /// temporary files.
+    /// not there. Default: the directory for temporary files.
     ///
-    /// What workers left there that were killed is removed.
+    /// Only the user of this process can read the data. What workers of the same
+    /// user left there that were killed is removed.
     #[must_use]
     pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.local_directory = path.into();
@@ -299,7 +299,7 @@ impl Worker {
             nthreads: nthreads.map_or(1, Into::into),
             memory_limit: None,
             thresholds: MemoryThresholds::default(),
-            local_directory: std::env::temp_dir().join("daskwire-scratch-space"),
+            local_directory: std::env::temp_dir(),
             notify: None,
             resources: BTreeMap::new(),
             functions: Functions::python(),

@@ -12,13 +12,14 @@
 
 use core::fmt;
 use core::hash::Hasher as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
+use super::directory::create_private;
 use crate::value::Serialized;
 
 /// A spill file that is complete. It is removed by whoever has the last of it.
@@ -60,7 +61,7 @@ impl From<io::Error> for ReadError {
 
 /// Writes a payload, exactly as it is. A file that is not complete is removed.
 pub(super) fn write(path: &Path, serialized: &Serialized) -> io::Result<SpillFile> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    let file = create_private(path)?;
     let written = write_to(file, serialized);
     if written.is_err() {
         // What went wrong before is what matters.
