@@ -91,6 +91,8 @@ mod limits;
 pub mod message;
 pub mod msgpack;
 pub mod pickle;
+#[cfg(test)]
+mod steps;
 pub mod transport;
 pub mod typed;
 

@@ -556,6 +556,10 @@ const FAULTS: &[(&str, Expected)] = &[
         In(2, 0, MessageErrorKind::FramesShared),
     ),
     (
+        "nosplit--ref-twice",
+        In(1, 0, MessageErrorKind::FramesShared),
+    ),
+    (
         "nosplit--ref-points-to-payload",
         In(2, 1, Malformed(MalformedKind::Trailing { len: 4 })),
     ),

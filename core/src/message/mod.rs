@@ -49,6 +49,8 @@
 //! ```
 
 mod builder;
+#[cfg(test)]
+mod cost;
 mod error;
 mod header;
 mod open;

@@ -1,6 +1,8 @@
 //! Opening a message: one pass over its body, in which everything that the
 //! body refers to is checked and noted down.
 
+use core::cmp::Ordering;
+
 use super::path::{IndexKey, begins_with, compare_paths, compare_values};
 use super::walk::{Level, Nesting, matching};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, Reading, path};
@@ -26,11 +28,12 @@ impl Place {
 pub(super) enum Spot {
     Free,
     /// A placeholder, from `start` to `end` in the body, for the payload whose
-    /// header is frame `frame`.
+    /// header is frame `frame` and whose frames end before frame `limit`.
     Placeholder {
         start: u32,
         end: u32,
         frame: u32,
+        limit: u32,
         pickled: bool,
     },
     /// A set, whose members are the array at `list`.
@@ -77,6 +80,13 @@ impl Spot {
         }
     }
 
+    const fn frame(&self) -> u32 {
+        match self {
+            Self::Placeholder { frame, .. } => *frame,
+            _ => 0,
+        }
+    }
+
     const fn is_special(&self) -> bool {
         matches!(self, Self::Set { .. } | Self::Enum { .. })
     }
@@ -96,27 +106,74 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// A table that is filled from the front.
+/// A table that is filled from the front. Goes on counting where it is full, so
+/// that the error can say how many entries are needed.
 struct Table<'p> {
     places: &'p mut [Place],
     count: usize,
+    /// The most entries that there were at a time.
+    most: usize,
+    /// Some entries are free.
+    has_free: bool,
 }
 
-impl Table<'_> {
-    fn push(&mut self, spot: Spot) -> Result<(), MessageErrorKind> {
-        let available = self.places.len();
-        match self.places.get_mut(self.count) {
-            Some(place) => {
-                *place = Place(spot);
-                self.count = self.count.saturating_add(1);
-                Ok(())
-            }
-            None => Err(MessageErrorKind::TooFewPlaces(BufferTooSmall {
-                // At least; how many more will follow is not known yet.
-                needed: self.count.saturating_mul(2).max(8),
-                available,
-            })),
+impl<'p> Table<'p> {
+    const fn new(places: &'p mut [Place], count: usize) -> Self {
+        Self {
+            places,
+            count,
+            most: count,
+            has_free: false,
         }
+    }
+
+    fn push(&mut self, spot: Spot) {
+        if let Some(place) = self.places.get_mut(self.count) {
+            *place = Place(spot);
+        }
+        self.count = self.count.saturating_add(1);
+        self.most = self.most.max(self.count);
+    }
+
+    /// Drops the entries from `first` on but those of `kept`. Moves or frees the
+    /// fewer of them, so that nested containers do not add up.
+    fn retain(&mut self, first: usize, kept: core::ops::Range<usize>) {
+        self.count = kept.end;
+        if kept.len() > kept.start.saturating_sub(first) {
+            for place in self.places.iter_mut().take(kept.start).skip(first) {
+                *place = Place::EMPTY;
+                self.has_free = true;
+            }
+            return;
+        }
+        self.count = first;
+        for from in kept {
+            if let Some(&place) = self.places.get(from)
+                && let Some(to) = self.places.get_mut(self.count)
+            {
+                *to = place;
+            }
+            self.count = self.count.saturating_add(1);
+        }
+    }
+
+    /// Moves the entries that are free behind all others.
+    fn pack(&mut self) {
+        if self.has_free {
+            let entries = self.places.get_mut(..self.count).unwrap_or_default();
+            self.count = keep(entries, |spot| !matches!(spot, Spot::Free));
+        }
+    }
+
+    fn check(&self) -> Result<(), MessageErrorKind> {
+        let available = self.places.len();
+        if self.most > available {
+            return Err(MessageErrorKind::TooFewPlaces(BufferTooSmall {
+                needed: self.most,
+                available,
+            }));
+        }
+        Ok(())
     }
 }
 
@@ -135,6 +192,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// # Errors
     ///
     /// * what is wrong with the body, with a placeholder or with a path;
+    /// * [`MessageErrorKind::FramesShared`] if two placeholders name the same
+    ///   frame;
     /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewPlaces`]
     ///   or [`MessageErrorKind::BodyBuffer`] if the caller supplied too little.
     pub fn open(
@@ -145,23 +204,29 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         places: &'a mut [Place],
         scratch: &'a mut [u8],
     ) -> Result<Self, MessageError> {
-        let (body_frame, body, path_count) = match layout {
+        let mut heads = None;
+        let (body_frame, body) = match layout {
             // PROTOCOL MODERN-1
-            Layout::Modern => {
-                let body = frames.first().ok_or(no_body(0))?.as_ref();
-                (0, body, 0)
-            }
+            Layout::Modern => (0, frames.first().ok_or(no_body(0))?.as_ref()),
             Layout::Classic => {
                 let body = classic_body(frames, reading, scratch)?;
-                let count = classic_places(frames, reading, places)?;
-                (1, body, count)
+                heads = Heads::parse(frames, reading)?;
+                (1, body)
             }
         };
         check_len(body_frame, body, reading)?;
-        let mut table = Table {
-            places,
-            count: path_count,
-        };
+        let mut path_count = 0;
+        let mut table = Table::new(places, 0);
+        if let Some(heads) = &heads {
+            if heads.count <= table.places.len() {
+                path_count = heads.note(frames, table.places)?;
+                table.count = path_count;
+            } else {
+                // Read on only to tell how many places the message takes.
+                table.count = heads.key_count;
+            }
+            table.most = heads.count.max(table.count);
+        }
         Scan {
             layout,
             reading,
@@ -173,16 +238,28 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
         .run(levels, &mut table)?;
 
+        table
+            .check()
+            .map_err(|kind| MessageError::new(body_frame, 0, kind))?;
+        table.pack();
         let count = table.count;
         let places = places.get_mut(..count).unwrap_or_default();
         // The entries with paths are in order already and stay in front.
         if let Some(found) = places.get_mut(path_count..) {
-            found.sort_unstable_by_key(|place| (place.0.is_special(), place.0.start()));
+            sort(found, |a, b| {
+                let key = |place: &Place| (place.0.is_special(), place.0.start());
+                key(a).cmp(&key(b))
+            });
         }
         let payload_count = places
             .iter()
             .position(|place| place.0.is_special())
             .unwrap_or(count);
+        if layout == Layout::Modern
+            && let Some(placeholders) = places.get_mut(..payload_count)
+        {
+            set_frame_limits(placeholders, frames.len())?;
+        }
         let places: &'a [Place] = places;
         let (payloads, specials) = places.split_at_checked(payload_count).unwrap_or_default();
         Ok(Self {
@@ -194,6 +271,25 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             reading: *reading,
         })
     }
+}
+
+/// Ends the frames of each payload where the header of another one is, so that
+/// no two payloads share a frame whatever their headers say (PROTOCOL MODERN-7).
+fn set_frame_limits(placeholders: &mut [Place], frame_count: usize) -> Result<(), MessageError> {
+    sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
+    let mut behind = offset(frame_count);
+    for place in placeholders.iter_mut().rev() {
+        if let Spot::Placeholder { frame, limit, .. } = &mut place.0 {
+            if *frame == behind {
+                let kind = MessageErrorKind::FramesShared;
+                return Err(MessageError::new(behind as usize, 0, kind));
+            }
+            *limit = behind;
+            behind = *frame;
+        }
+    }
+    sort(placeholders, |a, b| a.0.start().cmp(&b.0.start()));
+    Ok(())
 }
 
 const fn no_body(frame: usize) -> MessageError {
@@ -278,24 +374,36 @@ pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKin
 }
 
 /// The entries of a classic payload header that matter for the whole message.
-struct PayloadsHeader<'a> {
-    headers: Reader<'a>,
+struct Heads<'a> {
+    document: &'a [u8],
+    /// The pairs of `headers`.
+    heads: Reader<'a>,
+    count: usize,
+    /// The paths in `keys`.
     keys: Reader<'a>,
+    key_count: usize,
     bytestrings: Option<Reader<'a>>,
 }
 
-impl<'a> PayloadsHeader<'a> {
-    fn parse(document: &'a [u8], reading: &Reading) -> Result<Self, MessageError> {
+impl<'a> Heads<'a> {
+    /// `None` if the message has no payload header.
+    fn parse<T: AsRef<[u8]>>(
+        frames: &'a [T],
+        reading: &Reading,
+    ) -> Result<Option<Self>, MessageError> {
+        let Some(document) = frames.get(2).map(AsRef::as_ref) else {
+            return Ok(None);
+        };
         let malformed = MessageError::malformed(2);
         check_len(2, document, reading)?;
         let mut reader = Reader::with_limits(document, &reading.limits);
-        let (mut headers, mut keys, mut bytestrings) = (None, None, None);
+        let (mut heads, mut keys, mut bytestrings) = (None, None, None);
         for _ in 0..reader.map().map_err(&malformed)? {
             let key = reader.skip().map_err(&malformed)?;
             let value = reader;
             reader.skip().map_err(&malformed)?;
             match key {
-                b"\xa7headers" => headers = Some(value),
+                b"\xa7headers" => heads = Some(value),
                 b"\xa4keys" => keys = Some(value),
                 b"\xabbytestrings" => bytestrings = Some(value),
                 _ => {}
@@ -303,138 +411,133 @@ impl<'a> PayloadsHeader<'a> {
         }
         reader.finish().map_err(&malformed)?;
         let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
-        Ok(Self {
-            headers: headers.ok_or(missing("headers"))?,
-            keys: keys.ok_or(missing("keys"))?,
+        let mut heads = heads.ok_or(missing("headers"))?;
+        let mut keys = keys.ok_or(missing("keys"))?;
+        let heads_at = heads.position();
+        let count = heads.map().map_err(|error| {
+            MessageError::new(2, heads_at, entry_kind("headers", "a map", error))
+        })?;
+        let keys_at = keys.position();
+        let key_count = keys.array().map_err(|error| {
+            MessageError::new(2, keys_at, entry_kind("keys", "an array", error))
+        })?;
+        Ok(Some(Self {
+            document,
+            heads,
+            count: count as usize,
+            keys,
+            key_count: key_count as usize,
             bytestrings,
-        })
+        }))
     }
-}
 
-/// Notes down the payloads of a classic message, ordered by path, and returns
-/// how many there are (PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8).
-fn classic_places<T: AsRef<[u8]>>(
-    frames: &[T],
-    reading: &Reading,
-    places: &mut [Place],
-) -> Result<usize, MessageError> {
-    let Some(document) = frames.get(2) else {
-        return Ok(0);
-    };
-    let document = document.as_ref();
-    let malformed = MessageError::malformed(2);
-    let fault = |at, kind| MessageError::new(2, at, kind);
-    let header = PayloadsHeader::parse(document, reading)?;
+    /// Notes down the payloads, ordered by path, in `places`, which hold as many
+    /// as there are heads. Returns how many payloads there are (PROTOCOL
+    /// CLASSIC-4, CLASSIC-7 and CLASSIC-8).
+    fn note<T>(&self, frames: &[T], places: &mut [Place]) -> Result<usize, MessageError> {
+        let document = self.document;
+        let malformed = MessageError::malformed(2);
+        let fault = |at, kind| MessageError::new(2, at, kind);
 
-    // First all heads, found by their paths.
-    let mut table = Table { places, count: 0 };
-    let mut headers = header.headers;
-    let at = headers.position();
-    for _ in 0..headers
-        .map()
-        .map_err(|error| fault(at, entry_kind("headers", "a map", error)))?
-    {
-        let path = next_span(&mut headers).map_err(&malformed)?;
-        let head = next_span(&mut headers).map_err(&malformed)?;
-        let spot = Spot::Path(PathSpot {
-            path,
-            head,
-            first_frame: 0,
-            frame_count: 0,
-            number: 0,
-            by_number: 0,
-            claimed: false,
-            bytestring: None,
-            present: false,
-            resolved: false,
+        // First all heads, found by their paths.
+        let mut heads = self.heads;
+        let places = places.get_mut(..self.count).unwrap_or_default();
+        for place in places.iter_mut() {
+            let path = next_span(&mut heads).map_err(&malformed)?;
+            let head = next_span(&mut heads).map_err(&malformed)?;
+            *place = Place(Spot::Path(PathSpot {
+                path,
+                head,
+                first_frame: 0,
+                frame_count: 0,
+                number: 0,
+                by_number: 0,
+                claimed: false,
+                bytestring: None,
+                present: false,
+                resolved: false,
+            }));
+        }
+        // Stable in effect: of two heads for one path the later one counts, as in
+        // a Python dict.
+        sort(places, |a, b| {
+            compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
+                let head = |place: &Place| place.0.path().map(|spot| spot.head.0);
+                head(b).cmp(&head(a))
+            })
         });
-        table.push(spot).map_err(|kind| fault(at, kind))?;
-    }
-    let count = table.count;
-    let places = places.get_mut(..count).unwrap_or_default();
-    // Stable in effect: of two heads for one path the later one counts, as in
-    // a Python dict.
-    places.sort_unstable_by(|a, b| {
-        compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
-            let head = |place: &Place| place.0.path().map(|spot| spot.head.0);
-            head(b).cmp(&head(a))
-        })
-    });
 
-    // Then the frames, in the order of keys.
-    let mut keys = header.keys;
-    let at = keys.position();
-    let key_count = keys
-        .array()
-        .map_err(|error| fault(at, entry_kind("keys", "an array", error)))?;
-    let mut next_frame = 3_usize;
-    for number in 0..key_count {
-        let at = keys.position();
-        let path = next_span(&mut keys).map_err(&malformed)?;
-        check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
-        let place = places.partition_point(|place| {
-            compare_paths(path_of(document, place), span(document, path)).is_lt()
-        });
-        let spot = match places.get_mut(place) {
-            Some(Place(Spot::Path(spot)))
-                if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
-            {
-                spot
+        // Then the frames, in the order of keys.
+        let mut keys = self.keys;
+        let mut next_frame = 3_usize;
+        for number in 0..offset(self.key_count) {
+            let at = keys.position();
+            let path = next_span(&mut keys).map_err(&malformed)?;
+            check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
+            let place = places.partition_point(|place| {
+                compare_paths(path_of(document, place), span(document, path)).is_lt()
+            });
+            let spot = match places.get_mut(place) {
+                Some(Place(Spot::Path(spot)))
+                    if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
+                {
+                    spot
+                }
+                _ => return Err(fault(at, MessageErrorKind::EntryMissing { key: "headers" })),
+            };
+            if spot.claimed {
+                return Err(fault(at, MessageErrorKind::PathTwice));
             }
-            _ => return Err(fault(at, MessageErrorKind::EntryMissing { key: "headers" })),
-        };
-        if spot.claimed {
-            return Err(fault(at, MessageErrorKind::PathTwice));
+            let available = frames.len().saturating_sub(next_frame);
+            let frame_count = head_count(document, spot.head)
+                .map_err(|(at, kind)| fault(at, kind))
+                .and_then(|needed| match u32::try_from(needed) {
+                    Ok(count) if count as usize <= available => Ok(count),
+                    _ => Err(fault(
+                        spot.head.0 as usize,
+                        MessageErrorKind::FramesMissing { needed, available },
+                    )),
+                })?;
+            spot.claimed = true;
+            spot.number = number;
+            spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
+            spot.frame_count = frame_count;
+            next_frame = next_frame.saturating_add(frame_count as usize);
         }
-        let available = frames.len().saturating_sub(next_frame);
-        let frame_count = head_count(document, spot.head)
-            .map_err(|(at, kind)| fault(at, kind))
-            .and_then(|needed| match u32::try_from(needed) {
-                Ok(count) if count as usize <= available => Ok(count),
-                _ => Err(fault(
-                    spot.head.0 as usize,
-                    MessageErrorKind::FramesMissing { needed, available },
-                )),
-            })?;
-        spot.claimed = true;
-        spot.number = number;
-        spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
-        spot.frame_count = frame_count;
-        next_frame = next_frame.saturating_add(frame_count as usize);
-    }
-    let left_over = frames.len().saturating_sub(next_frame);
-    if left_over != 0 {
-        let kind = MessageErrorKind::FramesLeftOver { count: left_over };
-        return Err(MessageError::new(next_frame, 0, kind));
-    }
+        let left_over = frames.len().saturating_sub(next_frame);
+        if left_over != 0 {
+            let kind = MessageErrorKind::FramesLeftOver { count: left_over };
+            return Err(MessageError::new(next_frame, 0, kind));
+        }
 
-    // Heads that no key asks for are nobody's.
-    let count = keep(places, |spot| spot.claimed);
-    let places = places.get_mut(..count).unwrap_or_default();
-    for pair in places.windows(2) {
-        if let [shorter, longer] = pair
-            && begins_with(path_of(document, longer), path_of(document, shorter))
-        {
-            let at = longer.0.path().map_or(0, |spot| spot.path.0 as usize);
-            return Err(fault(at, MessageErrorKind::PathIntoPayload));
+        // Heads that no key asks for are nobody's.
+        let count = keep(places, |spot| spot.path().is_some_and(|spot| spot.claimed));
+        let places = places.get_mut(..count).unwrap_or_default();
+        for pair in places.windows(2) {
+            if let [shorter, longer] = pair
+                && begins_with(path_of(document, longer), path_of(document, shorter))
+            {
+                let at = longer.0.path().map_or(0, |spot| spot.path.0 as usize);
+                return Err(fault(at, MessageErrorKind::PathIntoPayload));
+            }
         }
-    }
-    if let Some(mut bytestrings) = header.bytestrings {
-        mark_bytestrings(document, &mut bytestrings, places)?;
-    }
-    // Each number is there once, so this fills every entry.
-    for index in 0..count {
-        let number = places
-            .get(index)
-            .and_then(|place| place.0.path())
-            .map(|s| s.number);
-        if let Some(number) = number
-            && let Some(Place(Spot::Path(spot))) = places.get_mut(number as usize)
-        {
-            spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
+        if let Some(mut bytestrings) = self.bytestrings {
+            mark_bytestrings(document, &mut bytestrings, places)?;
         }
+        // Each number is there once, so this fills every entry.
+        for index in 0..count {
+            let number = places
+                .get(index)
+                .and_then(|place| place.0.path())
+                .map(|s| s.number);
+            if let Some(number) = number
+                && let Some(Place(Spot::Path(spot))) = places.get_mut(number as usize)
+            {
+                spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
+            }
+        }
+        Ok(count)
     }
-    Ok(count)
 }
 
 /// Takes note of the payloads that are plain bytes (PROTOCOL CLASSIC-11).
@@ -482,19 +585,49 @@ fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
 }
 
 /// Moves the entries that `wanted` says yes to to the front, in order.
-fn keep(places: &mut [Place], wanted: impl Fn(&PathSpot) -> bool) -> usize {
+fn keep(places: &mut [Place], wanted: impl Fn(&Spot) -> bool) -> usize {
     let mut kept = 0_usize;
     for index in 0..places.len() {
-        if places
-            .get(index)
-            .and_then(|place| place.0.path())
-            .is_some_and(&wanted)
-        {
+        if places.get(index).is_some_and(|place| wanted(&place.0)) {
             swap(places, kept, index);
             kept = kept.saturating_add(1);
         }
     }
     kept
+}
+
+/// Sorts entries, which mostly are in order. A heap sort: `slice::sort_unstable`
+/// has a panic for orders that are none, which the linker would find.
+fn sort(places: &mut [Place], order: impl Fn(&Place, &Place) -> Ordering) {
+    let before =
+        |places: &[Place], one: usize, other: usize| match (places.get(one), places.get(other)) {
+            (Some(one), Some(other)) => order(one, other).is_lt(),
+            _ => false,
+        };
+    if places.is_sorted_by(|one, other| order(one, other).is_le()) {
+        return;
+    }
+    // Moves an entry of the heap in front of `end` down to its place.
+    let sift = |places: &mut [Place], mut at: usize, end: usize| loop {
+        let mut child = at.saturating_mul(2).saturating_add(1);
+        let second = child.saturating_add(1);
+        if second < end && before(places, child, second) {
+            child = second;
+        }
+        if child >= end || !before(places, at, child) {
+            return;
+        }
+        swap(places, at, child);
+        at = child;
+    };
+    let len = places.len();
+    for at in (0..len / 2).rev() {
+        sift(places, at, len);
+    }
+    for end in (1..len).rev() {
+        swap(places, 0, end);
+        sift(places, 0, end);
+    }
 }
 
 /// Exchanges two entries, both of which are there. `slice::swap` has a panic for
@@ -577,6 +710,8 @@ pub(super) enum Reserved {
     Set,
     List,
     Enum,
+    /// One of the three names of an enum member.
+    Name(usize),
 }
 
 impl Reserved {
@@ -588,6 +723,9 @@ impl Reserved {
             b"__Set__" => Some(Self::Set),
             b"as-list" => Some(Self::List),
             b"__Enum__" => Some(Self::Enum),
+            b"name" => Some(Self::Name(0)),
+            b"__module__" => Some(Self::Name(1)),
+            b"__name__" => Some(Self::Name(2)),
             _ => None,
         }
     }
@@ -621,10 +759,11 @@ impl Scan<'_> {
                     let is_key = level.next_is_key();
                     in_key = level.in_key || is_key;
                     if is_key {
+                        level.end_list(table.count);
                         level.key = offset(at);
                         level.reserved = Reserved::of(token);
                     } else {
-                        level.note_value(at, token);
+                        level.note_value(at, token, table.count);
                     }
                     let range = level.range();
                     let below = if range.0 == range.1 || is_key {
@@ -666,9 +805,10 @@ impl Scan<'_> {
             }
             // Close what is complete.
             while let Some(top) = depth.checked_sub(1)
-                && let Some(level) = levels.get(top)
+                && let Some(level) = levels.get_mut(top)
                 && level.owed == 0
             {
+                level.end_list(table.count);
                 self.close(level, reader.position(), table)?;
                 depth = top;
             }
@@ -792,14 +932,14 @@ impl Scan<'_> {
             match u32::try_from(frame) {
                 Ok(frame) if (frame as usize) < self.frame_count => {
                     table.count = level.first_place as usize;
-                    return table
-                        .push(Spot::Placeholder {
-                            start,
-                            end,
-                            frame,
-                            pickled,
-                        })
-                        .map_err(|kind| self.fault(at, kind));
+                    table.push(Spot::Placeholder {
+                        start,
+                        end,
+                        frame,
+                        limit: frame,
+                        pickled,
+                    });
+                    return Ok(());
                 }
                 _ => {
                     let kind = MessageErrorKind::PlaceholderPastEnd {
@@ -815,58 +955,36 @@ impl Scan<'_> {
         }
         if marks.enumeration {
             // PROTOCOL BODY-4
-            super::walk::EnumMember::parse(span(self.body, (start, end)))
-                .ok_or_else(|| self.fault(at, MessageErrorKind::EnumWithoutName))?;
+            if marks.names != [true; 3] {
+                return Err(self.fault(at, MessageErrorKind::EnumWithoutName));
+            }
             table.count = level.first_place as usize;
-            return table
-                .push(Spot::Enum { start, end })
-                .map_err(|kind| self.fault(at, kind));
+            table.push(Spot::Enum { start, end });
+            return Ok(());
         }
         if marks.set {
             // PROTOCOL BODY-3
-            let list = marks
-                .list
-                .then_some(level.list)
-                .ok_or_else(|| self.fault(at, MessageErrorKind::SetWithoutList))?;
-            self.drop_outside(list, level.first_place as usize, table);
-            return table
-                .push(Spot::Set { start, end, list })
-                .map_err(|kind| self.fault(at, kind));
+            if !marks.list {
+                return Err(self.fault(at, MessageErrorKind::SetWithoutList));
+            }
+            // The set has no other content.
+            let (first, last) = level.list_places;
+            table.retain(level.first_place as usize, first as usize..last as usize);
+            table.push(Spot::Set {
+                start,
+                end,
+                list: level.list,
+            });
         }
         Ok(())
-    }
-
-    /// Forgets what was noted from `first` on and does not stand in the list
-    /// of a set: the set has no other content.
-    fn drop_outside(&self, list: u32, first: usize, table: &mut Table<'_>) {
-        let mut reader = Reader::new(self.body.get(list as usize..).unwrap_or_default());
-        let len = reader.skip().map_or(0, <[u8]>::len);
-        let members = list as usize..(list as usize).saturating_add(len);
-        let mut kept = first;
-        for index in first..table.count {
-            let inside = table
-                .places
-                .get(index)
-                .is_some_and(|place| members.contains(&(place.0.start() as usize)));
-            if inside {
-                swap(table.places, kept, index);
-                kept = kept.saturating_add(1);
-            }
-        }
-        table.count = kept;
     }
 }
 
 /// Whether the value of an element equals `element`, for searching a range.
-pub(super) fn element_order(
-    paths: &[u8],
-    place: &Place,
-    index: usize,
-    element: &[u8],
-) -> core::cmp::Ordering {
+pub(super) fn element_order(paths: &[u8], place: &Place, index: usize, element: &[u8]) -> Ordering {
     let mut elements = path::Elements::new(path_of(paths, place));
     match elements.nth(index) {
-        None => core::cmp::Ordering::Less,
+        None => Ordering::Less,
         Some(other) => compare_values(other, element),
     }
 }

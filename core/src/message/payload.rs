@@ -58,18 +58,26 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     ///   [`payload_count`](Self::payload_count) on;
     /// * what is wrong with its header, or
     ///   [`MessageErrorKind::FramesMissing`] if the message does not have the
-    ///   frames that the header speaks of.
+    ///   frames that the header speaks of, or [`MessageErrorKind::FramesShared`]
+    ///   if another payload begins among them. Two payloads of a message never
+    ///   share a frame.
     pub fn payload(&self, number: usize) -> Result<Payload<'a, T>, MessageError> {
         let count = self.payloads.len();
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
         match &self.payloads.get(number).ok_or(none)?.0 {
-            Spot::Placeholder { frame, pickled, .. } => {
+            Spot::Placeholder {
+                frame,
+                limit,
+                pickled,
+                ..
+            } => {
                 let kind = if *pickled {
                     PayloadKind::Pickled
                 } else {
                     PayloadKind::Serialized
                 };
-                Payload::at(self.frames, *frame as usize, kind, &self.reading)
+                let (frame, limit) = (*frame as usize, *limit as usize);
+                Payload::within(self.frames, frame, limit, kind, &self.reading)
             }
             Spot::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
@@ -102,42 +110,14 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         (0..self.payloads.len()).map(move |number| message.payload(number))
     }
 
-    /// Checks what opening left for later: the header of every payload, the
-    /// lists in it, and that no two payloads claim the same frame. Nothing is
-    /// decompressed.
+    /// Checks what opening left for later: the header of every payload, and the
+    /// lists in it. Nothing is decompressed.
     ///
     /// # Errors
     ///
     /// What is wrong with the first payload that has a fault.
     pub fn check(&self) -> Result<(), MessageError> {
-        let mut in_order = true;
-        let mut end = 0;
-        for payload in self.payloads() {
-            let payload = payload?;
-            payload.check()?;
-            let (low, high) = payload.extent();
-            in_order &= low >= end;
-            end = high;
-        }
-        // Dask writes payloads in order (PROTOCOL MODERN-5); compare all with all
-        // only for others, and only as many as can be compared in no time.
-        if self.layout == Layout::Modern && !in_order {
-            const MOST: usize = 1 << 10;
-            for (number, one) in self.payloads().enumerate() {
-                let (low, high) = one?.extent();
-                for other in self.payloads().take(number) {
-                    let (other_low, other_high) = other?.extent();
-                    // Two placeholders may name one payload.
-                    let same = (low, high) == (other_low, other_high);
-                    // PROTOCOL MODERN-7
-                    if number > MOST || (!same && low < other_high && other_low < high) {
-                        let kind = MessageErrorKind::FramesShared;
-                        return Err(MessageError::new(low, 0, kind));
-                    }
-                }
-            }
-        }
-        Ok(())
+        self.payloads().try_for_each(|payload| payload?.check())
     }
 }
 
@@ -152,6 +132,17 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     pub fn at(
         frames: &'a [T],
         index: usize,
+        kind: PayloadKind,
+        reading: &Reading,
+    ) -> Result<Self, MessageError> {
+        Self::within(frames, index, frames.len(), kind, reading)
+    }
+
+    /// The same where another payload begins with frame `limit`.
+    fn within(
+        frames: &'a [T],
+        index: usize,
+        limit: usize,
         kind: PayloadKind,
         reading: &Reading,
     ) -> Result<Self, MessageError> {
@@ -177,6 +168,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 let available = behind.len();
                 parsed.fault(MessageErrorKind::FramesMissing { needed, available })
             })?;
+        if first_frame.saturating_add(frames.len()) > limit {
+            return Err(MessageError::new(limit, 0, MessageErrorKind::FramesShared));
+        }
         Ok(Self {
             layout: Layout::Modern,
             kind,
@@ -247,16 +241,6 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// Where the header is in the message: its frame, and its offset there.
     pub(crate) const fn header_spot(&self) -> (usize, usize) {
         (self.header_frame, self.header_at)
-    }
-
-    /// The frames of the message that the payload takes, its header included
-    /// in the modern layout.
-    const fn extent(&self) -> (usize, usize) {
-        let high = self.first_frame.saturating_add(self.frames.len());
-        match self.layout {
-            Layout::Modern => (self.header_frame, high),
-            Layout::Classic => (self.first_frame, high),
-        }
     }
 
     /// Checks the lists in the header against the frames, and the lengths as
@@ -632,6 +616,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             sub_frames: sub_frames.clone(),
             fault: None,
         };
+        let mut by_index = ByIndex::new(sub_frames);
         Ok((0..count).map(move |_| {
             let (first, part_count) = cursor.next_group(&payload)?;
             let parts = payload
@@ -639,11 +624,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 .get(first..first.saturating_add(part_count))
                 .unwrap_or_default();
             let mut compressed = false;
-            for frame in sub_frames.clone().skip(first).take(part_count) {
-                let frame = frame?;
-                match frame.codec {
-                    Ok(codec) => compressed |= codec.is_some(),
-                    Err(_) => compressed = true,
+            for index in first..first.saturating_add(parts.len()) {
+                if let Some(frame) = by_index.frame(index) {
+                    compressed |= !matches!(frame?.codec, Ok(None));
                 }
             }
             Ok(LogicalFrame { parts, compressed })
@@ -800,8 +783,9 @@ struct Split<'a> {
     fault: MessageError,
 }
 
-/// Logical frames that can be compared each with each in no time.
-const MOST_OUT_OF_ORDER: usize = 1 << 10;
+/// Logical frames that may be out of order, each of which is compared with each
+/// and looked for from the first frame on. Dask writes them in order.
+const MOST_OUT_OF_ORDER: usize = 64;
 
 impl<'a> Split<'a> {
     fn next_pair(&mut self) -> Result<(u64, u64), MessageError> {
@@ -870,9 +854,7 @@ impl<'a> Split<'a> {
     ) -> impl Iterator<Item = Result<Part<'a>, MessageError>> + use<'a, T> {
         let mut ranges = self.ranges();
         let mut now: Option<(u64, u64)> = None;
-        // Where `ahead` is, so that frames in order are found at once.
-        let mut ahead = sub_frames.clone();
-        let mut at = 0_u64;
+        let mut by_index = ByIndex::new(sub_frames);
         core::iter::from_fn(move || {
             let (next, end) = match now {
                 Some(range) => range,
@@ -885,14 +867,9 @@ impl<'a> Split<'a> {
                 now = None;
                 return Some(Ok(Part::End));
             }
-            if next < at {
-                ahead = sub_frames.clone();
-                at = 0;
-            }
-            let skip = usize::try_from(next.saturating_sub(at)).unwrap_or(usize::MAX);
-            at = next.saturating_add(1);
-            now = Some((at, end));
-            ahead.nth(skip).map(|frame| frame.map(Part::Frame))
+            now = Some((next.saturating_add(1), end));
+            let index = usize::try_from(next).unwrap_or(usize::MAX);
+            by_index.frame(index).map(|frame| frame.map(Part::Frame))
         })
     }
 }
@@ -942,6 +919,34 @@ impl<'a, T: AsRef<[u8]>> Iterator for SubFrames<'a, T> {
             codec,
             index,
         }))
+    }
+}
+
+/// Finds frames by their index, counted from 0. Their codecs are a list that can
+/// only be read from the front, so frames in order cost the least: one step each.
+struct ByIndex<'a, T> {
+    all: SubFrames<'a, T>,
+    ahead: SubFrames<'a, T>,
+    next: usize,
+}
+
+impl<'a, T: AsRef<[u8]>> ByIndex<'a, T> {
+    fn new(all: SubFrames<'a, T>) -> Self {
+        Self {
+            ahead: all.clone(),
+            all,
+            next: 0,
+        }
+    }
+
+    fn frame(&mut self, index: usize) -> Option<Result<SubFrame<'a>, MessageError>> {
+        if index < self.next {
+            self.ahead = self.all.clone();
+            self.next = 0;
+        }
+        let skip = index.saturating_sub(self.next);
+        self.next = index.saturating_add(1);
+        self.ahead.nth(skip)
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Level {
     pub(super) serialized: Option<u64>,
     pub(super) pickled: Option<u64>,
     pub(super) list: u32,
+    /// Which entries of the table were noted in that list.
+    pub(super) list_places: (u32, u32),
+    in_list: bool,
     pub(super) first_place: u32,
 }
 
@@ -53,6 +56,8 @@ pub(super) struct Marks {
     pub(super) set: bool,
     /// There is an `as-list`, and the last of them is an array.
     pub(super) list: bool,
+    /// Which of the names of an enum member there are, and are strings.
+    pub(super) names: [bool; 3],
 }
 
 impl Marks {
@@ -89,10 +94,13 @@ impl Level {
                 enumeration: false,
                 set: false,
                 list: false,
+                names: [false; 3],
             },
             serialized: None,
             pickled: None,
             list: 0,
+            list_places: (0, 0),
+            in_list: false,
             first_place: 0,
         }
     }
@@ -111,9 +119,9 @@ impl Level {
         (self.low as usize, self.high as usize)
     }
 
-    /// Takes note of a value in the scan. Where a key occurs twice, the last
-    /// one counts, as in a Python dict.
-    pub(super) fn note_value(&mut self, at: usize, token: Token<'_>) {
+    /// Takes note of a value in the scan, with `count` entries in the table.
+    /// Where a key occurs twice, the last one counts, as in a Python dict.
+    pub(super) fn note_value(&mut self, at: usize, token: Token<'_>, count: usize) {
         let number = match token {
             Token::UInt(value) => Some(value),
             _ => None,
@@ -133,7 +141,23 @@ impl Level {
             Some(Reserved::List) => {
                 self.list = offset(at);
                 self.marks.list = matches!(token, Token::Array(_));
+                self.list_places.0 = offset(count);
+                self.in_list = true;
             }
+            Some(Reserved::Name(index)) => {
+                if let Some(name) = self.marks.names.get_mut(index) {
+                    *name = matches!(token, Token::Str(_));
+                }
+            }
+        }
+    }
+
+    /// Takes note that a value of the map has ended, with `count` entries in the
+    /// table.
+    pub(super) fn end_list(&mut self, count: usize) {
+        if self.in_list {
+            self.in_list = false;
+            self.list_places.1 = offset(count);
         }
     }
 }

@@ -123,6 +123,8 @@ impl<'a> Reader<'a> {
     /// something is.
     #[inline]
     fn next_token(&mut self) -> Option<Token<'a>> {
+        #[cfg(test)]
+        crate::steps::step();
         let (&marker, rest) = self.rest.split_first()?;
         let (token, rest) = match marker {
             0x00..=0x7f => (Token::UInt(u64::from(marker)), rest),
@@ -617,6 +619,8 @@ impl<'a> Reader<'a> {
         let mut owed = u64::from(count);
         let mut levels_left = self.limits.depth;
         while owed != 0 {
+            #[cfg(test)]
+            crate::steps::step();
             // No more than the item limit, a u32, and `count`.
             owed = owed.wrapping_sub(1);
             if let [marker, second, ..] = *ahead.rest

@@ -1,0 +1,202 @@
+//! Tests that reading costs as much as there is to read: twice the input takes
+//! twice the steps, whatever it is made of.
+#![allow(clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::panic)]
+
+extern crate alloc;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Layout, Level, Message, Payload, PayloadKind, Place, Reading};
+use crate::Limits;
+use crate::msgpack::Writer;
+use crate::steps::steps_of;
+
+/// A document that `write` writes.
+fn document(write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
+    let mut writer = Writer::new(&mut []);
+    write(&mut writer);
+    let mut out = vec![0; writer.len()];
+    let mut writer = Writer::new(&mut out);
+    write(&mut writer);
+    writer.finish().unwrap();
+    out
+}
+
+/// Asserts that twice the size costs about twice as much.
+fn assert_linear(what: &str, cost: impl Fn(u32) -> u64) {
+    let (once, twice) = (cost(200), cost(400));
+    assert!(once > 200, "{what}: {once} steps are not counted");
+    assert!(
+        twice <= once * 9 / 4,
+        "{what}: {once} steps for 200, {twice} for 400"
+    );
+}
+
+/// The steps to open a message and to walk it.
+fn steps_to_walk(frames: &[&[u8]], layout: Layout) -> u64 {
+    let mut levels = vec![Level::EMPTY; Limits::MAX_DEPTH as usize];
+    let mut places = vec![Place::EMPTY; 1 << 12];
+    steps_of(|| {
+        let reading = Reading::default();
+        let opened = Message::open(frames, layout, &reading, &mut levels, &mut places, &mut []);
+        let message = opened.unwrap();
+        let mut walk = message.walk(&mut levels);
+        while walk.next_item().unwrap().is_some() {}
+        message.check().unwrap();
+    })
+}
+
+// PROTOCOL BODY-3 and BODY-4
+#[test]
+fn nested_sets_and_enum_members_are_read_once() {
+    // As deep as it is long, so that each level that reads its content again
+    // shows.
+    let sets = |count: u32| {
+        document(|writer| {
+            for _ in 0..count {
+                writer.map(2).str("__Set__").bool(true).str("as-list");
+                writer.array(1);
+            }
+            writer.array(count);
+            for _ in 0..count {
+                writer.nil();
+            }
+        })
+    };
+    assert_linear("sets", |count| {
+        steps_to_walk(&[&sets(count)], Layout::Modern)
+    });
+    // The last `as-list` counts, what other keys hold is dropped.
+    let dropped = |count: u32| {
+        document(|writer| {
+            for _ in 0..count {
+                writer.map(4).str("__Set__").bool(true);
+                writer.str("as-list").array(0);
+                writer.str("as-list").array(0).str("other");
+            }
+            writer.array(count);
+            for _ in 0..count {
+                writer.map(2).str("__Set__").bool(true);
+                writer.str("as-list").array(0);
+            }
+        })
+    };
+    assert_linear("sets in what a set drops", |count| {
+        steps_to_walk(&[&dropped(count)], Layout::Modern)
+    });
+    let members = |count: u32| {
+        document(|writer| {
+            for _ in 0..count {
+                writer.map(5).str("__Enum__").bool(true).str("name");
+                writer.str("a").str("__module__").str("b");
+                writer.str("__name__").str("c").str("other");
+            }
+            writer.array(count);
+            for _ in 0..count {
+                writer.nil();
+            }
+        })
+    };
+    assert_linear("enum members", |count| {
+        steps_to_walk(&[&members(count)], Layout::Modern)
+    });
+}
+
+/// The steps to read the payload whose header is the first of `frames`.
+fn steps_to_read(frames: &[Vec<u8>], read: fn(&Payload<'_, Vec<u8>>)) -> u64 {
+    steps_of(|| {
+        let reading = Reading::default();
+        let payload = Payload::at(frames, 0, PayloadKind::Serialized, &reading).unwrap();
+        read(&payload);
+    })
+}
+
+fn merge(payload: &Payload<'_, Vec<u8>>) {
+    let count = payload.logical_count().unwrap();
+    let len = usize::try_from(payload.merged_len().unwrap().unwrap()).unwrap();
+    let (mut out, mut ends) = (vec![0; len], vec![0; count]);
+    assert_eq!(
+        payload
+            .merge_into(&mut out, &mut ends)
+            .unwrap()
+            .iter()
+            .len(),
+        count
+    );
+}
+
+fn take_apart(payload: &Payload<'_, Vec<u8>>) {
+    let count = payload
+        .logical_frames()
+        .unwrap()
+        .map(Result::unwrap)
+        .count();
+    assert_eq!(count, payload.logical_count().unwrap());
+}
+
+// PROTOCOL SPLIT-3 and COMPRESS-6
+#[test]
+fn frames_are_gone_through_once() {
+    let frames = |count: u32, offset: fn(u32, u32) -> u32| {
+        let header = document(|writer| {
+            writer.map(4).str("num-sub-frames").u64(count.into());
+            writer.str("compression").array(count);
+            for _ in 0..count {
+                writer.nil();
+            }
+            writer.str("split-num-sub-frames").array(count);
+            for _ in 0..count {
+                writer.u64(1);
+            }
+            writer.str("split-offsets").array(count);
+            for index in 0..count {
+                writer.u64(offset(index, count).into());
+            }
+        });
+        let mut frames = vec![header];
+        frames.resize(count as usize + 1, b"x".to_vec());
+        frames
+    };
+    let in_order = |count| frames(count, |index, _| index);
+    assert_linear("logical frames", |count| {
+        steps_to_read(&in_order(count), take_apart)
+    });
+    assert_linear("merging", |count| steps_to_read(&in_order(count), merge));
+    // Out of order only as many as may be.
+    let reversed = frames(800, |index, count| count - 1 - index);
+    let payload = Payload::at(&reversed, 0, PayloadKind::Serialized, &Reading::default()).unwrap();
+    assert!(payload.check().is_err());
+    assert!(payload.logical_frames().is_err());
+    let few = frames(64, |index, count| count - 1 - index);
+    steps_to_read(&few, merge);
+}
+
+/// Many payloads in one message.
+// PROTOCOL MODERN-2
+#[test]
+fn payloads_are_gone_through_once() {
+    let messages = |count: u32, backwards: bool| {
+        let body = document(|writer| {
+            writer.array(count);
+            for index in 0..count {
+                let index = if backwards { count - 1 - index } else { index };
+                writer
+                    .map(1)
+                    .str("__Serialized__")
+                    .u64(u64::from(index) * 2 + 1);
+            }
+        });
+        let header = document(|writer| {
+            writer.map(1).str("num-sub-frames").u64(1);
+        });
+        let mut frames: Vec<&[u8]> = vec![&body];
+        for _ in 0..count {
+            frames.extend([&header[..], b"data"]);
+        }
+        steps_to_walk(&frames, Layout::Modern)
+    };
+    for backwards in [false, true] {
+        assert_linear("payloads", |count| messages(count, backwards));
+    }
+}
