@@ -2,13 +2,21 @@
 //!
 //! The targets in `fuzz_targets/` call these with what libFuzzer makes up, and
 //! `cargo test -p daskwire-fuzz` calls them with every committed seed. A
-//! function returns when its properties hold and panics when they do not.
+//! function returns when its properties hold and panics when they do not, or when
+//! the input takes more memory or steps than its length allows (see [`Budget`]).
 
-#![forbid(unsafe_code)]
-
+mod budget;
+mod documents;
+mod graphs;
+mod input;
+mod machines;
+mod messages;
+mod meter;
+mod opened;
 mod pickles;
 #[cfg(test)]
 mod seeds;
+mod spill;
 mod values;
 
 use core::time::Duration;
@@ -40,37 +48,87 @@ use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
 
-pub use pickles::{pickle_tree, pickle_writer};
-pub use values::typed;
+use budget::{Budget, Linear};
+use documents::documents;
+use graphs::graph;
+use machines::{scheduler_machine, worker_machine};
+use messages::messages;
+use opened::{pickled, values};
+use pickles::{pickle_tree, pickle_writer};
+use spill::spill_file;
+use values::typed;
 
-/// A surface: its name, which is that of its target and its folder of seeds,
-/// and what must hold for it.
-pub type Surface = (&'static str, fn(&[u8]));
+/// What must hold for any input of a target.
+#[derive(Clone, Copy, Debug)]
+pub struct Surface {
+    /// The name of the target and of its folder of seeds.
+    pub name: &'static str,
+    body: fn(&[u8]),
+    budget: Option<Budget>,
+}
 
-/// All surfaces.
-pub const SURFACES: [Surface; 18] = [
-    ("prelude", prelude),
-    ("msgpack", msgpack),
-    ("pickle_writer", pickle_writer),
-    ("message_modern", message_modern),
-    ("message_classic", message_classic),
-    ("payload_header", payload_header),
-    ("lz4", lz4),
-    ("snappy", snappy),
-    ("zlib", zlib),
-    ("zstd", zstd),
-    ("handshake", handshake),
-    ("round_trip", round_trip),
-    ("rmp", rmp),
-    ("certificate", certificate),
-    ("address", address),
-    ("pickle", pickle),
-    ("pickle_tree", pickle_tree),
-    ("typed", typed),
-];
+impl Surface {
+    /// Panics if something does not hold for `input`.
+    pub fn run(&self, input: &[u8]) {
+        match self.budget {
+            Some(budget) => budget.check(input.len(), || (self.body)(input)),
+            None => (self.body)(input),
+        }
+    }
+}
 
-/// The program of a fuzz target: calls the function of that name with what
-/// libFuzzer makes up.
+/// Makes [`SURFACES`], and a test for each that replays its seeds.
+macro_rules! surfaces {
+    ($($name:ident: $budget:expr,)*) => {
+        /// All surfaces.
+        pub const SURFACES: &[Surface] = &[
+            $(Surface { name: stringify!($name), body: $name, budget: $budget },)*
+        ];
+
+        #[cfg(test)]
+        mod replay {
+            $(
+                #[test]
+                fn $name() {
+                    crate::seeds::replay(stringify!($name));
+                }
+            )*
+        }
+    };
+}
+
+surfaces! {
+    prelude: CORE,
+    msgpack: CORE,
+    pickle_writer: CORE,
+    message_modern: CORE,
+    message_classic: CORE,
+    payload_header: CORE,
+    lz4: CORE,
+    snappy: CORE,
+    zlib: CORE,
+    zstd: CORE,
+    handshake: CORE,
+    round_trip: CORE,
+    rmp: CORE,
+    certificate: CORE,
+    address: CORE,
+    pickle: CORE,
+    pickle_tree: CORE,
+    typed: CORE,
+    // These make more of an input than it is long, and have budgets of their own.
+    messages: None,
+    values: None,
+    pickled: None,
+    graph: None,
+    spill_file: None,
+    documents: None,
+    worker_machine: None,
+    scheduler_machine: None,
+}
+
+/// The program of a fuzz target: runs the surface of that name with what libFuzzer
+/// makes up.
 ///
 /// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. Built by anything
 /// else, the program says so and fails.
@@ -78,7 +136,7 @@ pub const SURFACES: [Surface; 18] = [
 macro_rules! target {
     ($surface:ident) => {
         #[cfg(fuzzing)]
-        ::libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::$surface(input));
+        ::libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::run(stringify!($surface), input));
 
         #[cfg(not(fuzzing))]
         fn main() -> ::std::process::ExitCode {
@@ -87,6 +145,33 @@ macro_rules! target {
         }
     };
 }
+
+/// Runs the surface of this name.
+///
+/// # Panics
+///
+/// If something does not hold for `input`, or there is no such surface.
+pub fn run(name: &str, input: &[u8]) {
+    let surface = SURFACES.iter().find(|surface| surface.name == name);
+    surface.expect("a surface of this name").run(input);
+}
+
+/// What the decoders of the core may take, with what these functions take
+/// themselves to look at the results.
+const CORE: Option<Budget> = Some(Budget {
+    memory_len: Linear {
+        base: 8 << 20,
+        per_byte: 1 << 10,
+    },
+    allocated_len: Linear {
+        base: 32 << 20,
+        per_byte: 16 << 10,
+    },
+    steps: Linear {
+        base: 1 << 20,
+        per_byte: 1 << 10,
+    },
+});
 
 /// Small enough that an input of some kilobytes costs some kilobytes.
 const LIMITS: Limits = Limits {
@@ -147,7 +232,7 @@ impl FrameBuffers for Frames {
 
 /// Any split of a stream gives the same messages and the same error as reading
 /// it whole.
-pub fn prelude(input: &[u8]) {
+fn prelude(input: &[u8]) {
     let Some((prefix, rest)) = prefix(input) else {
         return;
     };
@@ -220,7 +305,7 @@ pub fn prelude(input: &[u8]) {
 }
 
 /// Tokens, skipping and writing agree about every document.
-pub fn msgpack(input: &[u8]) {
+fn msgpack(input: &[u8]) {
     let mut reader = Reader::with_limits(input, &LIMITS);
     let skipped = reader.skip();
     let mut tokens = Reader::with_limits(input, &LIMITS);
@@ -278,12 +363,12 @@ pub fn msgpack(input: &[u8]) {
 }
 
 /// Any frames as a message of the current layout.
-pub fn message_modern(input: &[u8]) {
+fn message_modern(input: &[u8]) {
     message(input, Layout::Modern);
 }
 
 /// Any frames as a message of the documented layout.
-pub fn message_classic(input: &[u8]) {
+fn message_classic(input: &[u8]) {
     message(input, Layout::Classic);
 }
 
@@ -415,7 +500,7 @@ fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
 }
 
 /// Any bytes as the header of a payload.
-pub fn payload_header(input: &[u8]) {
+fn payload_header(input: &[u8]) {
     let Some((&frame_count, header)) = input.split_first() else {
         return;
     };
@@ -481,7 +566,7 @@ fn header_len(header: &[u8]) -> usize {
 }
 
 /// Decompressing any bytes, and compressing them and back.
-pub fn lz4(input: &[u8]) {
+fn lz4(input: &[u8]) {
     codec(Codec::Lz4, input);
     let mut table = Lz4Table::new();
     compress(&mut Lz4::new(&mut table), input, |packed| {
@@ -506,7 +591,7 @@ pub fn lz4(input: &[u8]) {
 }
 
 /// Decompressing any bytes, and compressing them and back.
-pub fn snappy(input: &[u8]) {
+fn snappy(input: &[u8]) {
     codec(Codec::Snappy, input);
     let mut table = SnappyTable::new();
     compress(&mut Snappy::new(&mut table), input, |packed| {
@@ -531,7 +616,7 @@ pub fn snappy(input: &[u8]) {
 
 /// Decompressing any bytes, and compressing them and back; miniz_oxide reads
 /// the same from them in its own way.
-pub fn zlib(input: &[u8]) {
+fn zlib(input: &[u8]) {
     codec(Codec::Zlib, input);
     compress(&mut Zlib::with_level(1), input, |packed| {
         miniz_oxide::inflate::decompress_to_vec_zlib(packed).expect("miniz_oxide reads it")
@@ -539,7 +624,7 @@ pub fn zlib(input: &[u8]) {
 }
 
 /// Decompressing any bytes, and compressing them and back.
-pub fn zstd(input: &[u8]) {
+fn zstd(input: &[u8]) {
     codec(Codec::Zstd, input);
     compress(&mut Zstd::new(), input, |packed| {
         let mut out = vec![0; input.len()];
@@ -597,7 +682,7 @@ fn compress(compression: &mut dyn Compression, input: &[u8], theirs: impl Fn(&[u
 }
 
 /// Any bytes as a handshake; what is read can be written and read again.
-pub fn handshake(input: &[u8]) {
+fn handshake(input: &[u8]) {
     if let Some(first) = input.first_chunk() {
         let _ = detect_prefix(first);
     }
@@ -622,7 +707,7 @@ pub fn handshake(input: &[u8]) {
 }
 
 /// Any message can be built again from its items, in its own layout.
-pub fn round_trip(input: &[u8]) {
+fn round_trip(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else {
         return;
     };
@@ -704,7 +789,7 @@ pub fn round_trip(input: &[u8]) {
 }
 
 /// rmpv reads the same values from the same bytes.
-pub fn rmp(input: &[u8]) {
+fn rmp(input: &[u8]) {
     // rmpv reserves memory for what is announced, so announcements that cannot
     // hold are only ours to refuse.
     let mut reader = Reader::with_limits(input, &LIMITS);
@@ -778,7 +863,7 @@ fn compare(ours: &mut Reader<'_>, theirs: &rmpv::ValueRef<'_>) {
 
 /// Any bytes as the certificate of a peer: they are believed only if they are
 /// just those of a member of the cluster.
-pub fn certificate(input: &[u8]) {
+fn certificate(input: &[u8]) {
     static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
     let (verifier, known) = MEMBERS.get_or_init(|| {
         let read = |pem: &str| {
@@ -812,7 +897,7 @@ pub fn certificate(input: &[u8]) {
 }
 
 /// What is an address is the same address when it is printed and read again.
-pub fn address(input: &[u8]) {
+fn address(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
     };
@@ -826,7 +911,7 @@ pub fn address(input: &[u8]) {
 /// and cut, the same is read; buffers are taken in order, where they lie.
 ///
 /// The first byte of the input says how many buffers there are.
-pub fn pickle(input: &[u8]) {
+fn pickle(input: &[u8]) {
     let Some((&buffer_count, input)) = input.split_first() else {
         return;
     };

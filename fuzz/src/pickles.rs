@@ -160,7 +160,7 @@ fn fill<'w, 'b, 'l>(
 
 /// No sequence of calls panics; measuring and writing agree; and a pickle that
 /// comes about leaves one value on the stack of whoever loads it.
-pub fn pickle_writer(input: &[u8]) {
+pub(crate) fn pickle_writer(input: &[u8]) {
     let (&choice, input) = input.split_first().unwrap_or((&0, &[]));
     let mut levels = vec![Level::EMPTY; usize::from(choice >> 2 & 15)];
     let protocol = [Protocol::V5, Protocol::V4][usize::from(choice & 1)];
@@ -304,7 +304,7 @@ fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
 /// and converted, whatever it is. The same pickle in other opcodes is the same.
 ///
 /// The first byte of the input says how many buffers there are.
-pub fn pickle_tree(input: &[u8]) {
+pub(crate) fn pickle_tree(input: &[u8]) {
     let Some((&buffer_count, input)) = input.split_first() else {
         return;
     };

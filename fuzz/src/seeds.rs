@@ -2,28 +2,27 @@
 
 use std::path::Path;
 
-use crate::SURFACES;
+use crate::{SURFACES, run};
 
-#[test]
-fn every_seed_holds() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
-    for (name, surface) in SURFACES {
-        let folder = root.join(name);
-        let seeds = std::fs::read_dir(&folder)
-            .unwrap_or_else(|error| panic!("no seeds for {name} in {}: {error}", folder.display()));
-        let mut count = 0;
-        for seed in seeds {
-            let path = seed.expect("a readable folder").path();
-            let bytes = std::fs::read(&path).expect("a readable seed");
-            println!("{}", path.display());
-            surface(&bytes);
-            count += 1;
-        }
-        assert!(
-            count >= 10,
-            "{name} has {count} seeds; there should be ten at least"
-        );
+/// Runs a surface on its seeds.
+pub(crate) fn replay(name: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("seeds")
+        .join(name);
+    let seeds = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("no seeds for {name} in {}: {error}", folder.display()));
+    let mut count = 0;
+    for seed in seeds {
+        let path = seed.expect("a readable folder").path();
+        let bytes = std::fs::read(&path).expect("a readable seed");
+        println!("{}", path.display());
+        run(name, &bytes);
+        count += 1;
     }
+    assert!(
+        count >= 10,
+        "{name} has {count} seeds; there should be ten at least"
+    );
 }
 
 #[test]
@@ -35,7 +34,7 @@ fn every_target_has_a_surface() {
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
         .collect();
     targets.sort();
-    let mut surfaces: Vec<&str> = SURFACES.iter().map(|(name, _)| *name).collect();
+    let mut surfaces: Vec<&str> = SURFACES.iter().map(|surface| surface.name).collect();
     surfaces.sort_unstable();
     assert_eq!(targets, surfaces);
 

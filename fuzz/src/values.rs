@@ -19,7 +19,7 @@ const LOOKED_AT: usize = 1 << 10;
 ///
 /// The input: the kind of payload and whether it is split, how long the header
 /// is, the header, the data.
-pub fn typed(input: &[u8]) {
+pub(crate) fn typed(input: &[u8]) {
     let [choice, low, high, rest @ ..] = input else {
         return;
     };

@@ -73,7 +73,7 @@ impl Parties {
 const FEW: usize = 8;
 
 /// What can be sent: any field, as the whole body.
-struct Whole<'m, T>(&'m T);
+pub(crate) struct Whole<'m, T>(pub(crate) &'m T);
 
 impl<T: Field> Encode for Whole<'_, T> {
     fn encode<'a>(
@@ -149,14 +149,16 @@ impl Receiver {
             return Ok(None);
         };
         self.parties.see(false, &frames);
-        let batch = self.opener.read(&frames, |source| {
-            if matches!(source.reader.peek()?, daskwire::msgpack::Token::Map(_)) {
-                return Ok(vec![T::read(source)?]);
-            }
-            Vec::read(source)
-        });
-        Ok(Some(batch?))
+        Ok(Some(self.opener.read(&frames, read_batch)?))
     }
+}
+
+/// Reads a batch, or a single message in its place.
+pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
+    if matches!(source.reader.peek()?, daskwire::msgpack::Token::Map(_)) {
+        return Ok(vec![T::read(source)?]);
+    }
+    Vec::read(source)
 }
 
 /// A comm.

@@ -8,6 +8,9 @@ pub mod client;
 pub mod cluster;
 pub mod encode;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod graph;
 mod growing;
 pub mod identity;

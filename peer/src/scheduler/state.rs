@@ -42,7 +42,7 @@ use crate::{Key, Value};
 use parts::{About, Client, Priority, Queue, Recipe, Stage, Table, TaskId, Worker};
 
 mod ask;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod check;
 pub(in crate::scheduler) mod choose;
 mod parts;

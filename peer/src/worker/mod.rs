@@ -31,12 +31,16 @@ mod diagnostics;
 mod evaluate;
 mod exception;
 mod functions;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod memory;
 mod metrics;
 mod python;
 mod server;
 mod state;
 mod store;
+#[cfg(feature = "fuzzing")]
+pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;
 
 use core::fmt;

@@ -1435,5 +1435,7 @@ fn resources(restrictions: &Nullable<Value>) -> Vec<(String, f64)> {
         .collect()
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod check;
 #[cfg(test)]
 mod tests;

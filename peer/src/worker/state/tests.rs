@@ -22,7 +22,7 @@ impl Worker {
 
     fn events(&mut self, events: Vec<Event>) -> Vec<String> {
         let actions = self.0.handle(1.5, events);
-        self.check();
+        self.0.check();
         actions.iter().map(show).collect()
     }
 
@@ -101,68 +101,6 @@ impl Worker {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         counts.join(", ")
-    }
-
-    /// What must hold whatever has happened.
-    fn check(&self) {
-        let state = &self.0;
-        let mut counts = [0; PHASE_COUNT];
-        for (key, task) in &state.tasks {
-            counts[task.phase as usize] += 1;
-            let entry = (task.priority, key.clone());
-            let is_ready = state.ready.contains(&entry) || state.constrained.contains(&entry);
-            assert_eq!(is_ready, task.phase == Phase::Ready, "{key}");
-            assert_eq!(
-                state.missing.contains(key),
-                task.phase == Phase::Missing,
-                "{key}"
-            );
-            let is_running = state.executing.contains_key(key);
-            // One that got its result from elsewhere may run on.
-            assert!(is_running || task.phase != Phase::Executing, "{key}");
-            let is_asked = |state: &PeerState| {
-                state
-                    .asked
-                    .as_ref()
-                    .is_some_and(|asked| asked.contains(key))
-            };
-            if task.phase == Phase::Flight {
-                assert!(state.peers.values().any(is_asked), "{key}");
-            }
-            for (peer, state) in &state.peers {
-                let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
-                assert_eq!(state.keys.contains(&entry), is_listed, "{key} at {peer}");
-            }
-            if task.phase == Phase::Fetch {
-                assert!(!task.holders.is_empty(), "{key}");
-            }
-            if let Some(computation) = &task.computation {
-                let missing = computation.dependencies.iter().filter(|dependency| {
-                    let dependency = &state.tasks[*dependency];
-                    assert!(dependency.dependents.contains(key), "{key}");
-                    dependency.phase != Phase::Memory
-                });
-                assert_eq!(missing.count(), computation.missing_count, "{key}");
-                if task.phase == Phase::Waiting {
-                    assert_ne!(computation.missing_count, 0, "{key}");
-                }
-            }
-            for dependent in &task.dependents {
-                let dependent = &state.tasks[dependent];
-                assert!(matches!(dependent.phase, Phase::Waiting | Phase::Ready));
-            }
-        }
-        assert_eq!(counts, state.counts);
-        let queued: usize = state.ready.len() + state.constrained.len();
-        assert_eq!(queued as u64, state.counts[Phase::Ready as usize]);
-        assert_eq!(
-            state.missing.len() as u64,
-            state.counts[Phase::Missing as usize]
-        );
-        assert!(state.executing.len() <= state.limits.nthreads);
-        let asked = state.peers.values().filter(|state| state.asked.is_some());
-        assert_eq!(asked.count(), state.flight_count);
-        assert!(state.flight_count <= state.limits.transfer_count);
     }
 }
 
@@ -1077,11 +1015,8 @@ fn any_order_of_events_leaves_a_good_state() {
                         _ => {}
                     }
                 }
-                worker.check();
-                let tasks = worker.0.tasks.iter();
-                let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
-                let in_memory: BTreeSet<Key> = in_memory.map(|(key, _)| key.clone()).collect();
-                assert_eq!(store, in_memory);
+                worker.0.check();
+                assert_eq!(store, worker.0.in_memory());
             }
             runs.retain(|key| worker.0.executing.contains_key(key));
         }

@@ -46,6 +46,8 @@
 mod datum;
 mod directory;
 mod file;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod ledger;
 mod meters;
 

@@ -1,0 +1,123 @@
+//! What `daskwire inspect` prints, and `daskwire encode` reads.
+
+use daskwire::frame::Prefix;
+use daskwire::message::Layout;
+use daskwire_peer::encode::{self, EncodeError, Target};
+use daskwire_peer::inspect::{Inspector, Options};
+
+use crate::budget::{Budget, Linear};
+use crate::input::{Choices, repeated};
+
+/// JSON of everything, and a text for people.
+const BUDGET: Budget = Budget {
+    memory_len: Linear {
+        base: 4 << 20,
+        per_byte: 8 << 10,
+    },
+    allocated_len: Linear {
+        base: 16 << 20,
+        per_byte: 64 << 10,
+    },
+    steps: Linear {
+        base: 1 << 20,
+        per_byte: 1 << 14,
+    },
+};
+
+/// What is inspected can be encoded again, and is then inspected the same; and any
+/// document at all is encoded or refused.
+///
+/// The input: what it is and how it is to be read, and a stream, the frames of a
+/// message, or JSON.
+pub(crate) fn documents(input: &[u8]) {
+    let mut choices = Choices(input);
+    let (kind, flags) = (choices.byte(), choices.byte());
+    match kind % 5 {
+        0 => stream(choices.0, flags),
+        1 => stream(&repeated(choices.0), flags),
+        2 => {
+            let frames = choices.frames();
+            let mut bytes = Vec::new();
+            let total =
+                8 * (1 + frames.len()) + frames.iter().map(|frame| frame.len()).sum::<usize>();
+            bytes.extend_from_slice(&(total as u64).to_le_bytes());
+            bytes.extend_from_slice(&(frames.len() as u64).to_le_bytes());
+            for frame in &frames {
+                bytes.extend_from_slice(&(frame.len() as u64).to_le_bytes());
+            }
+            for frame in &frames {
+                bytes.extend_from_slice(frame);
+            }
+            stream(&bytes, flags);
+        }
+        3 => json(choices.0, flags),
+        _ => json(&repeated(choices.0), flags),
+    }
+}
+
+fn stream(bytes: &[u8], flags: u8) {
+    let bit = |bit: u8| flags >> bit & 1 == 1;
+    let options = Options {
+        prefix: match flags & 3 {
+            0 => Some(Prefix::U64),
+            1 => Some(Prefix::None),
+            _ => None,
+        },
+        layout: match flags >> 2 & 3 {
+            0 => Some(Layout::Modern),
+            1 => Some(Layout::Classic),
+            _ => None,
+        },
+        payloads: bit(4),
+        data: bit(5),
+        ..Options::default()
+    };
+    BUDGET.check(bytes.len(), || {
+        let mut inspector = Inspector::new(bytes, options.clone());
+        while let Ok(Some(recorded)) = inspector.next_message() {
+            let text = inspector.text(&recorded);
+            let Ok(document) = inspector.json(&recorded) else {
+                continue;
+            };
+            assert!(text.is_ok_and(|text| text.ends_with('\n')));
+            if !options.data || options.payloads {
+                continue;
+            }
+            let encoded = encode::encode(&document.to_string(), Target::default());
+            let encoded = encoded.expect("what was inspected can be encoded");
+            let again = Options {
+                prefix: Some(inspector.prefix()),
+                layout: Some(recorded.layout),
+                ..options.clone()
+            };
+            let mut inspector = Inspector::new(&encoded, again);
+            let recorded = inspector.next_message().expect("our own message");
+            let again = inspector.json(&recorded.expect("a message"));
+            let again = again.expect("our own message");
+            for part in ["message", "payloads"] {
+                assert_eq!(again.get(part), document.get(part));
+            }
+        }
+    });
+}
+
+fn json(text: &[u8], flags: u8) {
+    let text = String::from_utf8_lossy(text);
+    let target = Target {
+        prefix: None,
+        layout: match flags & 3 {
+            0 => Some(Layout::Modern),
+            1 => Some(Layout::Classic),
+            _ => None,
+        },
+    };
+    BUDGET.check(text.len(), || {
+        for (_, document) in encode::documents(&text) {
+            match encode::encode(document, target) {
+                Ok(_) => {}
+                Err(error @ EncodeError::Json(_)) => assert!(error.line() >= 1),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+    });
+}

@@ -1,0 +1,159 @@
+//! Counts what the code under test takes: heap memory, by a global allocator
+//! that counts, and steps, by a hook at each branch of instrumented code.
+
+#![allow(
+    unsafe_code,
+    reason = "an allocator and a hook of the instrumentation cannot be written without"
+)]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::alloc::System;
+
+/// Bytes that a thread may have beyond what it started with before allocation
+/// fails, so that runaway code is stopped before it takes the machine with it.
+const HARD_LIMIT: u64 = 4 << 30;
+
+/// What was taken so far. All of these only count this thread, other than
+/// `steps`, which are of the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    /// Bytes that are allocated now.
+    pub(crate) live_len: u64,
+    /// The most bytes that were allocated at once since [`reset_peak`].
+    pub(crate) peak_len: u64,
+    /// Bytes of all allocations, those that were freed included.
+    pub(crate) allocated_len: u64,
+    /// Branches that were executed; 0 without the instrumentation.
+    pub(crate) steps: u64,
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static TAKEN: Cell<Taken> = const { Cell::new(Taken {
+        live_len: 0,
+        peak_len: 0,
+        allocated_len: 0,
+        steps: 0,
+    }) };
+}
+
+static STEPS: AtomicU64 = AtomicU64::new(0);
+static STEP_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// What this thread has taken.
+pub(crate) fn taken() -> Taken {
+    Taken {
+        steps: STEPS.load(Ordering::Relaxed),
+        ..TAKEN.get()
+    }
+}
+
+/// Measures the peak from here on.
+pub(crate) fn reset_peak() {
+    let taken = TAKEN.get();
+    TAKEN.set(Taken {
+        peak_len: taken.live_len,
+        ..taken
+    });
+}
+
+/// Aborts the process once so many steps were executed; returns the limit before.
+pub(crate) fn limit_steps(limit: u64) -> u64 {
+    STEP_LIMIT.swap(limit, Ordering::Relaxed)
+}
+
+/// Counts an allocation. `false` if it is too much.
+fn add(len: usize) -> bool {
+    let mut taken = TAKEN.get();
+    let len = len as u64;
+    // A block may be freed by another thread than the one that allocated it.
+    taken.live_len = taken.live_len.saturating_add(len);
+    if taken.live_len > HARD_LIMIT {
+        return false;
+    }
+    taken.peak_len = taken.peak_len.max(taken.live_len);
+    taken.allocated_len = taken.allocated_len.saturating_add(len);
+    TAKEN.set(taken);
+    true
+}
+
+fn subtract(len: usize) {
+    let taken = TAKEN.get();
+    TAKEN.set(Taken {
+        live_len: taken.live_len.saturating_sub(len as u64),
+        ..taken
+    });
+}
+
+// SAFETY: every block comes from `System` with the layout that the caller gave,
+// and goes back to it with that layout; what is counted has no part in that. The
+// counters neither allocate nor have a destructor, so they can be used here.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !add(layout.size()) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's contract is that of `System`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !add(layout.size()) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's contract is that of `System`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        subtract(layout.size());
+        // SAFETY: the block was allocated by `System` with this layout.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_len: usize) -> *mut u8 {
+        // Where the block moves, both are there for a moment; in place, neither
+        // more nor less than what is new.
+        if !add(new_len) {
+            return core::ptr::null_mut();
+        }
+        subtract(layout.size());
+        // SAFETY: the block was allocated by `System` with this layout, and the
+        // caller's contract for the new length is that of `System`.
+        unsafe { System.realloc(block, layout, new_len) }
+    }
+}
+
+/// Called at each branch of code that was compiled with
+/// `--cfg count_steps -Cllvm-args=-sanitizer-coverage-trace-pc`. Functions of this
+/// prefix are not instrumented themselves. libFuzzer has a function of this name
+/// too, which only says that it is of no use to it; `-Clink-arg=-Wl,-z,muldefs`
+/// has the linker take this one.
+// SAFETY: the name is reserved for this function by the instrumentation, and it is
+// called without arguments.
+#[cfg(count_steps)]
+#[unsafe(no_mangle)]
+extern "C" fn __sanitizer_cov_trace_pc() {
+    // One thread does nearly all of the work: a lost step makes no difference.
+    let steps = STEPS.load(Ordering::Relaxed).wrapping_add(1);
+    STEPS.store(steps, Ordering::Relaxed);
+    if steps > STEP_LIMIT.load(Ordering::Relaxed) {
+        too_many_steps();
+    }
+}
+
+#[cfg(count_steps)]
+#[cold]
+#[inline(never)]
+fn too_many_steps() -> ! {
+    // What prints is instrumented too.
+    STEP_LIMIT.store(u64::MAX, Ordering::Relaxed);
+    eprintln!("the input takes more steps than its length allows");
+    std::process::abort();
+}

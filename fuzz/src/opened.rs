@@ -1,0 +1,219 @@
+//! Payloads opened, and the values that come of them.
+
+use core::fmt::{self, Write as _};
+
+use bytes::Bytes;
+use daskwire::compression::Codec;
+use daskwire_peer::fuzzing::{self, Message as _};
+use daskwire_peer::{Array, Serialized, Value};
+
+use crate::budget::{Budget, Linear};
+use crate::input::{Choices, repeated, wire_len};
+
+/// Opening a payload without compression, and what is done with its value.
+const BUDGET: Budget = Budget {
+    memory_len: Linear {
+        base: 1 << 20,
+        per_byte: 2 << 10,
+    },
+    allocated_len: Linear {
+        base: 4 << 20,
+        per_byte: 16 << 10,
+    },
+    steps: Linear {
+        base: 1 << 19,
+        per_byte: 1 << 12,
+    },
+};
+
+/// The payloads of a message are opened, and their values hold.
+///
+/// The input: a byte that is not used, and the frames of a message.
+pub(crate) fn values(input: &[u8]) {
+    let mut choices = Choices(input);
+    choices.byte();
+    let frames = choices.frames();
+    budget(&frames).check(wire_len(&frames), || {
+        let Ok(value) = Value::decode(&frames) else {
+            return;
+        };
+        hold(&value);
+        let mut payloads = Vec::new();
+        collect(&value, &mut payloads);
+        for payload in payloads {
+            let _ = payload.to_string();
+            if let Ok(value) = payload.open() {
+                hold(&value);
+                write_again(&value);
+            }
+        }
+    });
+}
+
+/// Compressed data may become as much as its codec allows.
+fn budget(frames: &[Bytes]) -> Budget {
+    let has = |name: &[u8]| {
+        let mut windows = frames.iter().flat_map(|frame| frame.windows(name.len()));
+        windows.any(|window| window == name)
+    };
+    let factor = |codec: Codec| match codec {
+        Codec::Zstd => 256,
+        Codec::Zlib => 8,
+        _ => 2,
+    };
+    let codecs = [Codec::Lz4, Codec::Snappy, Codec::Zlib, Codec::Zstd];
+    let factors = codecs
+        .into_iter()
+        .filter(|codec| has(codec.name().as_bytes()))
+        .map(factor);
+    BUDGET.times(factors.max().unwrap_or(1))
+}
+
+fn collect<'v>(value: &'v Value, into: &mut Vec<&'v Serialized>) {
+    match value {
+        Value::Serialized(payload) => into.push(payload),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            items.iter().for_each(|item| collect(item, into));
+        }
+        Value::Dict(entries) => entries.iter().for_each(|(key, value)| {
+            collect(key, into);
+            collect(value, into);
+        }),
+        _ => {}
+    }
+}
+
+/// Writes nowhere.
+struct Nowhere(usize);
+
+impl fmt::Write for Nowhere {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+/// Whatever it is, it can be printed, measured, cloned and dropped.
+pub(crate) fn hold(value: &Value) {
+    let mut nowhere = Nowhere(0);
+    write!(nowhere, "{value}").expect("nothing fails");
+    let copy = value.clone();
+    assert_eq!(copy.nbytes(), value.nbytes());
+    assert_eq!(copy.type_name(), value.type_name());
+}
+
+/// What is written of a value is read as the same value.
+pub(crate) fn write_again(value: &Value) {
+    let Ok(written) = Serialized::of(value) else {
+        return;
+    };
+    let read = written.open().expect("what was written can be read");
+    let again = Serialized::of(&read).expect("what was read can be written");
+    // A NaN is not equal to itself, its bytes are.
+    assert_eq!(again.header(), written.header());
+    assert_eq!(again.frames(), written.frames());
+}
+
+/// Values are pickled and read back, and pickles that nobody here wrote are read.
+///
+/// The input: whether a pickle or choices of a value follow.
+pub(crate) fn pickled(input: &[u8]) {
+    let mut choices = Choices(input);
+    let kind = choices.byte();
+    match kind % 4 {
+        0 => {
+            let mut value_count = 0;
+            let value = value(&mut choices, 8, &mut value_count);
+            BUDGET.check(input.len() + 16 * value_count, || {
+                hold(&value);
+                write_again(&value);
+            });
+        }
+        kind => {
+            let pickle: Bytes = match kind {
+                1 => Bytes::copy_from_slice(choices.0),
+                _ => repeated(choices.0).into(),
+            };
+            BUDGET.check(pickle.len(), || {
+                if let Ok(value) = fuzzing::pickle_payload(pickle.clone()).open() {
+                    hold(&value);
+                    write_again(&value);
+                }
+            });
+        }
+    }
+}
+
+/// A value of choices; counts what is in it.
+pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) -> Value {
+    *count += 1;
+    let kind = choices.below(if depth == 0 { 14 } else { 22 });
+    let mut items = |choices: &mut Choices<'_>| -> Vec<Value> {
+        let len = choices.below(8);
+        (0..len).map(|_| value(choices, depth - 1, count)).collect()
+    };
+    match kind {
+        0 => Value::None,
+        1 => Value::Bool(choices.byte() & 1 == 1),
+        2 => Value::Int(i128::from(choices.byte())),
+        3 => Value::Int(i128::from(choices.u64().cast_signed()) << (choices.byte() % 64)),
+        4 => {
+            let len = choices.below(40);
+            Value::LargeInt(Bytes::copy_from_slice(choices.bytes(len)))
+        }
+        5 => Value::Float(f64::from_bits(choices.u64())),
+        6 => Value::Complex(f64::from_bits(choices.u64()), f64::from_bits(choices.u64())),
+        7 | 8 => {
+            let len = choices.below(300);
+            Value::Str(String::from_utf8_lossy(choices.bytes(len)).into_owned())
+        }
+        9 => {
+            let len = choices.below(300);
+            Value::Bytes(Bytes::copy_from_slice(choices.bytes(len)))
+        }
+        10 => {
+            let len = choices.below(300);
+            Value::ByteArray(Bytes::copy_from_slice(choices.bytes(len)))
+        }
+        11..=13 => array(choices),
+        14 | 15 => Value::List(items(choices)),
+        16 => Value::Tuple(items(choices)),
+        17 => Value::Set(items(choices)),
+        18 => Value::FrozenSet(items(choices)),
+        19 => {
+            let len = choices.below(6);
+            let mut next = || value(choices, depth - 1, count);
+            Value::Dict((0..len).map(|_| (next(), next())).collect())
+        }
+        20 => {
+            // A payload in a value, which is opened to be pickled with it.
+            let inner = value(choices, depth - 1, count);
+            Serialized::of(&inner).map_or(Value::None, Value::Serialized)
+        }
+        _ => Value::Serialized(fuzzing::pickle_payload(Bytes::copy_from_slice({
+            let len = choices.below(64);
+            choices.bytes(len)
+        }))),
+    }
+}
+
+fn array(choices: &mut Choices<'_>) -> Value {
+    let shape: Vec<usize> = (0..choices.below(4)).map(|_| choices.below(5)).collect();
+    let count = shape.iter().product();
+    let array = match choices.below(3) {
+        0 => {
+            let elements: Vec<u8> = (0..count).map(|_| choices.byte()).collect();
+            Array::from_slice(&shape, &elements)
+        }
+        1 => {
+            let elements: Vec<i64> = (0..count).map(|_| choices.byte().into()).collect();
+            Array::from_slice(&shape, &elements)
+        }
+        _ => {
+            let elements: Vec<f64> = (0..count).map(|_| f64::from_bits(choices.u64())).collect();
+            Array::from_vec(&shape, elements)
+        }
+    };
+    let array = array.expect("as many elements as the shape says");
+    Value::Array(array.with_writeable(choices.byte() & 1 == 1))
+}

@@ -1,0 +1,120 @@
+//! Spill files, damaged.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use daskwire_peer::fuzzing::{self, Spilled};
+use daskwire_peer::{Serialized, Value};
+
+use crate::budget::{Budget, Linear};
+use crate::input::Choices;
+use crate::opened;
+
+/// Reading a file, and opening what is in it.
+const BUDGET: Budget = Budget {
+    memory_len: Linear {
+        base: 1 << 20,
+        per_byte: 2 << 10,
+    },
+    allocated_len: Linear {
+        base: 4 << 20,
+        per_byte: 16 << 10,
+    },
+    steps: Linear {
+        base: 1 << 19,
+        per_byte: 1 << 12,
+    },
+};
+
+/// A file that was changed after it was written is found out, or holds what was
+/// written; and any file at all is read or refused.
+///
+/// The input: a byte, and a file without its checksum; or choices of a value, and
+/// of what happens to its file.
+pub(crate) fn spill_file(input: &[u8]) {
+    let mut choices = Choices(input);
+    match choices.byte() % 4 {
+        0 => read(choices.0),
+        1 => {
+            let mut file = choices.0.to_vec();
+            file.extend_from_slice(&fuzzing::checksum(choices.0).to_le_bytes());
+            read(&file);
+        }
+        kind => {
+            let mut count = 0;
+            let value = match kind {
+                2 => {
+                    let len = choices.u16() & 0xfff;
+                    let data = choices.bytes(len.into());
+                    Value::Bytes(Bytes::copy_from_slice(data))
+                }
+                _ => opened::value(&mut choices, 6, &mut count),
+            };
+            damage(value, choices);
+        }
+    }
+}
+
+fn read(file: &[u8]) {
+    BUDGET.check(file.len(), || {
+        let Some(payload) = fuzzing::read_spill_file(&folder().join("file"), file) else {
+            return;
+        };
+        let _ = payload.to_string();
+        if let Ok(value) = payload.open() {
+            opened::hold(&value);
+        }
+    });
+}
+
+fn damage(value: Value, mut choices: Choices<'_>) {
+    let Ok(whole) = Serialized::of(&value) else {
+        return;
+    };
+    let Some(spilled) = Spilled::new(folder(), value) else {
+        return;
+    };
+    let mut file = std::fs::read(spilled.file()).expect("the file is there");
+    let was = file.clone();
+    while !choices.is_empty() {
+        let place = usize::from(choices.u16()) % file.len().max(1);
+        match choices.byte() {
+            byte @ 0..=199 => {
+                if let Some(at) = file.get_mut(place) {
+                    *at ^= byte;
+                }
+            }
+            200..=219 => file.truncate(place),
+            220..=239 => file.extend_from_slice(&was[..place.min(was.len())]),
+            _ => file.clear(),
+        }
+    }
+    std::fs::write(spilled.file(), &file).expect("the file is writable");
+    let (sent, opened) = match file.len() % 2 {
+        0 => (spilled.serialize(), spilled.open()),
+        _ => {
+            let opened = spilled.open();
+            (spilled.serialize(), opened)
+        }
+    };
+    if file == was {
+        assert!(sent.is_some(), "a file as it was written is refused");
+    } else {
+        assert!(opened.is_none(), "a damaged file is used");
+    }
+    if let Some(sent) = sent {
+        assert_eq!(sent, whole);
+    }
+}
+
+/// A directory of this process.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let name = format!("daskwire-fuzz-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a writable directory");
+        folder
+    })
+}

@@ -1,0 +1,78 @@
+//! Access for the fuzz targets to what is not part of the API.
+
+use bytes::Bytes;
+use daskwire::message::BuildError;
+
+use crate::channel::{Whole, read_batch};
+use crate::graph::{Graph, GraphError};
+use crate::growing::Room;
+use crate::protocol::{Field, Opener, ProtocolError};
+use crate::scheduler::State;
+use crate::{Key, Serialized};
+
+pub use crate::worker::fuzzing::{Reply, WorkerMachine};
+pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};
+
+/// Something that can be the body of a message.
+pub trait Message: Sized {
+    /// Reads a message, as a comm does it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn decode(frames: &[Bytes]) -> Result<Self, ProtocolError>;
+
+    /// Reads a batch, as a stream does it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn decode_batch(frames: &[Bytes]) -> Result<Vec<Self>, ProtocolError>;
+
+    /// The frames of a message.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be built.
+    fn encode(&self) -> Result<Vec<Bytes>, BuildError>;
+}
+
+impl<T: Field> Message for T {
+    fn decode(frames: &[Bytes]) -> Result<Self, ProtocolError> {
+        Opener::default().read(frames, T::read)
+    }
+
+    fn decode_batch(frames: &[Bytes]) -> Result<Vec<Self>, ProtocolError> {
+        Opener::default().read(frames, read_batch)
+    }
+
+    fn encode(&self) -> Result<Vec<Bytes>, BuildError> {
+        Room::new().with_frames(&Whole(self), |frames| {
+            let copy = |frame: &&[u8]| Bytes::copy_from_slice(frame);
+            frames.iter().map(copy).collect()
+        })
+    }
+}
+
+/// A payload that is a pickle without buffers.
+pub fn pickle_payload(pickle: Bytes) -> Serialized {
+    Serialized::of_written_pickle(pickle)
+}
+
+/// What the scheduler keeps of each task of a graph: its key, its dependencies,
+/// and what workers are sent.
+///
+/// # Errors
+///
+/// As [`Graph::read`].
+pub fn outlines(expression: &Serialized) -> Result<Vec<(Key, Vec<Key>, Serialized)>, GraphError> {
+    let outlines = Graph::read_outline(expression)?.into_iter();
+    Ok(outlines
+        .map(|outline| (outline.key, outline.dependencies, outline.run_spec))
+        .collect())
+}
+
+/// Panics if anything does not fit in a scheduler, between events.
+pub fn check_scheduler(state: &State) {
+    state.check();
+}

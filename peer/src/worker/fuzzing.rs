@@ -1,0 +1,197 @@
+//! The state of a worker for the fuzz targets.
+
+use std::collections::BTreeSet;
+
+use super::state::{
+    Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, State,
+};
+use crate::protocol::{FromWorker, ToWorker};
+use crate::{Key, Value};
+
+/// What a peer answers that was asked for data.
+#[derive(Clone, Copy, Debug)]
+pub enum Reply {
+    /// The data of those keys whose bits are set.
+    Data(u32),
+    /// It has no time now.
+    Busy,
+    /// It cannot be reached.
+    Gone,
+}
+
+/// The state of a worker, and what is under way for it. Each event is followed by
+/// a check of all that is counted or kept twice.
+#[derive(Debug)]
+pub struct WorkerMachine {
+    state: State,
+    running: Vec<Key>,
+    asked: Vec<(Peer, Vec<Key>)>,
+    timers: Vec<Event>,
+    sent: Vec<FromWorker>,
+    /// The keys in the store.
+    store: BTreeSet<Key>,
+}
+
+impl WorkerMachine {
+    /// A worker at this address with one GPU.
+    pub fn new(address: &str, nthreads: usize, transfer_count: usize) -> Self {
+        let limits = Limits {
+            nthreads,
+            transfer_count,
+            ..Limits::default()
+        };
+        Self {
+            state: State::new(address, limits, [("GPU".to_owned(), 1.0)]),
+            running: Vec::new(),
+            asked: Vec::new(),
+            timers: Vec::new(),
+            sent: Vec::new(),
+            store: BTreeSet::new(),
+        }
+    }
+
+    fn events(&mut self, events: impl IntoIterator<Item = Event>) {
+        for action in self.state.handle(1.0, events) {
+            match action {
+                Action::Execute(run) => self.running.push(run.key),
+                Action::Fetch { peer, keys } => self.asked.push((peer, keys)),
+                Action::Wake { event, .. } => self.timers.push(*event),
+                Action::Send(message) => self.sent.push(*message),
+                Action::Forget(key) => {
+                    self.store.remove(&key);
+                }
+                // What was asked for ends at any time, as without it.
+                Action::Disconnect(_) => {}
+            }
+        }
+        self.state.check();
+        assert_eq!(self.store, self.state.in_memory());
+    }
+
+    /// What it has said since this was called last.
+    pub fn sent(&mut self) -> Vec<FromWorker> {
+        core::mem::take(&mut self.sent)
+    }
+
+    /// The scheduler says all of a batch.
+    pub fn batch(&mut self, batch: Vec<ToWorker>) {
+        self.events(batch.into_iter().map(Event::Told));
+    }
+
+    /// One of the tasks that run has ended. `false` if none runs.
+    pub fn executed(&mut self, index: usize, is_good: bool) -> bool {
+        let Some(key) = take(&mut self.running, index) else {
+            return false;
+        };
+        let failure = || Failure {
+            exception: Value::from("an exception"),
+            exception_text: String::new(),
+            traceback_text: String::new(),
+        };
+        let outcome = match is_good {
+            true => {
+                self.store.insert(key.clone());
+                Ok(description())
+            }
+            false => Err(Box::new(failure())),
+        };
+        self.events([Event::Executed(Executed {
+            key,
+            outcome,
+            start: 0.0,
+            stop: 1.0,
+            steps: Vec::new(),
+            thread: None,
+        })]);
+        true
+    }
+
+    /// One of the tasks that run could not, as data was lost.
+    pub fn deprived(&mut self, index: usize, lost: Vec<Key>) {
+        if let Some(key) = take(&mut self.running, index) {
+            self.events([Event::Deprived { key, lost }]);
+        }
+    }
+
+    /// One of the peers that were asked for data has answered. `false` if none was.
+    pub fn answered(&mut self, index: usize, reply: Reply) -> bool {
+        let Some((peer, keys)) = take(&mut self.asked, index) else {
+            return false;
+        };
+        let answer = match reply {
+            Reply::Busy => Answer::Busy,
+            Reply::Gone => Answer::Gone,
+            Reply::Data(which) => {
+                let keys = keys.into_iter().enumerate();
+                let found = keys.filter(|(place, _)| which >> (place % 32) & 1 == 1);
+                let found = found.map(|(_, key)| (key, description()));
+                Answer::Data(self.store(found))
+            }
+        };
+        self.events([Event::Fetched(Fetched {
+            peer,
+            answer,
+            start: 0.0,
+            stop: 1.0,
+        })]);
+        true
+    }
+
+    fn store(&mut self, data: impl Iterator<Item = (Key, Description)>) -> Vec<(Key, Description)> {
+        let data: Vec<(Key, Description)> = data.collect();
+        self.store.extend(data.iter().map(|(key, _)| key.clone()));
+        data
+    }
+
+    /// Time has passed for one of the timers. `false` if there is none.
+    pub fn time_passed(&mut self, index: usize) -> bool {
+        let timer = take(&mut self.timers, index);
+        let is_some = timer.is_some();
+        self.events(timer);
+        is_some
+    }
+
+    /// Data turned out to be lost.
+    pub fn lost(&mut self, keys: Vec<Key>) {
+        self.events([Event::Lost(keys)]);
+    }
+
+    /// Somebody has put data here.
+    pub fn stored(&mut self, keys: Vec<Key>) {
+        let data = self.store(keys.into_iter().map(|key| (key, description())));
+        self.events([Event::Stored(data)]);
+    }
+
+    /// The process takes too much memory, or does not any more.
+    pub fn paused(&mut self, is_paused: bool) {
+        self.events([Event::Paused(is_paused)]);
+    }
+
+    /// There is no room for what tasks would make, or there is again.
+    pub fn full(&mut self, is_full: bool) {
+        self.state.set_full(is_full);
+        self.events([]);
+    }
+
+    /// The keys that it knows.
+    pub fn keys(&self) -> Vec<Key> {
+        self.state.keys()
+    }
+
+    /// How many tasks are in each state.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.state.counts().collect()
+    }
+}
+
+fn take<T>(from: &mut Vec<T>, index: usize) -> Option<T> {
+    let len = from.len();
+    (len != 0).then(|| from.swap_remove(index % len))
+}
+
+fn description() -> Description {
+    Description {
+        nbytes: 1,
+        ..Description::default()
+    }
+}

@@ -1,0 +1,82 @@
+//! Whether all that is counted and kept twice agrees.
+
+use std::collections::BTreeSet;
+
+use super::{PHASE_COUNT, PeerState, Phase, State};
+use crate::Key;
+
+impl State {
+    /// The keys of all tasks.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.tasks.keys().cloned().collect()
+    }
+
+    /// The keys of those whose results are in the store.
+    pub(crate) fn in_memory(&self) -> BTreeSet<Key> {
+        let tasks = self.tasks.iter();
+        let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
+        in_memory.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Panics if anything does not fit, between events.
+    pub(crate) fn check(&self) {
+        let mut counts = [0; PHASE_COUNT];
+        for (key, task) in &self.tasks {
+            counts[task.phase as usize] += 1;
+            let entry = (task.priority, key.clone());
+            let is_ready = self.ready.contains(&entry) || self.constrained.contains(&entry);
+            assert_eq!(is_ready, task.phase == Phase::Ready, "{key}");
+            assert_eq!(
+                self.missing.contains(key),
+                task.phase == Phase::Missing,
+                "{key}"
+            );
+            let is_running = self.executing.contains_key(key);
+            // One that got its result from elsewhere may run on.
+            assert!(is_running || task.phase != Phase::Executing, "{key}");
+            let is_asked = |state: &PeerState| {
+                state
+                    .asked
+                    .as_ref()
+                    .is_some_and(|asked| asked.contains(key))
+            };
+            if task.phase == Phase::Flight {
+                assert!(self.peers.values().any(is_asked), "{key}");
+            }
+            for (peer, state) in &self.peers {
+                let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
+                assert_eq!(state.keys.contains(&entry), is_listed, "{key} at {peer}");
+            }
+            if task.phase == Phase::Fetch {
+                assert!(!task.holders.is_empty(), "{key}");
+            }
+            if let Some(computation) = &task.computation {
+                let missing = computation.dependencies.iter().filter(|dependency| {
+                    let dependency = &self.tasks[*dependency];
+                    assert!(dependency.dependents.contains(key), "{key}");
+                    dependency.phase != Phase::Memory
+                });
+                assert_eq!(missing.count(), computation.missing_count, "{key}");
+                if task.phase == Phase::Waiting {
+                    assert_ne!(computation.missing_count, 0, "{key}");
+                }
+            }
+            for dependent in &task.dependents {
+                let dependent = &self.tasks[dependent];
+                assert!(matches!(dependent.phase, Phase::Waiting | Phase::Ready));
+            }
+        }
+        assert_eq!(counts, self.counts);
+        let queued: usize = self.ready.len() + self.constrained.len();
+        assert_eq!(queued as u64, self.counts[Phase::Ready as usize]);
+        assert_eq!(
+            self.missing.len() as u64,
+            self.counts[Phase::Missing as usize]
+        );
+        assert!(self.executing.len() <= self.limits.nthreads);
+        let asked = self.peers.values().filter(|state| state.asked.is_some());
+        assert_eq!(asked.count(), self.flight_count);
+        assert!(self.flight_count <= self.limits.transfer_count);
+    }
+}

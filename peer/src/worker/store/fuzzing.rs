@@ -1,0 +1,81 @@
+//! Spill files for the fuzz targets.
+
+use core::hash::Hasher as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use twox_hash::XxHash3_64;
+
+use super::datum::Evicted;
+use super::file::{self, SpillFile};
+use super::{Datum, DatumError, SpillDirectory, Steps, Store};
+use crate::Value;
+use crate::value::Serialized;
+
+/// What is read from a spill file at `path` with these contents; `None` if it is
+/// refused.
+pub fn read_spill_file(path: &Path, contents: &[u8]) -> Option<Serialized> {
+    fs::write(path, contents).expect("a writable directory");
+    let file = SpillFile {
+        path: path.to_owned(),
+        len: contents.len() as u64,
+        header: Bytes::new(),
+    };
+    let read = file::read(&file);
+    fs::remove_file(path).expect("the file is there");
+    read.ok()
+}
+
+/// The checksum at the end of a file with these contents.
+pub fn checksum(contents: &[u8]) -> u64 {
+    let mut hasher = XxHash3_64::new();
+    hasher.write(contents);
+    hasher.finish()
+}
+
+/// A datum of a worker that is only on disk.
+#[derive(Debug)]
+pub struct Spilled {
+    store: Store,
+    datum: Datum,
+    file: PathBuf,
+}
+
+impl Spilled {
+    /// Spills a datum to a directory below `parent`; `None` if it is not written
+    /// as it takes no memory, or cannot be serialized.
+    pub fn new(parent: &Path, value: Value) -> Option<Self> {
+        let directory = SpillDirectory::new(parent, "fuzz").expect("a writable directory");
+        let path = directory.path().to_owned();
+        let store = Store::spilling(directory, 0, u64::MAX);
+        let datum = store.made(value);
+        store.insert(&"x".into(), datum.clone());
+        if !matches!(datum.evict(), Evicted::Bytes(_)) {
+            return None;
+        }
+        let mut files = fs::read_dir(path).expect("its directory").flatten();
+        let file = files.next().expect("a spill file").path();
+        Some(Self { store, datum, file })
+    }
+
+    /// Where its file is.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Its value, read from disk; `None` if it is lost.
+    pub fn open(&self) -> Option<Value> {
+        let opened = self.datum.open(&Steps::default());
+        assert_eq!(
+            matches!(opened, Err(DatumError::Lost)),
+            self.store.holdings().disk_len == 0 && self.datum.is_lost()
+        );
+        opened.ok().map(|value| Value::clone(&value))
+    }
+
+    /// Its bytes, read from disk; `None` if it is lost.
+    pub fn serialize(&self) -> Option<Serialized> {
+        self.datum.serialize(&Steps::default()).ok()
+    }
+}
