@@ -27,7 +27,7 @@ const BATCH_LEN: usize = 32 << 20;
 #[derive(Debug)]
 pub(crate) struct Batched<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
-    queue: Arc<Queue>,
+    queue: Arc<OpenGuard>,
 }
 
 impl<T> Clone for Batched<T> {
@@ -49,6 +49,8 @@ struct Queue {
     overflow: Notify,
     /// Nothing is written any more.
     has_ended: AtomicBool,
+    /// The last sender is gone.
+    closing: Notify,
     /// Something was written, or never will be.
     written: Notify,
     wants_drained: AtomicBool,
@@ -105,6 +107,16 @@ impl Drop for EndGuard {
     }
 }
 
+/// Tells that the last sender is gone.
+#[derive(Debug)]
+struct OpenGuard(Arc<Queue>);
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        self.0.closing.notify_one();
+    }
+}
+
 /// How much waits in a stream; does not keep the stream open.
 #[derive(Clone, Debug)]
 pub(crate) struct Backlog(Arc<Queue>);
@@ -133,6 +145,12 @@ impl Backlog {
             }
             written.await;
         }
+    }
+
+    /// Waits until the last sender is gone, though something may be left to be
+    /// written. For one waiter; cancel safe.
+    pub(crate) async fn closing(&self) {
+        self.0.closing.notified().await;
     }
 
     /// Waits until everything has been written, each time that
@@ -167,6 +185,7 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
             has_overflowed: AtomicBool::new(false),
             overflow: Notify::new(),
             has_ended: AtomicBool::new(false),
+            closing: Notify::new(),
             written: Notify::new(),
             wants_drained: AtomicBool::new(false),
             drained: Notify::new(),
@@ -193,8 +212,11 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
             task: Some(task),
             failure: Some(failure),
         };
-        let messages = sending;
-        (Self { messages, queue }, writing)
+        let stream = Self {
+            messages: sending,
+            queue: Arc::new(OpenGuard(queue)),
+        };
+        (stream, writing)
     }
 
     /// Puts a message into the next batch. `false` if the stream is gone.
@@ -205,7 +227,7 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
     /// The same for a message of which `shared` bytes do not count, because
     /// something else bounds them.
     pub(crate) fn send_shared(&self, message: impl Into<T>, shared: usize) -> bool {
-        let queue = &self.queue;
+        let queue = &self.queue.0;
         if queue.has_overflowed.load(Ordering::Acquire) {
             return false;
         }
@@ -222,14 +244,15 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
 
     /// How much waits.
     pub(crate) fn backlog(&self) -> Backlog {
-        Backlog(Arc::clone(&self.queue))
+        Backlog(Arc::clone(&self.queue.0))
     }
 
     /// Lets [`Backlog::drained`] return as soon as everything has been written.
     pub(crate) fn ask_drained(&self) {
-        self.queue.wants_drained.store(true, Ordering::Release);
+        let queue = &self.queue.0;
+        queue.wants_drained.store(true, Ordering::Release);
         // In case that it was written meanwhile.
-        self.queue.remove(0);
+        queue.remove(0);
     }
 }
 

@@ -341,6 +341,12 @@ impl Pool {
         drop(comms);
     }
 
+    /// How many peers there are idle comms with or requests to.
+    #[cfg(test)]
+    pub(crate) fn peer_count(&self) -> usize {
+        self.lock().by_address.len()
+    }
+
     /// Closes all idle comms.
     pub(crate) async fn close(&self) {
         let idle = self.lock().take_idle();

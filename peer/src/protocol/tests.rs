@@ -90,7 +90,7 @@ fn what_waits_in_queues_is_counted_wherever_its_bytes_are() {
         pickled(),
         Value::List(vec![Value::None, pickled()]),
         Value::dict([("key", Value::Tuple(vec![pickled()]))]),
-        Value::Serialized(crate::Serialized::of(&Value::from(text.as_str())).expect("plain")),
+        Value::Serialized(Serialized::of(&Value::from(text.as_str())).expect("plain")),
     ];
     for exception in exceptions {
         let message = ToClient::from(TaskErredForClient {

@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::answer::{Answer, Asked, refused, uncaught};
+use super::spread::spread;
 use super::state::choose;
 use super::{ClientId, Notice, Options, Output, Rules, State, Submission, WorkerId};
 use crate::batched::{Batched, Writing};
@@ -270,6 +271,16 @@ impl Shared {
         streams.map(|stream| stream.backlog().queued_len()).sum()
     }
 
+    #[cfg(test)]
+    pub(super) fn pool_len(&self) -> usize {
+        self.pool.peer_count()
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_stream_count(&self) -> usize {
+        self.stream_count.load(Ordering::Acquire)
+    }
+
     /// Why it has ended, if not because it was to.
     pub(super) fn failure(&self) -> Result<(), PeerError> {
         match self.failure.borrow().clone() {
@@ -386,6 +397,7 @@ impl Shared {
             };
             let batch = tokio::select! {
                 batch = batch => batch,
+                () = backlog.closing() => break,
                 _ = writing.finished() => break,
             };
             let Some(batch) = self.batch(batch, name) else {
@@ -481,6 +493,7 @@ impl Shared {
                     self.with(|state| state.drained(id));
                     continue;
                 }
+                () = backlog.closing() => break,
                 _ = writing.finished() => break,
             };
             let Some(batch) = self.batch(batch, &address) else {
@@ -663,7 +676,7 @@ impl Shared {
         let mut wanted = keys.0;
         wanted.sort_unstable();
         wanted.dedup();
-        let mut failed: HashMap<String, Vec<Key>> = HashMap::new();
+        let mut failed: HashMap<String, HashSet<Key>> = HashMap::new();
         while !wanted.is_empty() {
             let mut asked: BTreeMap<String, Vec<Key>> = BTreeMap::new();
             for (key, mut holders) in self.with(|state| state.who_has(Some(&wanted))) {
@@ -690,8 +703,7 @@ impl Shared {
                     }
                     Ok(reply) => {
                         let found = reply.data.unwrap_or_default();
-                        let names: std::collections::HashSet<&Key> =
-                            found.iter().map(|(key, _)| key).collect();
+                        let names: HashSet<&Key> = found.iter().map(|(key, _)| key).collect();
                         let not_there = keys.into_iter().filter(|key| !names.contains(key));
                         let not_there: Vec<Key> = not_there.collect();
                         if !not_there.is_empty() {
@@ -760,44 +772,18 @@ impl Shared {
         };
         let copies = match request.broadcast {
             Value::Bool(true) => workers.len(),
-            Value::Int(count) => usize::try_from(count).unwrap_or(1).clamp(1, workers.len()),
+            Value::Int(count) => usize::try_from(count).unwrap_or(1),
             _ => 1,
         };
-        // As many turns as threads.
-        let turns: Vec<&String> = workers
-            .iter()
-            .flat_map(|(worker, threads)| {
-                core::iter::repeat_n(
-                    worker,
-                    usize::try_from((*threads).min(1 << 10)).unwrap_or(1),
-                )
-            })
-            .collect();
-        let start = usize::try_from(self.random() % turns.len() as u64).unwrap_or_default();
-        let mut parts: BTreeMap<&String, Vec<(Key, Serialized)>> = BTreeMap::new();
-        let mut keys = Vec::with_capacity(request.data.len());
-        for (index, (key, value)) in request.data.into_iter().enumerate() {
-            keys.push(key.clone());
-            let mut targets: Vec<&String> = Vec::with_capacity(copies);
-            let turn = (start + index) % turns.len();
-            for target in turns.iter().cycle().skip(turn) {
-                if targets.len() == copies {
-                    break;
-                }
-                if !targets.contains(target) {
-                    targets.push(target);
-                }
-            }
-            for target in targets {
-                parts
-                    .entry(target)
-                    .or_default()
-                    .push((key.clone(), value.clone()));
-            }
-        }
+        let keys: Vec<Key> = request.data.iter().map(|(key, _)| key.clone()).collect();
+        let threads: Vec<u64> = workers.iter().map(|(_, threads)| *threads).collect();
+        let parts = spread(request.data, &threads, copies, self.random());
         let mut sending = JoinSet::new();
-        for (worker, data) in parts {
-            let (shared, worker) = (Arc::clone(self), worker.clone());
+        for ((worker, _), data) in workers.into_iter().zip(parts) {
+            if data.is_empty() {
+                continue;
+            }
+            let shared = Arc::clone(self);
             sending.spawn(async move {
                 let nbytes = shared.put(&worker, data).await;
                 (worker, nbytes)
@@ -818,10 +804,8 @@ impl Shared {
                 Err(error) => failure = Some(error),
             }
         }
+        let is_all = keys.iter().all(|key| who_has.contains_key(key));
         let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
-        let is_all = keys
-            .iter()
-            .all(|key| who_has.iter().any(|(known, _)| known == key));
         self.with(|state| state.update_data(Some(&request.client), &who_has, &nbytes));
         match failure {
             Some(error) if !is_all => refused("OSError", &error.to_string()),
@@ -829,13 +813,13 @@ impl Shared {
         }
     }
 
-    /// Gives data to a worker. Returns how many bytes it is there.
+    /// Gives data to a worker. Returns how many bytes it is there, for no other keys.
     async fn put(
         &self,
         worker: &str,
         data: Vec<(Key, Serialized)>,
     ) -> Result<Vec<(Key, u64)>, PeerError> {
-        let names: Vec<Key> = data.iter().map(|(key, _)| key.clone()).collect();
+        let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
         self.with(|state| state.forget_deletions(&names, worker));
         let request = Request::from(UpdateData {
             data: Some(data),
@@ -843,7 +827,8 @@ impl Shared {
             reply: Some(true),
             ..UpdateData::default()
         });
-        let reply: UpdateDataReply = self.pool.call(&address(worker)?, &request).await?;
+        let mut reply: UpdateDataReply = self.pool.call(&address(worker)?, &request).await?;
+        reply.nbytes.retain(|(key, _)| names.remove(key));
         Ok(reply.nbytes)
     }
 
@@ -869,16 +854,16 @@ impl Shared {
         let mut retired = Vec::new();
         for (worker, _) in known {
             let about = self.with(|state| {
-                let all = state.identities(None).into_iter();
-                let about = all.into_iter().find(|(address, _)| *address == worker);
+                let about = state.identity_of(&worker);
                 state.retire(&worker);
                 about
             });
+            let mut only_there = Vec::new();
             let leaving = async {
                 loop {
                     let mut changed = core::pin::pin!(self.changed.notified());
                     changed.as_mut().enable();
-                    if self.with(|state| state.is_retired(&worker)) {
+                    if self.with(|state| state.has_retired(&worker, &mut only_there)) {
                         return Ok(());
                     }
                     changed.await;

@@ -27,11 +27,12 @@
 //! them over.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use daskwire_tcp::Address;
 
+use super::step;
 use super::submission::{Dependency, Failure, Refusal, Resources, Submission, text};
 use crate::protocol::{
     AcquireReplicas, AdjustHeartbeatInterval, CloseStream, FreeKeys, FromClient, FromWorker, Keys,
@@ -193,6 +194,7 @@ pub struct State {
     by_name: HashMap<Arc<str>, ClientId>,
     workers: BTreeMap<WorkerId, Worker>,
     by_address: HashMap<String, WorkerId>,
+    worker_names: HashSet<String>,
     last_id: u64,
     generation: u64,
     run_count: i64,
@@ -234,6 +236,7 @@ impl State {
             by_name: HashMap::new(),
             workers: BTreeMap::new(),
             by_address: HashMap::new(),
+            worker_names: HashSet::new(),
             last_id: 0,
             generation: 0,
             run_count: 0,
@@ -334,7 +337,7 @@ impl State {
             Value::None => address.clone(),
             name => text(name).ok_or_else(|| format!("the name {name} is no text"))?,
         };
-        if self.workers.values().any(|other| other.name == name) {
+        if !self.worker_names.insert(name.clone()) {
             return Err(format!("name taken, {name}"));
         }
         self.last_id += 1;
@@ -771,12 +774,32 @@ impl State {
     /// Whether a worker that is to leave may: it works on nothing, and others have
     /// what it has.
     pub fn is_retired(&self, address: &str) -> bool {
+        self.has_retired(address, &mut Vec::new())
+    }
+
+    /// The same, asked again and again: `only_there` keeps what nobody else had when
+    /// it was last asked, so that not everything is looked at each time.
+    pub(super) fn has_retired(&self, address: &str, only_there: &mut Vec<Key>) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return true;
         };
         let worker = &self.workers[id];
-        let only_here = |id: &TaskId| self.tasks[*id].who_has.len() == 1;
-        worker.processing.is_empty() && !worker.has.iter().any(only_here)
+        if !worker.processing.is_empty() {
+            return false;
+        }
+        let is_only_there = |task: &TaskId| {
+            step();
+            self.tasks[*task].who_has == [*id]
+        };
+        while let Some(key) = only_there.last() {
+            if self.by_key.get(key).is_some_and(is_only_there) {
+                return false;
+            }
+            only_there.pop();
+        }
+        let left = worker.has.iter().filter(|task| is_only_there(task));
+        only_there.extend(left.map(|task| self.tasks[*task].key.clone()));
+        only_there.is_empty()
     }
 
     /// Lets a worker go.

@@ -85,7 +85,7 @@ impl Failure {
 /// What tasks ask of the worker that runs them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Demands {
-    /// Addresses, names or hosts; any worker if there are none.
+    /// Addresses, names or hosts, sorted; any worker if there are none.
     pub(super) workers: Vec<String>,
     /// Whether others will do while none of these is there.
     pub(super) allow_other_workers: bool,
@@ -231,7 +231,10 @@ impl Annotations {
             match (name.as_str(), value) {
                 (_, Value::None) => {}
                 (Some("workers"), value) => match names(value) {
-                    Some(workers) => read.demands.workers = workers,
+                    Some(mut workers) => {
+                        workers.sort_unstable();
+                        read.demands.workers = workers;
+                    }
                     None => return wrong(),
                 },
                 (Some("allow_other_workers"), Value::Bool(flag)) => {

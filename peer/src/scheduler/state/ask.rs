@@ -1,5 +1,7 @@
 //! What can be asked of the state.
 
+use std::collections::HashSet;
+
 use super::State;
 use super::parts::{Stage, Task, Worker};
 use crate::{Key, Value};
@@ -101,34 +103,13 @@ impl State {
     /// `identity` says it.
     pub fn identities(&self, count: Option<usize>) -> Vec<(String, Value)> {
         let workers = self.workers.values().take(count.unwrap_or(usize::MAX));
-        let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
-        let text = |text: &Option<String>| text.clone().map_or(Value::None, Value::from);
-        workers
-            .map(|worker| {
-                let about = &worker.about;
-                let resources = worker.resources.0.iter();
-                let resources = resources.map(|(name, amount)| (name.clone(), *amount));
-                let identity = Value::dict([
-                    ("type", Value::from("Worker")),
-                    ("id", text(&about.server_id)),
-                    ("host", Value::from(worker.host.as_str())),
-                    ("resources", Value::dict(resources)),
-                    (
-                        "local_directory",
-                        Value::from(about.local_directory.as_str()),
-                    ),
-                    ("name", about.name.clone()),
-                    ("nthreads", Value::from(worker.thread_count)),
-                    ("memory_limit", number(about.memory_limit)),
-                    ("last_seen", Value::from(worker.last_seen.as_secs_f64())),
-                    ("services", about.services.clone()),
-                    ("metrics", about.metrics.clone()),
-                    ("status", Value::from(about.status.as_str())),
-                    ("nanny", text(&about.nanny)),
-                ]);
-                (worker.address.clone(), identity)
-            })
-            .collect()
+        workers.map(identity).collect()
+    }
+
+    /// The same of one worker.
+    pub(in crate::scheduler) fn identity_of(&self, address: &str) -> Option<(String, Value)> {
+        let id = self.by_address.get(address)?;
+        self.workers.get(id).map(identity)
     }
 
     fn of_workers<T>(
@@ -140,11 +121,41 @@ impl State {
         match workers {
             None => self.workers.values().map(pair).collect(),
             Some(addresses) => {
+                let mut seen = HashSet::new();
                 let ids = addresses
                     .iter()
                     .filter_map(|address| self.by_address.get(address));
+                let ids = ids.filter(|id| seen.insert(**id));
                 ids.map(|id| pair(&self.workers[id])).collect()
             }
         }
     }
+}
+
+/// What `identity` says of a worker.
+fn identity(worker: &Worker) -> (String, Value) {
+    let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
+    let text = |text: &Option<String>| text.clone().map_or(Value::None, Value::from);
+    let about = &worker.about;
+    let resources = worker.resources.0.iter();
+    let resources = resources.map(|(name, amount)| (name.clone(), *amount));
+    let identity = Value::dict([
+        ("type", Value::from("Worker")),
+        ("id", text(&about.server_id)),
+        ("host", Value::from(worker.host.as_str())),
+        ("resources", Value::dict(resources)),
+        (
+            "local_directory",
+            Value::from(about.local_directory.as_str()),
+        ),
+        ("name", about.name.clone()),
+        ("nthreads", Value::from(worker.thread_count)),
+        ("memory_limit", number(about.memory_limit)),
+        ("last_seen", Value::from(worker.last_seen.as_secs_f64())),
+        ("services", about.services.clone()),
+        ("metrics", about.metrics.clone()),
+        ("status", Value::from(about.status.as_str())),
+        ("nanny", text(&about.nanny)),
+    ]);
+    (worker.address.clone(), identity)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::parts::{Stage, Task, TaskId, Worker};
 use super::{State, WINDOW, WorkerId};
+use crate::scheduler::step;
 use crate::scheduler::submission::Demands;
 
 /// Bytes that go between workers in a second, as Dask assumes at first.
@@ -14,9 +15,18 @@ const LATENCY: f64 = 0.001;
 
 impl Demands {
     fn allow(&self, worker: &Worker) -> bool {
-        let is_named =
-            |name: &String| [&worker.address, &worker.name, &worker.host].contains(&name);
-        self.workers.is_empty() || self.workers.iter().any(is_named)
+        let compare = |one: &String, other: &String| {
+            step();
+            one.cmp(other)
+        };
+        let is_named = |name: &String| {
+            let found = self.workers.binary_search_by(|known| compare(known, name));
+            found.is_ok()
+        };
+        self.workers.is_empty()
+            || [&worker.address, &worker.name, &worker.host]
+                .into_iter()
+                .any(is_named)
     }
 
     /// Whether the worker has the resources at all, if not now.
@@ -129,12 +139,8 @@ impl State {
     /// ones first, where fetching what these need takes less time than waiting.
     pub(super) fn share(&mut self) {
         while self.queued_count != 0
-            && let Some(idle) = self.idle()
-            && let Some(id) = idle
-                .into_iter()
-                .find_map(|to| Some((self.surplus(to)?, to)))
+            && let Some((task, to)) = self.surplus()
         {
-            let (task, to) = id;
             self.unassign(task);
             self.queue(task, to);
             self.todo.open.clear();
@@ -142,20 +148,23 @@ impl State {
         }
     }
 
-    fn idle(&self) -> Option<Vec<WorkerId>> {
-        let idle = self.workers.iter().filter(|(_, worker)| worker.is_idle());
-        let idle: Vec<WorkerId> = idle.map(|(id, _)| *id).collect();
-        (!idle.is_empty()).then_some(idle)
-    }
-
-    /// A task of another worker's stack that this one had better do.
-    fn surplus(&self, to: WorkerId) -> Option<TaskId> {
-        let thief = self.workers.get(&to)?;
-        let load = |worker: &Worker| worker.stack_count * 1024 / worker.thread_count as usize;
-        let loaded = self
+    /// A task of the longest stack, and a worker that has nothing to do and had better
+    /// do it.
+    fn surplus(&self) -> Option<(TaskId, WorkerId)> {
+        let mut idle = self
             .workers
-            .values()
-            .filter(|worker| worker.stack_count != 0);
+            .iter()
+            .filter(|(_, worker)| {
+                step();
+                worker.is_idle()
+            })
+            .peekable();
+        idle.peek()?;
+        let load = |worker: &Worker| worker.stack_count * 1024 / worker.thread_count as usize;
+        let loaded = self.workers.values().filter(|worker| {
+            step();
+            worker.stack_count != 0
+        });
         let victim = loaded.max_by_key(|worker| load(worker))?;
         let waiting = victim.stack_count + victim.busy_count();
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -163,17 +172,30 @@ impl State {
         let last = victim.stack.values().filter_map(|queue| queue.last());
         let mut last: Vec<_> = last.collect();
         last.sort_unstable();
-        last.into_iter().rev().map(|(_, id)| *id).find(|id| {
-            let task = &self.tasks[*id];
-            let Some(recipe) = &task.recipe else {
-                return false;
-            };
-            let demands = &recipe.demands;
-            let missing = task.dependencies.iter().map(|id| &self.tasks[*id]);
-            let missing = missing.filter(|task| task.who_has.binary_search(&to).is_err());
-            let seconds: f64 = missing.map(|task| transfer_time(task.nbytes)).sum();
-            let may = demands.allow(thief) && thief.has_left(&demands.resources);
-            may && (seconds == 0.0 || seconds < wait)
+        idle.find_map(|(to, thief)| {
+            let mut last = last.iter().rev().map(|(_, id)| *id);
+            let found = last.find(|id| self.is_better_at(*id, (*to, thief), wait));
+            found.map(|task| (task, *to))
+        })
+    }
+
+    /// Whether a worker may do a task, and can fetch what it needs within so many
+    /// seconds.
+    fn is_better_at(&self, id: TaskId, (to, thief): (WorkerId, &Worker), wait: f64) -> bool {
+        let task = &self.tasks[id];
+        let Some(recipe) = &task.recipe else {
+            return false;
+        };
+        let demands = &recipe.demands;
+        if !demands.allow(thief) || !thief.has_left(&demands.resources) {
+            return false;
+        }
+        let mut seconds = 0.0;
+        let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id]);
+        let mut missing = dependencies.filter(|task| task.who_has.binary_search(&to).is_err());
+        missing.all(|task| {
+            seconds += transfer_time(task.nbytes);
+            seconds < wait
         })
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ClientId, WorkerId};
+use crate::scheduler::step;
 use crate::scheduler::submission::{Demands, Failure, Resources};
 use crate::{Key, Serialized, Value};
 
@@ -150,7 +151,13 @@ impl Table {
     }
 
     pub(super) fn get(&self, id: TaskId) -> Option<&Task> {
+        step();
         self.tasks.get(id as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        step();
+        self.tasks.get_mut(id as usize)?.as_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Task> {
@@ -169,8 +176,7 @@ impl core::ops::Index<TaskId> for Table {
 
 impl core::ops::IndexMut<TaskId> for Table {
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
-        let task = self.tasks.get_mut(id as usize).and_then(Option::as_mut);
-        task.expect("the task is there")
+        self.get_mut(id).expect("the task is there")
     }
 }
 
@@ -278,6 +284,7 @@ impl Worker {
 
     /// Whether it has these resources now.
     pub(super) fn has_left(&self, resources: &Resources) -> bool {
+        step();
         resources.0.iter().all(|(name, amount)| {
             let used = self.used.get(name).copied().unwrap_or(0.0);
             // Sums of fractions may be off by a little.

@@ -243,6 +243,7 @@ impl State {
             return;
         };
         self.by_address.remove(&worker.address);
+        self.worker_names.remove(&worker.name);
         self.todo.open.remove(&id);
         self.queued_count -= worker.stack_count;
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
@@ -669,23 +670,36 @@ impl State {
         }
     }
 
-    /// Removes a task that is released.
+    /// Removes a task that is released. Those that depend on it can never be
+    /// computed again, and let go of all that they depend on.
     pub(super) fn forget(&mut self, id: TaskId) {
-        let Some(task) = self.tasks.remove(id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
-        self.by_key.remove(&task.key);
-        for dependency in task.dependencies {
-            self.tasks[dependency].dependents.remove(&id);
-            self.todo.unneeded.push(dependency);
-        }
-        for dependent in task.dependents {
+        for dependent in core::mem::take(&mut task.dependents) {
+            if self.tasks[dependent].stage.is_active()
+                && let Some(on) = self.deactivate(dependent)
+            {
+                self.free_now(on, dependent);
+            }
+            self.detach(dependent);
             let other = &mut self.tasks[dependent];
-            other.dependencies.retain(|dependency| *dependency != id);
             other.is_orphan = true;
             if !matches!(other.stage, Stage::Memory | Stage::Erred(_)) {
                 self.todo.doomed.push(dependent);
             }
+        }
+        self.detach(id);
+        if let Some(task) = self.tasks.remove(id) {
+            self.by_key.remove(&task.key);
+        }
+    }
+
+    /// Removes a task that is not active from the dependents of others.
+    fn detach(&mut self, id: TaskId) {
+        for dependency in core::mem::take(&mut self.tasks[id].dependencies) {
+            self.tasks[dependency].dependents.remove(&id);
+            self.todo.unneeded.push(dependency);
         }
     }
 

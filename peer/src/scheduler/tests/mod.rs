@@ -18,6 +18,7 @@ mod panics;
 mod queues;
 mod requests;
 mod speed;
+mod strangers;
 
 async fn scheduler(address: &str) -> Scheduler {
     scheduler_with(address, Options::default()).await

@@ -9,6 +9,7 @@ use crate::protocol::*;
 use crate::{Key, RemoteError, Value};
 
 mod chance;
+mod growth;
 mod hostile;
 mod journey;
 mod loss;

@@ -1,0 +1,79 @@
+//! Which workers get which part of scattered data.
+
+use super::step;
+
+/// Spreads items over workers in turn, as many turns each as threads, and each item
+/// to `copies` workers that follow one another. Begins at the turn `start`, whatever
+/// its size. Returns the items of each worker.
+pub(super) fn spread<T: Clone>(
+    items: Vec<T>,
+    threads: &[u64],
+    copies: usize,
+    start: u64,
+) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = threads.iter().map(|_| Vec::new()).collect();
+    let count = parts.len();
+    let turns = |worker: usize| threads.get(worker).map_or(1, |threads| (*threads).max(1));
+    let all: u64 = (0..count).map(turns).sum();
+    if all == 0 {
+        return parts;
+    }
+    let copies = copies.clamp(1, count);
+    let (mut worker, mut turn) = (0, start % all);
+    while turn >= turns(worker) {
+        turn -= turns(worker);
+        worker += 1;
+    }
+    for item in items {
+        for copy in 0..copies {
+            step();
+            if let Some(part) = parts.get_mut((worker + copy) % count) {
+                part.push(item.clone());
+            }
+        }
+        turn += 1;
+        if turn == turns(worker) {
+            turn = 0;
+            worker = (worker + 1) % count;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::STEPS;
+
+    #[test]
+    fn workers_get_items_in_turn_by_their_threads() {
+        let parts = spread((0..8).collect(), &[1, 2, 1], 1, 0);
+        assert_eq!(parts, [vec![0, 4], vec![1, 2, 5, 6], vec![3, 7]]);
+        let parts = spread((0..3).collect(), &[1, 2, 1], 1, 2 + 4 * 7);
+        assert_eq!(parts, [vec![2], vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn copies_go_to_different_workers() {
+        let parts = spread(vec![0, 1], &[2, 2, 2], 2, 1);
+        assert_eq!(parts, [vec![0], vec![0, 1], vec![1]]);
+        assert_eq!(spread(vec![0], &[3, 1], 9, 0), [[0], [0]]);
+        assert!(spread(vec![0], &[], 1, 5).is_empty());
+    }
+
+    #[test]
+    fn spreading_takes_as_many_steps_as_there_are_copies() {
+        for (items, workers, copies) in [(1000, 10, 1), (2000, 10, 1), (10, 500, 500)] {
+            STEPS.set(0);
+            let parts = spread(
+                (0..items).collect(),
+                &vec![1 << 16; workers],
+                copies,
+                u64::MAX,
+            );
+            let count: usize = parts.iter().map(Vec::len).sum();
+            assert_eq!(count, items * copies);
+            assert_eq!(STEPS.get(), count as u64);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Work in proportion to what is asked for: each test compares how many steps
+//! are taken for one size and for twice as much.
+
+use super::*;
+use crate::scheduler::STEPS;
+
+/// Asserts that twice the size takes about twice the steps at most.
+#[track_caller]
+fn assert_linear(size: usize, steps: impl Fn(usize) -> u64) {
+    let (one, two) = (steps(size), steps(2 * size));
+    assert!(
+        two <= one * 9 / 4 + 100,
+        "{one} steps for {size}, {two} for twice as much"
+    );
+}
+
+fn count(act: impl FnOnce()) -> u64 {
+    STEPS.set(0);
+    act();
+    STEPS.get()
+}
+
+fn name(number: usize) -> String {
+    format!("x-{number}")
+}
+
+/// A state whose workers do everything at once. Not checked, for that takes
+/// steps, too.
+struct Eager {
+    state: State,
+    client: ClientId,
+    workers: Vec<WorkerId>,
+}
+
+impl Eager {
+    fn new(worker_count: usize) -> Self {
+        let mut state = State::new(Rules::default());
+        let workers = (0..worker_count).map(|number| {
+            let worker = RegisterWorker {
+                address: format!("tcp://w{number}:1"),
+                status: "running".to_owned(),
+                nthreads: 2,
+                ..RegisterWorker::default()
+            };
+            state.add_worker(&worker).expect("it is new")
+        });
+        let workers = workers.collect();
+        let client = state.add_client("me");
+        Self {
+            state,
+            client,
+            workers,
+        }
+    }
+
+    fn submit(&mut self, tasks: impl IntoIterator<Item = Node>, keys: Keys) {
+        let annotations = Value::Dict(Vec::new());
+        self.submit_with(tasks, keys, annotations);
+    }
+
+    fn submit_with(
+        &mut self,
+        tasks: impl IntoIterator<Item = Node>,
+        keys: Keys,
+        annotations: Value,
+    ) {
+        let graph: Graph = tasks.into_iter().collect();
+        let message = UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain values"),
+            keys,
+            annotations: Some(annotations),
+            ..UpdateGraph::default()
+        };
+        self.state.client_says(self.client, message.into());
+    }
+
+    /// Lets workers work until there is nothing left to be done; a task whose key
+    /// begins with `bad` fails.
+    fn work(&mut self) {
+        loop {
+            let outputs: Vec<Output> = self.state.outputs().collect();
+            if outputs.is_empty() {
+                return;
+            }
+            for output in outputs {
+                if let Output::Worker(worker, ToWorker::ComputeTask(task)) = output {
+                    let (key, run_id) = (task.key, task.run_id);
+                    let is_bad = key.as_str().is_some_and(|key| key.starts_with("bad"));
+                    let message = if is_bad {
+                        FromWorker::from(TaskErred {
+                            key,
+                            run_id,
+                            ..TaskErred::default()
+                        })
+                    } else {
+                        FromWorker::from(TaskFinished {
+                            key,
+                            run_id,
+                            nbytes: 28,
+                            ..TaskFinished::default()
+                        })
+                    };
+                    self.state.worker_says(worker, message);
+                }
+            }
+        }
+    }
+
+    fn scatter(&mut self, count: usize, worker: usize) {
+        let address = format!("tcp://w{worker}:1");
+        let keys = (0..count).map(|number| Key::from(name(number)));
+        let who_has: Vec<_> = keys.map(|key| (key, vec![address.clone()])).collect();
+        self.state.update_data(Some("me"), &who_has, &[]);
+    }
+
+    fn release(&mut self, keys: Keys) {
+        let message = ClientReleasesKeys {
+            keys,
+            ..ClientReleasesKeys::default()
+        };
+        self.state.client_says(self.client, message.into());
+        self.work();
+    }
+}
+
+fn on(key: usize) -> Argument {
+    Argument::Result(Key::from(name(key)))
+}
+
+fn constant(key: String) -> Node {
+    Node::new(key.as_str(), "operator.add", [1, 2])
+}
+
+/// One task that depends on `count` others.
+fn fan_in(count: usize) -> Vec<Node> {
+    let last = Node::new("z", "builtins.sum", (0..count).map(on).collect::<Vec<_>>());
+    let tasks = (0..count).map(|number| constant(name(number)));
+    tasks.chain([last]).collect()
+}
+
+/// As many that depend on one, which has this key.
+fn fan_out(count: usize, first: &str) -> Vec<Node> {
+    let on = Argument::Result(Key::from(first));
+    let tasks =
+        (0..count).map(|number| Node::new(name(number).as_str(), "operator.neg", [on.clone()]));
+    [constant(first.to_owned())]
+        .into_iter()
+        .chain(tasks)
+        .collect()
+}
+
+fn names(count: usize) -> Keys {
+    (0..count).map(name).collect()
+}
+
+#[test]
+fn graphs_of_any_shape_take_steps_in_proportion() {
+    let chain = |count: usize| -> Vec<Node> {
+        let next = |number| Node::new(name(number).as_str(), "operator.neg", [on(number - 1)]);
+        let first = constant(name(0));
+        [first].into_iter().chain((1..count).map(next)).collect()
+    };
+    type Shape<'s> = &'s dyn Fn(usize) -> (Vec<Node>, Keys);
+    let shapes: [Shape<'_>; 5] = [
+        &|count| (fan_in(count), ["z"].into_iter().collect()),
+        &|count| (fan_out(count, "a"), names(count)),
+        &|count| (fan_out(count, "bad"), names(count)),
+        &|count| (chain(count), [name(count - 1)].into_iter().collect()),
+        &|count| (chain(count), names(count)),
+    ];
+    for shape in shapes {
+        assert_linear(500, |size| {
+            let mut cluster = Eager::new(3);
+            let (tasks, keys) = shape(size);
+            count(|| {
+                cluster.submit(tasks, keys.clone());
+                cluster.work();
+                cluster.release(keys);
+                assert_eq!(cluster.state.task_count(), 0);
+            })
+        });
+    }
+}
+
+#[test]
+fn what_a_lost_worker_had_takes_steps_in_proportion() {
+    assert_linear(500, |size| {
+        let mut cluster = Eager::new(1);
+        cluster.submit(fan_in(size), names(size));
+        cluster.work();
+        let late = RegisterWorker {
+            address: "tcp://late:1".to_owned(),
+            status: "running".to_owned(),
+            ..RegisterWorker::default()
+        };
+        cluster.state.add_worker(&late).expect("it is new");
+        count(|| {
+            cluster.state.remove_worker(cluster.workers[0]);
+            cluster.work();
+        })
+    });
+}
+
+#[test]
+fn data_released_one_by_one_under_a_result_takes_steps_in_proportion() {
+    assert_linear(500, |size| {
+        let mut cluster = Eager::new(2);
+        cluster.scatter(size, 0);
+        let arguments: Vec<Argument> = (0..size).map(on).collect();
+        cluster.submit(
+            [Node::new("z", "builtins.sum", arguments)],
+            ["z"].into_iter().collect(),
+        );
+        cluster.work();
+        let steps = count(|| {
+            for number in 0..size {
+                cluster.release([name(number)].into_iter().collect());
+            }
+        });
+        // The result stays.
+        assert_eq!(cluster.state.task_count(), 1);
+        cluster.state.check();
+        steps
+    });
+}
+
+#[test]
+fn names_of_workers_in_annotations_are_not_searched_one_by_one() {
+    assert_linear(500, |size| {
+        let mut cluster = Eager::new(3);
+        let workers = (0..size).map(|number| Value::from(format!("other-{number}")));
+        let workers = workers.chain([Value::from("tcp://w0:1")]).collect();
+        let annotations = Value::dict([("workers", Value::List(workers))]);
+        let tasks = (0..size).map(|number| constant(name(number)));
+        let steps = count(|| {
+            cluster.submit_with(tasks, names(size), annotations);
+            cluster.work();
+        });
+        assert_eq!(cluster.state.has_what(None)[0].1.len(), size);
+        // Without the logarithm.
+        steps / u64::from(size.ilog2())
+    });
+}
+
+#[test]
+fn idle_workers_look_at_tasks_that_they_may_not_do_in_proportion() {
+    assert_linear(200, |size| {
+        let mut cluster = Eager::new(size);
+        let workers = Value::List(vec![Value::from("tcp://w0:1")]);
+        let annotations = Value::dict([("workers", workers)]);
+        let tasks = (0..10).map(|number| constant(name(number)));
+        cluster.submit_with(tasks, names(10), annotations);
+        let worker = cluster.workers[1];
+        count(|| {
+            cluster
+                .state
+                .worker_says(worker, KeepAlive::default().into())
+        })
+    });
+}
+
+#[test]
+fn a_worker_that_retires_is_asked_about_each_result_a_few_times() {
+    assert_linear(500, |size| {
+        let mut cluster = Eager::new(2);
+        cluster.scatter(size, 0);
+        count(|| {
+            let mut only_there = Vec::new();
+            cluster.state.retire("tcp://w0:1");
+            for number in 0..size {
+                assert!(!cluster.state.has_retired("tcp://w0:1", &mut only_there));
+                let message = AddKeys {
+                    keys: [name(number)].into_iter().collect(),
+                    ..AddKeys::default()
+                };
+                cluster
+                    .state
+                    .worker_says(cluster.workers[1], message.into());
+            }
+            assert!(cluster.state.has_retired("tcp://w0:1", &mut only_there));
+        })
+    });
+}
+
+#[test]
+fn workers_that_are_named_twice_are_told_of_once() {
+    let mut cluster = Eager::new(2);
+    cluster.scatter(10, 0);
+    let twice = vec!["tcp://w0:1".to_owned(); 100];
+    assert_eq!(cluster.state.has_what(Some(&twice)).len(), 1);
+    assert_eq!(cluster.state.thread_counts(Some(&twice), false).len(), 1);
+}
+
+#[test]
+fn nothing_is_kept_of_tasks_workers_and_clients_that_are_gone() {
+    let mut cluster = Eager::new(1);
+    let mut places = Vec::new();
+    for round in 0..200 {
+        let key = format!("prefix{round}-1");
+        let annotations = Value::dict([("resources", Value::dict([(key.as_str(), 0.0)]))]);
+        cluster.submit_with(
+            [constant(key.clone())],
+            [key.as_str()].into_iter().collect(),
+            annotations,
+        );
+        cluster.work();
+        cluster.release([key].into_iter().collect());
+        let client = cluster.state.add_client(&format!("client-{round}"));
+        cluster.state.remove_client(client);
+        let worker = RegisterWorker {
+            address: format!("tcp://late-{round}:1"),
+            ..RegisterWorker::default()
+        };
+        let worker = cluster.state.add_worker(&worker).expect("it is new");
+        cluster.state.remove_worker(worker);
+        cluster.state.advance(Duration::from_secs(round + 1));
+        cluster.work();
+        let state = &cluster.state;
+        places.push((
+            state.tasks.tasks.len(),
+            state.tasks.free.len(),
+            state.by_key.len() + state.no_worker.len(),
+            (state.clients.len(), state.by_name.len()),
+            (state.workers.len(), state.by_address.len()),
+            state.worker_names.len(),
+            state
+                .workers
+                .values()
+                .map(|worker| worker.used.len())
+                .sum::<usize>(),
+            state
+                .workers
+                .values()
+                .map(|worker| worker.deletions.len())
+                .sum::<usize>(),
+        ));
+    }
+    assert_eq!(places.first(), places.last());
+}
+
+#[test]
+fn a_dependency_that_is_listed_twice_is_waited_for_once() {
+    let mut cluster = Cluster::new();
+    let me = cluster.client("me");
+    let worker = cluster.worker("tcp://w0:1", 1);
+    let x = || Argument::Result(Key::from("x"));
+    let tasks = [
+        constant("x".to_owned()),
+        Node::new("z", "operator.add", [x(), x()]),
+    ];
+    let graph: Graph = tasks.into_iter().collect();
+    let message = UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: ["z"].into_iter().collect(),
+        ..UpdateGraph::default()
+    };
+    let mut submission = Submission::read(message).expect("a graph");
+    for task in &mut submission.tasks {
+        let twice = task.dependencies.clone();
+        task.dependencies.extend(twice);
+    }
+    cluster.state.submit(me, submission);
+    cluster.listen();
+    cluster.finish(worker, "x");
+    let task = &cluster.running[&(worker, Key::from("z"))];
+    assert_eq!((task.who_has.len(), task.nbytes.len()), (1, 1));
+    cluster.finish(worker, "z");
+    assert_eq!(cluster.told(me), ["key-in-memory z"]);
+}

@@ -1,0 +1,207 @@
+//! Workers that say what they should not, and workers that come and go.
+
+use super::*;
+
+/// A worker that listens at an address and has joined, and does nothing by itself.
+struct Odd {
+    listener: Listener,
+    address: String,
+    stream: Channel,
+}
+
+impl Odd {
+    async fn new(scheduler: &Address, at: &str) -> Self {
+        let at = at.parse().expect("an address");
+        let listener = Listener::bind(&at, daskwire_tcp::Options::default()).await;
+        let listener = listener.expect("it is free");
+        let address = listener.local_address().expect("it listens").to_string();
+        let mut stream = connect(scheduler).await;
+        let register = Request::from(RegisterWorker {
+            address: address.clone(),
+            status: "running".to_owned(),
+            nthreads: 1,
+            ..RegisterWorker::default()
+        });
+        let reply: RegisterWorkerReply = stream.call(&register).await.expect("it replies");
+        assert_eq!(reply.status, "OK");
+        Self {
+            listener,
+            address,
+            stream,
+        }
+    }
+
+    /// Answers one request on a new comm.
+    async fn answer(&self, reply: impl Field) -> Channel {
+        let incoming = self.listener.accept().await.expect("a connection");
+        let comm = incoming.handshake().await.expect("a comm");
+        let mut channel = Channel::new(comm, Parties::new("odd", "scheduler", None));
+        let request = channel.receiver.receive::<Request>().await;
+        request.expect("a request").expect("a request");
+        channel.sender.send(&reply).await.expect("it listens");
+        channel
+    }
+}
+
+fn value(text: &str) -> Serialized {
+    Serialized::of(&Value::from(text)).expect("a plain value")
+}
+
+#[tokio::test]
+async fn results_that_were_not_asked_for_do_not_reach_clients() {
+    let scheduler = scheduler("inproc://unasked").await;
+    let worker = Odd::new(scheduler.address(), "inproc://unasked-1").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let data = |names: &[&str]| {
+        let data = names.iter().map(|name| (Key::from(*name), value(name)));
+        Some(data.collect::<Vec<_>>())
+    };
+    let request = Scatter {
+        data: data(&["a"]).unwrap_or_default(),
+        client: "me".to_owned(),
+        ..Scatter::default()
+    };
+    // Nor are claims to have data that was not given.
+    let sizes = ["a", "b", "a", "c"].map(|name| (Key::from(name), 1));
+    let reply = UpdateDataReply {
+        status: "OK".to_owned(),
+        nbytes: sizes.into(),
+        ..UpdateDataReply::default()
+    };
+    let (put, channel) = tokio::join!(client.call::<Keys>(request), worker.answer(reply));
+    assert_eq!(*put.expect("it is done"), [Key::from("a")]);
+    drop(channel);
+    assert_eq!(scheduler.inspect(State::task_count), 1);
+    let reply = DataReply {
+        status: "OK".to_owned(),
+        data: data(&["b", "a", "c", "a"]),
+        ..DataReply::default()
+    };
+    let request = Gather {
+        keys: Some(["a"].into_iter().collect()),
+        ..Gather::default()
+    };
+    let (gathered, _channel) =
+        tokio::join!(client.call::<DataReply>(request), worker.answer(reply));
+    let data = gathered.expect("it replies").data.expect("all of it");
+    assert_eq!(data, [(Key::from("a"), value("a"))]);
+}
+
+#[tokio::test]
+async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
+    let scheduler = scheduler("inproc://claims").await;
+    let mut worker = Odd::new(scheduler.address(), "inproc://claims-1").await;
+    let other = Worker::new(scheduler.address(), "inproc://claims-2").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let graph: Graph = [Task::new("x", "operator.add", [1, 2])]
+        .into_iter()
+        .collect();
+    let here = Value::from(other.address.to_string());
+    client.say(UpdateGraph {
+        expr_ser: graph.to_expression().expect("plain values"),
+        keys: ["x"].into_iter().collect(),
+        annotations: Some(Value::dict([("workers", here)])),
+        ..UpdateGraph::default()
+    });
+    client.wait(&["x"]).await;
+    let (x, keys) = (Key::from("x"), || ["x", "never"].into_iter().collect());
+    let claims = vec![
+        FromWorker::from(TaskFinished {
+            key: x.clone(),
+            run_id: 1,
+            nbytes: u64::MAX,
+            ..TaskFinished::default()
+        }),
+        FromWorker::from(TaskErred {
+            key: x.clone(),
+            run_id: 1,
+            ..TaskErred::default()
+        }),
+        FromWorker::from(ReleaseWorkerData {
+            key: x.clone(),
+            ..ReleaseWorkerData::default()
+        }),
+        FromWorker::from(Reschedule {
+            key: x.clone(),
+            ..Reschedule::default()
+        }),
+        FromWorker::from(LongRunning {
+            key: x.clone(),
+            run_id: 1,
+            ..LongRunning::default()
+        }),
+        FromWorker::from(RequestRefreshWhoHas {
+            keys: keys(),
+            ..RequestRefreshWhoHas::default()
+        }),
+    ];
+    worker
+        .stream
+        .sender
+        .send(&claims)
+        .await
+        .expect("it listens");
+    loop {
+        let batch = worker.stream.receiver.receive_batch::<ToWorker>().await;
+        let batch = batch.expect("it goes on").expect("it goes on");
+        if batch
+            .iter()
+            .any(|message| matches!(message, ToWorker::RefreshWhoHas(_)))
+        {
+            break;
+        }
+    }
+    let keys = [x];
+    let (who_has, sizes) =
+        scheduler.inspect(|state| (state.who_has(Some(&keys)), state.nbytes(Some(&keys))));
+    assert_eq!(who_has[0].1, [other.address.to_string()]);
+    assert_eq!(sizes[0].1, 28);
+    scheduler.inspect(State::check);
+    // A heartbeat of a worker that is not there.
+    let heartbeat = HeartbeatWorker {
+        address: "inproc://claims-3".to_owned(),
+        ..HeartbeatWorker::default()
+    };
+    let reply: HeartbeatReply = client.call(heartbeat).await.expect("it replies");
+    assert_eq!(reply.status, "missing");
+    assert_eq!(client.gather("x").await, Value::from(3));
+    assert_eq!(worker.address, "inproc://claims-1");
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_workers_that_come_and_go() {
+    let scheduler = scheduler("tcp://127.0.0.1:0").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    for number in 0..50 {
+        let worker = Worker::new(scheduler.address(), "tcp://127.0.0.1:0").await;
+        let key = format!("x-{number}");
+        client.submit([Task::new(key.as_str(), "operator.add", [1, 2])], &[&key]);
+        client.wait(&[&key]).await;
+        assert_eq!(client.gather(&key).await, Value::from(3));
+        assert_eq!(scheduler.shared.pool_len(), 1);
+        client.say(ClientReleasesKeys {
+            keys: [key].into_iter().collect(),
+            ..ClientReleasesKeys::default()
+        });
+        worker.kill().await;
+        until(|| scheduler.shared.pool_len() == 0).await;
+    }
+    assert_eq!(scheduler.inspect(State::worker_count), 0);
+    until(|| scheduler.inspect(State::task_count) == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_of_a_worker_that_is_let_go_ends_though_it_does_not_read() {
+    let scheduler = scheduler("inproc://let-go").await;
+    let mut worker = Odd::new(scheduler.address(), "inproc://let-go-1").await;
+    let ask = FromWorker::from(RequestRefreshWhoHas {
+        keys: (0..1000).map(|key| format!("x-{key}")).collect(),
+        ..RequestRefreshWhoHas::default()
+    });
+    let batch = vec![ask; 100];
+    worker.stream.sender.send(&batch).await.expect("it listens");
+    scheduler
+        .shared
+        .with(|state| state.dismiss("inproc://let-go-1", true));
+    until(|| scheduler.shared.open_stream_count() == 0).await;
+}
