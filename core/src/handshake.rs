@@ -1,8 +1,10 @@
 //! The handshake: the first message of a comm, one from each side.
 //!
-//! Both sides send a small map as soon as the connection stands and read the
-//! other's; neither waits for the other. What the two agree on holds for the
-//! life of the comm ([`Handshake::negotiate`]).
+//! Both sides send a small map and read the other's. A listener of any release
+//! sends its own before it reads, as does a connector since 2023.8.0; connectors
+//! up to 2023.7.1 read first. So a listener must not wait for the connector
+//! (PROTOCOL HANDSHAKE-1). What the two agree on holds for the life of the comm
+//! ([`Handshake::negotiate`]).
 //!
 //! | key | kind | required | meaning |
 //! | --- | --- | --- | --- |
@@ -320,10 +322,11 @@ fn check_header(header: &[u8], limits: &Limits) -> Result<(), HandshakeError> {
 /// and one length at least, so it is 16 or more. No handshake has 16 frames.
 /// `None` if the bytes are 0, with which no message begins.
 ///
-/// A listener that serves both kinds reads 8 bytes, asks this, and gives them
-/// to a [`FrameDecoder`](crate::frame::FrameDecoder) for that prefix. A
-/// connector has to send before it can know; a bare handshake is understood
-/// up to 2021.2.0 only, a prefixed one since 2021.3.0 only.
+/// A connector that serves both kinds reads 8 bytes, calls this, and gives them
+/// to a [`FrameDecoder`](crate::frame::FrameDecoder) for that prefix: the
+/// listeners of every release send first. A listener has to send before it can
+/// know, because old connectors read first; a bare handshake is understood up to
+/// 2021.2.0 only, a prefixed one since 2021.3.0 only.
 ///
 /// What is no handshake at all (another protocol, a browser) mostly begins
 /// with a large number; the decoder then refuses its frame count.

@@ -89,13 +89,7 @@ impl Connector {
             return Ok(Arc::clone(endpoint));
         }
         let tls = tls(address, &self.options)?;
-        let endpoint = match tls.client {
-            Some(client) => Endpoint::client(client, self.quic_options.clone())?,
-            None => {
-                let address = address.clone();
-                return Err(CommError::NoTls { address });
-            }
-        };
+        let endpoint = Endpoint::client(tls, self.quic_options.clone())?;
         Ok(Arc::clone(quic.insert(Arc::new(endpoint))))
     }
 }
@@ -196,6 +190,18 @@ impl Incoming {
         match self.0 {
             Accepted::Stream(incoming) => incoming.handshake().await,
             Accepted::Quic(incoming) => incoming.handshake().await,
+        }
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Io`] if the peer is gone.
+    pub fn peer_address(&self) -> Result<Address, CommError> {
+        match &self.0 {
+            Accepted::Stream(incoming) => incoming.peer_address(),
+            Accepted::Quic(incoming) => Ok(incoming.peer_address()),
         }
     }
 

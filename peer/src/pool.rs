@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daskwire_tcp::{Address, CommError, Options, Role};
+use daskwire_tcp::{Address, CommError, Options};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -216,7 +216,7 @@ impl Pool {
             Some((meter, options)) => {
                 let connection = self.connector.connect_bytes(address).await?;
                 let connection = meter.attach(connection);
-                connection.handshake(Role::Connector, options).await?
+                connection.handshake(options).await?
             }
         };
         let parties = Parties::new(&self.local, &(self.names)(address), self.observer.clone());

@@ -41,8 +41,8 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
     let (client, server) = tls();
     let ours = Endpoint::client(Arc::new(client), quic.clone()).unwrap();
     let tls = Tls {
-        client: None,
         server: Some(Arc::new(server)),
+        ..Tls::default()
     };
     let address = "quic://127.0.0.1:0".parse().unwrap();
     let theirs = Endpoint::bind(&address, &tls, Options::default(), quic);

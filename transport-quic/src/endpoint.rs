@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_tcp::{Address, Closed, Comm, CommError, Connection, Options, Phase, Role, Scheme};
+use daskwire_tcp::{Address, Closed, Comm, CommError, Connection, Options, Phase, Scheme};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -48,17 +48,24 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 ///
 /// * Peers that speak another ALPN, or whose certificate is not accepted, are
 ///   told apart by the text of the error, [`CommError::Connect`].
-/// * Comms that nobody reads hold up all others of the connection when they
-///   fill [`QuicOptions::connection_window`].
+/// * With a [`QuicOptions::connection_window`] of one's own, comms that nobody
+///   reads hold up all others of the connection when they fill it.
 pub struct Endpoint {
     quinn: quinn::Endpoint,
     runtime: Handle,
     settings: QuicOptions,
-    client: RwLock<Option<quinn::ClientConfig>>,
+    client: RwLock<Option<ClientSide>>,
     pool: Mutex<HashMap<Key, Arc<Slot>>>,
     lives: Lives,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
+}
+
+/// What connections are made with.
+#[derive(Clone)]
+struct ClientSide {
+    config: quinn::ClientConfig,
+    server_name: Option<ServerName<'static>>,
 }
 
 /// Host and port.
@@ -139,11 +146,11 @@ impl Endpoint {
     ///
     /// [`CommError::Bind`], also if the TLS configuration cannot be used for
     /// QUIC.
-    pub fn client(tls: Arc<rustls::ClientConfig>, quic: QuicOptions) -> Result<Self, CommError> {
+    pub fn client(tls: impl Into<Tls>, quic: QuicOptions) -> Result<Self, CommError> {
         let wildcard = |ip: IpAddr| SocketAddr::new(ip, 0);
         let tls = Tls {
-            client: Some(tls),
             server: None,
+            ..tls.into()
         };
         bind_socket(wildcard(Ipv6Addr::UNSPECIFIED.into()), &quic)
             .or_else(|_| bind_socket(wildcard(Ipv4Addr::UNSPECIFIED.into()), &quic))
@@ -161,7 +168,7 @@ impl Endpoint {
         settings: QuicOptions,
     ) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
-        let client = client_config(tls, &settings)?;
+        let client = client_side(tls, &settings)?;
         let server = server_config(tls, &settings)?;
         let listens = server.is_some();
         let mut config = EndpointConfig::default();
@@ -237,8 +244,8 @@ impl Endpoint {
             .await
     }
 
-    /// A new stream to `address`, without the handshake of Dask. The peer does
-    /// not see it before something was written.
+    /// Opens a stream to `address`, without the handshake of Dask. The peer sees
+    /// it at once, even if nothing is written.
     ///
     /// # Errors
     ///
@@ -376,7 +383,7 @@ impl Endpoint {
                 "an endpoint listens from the beginning, or not at all",
             ));
         }
-        let client = client_config(tls, &self.settings)?;
+        let client = client_side(tls, &self.settings)?;
         let server = server_config(tls, &self.settings)?;
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
         self.quinn.set_server_config(server);
@@ -429,9 +436,12 @@ impl Endpoint {
         loop {
             let (entry, is_fresh) = self.connection(address, patience).await?;
             let live = Arc::clone(&entry.live);
-            // PROTOCOL QUIC-5, QUIC-8: the handshake is written at once.
+            // PROTOCOL QUIC-5
             match live.connection.open_bi().await {
-                Ok((send, receive)) => {
+                Ok((mut send, receive)) => {
+                    // PROTOCOL QUIC-8: an empty frame. If it fails, so does what
+                    // is written next.
+                    let _ = send.write(&[]).await;
                     let (receiver, sender) = stream::halves(entry, send, receive);
                     return Ok(Opened {
                         live,
@@ -504,7 +514,7 @@ impl Endpoint {
         if self.quinn.open_connections() >= self.settings.max_connections {
             return Err(Failure::retry(io::ErrorKind::QuotaExceeded.into()));
         }
-        let Some(client) = self.client_config() else {
+        let Some(client) = self.client_side() else {
             return Err(Failure::last(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this endpoint has no TLS configuration to connect with",
@@ -516,8 +526,8 @@ impl Endpoint {
             .map_err(Failure::retry)?;
         let mut attempts = JoinSet::new();
         for (index, socket) in (0_u32..).zip(sockets) {
-            let name = match &self.settings.server_name {
-                Some(name) => name.clone(),
+            let name = match &client.server_name {
+                Some(name) => name.to_str().into_owned(),
                 // What is no name and no number, as fe80::1%eth0, is not
                 // verified by that name either.
                 None => match ServerName::try_from(address.host()) {
@@ -525,7 +535,7 @@ impl Endpoint {
                     Err(_) => socket.ip().to_canonical().to_string(),
                 },
             };
-            let (quinn, client) = (self.quinn.clone(), client.clone());
+            let (quinn, client) = (self.quinn.clone(), client.config.clone());
             attempts.spawn_on(
                 async move {
                     tokio::time::sleep(NEXT_ADDRESS * index).await;
@@ -556,7 +566,7 @@ impl Endpoint {
         Err(failure.unwrap_or_else(|| Failure::retry(io::ErrorKind::NotFound.into())))
     }
 
-    fn client_config(&self) -> Option<quinn::ClientConfig> {
+    fn client_side(&self) -> Option<ClientSide> {
         let client = self.client.read().unwrap_or_else(PoisonError::into_inner);
         client.clone()
     }
@@ -754,7 +764,7 @@ impl Then for Handshake {
     type Outcome = Comm;
 
     async fn finish(&self, connection: Connection, options: &Options) -> Result<Comm, CommError> {
-        connection.handshake(Role::Connector, options).await
+        connection.handshake(options).await
     }
 }
 
@@ -796,7 +806,7 @@ impl Incoming {
     pub async fn handshake_with_priority(self, priority: Priority) -> Result<Comm, CommError> {
         let options = self.options.clone();
         let connection = self.bytes(priority);
-        connection.handshake(Role::Listener, &options).await
+        connection.handshake(&options).await
     }
 
     /// The stream without the handshake of Dask.
@@ -846,11 +856,12 @@ impl fmt::Debug for Incoming {
 }
 
 /// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
-fn client_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::ClientConfig>> {
-    let Some(tls) = &tls.client else {
+fn client_side(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<ClientSide>> {
+    let Some(client) = &tls.client else {
         return Ok(None);
     };
-    let mut tls = rustls::ClientConfig::clone(tls);
+    let server_name = tls.server_name.clone();
+    let mut tls = rustls::ClientConfig::clone(client);
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_early_data = false;
     let tls = Arc::new(tls);
@@ -862,7 +873,10 @@ fn client_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
     let tls = QuicClientConfig::try_from(tls).map_err(unsuitable)?;
     let mut config = quinn::ClientConfig::new(Arc::new(tls));
     config.transport_config(settings.to_transport_config());
-    Ok(Some(config))
+    Ok(Some(ClientSide {
+        config,
+        server_name,
+    }))
 }
 
 /// PROTOCOL QUIC-1, QUIC-2 and QUIC-3

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use rustls::pki_types::ServerName;
 
 /// The largest packet that is sent in batches: quinn hands the system ten at a
 /// time, and a batch must fit into 64 KiB.
@@ -24,6 +25,19 @@ pub struct Tls {
     pub client: Option<Arc<rustls::ClientConfig>>,
     /// For listening; without it the endpoint does not listen.
     pub server: Option<Arc<rustls::ServerConfig>>,
+    /// The name to verify and to send (SNI) in place of the host in the
+    /// address; Dask's `server_hostname`. Default: none.
+    pub server_name: Option<ServerName<'static>>,
+}
+
+impl From<Arc<rustls::ClientConfig>> for Tls {
+    /// For connecting alone.
+    fn from(client: Arc<rustls::ClientConfig>) -> Self {
+        Self {
+            client: Some(client),
+            ..Self::default()
+        }
+    }
 }
 
 impl From<&daskwire_tcp::tls::Tls> for Tls {
@@ -33,6 +47,7 @@ impl From<&daskwire_tcp::tls::Tls> for Tls {
         Self {
             client: Some(Arc::clone(tls.client_config())),
             server: Some(Arc::clone(tls.server_config())),
+            server_name: tls.server_name().cloned(),
         }
     }
 }
@@ -57,13 +72,14 @@ pub struct QuicOptions {
     /// quinn's 1.25 MB make a 64 MiB frame wait some 50 times.
     pub stream_window: u32,
     /// How many bytes of all comms of one connection may be under way or wait
-    /// here for readers: the most memory that a peer can occupy with them.
-    /// Default: 256 MiB.
+    /// here for readers. Default: no more than [`Self::stream_window`] for each of
+    /// [`Self::max_comms`].
     ///
-    /// Comms that nobody reads fill it, [`Self::stream_window`] bytes each.
-    /// When it is full all comms of the connection wait, so it should hold
-    /// several such.
-    pub connection_window: u32,
+    /// Comms that nobody reads fill it, [`Self::stream_window`] bytes each, and
+    /// when it is full all comms of the connection wait. So with a smaller number
+    /// a few comms can stop all others; to limit the memory that a peer can occupy,
+    /// lower the other two.
+    pub connection_window: Option<u64>,
     /// How many bytes of all comms of one connection are kept here until they
     /// are acknowledged. Default: 16 MiB.
     ///
@@ -111,9 +127,6 @@ pub struct QuicOptions {
     /// How many comms may wait to be [accepted](crate::Endpoint::accept); no
     /// more are taken from the connections while these wait. Default: 1,024.
     pub backlog: usize,
-    /// The name to verify and to send (SNI) in place of the host in the
-    /// address; Dask's `server_hostname`. Default: none.
-    pub server_name: Option<String>,
     /// How many bytes the system is asked to buffer for the socket, in each
     /// direction. It may grant less. Default: 4 MiB.
     pub socket_buffer_len: usize,
@@ -129,7 +142,7 @@ impl Default for QuicOptions {
         Self {
             max_comms: 4_096,
             stream_window: 16 << 20,
-            connection_window: 256 << 20,
+            connection_window: None,
             send_window: 16 << 20,
             congestion: Congestion::Cubic,
             keep_alive: Some(Duration::from_secs(10)),
@@ -144,7 +157,6 @@ impl Default for QuicOptions {
             incoming_buffers_len: 16 << 20,
             retry_threshold: 64,
             backlog: 1_024,
-            server_name: None,
             socket_buffer_len: 4 << 20,
             transport: None,
         }
@@ -162,13 +174,16 @@ impl QuicOptions {
         }
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.max_udp_payload);
+        // What is too much for QUIC is as good as no limit.
+        let connection_window = self.connection_window.map(VarInt::try_from);
+        let connection_window = connection_window.and_then(Result::ok);
         let mut transport = TransportConfig::default();
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_comms))
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .stream_receive_window(VarInt::from_u32(self.stream_window))
-            .receive_window(VarInt::from_u32(self.connection_window))
+            .receive_window(connection_window.unwrap_or(VarInt::MAX))
             .send_window(self.send_window)
             .keep_alive_interval(self.keep_alive)
             // What is too long for QUIC is as good as never.

@@ -15,6 +15,7 @@ use daskwire_quic::{
     quinn,
 };
 use daskwire_tcp::Closed;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 use wire::Limits;
 
@@ -27,8 +28,13 @@ struct Authority {
 
 impl Authority {
     fn new() -> Self {
-        let own = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()]);
-        let own = own.unwrap();
+        Self::of(&["localhost", "127.0.0.1"])
+    }
+
+    /// Whose certificate has these names.
+    fn of(names: &[&str]) -> Self {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let own = rcgen::generate_simple_self_signed(names).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(own.cert.der().clone()).unwrap();
         Self {
@@ -76,6 +82,7 @@ impl Authority {
         Tls {
             client: Some(Arc::new(self.client(true))),
             server: Some(Arc::new(self.server(true))),
+            ..Tls::default()
         }
     }
 }
@@ -270,6 +277,70 @@ async fn comms_beyond_the_limit_wait() {
     drop(first);
     ours.connect(&address, &Options::default()).await.unwrap();
     assert_eq!(theirs.connection_count(), 1);
+}
+
+/// However many comms are full of what nobody reads, others have room.
+#[tokio::test]
+async fn comms_that_nobody_reads_hold_up_no_others() {
+    const WINDOW: u32 = 64 << 10;
+    let quic = QuicOptions {
+        max_comms: 100,
+        stream_window: WINDOW,
+        ..quick()
+    };
+    let (ours, theirs, address) = endpoints(quic).await;
+    let mut unread = Vec::new();
+    for _ in 0..99 {
+        let (mut near, far) = comm(&ours, &theirs, &address).await;
+        let sending = tokio::spawn(async move {
+            let outcome = near.write_message(&[&[7; 4 * WINDOW as usize]]).await;
+            outcome.map(|()| near)
+        });
+        unread.push((sending, far));
+    }
+    let (mut near, mut far) = comm(&ours, &theirs, &address).await;
+    for number in 0..20 {
+        let large = vec![number; 2 * WINDOW as usize];
+        let frames = [&large];
+        let (sent, received) = tokio::join!(near.write_message(&frames), far.read_message());
+        sent.unwrap();
+        assert_eq!(received.unwrap().unwrap()[0][..], large[..]);
+    }
+    // They were full indeed, and are only late.
+    for (sending, mut far) in unread {
+        assert!(!sending.is_finished());
+        assert_eq!(far.read_message().await.unwrap().unwrap().len(), 1);
+        sending.await.unwrap().unwrap();
+    }
+}
+
+/// Behind the opener may be a peer that reads before it writes.
+// PROTOCOL QUIC-8
+#[tokio::test]
+async fn the_acceptor_may_be_the_first_to_write() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let options = Options::default();
+    let near = async {
+        let mut near = ours
+            .connect_bytes(&address, &options, Priority::Normal)
+            .await?;
+        let mut received = [0; 5];
+        near.reader.read_exact(&mut received).await.unwrap();
+        near.writer.write_all(b"after").await.unwrap();
+        near.writer.shutdown().await.unwrap();
+        Ok::<_, CommError>((received, near))
+    };
+    let far = async {
+        let mut far = theirs.accept().await?.bytes(Priority::Normal);
+        far.writer.write_all(b"first").await.unwrap();
+        far.writer.flush().await.unwrap();
+        let mut received = Vec::new();
+        far.reader.read_to_end(&mut received).await.unwrap();
+        Ok::<_, CommError>((received, far))
+    };
+    let (near, far) = tokio::join!(near, far);
+    assert_eq!(near.unwrap().0, *b"first");
+    assert_eq!(far.unwrap().0, b"after");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -744,6 +815,30 @@ async fn a_server_that_is_not_trusted_is_refused() {
     assert!(!error.is_closed());
 }
 
+/// As set for comms over TLS, from which those over QUIC have it too.
+#[tokio::test]
+async fn the_name_to_verify_can_be_set() {
+    let authority = Authority::of(&["scheduler.example"]);
+    let (_theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let over_tls = daskwire_tcp::tls::Tls::from_configs(
+        Arc::new(authority.client(true)),
+        Arc::new(authority.server(true)),
+    );
+    let ours = Endpoint::client(&over_tls, quick()).unwrap();
+    let error = ours
+        .connect_bytes(&address, &once(), Priority::Normal)
+        .await;
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("not valid for name"), "{error}");
+
+    let name = "scheduler.example".try_into().unwrap();
+    let over_tls = over_tls.with_server_name(name);
+    let ours = Endpoint::client(&over_tls, quick()).unwrap();
+    ours.connect_bytes(&address, &once(), Priority::Normal)
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn the_certificate_of_a_peer_can_be_seen() {
     let authority = Authority::new();
@@ -770,8 +865,8 @@ async fn the_certificate_of_a_peer_can_be_seen() {
     // Other certificates from now on, without disturbing what there is.
     let other = Authority::new();
     let tls = Tls {
-        client: None,
         server: Some(Arc::new(other.server(false))),
+        ..Tls::default()
     };
     theirs.set_tls(&tls).unwrap();
     let newcomer = Endpoint::client(Arc::new(other.client(false)), quick()).unwrap();
@@ -841,8 +936,8 @@ async fn early_data_is_off() {
     let mut client = authority.client(false);
     client.enable_early_data = true;
     let tls = Tls {
-        client: None,
         server: Some(Arc::new(server)),
+        ..Tls::default()
     };
     let (_theirs, address) = bind(&tls, Options::default(), quick()).await;
     let raw = raw_client(client, ALPN);

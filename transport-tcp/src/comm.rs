@@ -77,8 +77,8 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wire {
-    /// Whoever connects speaks the newest form, which 2021.3.1 and later
-    /// understand; whoever listens answers in kind.
+    /// Speak the newest form, which 2021.3.1 and later understand, and send the
+    /// handshake without waiting for the peer's.
     #[default]
     Auto,
     /// Speak this form, and refuse peers that frame their messages otherwise.
@@ -88,16 +88,19 @@ pub enum Wire {
         /// How the handshake is laid out.
         layout: Layout,
     },
-    /// Wait for the handshake of the peer and answer in kind, so that every
-    /// release from 2.23.0 on is understood. Where nothing comes for a second,
-    /// speak the newest form: the peer may be waiting too, or be behind
-    /// something that shows it a connection only when something is said.
+    /// Wait for the handshake of the peer and answer in kind. If nothing comes
+    /// for a second, speak the newest form.
+    ///
+    /// This is for connectors: the listeners of every release from 2.23.0 on
+    /// send first. The connectors of releases up to 2023.7.1 do not (PROTOCOL
+    /// HANDSHAKE-1), so a listener with this setting keeps them waiting for that
+    /// second, and never learns in time what those before 2021.3.1 understand.
     Answer,
 }
 
 /// Which side of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// It asked for the connection.
     Connector,
     /// It was asked.
@@ -190,9 +193,9 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Comm::establish`].
-    pub async fn handshake(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+    pub async fn handshake(self, options: &Options) -> Result<Comm, CommError> {
         let ends = (self.local, self.peer);
-        let mut comm = Comm::establish(self.reader, self.writer, ends, role, options).await?;
+        let mut comm = Comm::establish(self.reader, self.writer, ends, options).await?;
         comm.encryption = self.encryption;
         Ok(comm)
     }
@@ -239,12 +242,11 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         reader: R,
         writer: W,
         (local, peer): (Address, Address),
-        role: Role,
         options: &Options,
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
         let same_host = same_host(&local, &peer);
-        let handshake = shake_hands(reader, writer, same_host, role, options);
+        let handshake = shake_hands(reader, writer, same_host, options);
         match tokio::time::timeout(after, handshake).await {
             Ok(outcome) => {
                 let (reader, writer, agreement) = outcome?;
@@ -366,53 +368,38 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
     same_host: bool,
-    role: Role,
     options: &Options,
 ) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
     let ours = Handshake::new(options.compression.as_deref()).same_host(same_host);
-    let form = match (options.wire, role) {
-        (Wire::Speak { prefix, layout }, _) => Some((prefix, layout)),
-        (Wire::Auto, Role::Connector) => Some((Prefix::U64, Layout::Modern)),
-        (Wire::Auto, Role::Listener) | (Wire::Answer, _) => None,
+    let (prefix, layout) = match options.wire {
+        Wire::Speak { prefix, layout } => (prefix, layout),
+        Wire::Auto | Wire::Answer => (Prefix::U64, Layout::Modern),
     };
-    let (prefix, _) = form.unwrap_or((Prefix::U64, Layout::Modern));
     // PROTOCOL HANDSHAKE-6
     let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
-    // PROTOCOL HANDSHAKE-1: nobody waits, but who answers in kind.
-    let mut is_sent = false;
-    if let Some((_, layout)) = form {
-        send(&mut writer, &ours, layout).await?;
-        is_sent = true;
-    }
 
-    // What is neither, the decoder will refuse.
-    let first = if options.wire == Wire::Answer {
-        match tokio::time::timeout(SILENCE, reader.first_bytes()).await {
-            Ok(first) => first?,
-            Err(_) => {
-                send(&mut writer, &ours, Layout::Modern).await?;
-                is_sent = true;
-                reader.first_bytes().await?
-            }
-        }
-    } else {
-        reader.first_bytes().await?
-    };
-    let found = handshake::detect_prefix(&first).unwrap_or(prefix);
-    if is_sent && found != prefix {
-        return Err(CommError::Prefix { peer: found });
-    }
-    reader.restart(found, Limits::HANDSHAKE);
-    writer.set_prefix(found);
-    let frames = match reader.read_message().await? {
-        Some(frames) => frames,
-        None => return Err(Closed::BeforeHandshake.into()),
-    };
-    let (theirs, layout) = Handshake::from_frames(&frames, &Limits::HANDSHAKE)?;
-    if !is_sent {
+    // PROTOCOL HANDSHAKE-1
+    let is_peer_first = options.wire == Wire::Answer
+        && match tokio::time::timeout(SILENCE, reader.first_bytes()).await {
+            Ok(first) => first.map(|_| true)?,
+            Err(_) => false,
+        };
+    let (found, document) = if is_peer_first {
+        let (found, document) = receive(&mut reader, prefix, true).await?;
+        writer.set_prefix(found);
+        let (_, layout) = Handshake::from_frames(&document, &Limits::HANDSHAKE)?;
         send(&mut writer, &ours, layout).await?;
-    }
+        (found, document)
+    } else {
+        // At the same time: neither may wait for the other, however little the
+        // connection takes at once.
+        let sending = send(&mut writer, &ours, layout);
+        let receiving = receive(&mut reader, prefix, false);
+        let ((), received) = tokio::try_join!(sending, receiving)?;
+        received
+    };
+    let (theirs, layout) = Handshake::from_frames(&document, &Limits::HANDSHAKE)?;
 
     let agreed = ours.negotiate(&theirs);
     let agreement = Agreement {
@@ -426,6 +413,25 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader.restart(found, options.limits);
     reader.set_pool(options.pool.clone());
     Ok((reader, writer, agreement))
+}
+
+/// Reads the peer's handshake, and detects how it is framed: as `expected`, or in
+/// any form. What is neither form is for the decoder to refuse.
+async fn receive<R: AsyncRead + Unpin>(
+    reader: &mut CommReader<R>,
+    expected: Prefix,
+    any_form: bool,
+) -> Result<(Prefix, Frames), CommError> {
+    let first = reader.first_bytes().await?;
+    let found = handshake::detect_prefix(&first).unwrap_or(expected);
+    if found != expected && !any_form {
+        return Err(CommError::Prefix { peer: found });
+    }
+    reader.restart(found, Limits::HANDSHAKE);
+    match reader.read_message().await? {
+        Some(frames) => Ok((found, frames)),
+        None => Err(Closed::BeforeHandshake.into()),
+    }
 }
 
 async fn send<W: AsyncWrite + Unpin>(

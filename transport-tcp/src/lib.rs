@@ -76,7 +76,7 @@ pub mod tls;
 mod writer;
 
 pub use address::{Address, AddressError, Scheme};
-pub use comm::{Agreement, Comm, Connection, Encryption, Options, ReadHalf, Role, Wire, WriteHalf};
+pub use comm::{Agreement, Comm, Connection, Encryption, Options, ReadHalf, Wire, WriteHalf};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use net::{Incoming, Listener, connect, connect_bytes};

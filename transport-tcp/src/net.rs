@@ -11,13 +11,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
+use crate::comm::Role;
 use crate::inproc::{InprocListener, InprocStream};
 use crate::linger::lingering;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
-use crate::{
-    Address, Comm, CommError, Connection, Options, Phase, ReadHalf, Role, Scheme, WriteHalf,
-};
+use crate::{Address, Comm, CommError, Connection, Options, Phase, ReadHalf, Scheme, WriteHalf};
 
 /// The first pause between two attempts to connect is shorter than this; the
 /// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
@@ -183,16 +182,13 @@ impl Stream {
             let after = options.handshake_timeout;
             let both = async {
                 let connection = self.open(role, options).await?;
-                let outcome = connection.handshake(role, options).await;
+                let outcome = connection.handshake(options).await;
                 outcome.map_err(|error| tls.explain(error, role))
             };
             let outcome = tokio::time::timeout(after, both).await;
             return outcome.unwrap_or(Err(late(after)));
         }
-        self.open(role, options)
-            .await?
-            .handshake(role, options)
-            .await
+        self.open(role, options).await?.handshake(options).await
     }
 
     /// The bytes of it, behind TLS where there is one.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use daskwire_tcp::{
     Address, BufferPool, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Listener, Options,
-    Phase, Role, Wire, connect,
+    Phase, Wire, connect,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +26,10 @@ const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\
 /// What 2.30.1 sends first.
 const CLASSIC: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x08\x14\xafpickle-protocol\x04";
+
+/// What this package sends first to a peer on the same host.
+const OURS: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
+    \x83\xabcompression\xc0\xa6python\x93\x03\x08\x00\xafpickle-protocol\x05";
 
 async fn listen(host: &str, options: Options) -> (Listener, Address) {
     let address = format!("tcp://{host}:0").parse().unwrap();
@@ -46,7 +50,15 @@ async fn pair() -> (Comm, Comm) {
 
 /// A raw connection to a listener of ours, and what its handshake comes to.
 async fn against_listener(sent: &[u8], close: bool) -> (Result<Comm, CommError>, TcpStream) {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    against_listener_with(Options::default(), sent, close).await
+}
+
+async fn against_listener_with(
+    options: Options,
+    sent: &[u8],
+    close: bool,
+) -> (Result<Comm, CommError>, TcpStream) {
+    let (listener, address) = listen("127.0.0.1", options).await;
     let mut raw = TcpStream::connect((address.host(), address.port()))
         .await
         .unwrap();
@@ -218,6 +230,39 @@ async fn both_sides_agree() {
     }
 }
 
+/// Every listener of Dask sends first, so connectors up to 2023.7.1 read first.
+// PROTOCOL HANDSHAKE-1
+#[tokio::test]
+async fn a_connector_that_reads_first_is_served() {
+    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let connecting = async {
+        let mut raw = TcpStream::connect((address.host(), address.port())).await?;
+        let mut received = [0; OURS.len()];
+        raw.read_exact(&mut received).await?;
+        assert_eq!(received, OURS);
+        raw.write_all(MODERN).await?;
+        io::Result::Ok(raw)
+    };
+    let (raw, comm) = tokio::join!(connecting, async {
+        listener.accept().await?.handshake().await
+    });
+    raw.unwrap();
+    assert_eq!(comm.unwrap().agreement().peer_python, Some([3, 11, 7]));
+}
+
+/// Neither side waits until its handshake has left before it reads the other's.
+#[tokio::test]
+async fn handshakes_pass_each_other_in_a_pipe_of_one_byte() {
+    let (near, far) = tokio::io::duplex(1);
+    let [near, far] = [near, far].map(tokio::io::split);
+    let options = Options::default();
+    let (near, far) = tokio::join!(
+        Comm::establish(near.0, near.1, ends(), &options),
+        Comm::establish(far.0, far.1, ends(), &options),
+    );
+    assert_eq!(near.unwrap().agreement(), far.unwrap().agreement());
+}
+
 #[tokio::test]
 async fn ipv6_works() {
     let (listener, address) = listen("[::1]", Options::default()).await;
@@ -242,14 +287,18 @@ async fn the_first_message_may_come_with_the_handshake() {
 
 // PROTOCOL FRAME-13
 #[tokio::test]
-async fn a_listener_answers_in_kind() {
+async fn a_listener_can_be_told_to_answer_in_kind() {
     let total_of_2021_3_0 = message(Prefix::U64, &[b"", &CLASSIC[24..]]);
     for (sent, prefix, layout) in [
         (MODERN, Prefix::U64, Layout::Modern),
         (CLASSIC, Prefix::None, Layout::Classic),
         (&total_of_2021_3_0[..], Prefix::U64, Layout::Classic),
     ] {
-        let (outcome, mut raw) = against_listener(sent, false).await;
+        let options = Options {
+            wire: Wire::Answer,
+            ..Options::default()
+        };
+        let (outcome, mut raw) = against_listener_with(options, sent, false).await;
         let mut comm = outcome.unwrap();
         let agreement = comm.agreement();
         assert_eq!((agreement.prefix, agreement.layout), (prefix, layout));
@@ -297,8 +346,8 @@ async fn whoever_waits_for_the_other_speaks_after_a_while() {
     let started = tokio::time::Instant::now();
     let [near, far] = [near, far].map(tokio::io::split);
     let (near, far) = tokio::join!(
-        Comm::establish(near.0, near.1, ends(), Role::Connector, &waiting),
-        Comm::establish(far.0, far.1, ends(), Role::Listener, &waiting),
+        Comm::establish(near.0, near.1, ends(), &waiting),
+        Comm::establish(far.0, far.1, ends(), &waiting),
     );
     assert_eq!(near.unwrap().agreement().layout, Layout::Modern);
     assert_eq!(far.unwrap().agreement().prefix, Prefix::U64);
@@ -324,7 +373,7 @@ async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
         (&[0; 16], "no frames"),
         (&not_a_map, "a handshake is a map, this is an array"),
         (&empty_map, "no `compression`"),
-        (&old_request, "no `compression`"),
+        (&old_request, "no leading length"),
         (&large, "the limit is 65536"),
         (&many, "the limit is 16"),
     ] {
@@ -336,7 +385,7 @@ async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
         // socket, by a reset).
         let mut rest = Vec::new();
         match raw.read_to_end(&mut rest).await {
-            Ok(_) => assert_eq!(rest, b""),
+            Ok(_) => assert_eq!(rest, OURS),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
         }
     }
@@ -371,22 +420,20 @@ fn ends() -> (Address, Address) {
 #[tokio::test(start_paused = true)]
 async fn a_silent_peer_has_until_the_deadline() {
     for sent in [0, 5, 20, MODERN.len() - 1] {
-        for role in [Role::Connector, Role::Listener] {
-            let (ours, mut theirs) = tokio::io::duplex(1024);
-            theirs.write_all(&MODERN[..sent]).await.unwrap();
-            let (reader, writer) = tokio::io::split(ours);
-            let started = tokio::time::Instant::now();
-            let options = Options::default();
-            let error = Comm::establish(reader, writer, ends(), role, &options)
-                .await
-                .unwrap_err();
-            let after = Duration::from_secs(30);
-            assert!(started.elapsed() >= after && started.elapsed() < after * 2);
-            let CommError::Timeout { phase, after: said } = error else {
-                panic!("{error}");
-            };
-            assert_eq!((phase, said), (Phase::Handshake, after));
-        }
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        theirs.write_all(&MODERN[..sent]).await.unwrap();
+        let (reader, writer) = tokio::io::split(ours);
+        let started = tokio::time::Instant::now();
+        let options = Options::default();
+        let error = Comm::establish(reader, writer, ends(), &options)
+            .await
+            .unwrap_err();
+        let after = Duration::from_secs(30);
+        assert!(started.elapsed() >= after && started.elapsed() < after * 2);
+        let CommError::Timeout { phase, after: said } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((phase, said), (Phase::Handshake, after));
     }
 }
 
@@ -406,7 +453,7 @@ async fn a_slow_peer_has_until_the_deadline() {
     let (reader, writer) = tokio::io::split(ours);
     let started = tokio::time::Instant::now();
     let options = Options::default();
-    let error = Comm::establish(reader, writer, ends(), Role::Listener, &options)
+    let error = Comm::establish(reader, writer, ends(), &options)
         .await
         .unwrap_err();
     assert!(matches!(error, CommError::Timeout { .. }));

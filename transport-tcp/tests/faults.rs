@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use daskwire_tcp::{Address, Comm, CommError, Frames, Listener, Options, Role, connect};
+use daskwire_tcp::{Address, Comm, CommError, Frames, Listener, Options, connect};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
 /// What goes wrong.
@@ -134,7 +134,7 @@ fn is_message(frames: &Frames, number: usize) -> bool {
 async fn near(io: Faulty) -> (usize, Result<(), CommError>) {
     let mut count = 0;
     let outcome = async {
-        let mut comm = establish(io, Role::Connector).await?;
+        let mut comm = establish(io).await?;
         for number in 0..MESSAGE_COUNT {
             comm.write_message(&message(number)).await?;
             let Some(frames) = comm.read_message().await? else {
@@ -155,7 +155,7 @@ async fn near(io: Faulty) -> (usize, Result<(), CommError>) {
 }
 
 async fn far(io: DuplexStream) -> Result<usize, CommError> {
-    let mut comm = establish(io, Role::Listener).await?;
+    let mut comm = establish(io).await?;
     let mut count = 0;
     while let Some(frames) = comm.read_message().await? {
         assert!(is_message(&frames, count), "message {count} is another one");
@@ -168,7 +168,6 @@ async fn far(io: DuplexStream) -> Result<usize, CommError> {
 
 async fn establish<S>(
     io: S,
-    role: Role,
 ) -> Result<Comm<tokio::io::ReadHalf<S>, tokio::io::WriteHalf<S>>, CommError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -176,7 +175,7 @@ where
     let (reader, writer) = tokio::io::split(io);
     let end = |text: &str| text.parse::<Address>().expect("an address");
     let ends = (end("tcp://10.0.0.1:1"), end("tcp://10.0.0.2:2"));
-    Comm::establish(reader, writer, ends, role, &Options::default()).await
+    Comm::establish(reader, writer, ends, &Options::default()).await
 }
 
 /// One session. What the two ends say, and how many operations there were.

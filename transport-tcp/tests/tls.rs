@@ -716,12 +716,14 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
     let listened = listened.unwrap_err();
     assert!(matches!(listened, CommError::PeerSpeaksTls), "{listened:?}");
     let connector = connector.unwrap_err();
-    assert!(matches!(
-        connector,
-        CommError::Closed(Closed::WithinTlsHandshake)
-    ));
+    // The listener speaks first, but its reset may overtake that.
+    assert!(
+        matches!(connector, CommError::Closed(Closed::WithinTlsHandshake))
+            || connector.to_string().contains("does not speak TLS"),
+        "{connector}"
+    );
 
-    // Dask speaks first, to whoever it is.
+    // So does Dask's.
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::new(Scheme::Tls, raw.local_addr().unwrap());
     let (connector, ()) = tokio::join!(connect(&address, &options), async {

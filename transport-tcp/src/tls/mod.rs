@@ -64,8 +64,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
+use crate::comm::Role;
 use crate::linger::lingering;
-use crate::{Address, Bytes, Closed, CommError, Encryption, ReadHalf, Role, WriteHalf};
+use crate::{Address, Bytes, Closed, CommError, Encryption, ReadHalf, WriteHalf};
 
 pub use rustls;
 pub use settings::{
@@ -110,6 +111,11 @@ impl Tls {
     pub fn with_server_name(mut self, name: ServerName<'static>) -> Self {
         self.server_name = Some(name);
         self
+    }
+
+    /// The name of [`Self::with_server_name`].
+    pub const fn server_name(&self) -> Option<&ServerName<'static>> {
+        self.server_name.as_ref()
     }
 
     /// The configuration of the side that connects.
