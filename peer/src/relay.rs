@@ -10,7 +10,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::io;
+use std::io::{self, Cursor};
 use std::sync::Arc;
 
 use daskwire::Limits;
@@ -20,6 +20,7 @@ use daskwire_tcp::{Address, CommError};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::net::{Connector, Listener};
 
@@ -37,15 +38,22 @@ pub struct Options {
     /// How long the first message of either side may take. Whoever says
     /// nothing for so long is no Dask peer.
     pub handshake_timeout: Duration,
+    /// How long [`serve`] waits for the first bytes of a connection before it
+    /// makes one to the target. Those that end meanwhile, as port scans and health
+    /// checks do, never reach the target. Connectors of distributed up to 2023.7.1
+    /// wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and so for
+    /// this long each time.
+    pub first_bytes_timeout: Duration,
 }
 
 impl Default for Options {
-    /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds.
+    /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds, 100 milliseconds.
     fn default() -> Self {
         Self {
             handshake_limits: Limits::HANDSHAKE,
             limits: Limits::HOST,
             handshake_timeout: Duration::from_secs(30),
+            first_bytes_timeout: Duration::from_millis(100),
         }
     }
 }
@@ -142,7 +150,7 @@ where
         let other = async { if is_there { back.await } else { there.await } };
         match first {
             Ok(()) => other.await,
-            Err(End::Unwritable(error)) => match tokio::time::timeout(LAST_WORDS, other).await {
+            Err(End::Unwritable(error)) => match timeout(LAST_WORDS, other).await {
                 Ok(other) => other,
                 Err(_) => Err(End::Unwritable(error)),
             },
@@ -172,8 +180,9 @@ impl<E: Into<RelayError>> From<E> for End {
     }
 }
 
-/// Accepts connections until the listener fails, and for each makes one to
-/// `to` and passes on what comes, both ways. `told` hears of every end, but
+/// Accepts connections until the listener fails, and for each makes one to `to`, when
+/// its first bytes are there or [have not come](Options::first_bytes_timeout), and
+/// passes on what comes, both ways. `told` hears of every end, but
 /// those that `stop` brings about: when it is ready all connections are cut off.
 ///
 /// # Errors
@@ -210,14 +219,23 @@ pub async fn serve(
             Err(error) => return Err(error),
         };
         let (connector, to, told) = (Arc::clone(&connector), to.clone(), Arc::clone(&told));
+        // Otherwise it is gone already.
+        let Ok(from) = incoming.peer_address() else {
+            continue;
+        };
         connections.spawn(async move {
-            let mut from = to.clone();
             let outcome = async {
-                let near = incoming.bytes().await?;
-                from = near.peer.clone();
+                let mut near = incoming.bytes().await?;
+                let patience = options.first_bytes_timeout;
+                let mut first = Vec::with_capacity(4 << 10);
+                match timeout(patience, near.reader.read_buf(&mut first)).await {
+                    Ok(Ok(0)) => return Ok(Default::default()),
+                    Ok(read) => drop(read?),
+                    Err(_) => {}
+                }
                 let far = connector.connect_bytes(&to).await?;
-                let (near, far) = ((near.reader, near.writer), (far.reader, far.writer));
-                relay(near, far, &options).await
+                let reader = Cursor::new(first).chain(near.reader);
+                relay((reader, near.writer), (far.reader, far.writer), &options).await
             };
             let outcome = outcome.await;
             told(&from, outcome);

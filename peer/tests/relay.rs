@@ -1,10 +1,16 @@
 //! Messages passed on unopened.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use daskwire_peer::relay::{Options, Passed, RelayError, relay};
+use daskwire_peer::net::{Connector, Listener};
+use daskwire_peer::relay::{Options, Passed, RelayError, relay, serve};
+use daskwire_tcp::tls::{Tls, TlsSettings};
+use daskwire_tcp::{Address, CommError, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 type Outcome = Result<(Passed, Passed), RelayError>;
 
@@ -196,4 +202,130 @@ async fn the_last_words_of_who_reads_no_more_arrive() {
     );
     let (there, _) = task.await.expect("no panic").expect("no error");
     assert_eq!(there.message_count, 301);
+}
+
+/// A relay to a raw listener, and what it tells.
+struct Serving {
+    address: Address,
+    target: TcpListener,
+    told: Told,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn tls() -> Tls {
+    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let settings = TlsSettings::new(&*pem, &*pem);
+    settings.build().expect("a certificate and its key")
+}
+
+fn with_tls() -> daskwire_tcp::Options {
+    daskwire_tcp::Options {
+        tls: Some(tls()),
+        ..daskwire_tcp::Options::default()
+    }
+}
+
+async fn serving(scheme: &str) -> Serving {
+    let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let to = Address::from(target.local_addr().expect("bound"));
+    let (address, told, task) = serving_to(scheme, to).await;
+    Serving {
+        address,
+        target,
+        told,
+        task,
+    }
+}
+
+type Told = mpsc::UnboundedReceiver<(Address, Outcome)>;
+
+async fn serving_to(scheme: &str, to: Address) -> (Address, Told, tokio::task::JoinHandle<()>) {
+    let address = format!("{scheme}://127.0.0.1:0")
+        .parse()
+        .expect("an address");
+    let listener = Listener::bind(&address, with_tls()).await.expect("a port");
+    let address = listener.local_address().expect("bound");
+    let connector = Arc::new(Connector::new(with_tls()));
+    let (tell, told) = mpsc::unbounded_channel();
+    let task = tokio::spawn(async move {
+        let tell = move |from: &Address, outcome| {
+            let _ = tell.send((from.clone(), outcome));
+        };
+        let never = core::future::pending();
+        let served = serve(&listener, connector, &to, Options::default(), tell, never);
+        served.await.expect("it serves");
+    });
+    (address, told, task)
+}
+
+/// Who connects and leaves without a word, as a port scan does, never reaches the
+/// target.
+#[tokio::test]
+async fn the_target_is_not_connected_to_for_who_says_nothing() {
+    let mut serving = serving("tcp").await;
+    let target = (serving.address.host(), serving.address.port());
+    let scan = TcpStream::connect(target).await.expect("it is accepted");
+    let from = Address::from(scan.local_addr().expect("connected"));
+    drop(scan);
+    let (who, outcome) = serving.told.recv().await.expect("it is told");
+    assert_eq!(who, from);
+    assert_eq!(outcome.expect("no error"), Default::default());
+    // The first to get through is the first with something to say.
+    let mut client = TcpStream::connect(target).await.expect("it is accepted");
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    client.write_all(&handshake).await.expect("it is taken");
+    let (mut accepted, _) = serving.target.accept().await.expect("a connection");
+    let mut arrived = vec![0; handshake.len()];
+    accepted.read_exact(&mut arrived).await.expect("it arrives");
+    assert_eq!(arrived, handshake);
+    serving.task.abort();
+}
+
+/// As connectors up to 2023.7.1 do, through two relays with QUIC in between.
+// PROTOCOL HANDSHAKE-1
+#[tokio::test]
+async fn a_client_that_reads_first_is_served_over_quic() {
+    let mut far = serving("quic").await;
+    let (address, mut told, near) = serving_to("tcp", far.address.clone()).await;
+    let target = (address.host(), address.port());
+    let mut client = TcpStream::connect(target).await.expect("it is accepted");
+    let (mut accepted, _) = far.target.accept().await.expect("a connection");
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    accepted.write_all(&handshake).await.expect("it is taken");
+    let mut arrived = vec![0; handshake.len()];
+    client.read_exact(&mut arrived).await.expect("it arrives");
+    assert_eq!(arrived, handshake);
+    client.write_all(&handshake).await.expect("it is taken");
+    accepted.read_exact(&mut arrived).await.expect("it arrives");
+    for end in [&mut client, &mut accepted] {
+        end.shutdown().await.expect("it ends");
+    }
+    for told in [&mut told, &mut far.told] {
+        let (_, outcome) = told.recv().await.expect("it is told");
+        let (there, back) = outcome.expect("no error");
+        assert_eq!((there.message_count, back.message_count), (1, 1));
+    }
+    near.abort();
+    far.task.abort();
+}
+
+#[tokio::test]
+async fn who_fails_at_tls_is_named() {
+    let mut serving = serving("tls").await;
+    let target = (serving.address.host(), serving.address.port());
+    let mut client = TcpStream::connect(target).await.expect("it is accepted");
+    let from = client.local_addr().expect("connected");
+    client
+        .write_all(b"no TLS at all")
+        .await
+        .expect("it is taken");
+    let (who, outcome) = serving.told.recv().await.expect("it is told");
+    assert_eq!(who, Address::new(Scheme::Tls, from));
+    let error = outcome.expect_err("it is refused");
+    assert!(
+        matches!(error, RelayError::Comm(CommError::Tls(_))),
+        "{error}"
+    );
+    serving.task.abort();
 }
