@@ -222,7 +222,7 @@ impl Surroundings<'_> {
             Argument::Result(_) => self.given(argument)?.into_value(),
             Argument::List(items) => Value::List(many(items)?),
             Argument::Tuple(items) => Value::Tuple(many(items)?),
-            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)),
+            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)?),
             Argument::Dict(entries) => {
                 let entries = entries
                     .into_iter()

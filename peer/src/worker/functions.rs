@@ -276,6 +276,49 @@ impl Arguments {
         )))
     }
 
+    /// Assigns them to the parameters of a function of Python, `None` where one has its
+    /// default. A parameter without a name is given by position only.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError` of Python if there are more by position than `positional`, if one
+    /// of the first `required` is missing, if one is given twice, or if a keyword is
+    /// not the name of a parameter.
+    pub(super) fn bind<const N: usize>(
+        &self,
+        names: [&str; N],
+        required: usize,
+        positional: usize,
+    ) -> Result<[Option<&Value>; N], RemoteError> {
+        let found = self.len();
+        if found > positional {
+            let plural = if positional == 1 { "" } else { "s" };
+            return Err(self.wrong(&format!(
+                "takes at most {positional} positional argument{plural} ({found} given)"
+            )));
+        }
+        let mut bound = [None; N];
+        for (place, value) in bound.iter_mut().zip(self.iter()) {
+            *place = Some(value);
+        }
+        for (keyword, value) in self.keywords() {
+            let index = names.iter().position(|name| *name == keyword);
+            let place = index.filter(|_| !keyword.is_empty());
+            let Some(place) = place.and_then(|index| bound.get_mut(index)) else {
+                return Err(self.wrong(&format!("got an unexpected keyword argument '{keyword}'")));
+            };
+            if place.replace(value).is_some() {
+                return Err(self.wrong(&format!("got multiple values for argument '{keyword}'")));
+            }
+        }
+        let missing = bound.iter().take(required).position(Option::is_none);
+        if let Some(index) = missing {
+            let number = index.saturating_add(1);
+            return Err(self.wrong(&format!("missing required argument {number}")));
+        }
+        Ok(bound)
+    }
+
     /// A `TypeError` about them.
     pub(super) fn wrong(&self, what: &str) -> RemoteError {
         RemoteError::new("TypeError", &format!("{}() {what}", self.function))

@@ -3,8 +3,8 @@
 Usage: functions_peer.py
 
 Answers `{"op": "evaluate", "expressions": [text]}` with `{"results": [text]}`:
-the `repr` of each, or the class of its exception after an exclamation mark.
-Answers `{"op": "prefixes"}` and keys in MessagePack with `{"prefixes": [text]}`,
+the `repr` of each, or the class of its exception after an exclamation mark. A set
+is the sorted list of the `repr` of its items. Answers `{"op": "prefixes"}` and keys in MessagePack with `{"prefixes": [text]}`,
 the prefix that Dask has for each, or null if the key has characters that this
 Python does not know.
 """
@@ -20,7 +20,9 @@ names = {"math": math, "operator": operator, "nan": math.nan, "inf": math.inf}
 
 def evaluate(expression):
     try:
-        return repr(eval(expression, names))
+        value = eval(expression, names)
+        # Sets have no order.
+        return str(sorted(map(repr, value))) if isinstance(value, set) else repr(value)
     except Exception as error:
         return f"!{type(error).__name__}"
 

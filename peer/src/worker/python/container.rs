@@ -2,6 +2,7 @@
 
 use core::cmp::Ordering;
 
+use super::index::Index;
 use super::number::{Number, number};
 use super::text::repr;
 use super::{Result, error, not_covered, too_large, type_error};
@@ -43,12 +44,14 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => all(a, b),
         (Value::Set(a) | Value::FrozenSet(a), Value::Set(b) | Value::FrozenSet(b)) => {
-            a.len() == b.len() && a.iter().all(|item| contains_item(b, item))
+            let index = Index::of(b.iter());
+            a.len() == b.len() && a.iter().all(|item| index.find(item).is_some())
         }
         (Value::Dict(a), Value::Dict(b)) => {
+            let index = Index::of(b.iter().map(|(key, _)| key));
             a.len() == b.len()
                 && a.iter().all(|(key, value)| {
-                    let other = b.iter().find(|(other, _)| equal(key, other));
+                    let other = index.find(key).and_then(|place| b.get(place));
                     other.is_some_and(|(_, other)| equal(value, other))
                 })
         }
@@ -65,14 +68,19 @@ pub(super) fn contains_item(items: &[Value], item: &Value) -> bool {
 }
 
 /// Each of them once, as sets have them.
-pub(in crate::worker) fn distinct(items: Vec<Value>) -> Vec<Value> {
-    let mut kept: Vec<Value> = Vec::with_capacity(items.len());
-    for item in items {
-        if !contains_item(&kept, &item) {
-            kept.push(item);
-        }
-    }
-    kept
+///
+/// # Errors
+///
+/// A `TypeError` if one of them cannot be in a set.
+pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
+    items.iter().try_for_each(check_hashable)?;
+    let mut index = Index::default();
+    let is_first: Vec<bool> = items.iter().map(|item| index.insert(item).1).collect();
+    drop(index);
+    let mut is_first = is_first.into_iter();
+    let mut items = items;
+    items.retain(|_| is_first.next().unwrap_or_default());
+    Ok(items)
 }
 
 /// How two values are ordered; `Ok(None)` if one is not a number.
@@ -264,6 +272,8 @@ pub(super) fn check_hashable(value: &Value) -> Result<()> {
             &format!("unhashable type: '{}'", value.type_name()),
         )),
         Value::Tuple(items) => items.iter().try_for_each(check_hashable),
+        Value::Array(_) => Err(type_error("unhashable type: 'numpy.ndarray'")),
+        Value::Serialized(what) => Err(not_covered(&format!("the hash of {what}"))),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Functions of Python, done in Rust with the results that Python 3.12 has.
 
 mod container;
+mod index;
 mod number;
 mod text;
 
@@ -12,6 +13,7 @@ use crate::{RemoteError, Value};
 use container::{
     check_comparable, check_hashable, contains, equal, getitem, items, len, order, truth,
 };
+use index::Index;
 use number::{
     Number, abs, add, bad_operand, bits, float, floordiv, int_of_float, invert, modulo, mul, neg,
     number, parse_float, parse_int, pow, shift, sub, truediv,
@@ -26,13 +28,20 @@ type Result<T> = core::result::Result<T, RemoteError>;
 /// The longest text, bytes or list that repeating makes.
 const LONGEST: usize = 1 << 30;
 
+/// The longest time that Python can sleep, in seconds.
+const MAX_SLEEP: f64 = 9_223_372_036.0;
+
 /// Adds all of them.
 pub(super) fn register(functions: Functions) -> Functions {
     let functions = operators(functions);
     let functions = builtins(functions);
     math(functions).with("time.sleep", |arguments| {
         arguments.exactly(1)?;
-        let seconds = real(&arguments, 0)?;
+        let seconds = real(arguments.get(0).unwrap_or(&Value::None))?;
+        if seconds > MAX_SLEEP {
+            let text = "timestamp too large to convert to C PyTime_t";
+            return Err(error("OverflowError", text));
+        }
         let duration = core::time::Duration::try_from_secs_f64(seconds)
             .map_err(|_| error("ValueError", "sleep length must be non-negative"))?;
         std::thread::sleep(duration);
@@ -165,27 +174,55 @@ fn operators(functions: Functions) -> Functions {
     unary(functions, "operator.invert", invert).quick("operator.invert")
 }
 
-fn real(arguments: &Arguments, index: usize) -> Result<f64> {
-    let value = arguments.get(index).unwrap_or(&Value::None);
+fn real(value: &Value) -> Result<f64> {
     match number(value) {
         Some(Number::Int(value)) => Ok(float(value)),
         Some(Number::Float(value)) => Ok(value),
-        _ => Err(type_error(&format!(
-            "must be real number, not {}",
-            value.type_name()
-        ))),
+        _ => Err(no_number(value, "must be real number, not ")),
     }
 }
 
-fn sum(arguments: &Arguments) -> Result<Value> {
-    let start = arguments.keyword("start").or_else(|| arguments.get(1));
-    let mut total = start.cloned().unwrap_or(Value::Int(0));
-    if let Value::Str(_) = total {
-        return Err(type_error(
-            "sum() can't sum strings [use ''.join(seq) instead]",
-        ));
+/// Why a value is no number that is asked for: of another type, which `text` says, or
+/// one that Python converts and this does not.
+fn no_number(value: &Value, text: &str) -> RemoteError {
+    match value {
+        Value::LargeInt(_) => too_large(),
+        Value::Array(_) | Value::Serialized(_) => not_covered("a number of arrays and objects"),
+        value => type_error(&format!("{text}{}", value.type_name())),
     }
-    let all = items(arguments.get(0).unwrap_or(&Value::None))?;
+}
+
+/// An argument that is an index.
+fn integer(value: &Value) -> Result<i128> {
+    match number(value) {
+        Some(Number::Int(value)) => Ok(value),
+        _ => {
+            let text = "an integer is required, which cannot be made of a ";
+            Err(no_number(value, text))
+        }
+    }
+}
+
+/// The text of bytes that stand for a number.
+fn ascii(data: &[u8]) -> String {
+    String::from_utf8_lossy(data).into_owned()
+}
+
+/// An argument whose absence and `None` mean the same.
+fn some(argument: Option<&Value>) -> Option<&Value> {
+    argument.filter(|value| !matches!(value, Value::None))
+}
+
+fn sum(arguments: &Arguments) -> Result<Value> {
+    let [all, start] = arguments.bind(["", "start"], 1, 2)?;
+    let mut total = start.cloned().unwrap_or(Value::Int(0));
+    if let Value::Str(_) | Value::Bytes(_) | Value::ByteArray(_) = total {
+        return Err(type_error(&format!(
+            "sum() can't sum {} [use join instead]",
+            total.type_name()
+        )));
+    }
+    let all = items(all.unwrap_or(&Value::None))?;
     // What rounding has lost of a sum of floats, as Python 3.12 and later make
     // good for.
     let mut lost = 0.0;
@@ -215,17 +252,25 @@ fn sum(arguments: &Arguments) -> Result<Value> {
 }
 
 fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value> {
-    if arguments
-        .keyword("key")
-        .is_some_and(|key| *key != Value::None)
-    {
-        return Err(not_covered("a key function"));
+    for (keyword, _) in arguments.keywords() {
+        if !matches!(keyword, "key" | "default") {
+            let text = format!("got an unexpected keyword argument '{keyword}'");
+            return Err(arguments.wrong(&text));
+        }
     }
+    let default = arguments.keyword("default");
     let all = match arguments.len() {
         0 => return Err(arguments.wrong("expected at least 1 argument, got 0")),
         1 => items(arguments.get(0).unwrap_or(&Value::None))?,
+        _ if default.is_some() => {
+            let text = "cannot have a default with several positional arguments";
+            return Err(arguments.wrong(text));
+        }
         _ => arguments.iter().cloned().collect(),
     };
+    if some(arguments.keyword("key")).is_some() {
+        return Err(not_covered("a key function"));
+    }
     let symbol = if wanted == Ordering::Less { "<" } else { ">" };
     let mut best: Option<Value> = None;
     for item in all {
@@ -237,7 +282,7 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
             best = Some(item);
         }
     }
-    match best.or_else(|| arguments.keyword("default").cloned()) {
+    match best.or_else(|| default.cloned()) {
         Some(best) => Ok(best),
         None => Err(error(
             "ValueError",
@@ -247,93 +292,240 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
 }
 
 fn sorted(arguments: &Arguments) -> Result<Value> {
-    if arguments
-        .keyword("key")
-        .is_some_and(|key| *key != Value::None)
-    {
+    let [all, key, reverse] = arguments.bind(["", "key", "reverse"], 1, 1)?;
+    let is_reverse = match reverse {
+        None => false,
+        Some(value) => integer(value)? != 0,
+    };
+    let all = items(all.unwrap_or(&Value::None))?;
+    if some(key).is_some() {
         return Err(not_covered("a key function"));
     }
-    let mut all = items(arguments.get(0).unwrap_or(&Value::None))?;
-    let is_reverse = arguments.keyword("reverse").map_or(Ok(false), truth)?;
-    let mut failure = None;
-    all.sort_by(|a, b| {
-        let order = order("<", a, b).unwrap_or_else(|error| {
-            failure.get_or_insert(error);
-            None
-        });
-        let order = order.unwrap_or(Ordering::Equal);
-        if is_reverse { order.reverse() } else { order }
+    let wanted = if is_reverse {
+        Ordering::Greater
+    } else {
+        Ordering::Less
+    };
+    let sorted = merge_sorted(all, |a, b| match order("<", a, b)? {
+        Some(order) => Ok(order == wanted),
+        None => Err(not_covered("sorting what has no order, such as NaN")),
     });
-    match failure {
-        Some(error) => Err(error),
-        None => Ok(Value::List(all)),
+    Ok(Value::List(sorted?))
+}
+
+/// Sorts by a comparison that may fail, and stops when it does. Equal items stay in
+/// order.
+fn merge_sorted(
+    items: Vec<Value>,
+    is_before: impl Fn(&Value, &Value) -> Result<bool>,
+) -> Result<Vec<Value>> {
+    let mut items = items;
+    let mut width = 1;
+    while width < items.len() {
+        let mut merged = Vec::with_capacity(items.len());
+        let mut rest = items.into_iter();
+        while rest.len() != 0 {
+            let left: Vec<Value> = rest.by_ref().take(width).collect();
+            let right: Vec<Value> = rest.by_ref().take(width).collect();
+            let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+            while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+                let next = if is_before(b, a)? {
+                    &mut right
+                } else {
+                    &mut left
+                };
+                merged.extend(next.next());
+            }
+            merged.extend(left);
+            merged.extend(right);
+        }
+        items = merged;
+        width = width.saturating_mul(2);
     }
+    Ok(items)
 }
 
 fn int(arguments: &Arguments) -> Result<Value> {
-    let Some(value) = arguments.get(0) else {
-        return Ok(Value::Int(0));
+    let [value, base] = arguments.bind(["", "base"], 0, 2)?;
+    let Some(value) = value else {
+        return match base {
+            None => Ok(Value::Int(0)),
+            Some(_) => Err(type_error("int() missing string argument")),
+        };
     };
-    if arguments.len() > 1 || arguments.keyword("base").is_some() {
-        return Err(not_covered("int() with a base"));
+    if let Some(base) = base {
+        let base = integer(base)?;
+        let base = u32::try_from(base)
+            .ok()
+            .filter(|base| matches!(base, 0 | 2..=36));
+        let Some(base) = base else {
+            let text = "int() base must be >= 2 and <= 36, or 0";
+            return Err(error("ValueError", text));
+        };
+        let text = match value {
+            Value::Str(text) => text[..].to_owned(),
+            Value::Bytes(data) | Value::ByteArray(data) => ascii(data),
+            _ => {
+                let text = "int() can't convert non-string with explicit base";
+                return Err(type_error(text));
+            }
+        };
+        return Ok(Value::Int(parse_int(value, &text, base)?));
     }
     Ok(Value::Int(match value {
-        Value::Str(text) => parse_int(text)?,
-        Value::Bytes(_) | Value::ByteArray(_) => return Err(not_covered("int() of bytes")),
-        Value::LargeInt(_) => return Err(too_large()),
+        Value::Str(text) => parse_int(value, text, 10)?,
+        Value::Bytes(data) | Value::ByteArray(data) => parse_int(value, &ascii(data), 10)?,
         value => match number(value) {
             Some(Number::Int(value)) => value,
             Some(Number::Float(value)) => int_of_float(value)?,
             _ => {
-                return Err(type_error(&format!(
-                    "int() argument must be a string, a bytes-like object or a real number, \
-                     not '{}'",
-                    value.type_name()
-                )));
+                let text = "int() argument must be a string, a bytes-like object or a real \
+                            number, not ";
+                return Err(no_number(value, text));
             }
         },
     }))
 }
 
-fn dict(arguments: &Arguments) -> Result<Value> {
-    let mut entries: Vec<(Value, Value)> = Vec::new();
-    let mut set = |key: Value, value: Value| {
-        check_hashable(&key)?;
-        match entries.iter_mut().find(|(other, _)| equal(other, &key)) {
-            Some((_, place)) => *place = value,
-            None => entries.push((key, value)),
-        }
-        Ok::<(), RemoteError>(())
+fn float_of(arguments: &Arguments) -> Result<Value> {
+    let [value] = arguments.bind([""], 0, 1)?;
+    let Some(value) = value else {
+        return Ok(Value::Float(0.0));
     };
-    match arguments.get(0) {
-        None => {}
-        Some(Value::Dict(given)) => {
-            for (key, value) in given {
-                set(key.clone(), value.clone())?;
+    Ok(Value::Float(match value {
+        Value::Str(text) => parse_float(value, text)?,
+        Value::Bytes(data) | Value::ByteArray(data) => parse_float(value, &ascii(data))?,
+        value => match number(value) {
+            Some(Number::Int(value)) => float(value),
+            Some(Number::Float(value)) => value,
+            _ => {
+                let text = "float() argument must be a string or a real number, not ";
+                return Err(no_number(value, text));
             }
+        },
+    }))
+}
+
+/// `str()`, which decodes bytes if it is told how.
+fn string(arguments: &Arguments) -> Result<Value> {
+    let [value, encoding, errors] = arguments.bind(["object", "encoding", "errors"], 0, 3)?;
+    for option in [encoding, errors].into_iter().flatten() {
+        if !matches!(option, Value::Str(_)) {
+            let text = "str() encoding and errors must be str, not ";
+            return Err(type_error(&format!("{text}{}", option.type_name())));
         }
+    }
+    let Some(value) = value else {
+        return Ok(Value::from(""));
+    };
+    if encoding.is_none() && errors.is_none() {
+        return Ok(Value::from(str_of(value)?));
+    }
+    match value {
+        Value::Bytes(_) | Value::ByteArray(_) | Value::Array(_) | Value::Serialized(_) => {
+            Err(not_covered("str() with an encoding"))
+        }
+        Value::Str(_) => Err(type_error("decoding str is not supported")),
+        value => Err(type_error(&format!(
+            "decoding to str: need a bytes-like object, {} found",
+            value.type_name()
+        ))),
+    }
+}
+
+fn power(arguments: &Arguments) -> Result<Value> {
+    let [base, exponent, modulus] = arguments.bind(["base", "exp", "mod"], 2, 3)?;
+    let (base, exponent) = (
+        base.unwrap_or(&Value::None),
+        exponent.unwrap_or(&Value::None),
+    );
+    let Some(modulus) = some(modulus) else {
+        return pow(base, exponent);
+    };
+    // The first that is no integer decides.
+    let mut numbers = [base, exponent, modulus].into_iter().filter_map(number);
+    let first = numbers.find(|number| !matches!(number, Number::Int(_)));
+    if let (Some(Number::Complex(..)), Some(_), Some(_)) = (first, number(base), number(exponent)) {
+        return Err(error("ValueError", "complex modulo"));
+    }
+    for value in [base, exponent, modulus] {
+        if !matches!(number(value), Some(Number::Int(_))) {
+            let text = "pow() 3rd argument not allowed unless all arguments are integers, not ";
+            return Err(no_number(value, text));
+        }
+    }
+    let (base, mut exponent, modulus) = (integer(base)?, integer(exponent)?, integer(modulus)?);
+    if modulus == 0 {
+        return Err(error("ValueError", "pow() 3rd argument cannot be 0"));
+    }
+    if exponent < 0 || i64::try_from(modulus).is_err() {
+        return Err(not_covered("such a power with a modulus"));
+    }
+    // Below a modulus of 64 bits, products have 127 bits at most.
+    let (mut base, mut result) = (base.rem_euclid(modulus), 1_i128.rem_euclid(modulus));
+    while exponent != 0 {
+        if exponent & 1 == 1 {
+            result = result * base % modulus;
+        }
+        base = base * base % modulus;
+        exponent >>= 1;
+    }
+    // With the sign of the modulus.
+    let is_other = modulus < 0 && result != 0;
+    Ok(Value::Int(if is_other { result + modulus } else { result }))
+}
+
+fn dict(arguments: &Arguments) -> Result<Value> {
+    if arguments.len() > 1 {
+        return Err(arguments.wrong("expected at most 1 argument"));
+    }
+    let mut given: Vec<(Value, Value)> = match arguments.get(0) {
+        None => Vec::new(),
+        Some(Value::Dict(given)) => given.to_vec(),
         Some(pairs) => {
-            for pair in items(pairs)? {
-                let [key, value] = <[Value; 2]>::try_from(items(&pair)?).map_err(|_| {
+            let pairs = items(pairs)?.into_iter().map(|pair| {
+                let pair = <[Value; 2]>::try_from(items(&pair)?);
+                let [key, value] = pair.map_err(|_| {
                     let text = "dictionary update sequence element has another length than 2";
                     error("ValueError", text)
                 })?;
-                set(key, value)?;
+                check_hashable(&key)?;
+                Ok((key, value))
+            });
+            pairs.collect::<Result<_>>()?
+        }
+    };
+    let keywords = arguments.keywords();
+    given.extend(keywords.map(|(name, value)| (Value::from(name), value.clone())));
+    // The first of equal keys, with the last of their values.
+    let mut index = Index::default();
+    let mut last: Vec<usize> = Vec::new();
+    let mut first: Vec<usize> = Vec::new();
+    for (at, (key, _)) in given.iter().enumerate() {
+        match index.insert(key) {
+            (place, false) => last[place] = at,
+            (_, true) => {
+                first.push(at);
+                last.push(at);
             }
         }
     }
-    for (name, value) in arguments.keywords() {
-        set(Value::from(name), value.clone())?;
-    }
-    Ok(Value::Dict(entries))
+    drop(index);
+    let entries = first.into_iter().zip(last);
+    let entries = entries.map(|(first, last)| (given[first].0.clone(), given[last].1.clone()));
+    Ok(Value::Dict(entries.collect()))
 }
 
 /// Half to even.
 fn round(arguments: &Arguments) -> Result<Value> {
-    let value = arguments.get(0).unwrap_or(&Value::None);
-    let digits = arguments.keyword("ndigits").or_else(|| arguments.get(1));
-    let digits = digits.filter(|digits| **digits != Value::None);
-    match (number(value), digits.map(number)) {
+    let [value, digits] = arguments.bind(["number", "ndigits"], 1, 2)?;
+    let value = value.unwrap_or(&Value::None);
+    if matches!(number(value), None | Some(Number::Complex(..))) {
+        let text = "no __round__ method is defined by type ";
+        return Err(no_number(value, text));
+    }
+    let digits = some(digits).map(integer).transpose()?.map(Number::Int);
+    match (number(value), digits.map(Some)) {
         (Some(Number::Int(value)), None) => Ok(Value::Int(value)),
         (Some(Number::Int(value)), Some(Some(Number::Int(0..)))) => Ok(Value::Int(value)),
         (Some(Number::Float(value)), None) => {
@@ -345,25 +537,18 @@ fn round(arguments: &Arguments) -> Result<Value> {
             let text = format!("{value:.digits$}");
             Ok(Value::Float(text.parse().unwrap_or(value)))
         }
-        (Some(Number::Float(_) | Number::Int(_)), Some(Some(Number::Int(_)))) => {
-            Err(not_covered("rounding to so many digits"))
-        }
-        _ => Err(type_error(&format!(
-            "type {} doesn't define __round__ method",
-            value.type_name()
-        ))),
+        _ => Err(not_covered("rounding to so many digits")),
     }
 }
 
 fn builtins(functions: Functions) -> Functions {
-    const UNARY: [(&str, Unary); 11] = [
+    const UNARY: [(&str, Unary); 7] = [
         ("abs", abs),
         ("len", |value| Ok(Value::from(len(value)?))),
         ("repr", |value| {
             check_shown(value)?;
             Ok(Value::Str(repr(value)))
         }),
-        ("bool", |value| Ok(Value::Bool(truth(value)?))),
         ("any", |value| {
             for item in items(value)? {
                 if truth(&item)? {
@@ -380,13 +565,6 @@ fn builtins(functions: Functions) -> Functions {
             }
             Ok(Value::Bool(true))
         }),
-        ("list", |value| Ok(Value::List(items(value)?))),
-        ("tuple", |value| Ok(Value::Tuple(items(value)?))),
-        ("set", |value| {
-            let items = items(value)?;
-            items.iter().try_for_each(check_hashable)?;
-            Ok(Value::Set(distinct(items)))
-        }),
         ("ord", |value| {
             if let Value::Bytes(data) | Value::ByteArray(data) = value
                 && let [byte] = data[..]
@@ -397,7 +575,7 @@ fn builtins(functions: Functions) -> Functions {
             let mut letters = text.chars();
             match (letters.next(), letters.next()) {
                 (Some(letter), None) => Ok(Value::from(u32::from(letter))),
-                _ => Err(type_error("ord() expected a character")),
+                _ => Err(no_number(value, "ord() expected a character, not ")),
             }
         }),
         ("chr", |value| {
@@ -415,40 +593,33 @@ fn builtins(functions: Functions) -> Functions {
             }
         }),
     ];
+    /// What is made of one value, or of none.
+    type Made = fn(Option<&Value>) -> Result<Value>;
+    const MADE: [(&str, Made); 4] = [
+        ("bool", |value| {
+            Ok(Value::Bool(value.map_or(Ok(false), truth)?))
+        }),
+        ("list", |value| Ok(Value::List(items_or_none(value)?))),
+        ("tuple", |value| Ok(Value::Tuple(items_or_none(value)?))),
+        ("set", |value| {
+            Ok(Value::Set(distinct(items_or_none(value)?)?))
+        }),
+    ];
     let mut functions = functions;
     for (name, function) in UNARY {
         functions = unary(functions, &format!("builtins.{name}"), function);
     }
+    for (name, function) in MADE {
+        functions = functions.with(&format!("builtins.{name}"), move |arguments| {
+            let [value] = arguments.bind([""], 0, 1)?;
+            function(value)
+        });
+    }
     functions
-        .with("builtins.str", |arguments| {
-            arguments.between(0, 1)?;
-            let value = arguments.get(0);
-            Ok(Value::Str(
-                value.map(str_of).transpose()?.unwrap_or_default(),
-            ))
-        })
+        .with("builtins.str", |arguments| string(&arguments))
         .with("builtins.int", |arguments| int(&arguments))
         .with("builtins.dict", |arguments| dict(&arguments))
-        .with("builtins.float", |arguments| {
-            arguments.between(0, 1)?;
-            Ok(Value::Float(match arguments.get(0) {
-                None => 0.0,
-                Some(Value::Str(text)) => parse_float(text)?,
-                Some(Value::Bytes(_) | Value::ByteArray(_)) => {
-                    return Err(not_covered("float() of bytes"));
-                }
-                Some(value) => match number(value) {
-                    Some(Number::Int(value)) => float(value),
-                    Some(Number::Float(value)) => value,
-                    _ => {
-                        return Err(type_error(&format!(
-                            "float() argument must be a string or a real number, not '{}'",
-                            value.type_name()
-                        )));
-                    }
-                },
-            }))
-        })
+        .with("builtins.float", |arguments| float_of(&arguments))
         .with("builtins.sum", |arguments| sum(&arguments))
         .with("builtins.max", |arguments| {
             extreme(&arguments, "max", Ordering::Greater)
@@ -458,11 +629,7 @@ fn builtins(functions: Functions) -> Functions {
         })
         .with("builtins.sorted", |arguments| sorted(&arguments))
         .with("builtins.round", |arguments| round(&arguments))
-        .with("builtins.pow", |arguments| {
-            arguments.exactly(2)?;
-            let (a, b) = (arguments.get(0), arguments.get(1));
-            pow(a.unwrap_or(&Value::None), b.unwrap_or(&Value::None))
-        })
+        .with("builtins.pow", |arguments| power(&arguments))
         .quick("builtins.abs")
         .quick("builtins.int")
         .quick("builtins.float")
@@ -470,10 +637,41 @@ fn builtins(functions: Functions) -> Functions {
         .quick("builtins.pow")
 }
 
+fn items_or_none(value: Option<&Value>) -> Result<Vec<Value>> {
+    value.map_or_else(|| Ok(Vec::new()), items)
+}
+
+/// The result of a function of `math`, or what Python raises instead.
+fn checked(given: f64, result: f64) -> Result<f64> {
+    if result.is_nan() && !given.is_nan() || result == f64::NEG_INFINITY {
+        return Err(error("ValueError", "math domain error"));
+    }
+    if result.is_infinite() && given.is_finite() {
+        return Err(error("OverflowError", "math range error"));
+    }
+    Ok(result)
+}
+
+fn log(arguments: &Arguments) -> Result<Value> {
+    let [value, base] = arguments.bind(["", ""], 1, 2)?;
+    let ln = |value: &Value| {
+        let given = real(value)?;
+        checked(given, given.ln())
+    };
+    let value = ln(value.unwrap_or(&Value::None))?;
+    let Some(base) = base else {
+        return Ok(Value::Float(value));
+    };
+    match ln(base)? {
+        0.0 => Err(error("ZeroDivisionError", "division by zero")),
+        base => Ok(Value::Float(value / base)),
+    }
+}
+
 fn math(functions: Functions) -> Functions {
     /// Its result for numbers that it is defined for.
     type Real = fn(f64) -> f64;
-    const REAL: [(&str, Real); 13] = [
+    const REAL: [(&str, Real); 12] = [
         ("sqrt", f64::sqrt),
         ("sin", f64::sin),
         ("cos", f64::cos),
@@ -482,7 +680,6 @@ fn math(functions: Functions) -> Functions {
         ("acos", f64::acos),
         ("atan", f64::atan),
         ("exp", f64::exp),
-        ("log", f64::ln),
         ("log2", f64::log2),
         ("log10", f64::log10),
         ("fabs", f64::abs),
@@ -501,14 +698,8 @@ fn math(functions: Functions) -> Functions {
         functions = functions
             .with(&name, move |arguments| {
                 arguments.exactly(1)?;
-                let given = real(&arguments, 0)?;
-                let result = function(given);
-                if result.is_nan() && !given.is_nan() || result == f64::NEG_INFINITY {
-                    return Err(error("ValueError", "math domain error"));
-                }
-                if result.is_infinite() && given.is_finite() {
-                    return Err(error("OverflowError", "math range error"));
-                }
+                let given = real(arguments.get(0).unwrap_or(&Value::None))?;
+                let result = checked(given, function(given))?;
                 Ok(Value::Float(result))
             })
             .quick(&name);
@@ -520,10 +711,15 @@ fn math(functions: Functions) -> Functions {
                 arguments.exactly(1)?;
                 match arguments.get(0).and_then(number) {
                     Some(Number::Int(value)) => Ok(Value::Int(value)),
-                    _ => Ok(Value::Int(int_of_float(function(real(&arguments, 0)?))?)),
+                    _ => {
+                        let given = real(arguments.get(0).unwrap_or(&Value::None))?;
+                        Ok(Value::Int(int_of_float(function(given))?))
+                    }
                 }
             })
             .quick(&name);
     }
     functions
+        .with("math.log", |arguments| log(&arguments))
+        .quick("math.log")
 }

@@ -1,6 +1,6 @@
 //! Numbers: arithmetic as Python does it.
 
-use super::container::contains_item;
+use super::index::Index;
 use super::text::repr;
 use super::{LONGEST, Result, error, not_covered, too_large, type_error};
 use crate::{RemoteError, Value};
@@ -45,6 +45,14 @@ impl Number {
             Self::Complex(real, imaginary) => (real, imaginary),
         }
     }
+}
+
+/// The integer that equals a float.
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+pub(super) fn whole(value: f64) -> Option<i128> {
+    const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
+    let is_whole = (-END..END).contains(&value) && value.fract() == 0.0;
+    is_whole.then_some(value as i128)
 }
 
 /// Two numbers of one type.
@@ -116,7 +124,8 @@ fn numbers(symbol: &str, a: &Value, b: &Value) -> Result<Pair> {
 
 pub(super) fn sub(a: &Value, b: &Value) -> Result<Value> {
     if let (Value::Set(a), Value::Set(b)) = (a, b) {
-        let rest = a.iter().filter(|item| !contains_item(b, item));
+        let b = Index::of(b.iter());
+        let rest = a.iter().filter(|item| b.find(item).is_none());
         return Ok(Value::Set(rest.cloned().collect()));
     }
     Ok(match numbers("-", a, b)? {
@@ -450,26 +459,66 @@ pub(super) fn int_of_float(value: f64) -> Result<i128> {
     Ok(value.trunc() as i128)
 }
 
-pub(super) fn parse_int(text: &str) -> Result<i128> {
+/// What `int(text, base)` is.
+pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> {
+    let invalid = || {
+        let literal = repr(literal);
+        let text = format!("invalid literal for int() with base {base}: {literal}");
+        error("ValueError", &text)
+    };
     let trimmed = text.trim();
-    let digits = trimmed.strip_prefix(['+', '-']).unwrap_or(trimmed);
-    // Single underscores may stand between digits.
-    let is_number = !digits.is_empty()
-        && digits
-            .split('_')
-            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
-    if !is_number {
-        let literal = repr(&Value::from(text));
-        let text = format!("invalid literal for int() with base 10: {literal}");
-        return Err(error("ValueError", &text));
+    check_ascii(trimmed)?;
+    let (is_negative, digits) = match trimmed.as_bytes() {
+        [b'-', ..] => (true, &trimmed[1..]),
+        [b'+', ..] => (false, &trimmed[1..]),
+        _ => (false, trimmed),
+    };
+    let prefix = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => 16,
+        [b'0', b'o' | b'O', ..] => 8,
+        [b'0', b'b' | b'B', ..] => 2,
+        _ => 0,
+    };
+    let (digits, base) = match (base, prefix) {
+        (0, 0) => {
+            // As in programs, where `010` is not ten.
+            let is_zero = digits.bytes().all(|byte| matches!(byte, b'0' | b'_'));
+            if digits.starts_with('0') && !is_zero {
+                return Err(invalid());
+            }
+            (digits, 10)
+        }
+        (0, prefix) => (&digits[2..], prefix),
+        (base, prefix) if base == prefix => (&digits[2..], base),
+        (base, _) => (digits, base),
+    };
+    // A single underscore may stand between digits, and after a prefix.
+    let digits = match digits.strip_prefix('_') {
+        Some(rest) if prefix == base => rest,
+        _ => digits,
+    };
+    let mut parts = digits.split('_');
+    if !parts.all(|part| !part.is_empty() && part.chars().all(|digit| digit.is_digit(base))) {
+        return Err(invalid());
     }
-    trimmed.replace('_', "").parse().map_err(|_| too_large())
+    let sign = if is_negative { "-" } else { "" };
+    let digits = [sign, &digits.replace('_', "")].concat();
+    i128::from_str_radix(&digits, base).map_err(|_| too_large())
 }
 
-pub(super) fn parse_float(text: &str) -> Result<f64> {
+/// Python takes the digits of all scripts.
+fn check_ascii(text: &str) -> Result<()> {
+    if text.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
+        return Err(not_covered("digits that are not in ASCII"));
+    }
+    Ok(())
+}
+
+pub(super) fn parse_float(literal: &Value, text: &str) -> Result<f64> {
     let trimmed = text.trim();
+    check_ascii(trimmed)?;
     let wrong = || {
-        let literal = repr(&Value::from(text));
+        let literal = repr(literal);
         error(
             "ValueError",
             &format!("could not convert string to float: {literal}"),
