@@ -3,14 +3,16 @@
 //! `client.get_worker_logs()`, `client.call_stack()` and `client.story()` ask every
 //! worker of a cluster, and show nothing of any of them if one refuses.
 
+use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::server::key_value;
-use super::{Shared, now};
+use super::{OnNotice, Shared, now};
 use crate::Value;
 use crate::protocol::{GetLogs, Keys};
 
@@ -88,8 +90,39 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Line>> {
-        // Whoever panicked did not leave it half done.
+        // A panic could lose a line.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells people what they should know, by the hook of the builder.
+#[derive(Clone)]
+pub(super) struct Notifier(pub(super) Option<Arc<OnNotice>>);
+
+impl Notifier {
+    /// Calls the hook. A panic of it ends nothing but its call.
+    pub(super) fn tell(&self, text: &str) {
+        if let Some(hook) = &self.0 {
+            let _ = catch_unwind(AssertUnwindSafe(|| hook(text)));
+        }
+    }
+
+    /// Does work that takes no longer than `timeout`. If it takes longer than a
+    /// moment, tells people `what` it is, and until when it may take.
+    pub(super) async fn patiently<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        timeout: Duration,
+        work: impl Future<Output = T>,
+    ) -> T {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let until = now() + timeout.as_secs_f64();
+        let mut work = core::pin::pin!(work);
+        if let Ok(done) = tokio::time::timeout(MOMENT, &mut work).await {
+            return done;
+        }
+        self.tell(&format!("{} until {}", what(), date(until)));
+        work.await
     }
 }
 

@@ -65,9 +65,25 @@ pub struct TaskCounters {
     pub serialized: Tally,
 }
 
+/// How many prefixes are counted each for itself. A client that makes a new one for
+/// each task would otherwise fill the memory of its workers, and of the scheduler,
+/// which keeps what it is told of each.
+const MAX_PREFIXES: usize = 500;
+
+/// What the tasks with all other prefixes are counted as.
+const OTHER: &str = "other";
+
 /// What was done for tasks, by the prefix of their keys.
 #[derive(Debug, Default)]
-pub(super) struct TasksDone(Mutex<BTreeMap<String, Progress>>);
+pub(super) struct TasksDone(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    total: TaskCounters,
+    by_prefix: BTreeMap<String, Progress>,
+    /// The prefixes whose counters have changed since the last heartbeat.
+    changed: Vec<String>,
+}
 
 #[derive(Debug, Default)]
 struct Progress {
@@ -76,51 +92,82 @@ struct Progress {
     before: TaskCounters,
 }
 
+impl TaskCounters {
+    /// A task has run.
+    fn add(&mut self, time: Duration, steps: &[Done]) {
+        self.count += 1;
+        self.time = self.time.saturating_add(time);
+        for done in steps {
+            let tally = match done.step {
+                Step::DiskRead => &mut self.unspilled,
+                Step::Deserialize => &mut self.deserialized,
+                Step::Serialize => &mut self.serialized,
+            };
+            let time = Duration::try_from_secs_f64(done.stop - done.start).unwrap_or_default();
+            tally.count += 1;
+            tally.len = tally.len.saturating_add(done.len);
+            tally.time = tally.time.saturating_add(time);
+        }
+    }
+}
+
 impl TasksDone {
     /// A task has run that took so many seconds.
     pub(super) fn add(&self, prefix: &str, seconds: f64, steps: &[Done]) {
-        let mut all = self.lock();
-        if !all.contains_key(prefix) {
-            all.insert(prefix.to_owned(), Progress::default());
-        }
-        let Some(Progress { now, .. }) = all.get_mut(prefix) else {
-            return;
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let mut done = self.lock();
+        let Counted {
+            total,
+            by_prefix,
+            changed,
+        } = &mut *done;
+        total.add(time, steps);
+        let is_full = by_prefix.len() >= MAX_PREFIXES;
+        let prefix = match by_prefix.contains_key(prefix) {
+            false if is_full => OTHER,
+            _ => prefix,
         };
-        now.count += 1;
-        now.time += Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        for done in steps {
-            let tally = match done.step {
-                Step::DiskRead => &mut now.unspilled,
-                Step::Deserialize => &mut now.deserialized,
-                Step::Serialize => &mut now.serialized,
-            };
-            tally.count += 1;
-            tally.len = tally.len.saturating_add(done.len);
-            tally.time += Duration::try_from_secs_f64(done.stop - done.start).unwrap_or_default();
+        if !by_prefix.contains_key(prefix) {
+            by_prefix.insert(prefix.to_owned(), Progress::default());
+        }
+        if let Some(Progress { now, before }) = by_prefix.get_mut(prefix) {
+            if now == before {
+                changed.push(prefix.to_owned());
+            }
+            now.add(time, steps);
         }
     }
 
+    pub(super) fn total(&self) -> TaskCounters {
+        self.lock().total
+    }
+
     pub(super) fn counters(&self) -> BTreeMap<String, TaskCounters> {
-        let all = self.lock();
-        let counters = all.iter().map(|(prefix, done)| (prefix.clone(), done.now));
+        let done = self.lock();
+        let counters = done.by_prefix.iter();
+        let counters = counters.map(|(prefix, progress)| (prefix.clone(), progress.now));
         counters.collect()
     }
 
     /// What there was before and is now, of those that have changed since this
     /// was asked last.
     fn since(&self) -> Vec<(String, (TaskCounters, TaskCounters))> {
-        let mut all = self.lock();
-        let changed = all.iter_mut().filter(|(_, done)| done.before != done.now);
+        let mut done = self.lock();
+        let Counted {
+            by_prefix, changed, ..
+        } = &mut *done;
+        let changed = core::mem::take(changed).into_iter();
         changed
-            .map(|(prefix, done)| {
-                let before = core::mem::replace(&mut done.before, done.now);
-                (prefix.clone(), (before, done.now))
+            .filter_map(|prefix| {
+                let progress = by_prefix.get_mut(&prefix)?;
+                let before = core::mem::replace(&mut progress.before, progress.now);
+                Some((prefix, (before, progress.now)))
             })
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {
-        // Whoever panicked did not leave it half done.
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        // A panic could make a counter wrong, and nothing relies on them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,7 +373,7 @@ impl Transfers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Rates> {
-        // Whoever panicked did not leave it half done.
+        // A panic could make a rate wrong, and nothing relies on them.
         self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -488,4 +535,55 @@ fn disk() -> (u64, u64) {
 
 fn descriptor_count() -> usize {
     fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_prefixes_are_counted_each_for_itself() {
+        let done = TasksDone::default();
+        done.add("first", 1.0, &[]);
+        for round in 1..=2 {
+            for n in 0..40_000 {
+                done.add(&format!("prefix-{n}"), 0.5, &[]);
+            }
+            done.add("first", 1.0, &[]);
+            let counters = done.counters();
+            assert_eq!(counters.len(), MAX_PREFIXES + 1);
+            assert_eq!(counters["first"].count, 1 + round);
+            let sum: u64 = counters.values().map(|done| done.count).sum();
+            assert_eq!(sum, 1 + round * 40_001);
+            assert_eq!(done.total().count, sum);
+            let all: Duration = counters.values().map(|done| done.time).sum();
+            assert_eq!(done.total().time, all);
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_has_what_has_changed_since_the_last_one() {
+        let done = TasksDone::default();
+        let step = Done {
+            step: Step::Deserialize,
+            len: 10,
+            start: 1.0,
+            stop: 1.5,
+        };
+        done.add("x", 1.0, &[step]);
+        done.add("y", 1.0, &[]);
+        done.add("x", 1.0, &[step]);
+        let since = done.since();
+        let prefixes: Vec<&str> = since.iter().map(|(prefix, _)| prefix.as_str()).collect();
+        assert_eq!(prefixes, ["x", "y"]);
+        let (before, now) = since[0].1;
+        assert_eq!(before, TaskCounters::default());
+        assert_eq!((now.count, now.deserialized.len), (2, 20));
+        assert_eq!(done.since(), []);
+        done.add("y", 1.0, &[]);
+        let since = done.since();
+        assert_eq!(since.len(), 1);
+        let (before, now) = since[0].1;
+        assert_eq!((before.count, now.count), (1, 2));
+    }
 }

@@ -30,6 +30,7 @@
 mod diagnostics;
 mod evaluate;
 mod exception;
+mod failure;
 mod functions;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -49,7 +50,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use daskwire_quic::QuicOptions;
@@ -76,8 +77,9 @@ pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
-use diagnostics::{Level, Log};
+use diagnostics::{Level, Log, Notifier};
 use evaluate::{Produced, Surroundings};
+use failure::Failure;
 use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
 use store::{Datum, InUse, SpillDirectory, Steps, Store};
@@ -92,6 +94,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// How long a worker that retires says nothing: longer than that mostly takes, and
 /// not as long as a scheduler waits for a heartbeat.
 const RETIRING: Duration = Duration::from_secs(20);
+
+/// How long it takes at most to read what a scheduler said that is gone.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How many quick tasks are done in place before others get a turn.
 const IN_PLACE: usize = 64;
@@ -171,10 +176,10 @@ impl Builder {
         self
     }
 
-    /// Who is told, in words, what people should know and nobody else is told:
-    /// that a disk is full, say, or that a file on it is damaged. The scheduler
-    /// gets the same as an event of the topic `worker-notice`. What is called
-    /// must not block.
+    /// A callback for operator-facing warnings: that a disk is full, say, that a
+    /// file on it is damaged, or that the scheduler cannot be reached yet. Once the
+    /// worker has registered, the scheduler gets the same as an event of the topic
+    /// `worker-notice`. The callback must not block.
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.notify = Some(Arc::new(notify));
@@ -276,6 +281,8 @@ pub enum Ended {
     Forgotten,
     /// Its connection to the scheduler is gone.
     Lost(PeerError),
+    /// It panicked, which may have left its state inconsistent.
+    Panicked,
 }
 
 impl fmt::Display for Ended {
@@ -288,6 +295,7 @@ impl fmt::Display for Ended {
             Self::Told { reason } => write!(f, "the scheduler closed the worker: {reason}"),
             Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
             Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
+            Self::Panicked => f.write_str("the worker panicked"),
         }
     }
 }
@@ -352,7 +360,13 @@ impl Worker {
         self.shared.transfers.counters()
     }
 
-    /// What was done for tasks so far, by the prefix of their keys.
+    /// What was done for all tasks so far.
+    pub fn total_task_counters(&self) -> TaskCounters {
+        self.shared.tasks_done.total()
+    }
+
+    /// What was done for tasks so far, by the prefix of their keys. Of very many
+    /// prefixes, those that came last are counted together as `other`.
     pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
         self.shared.tasks_done.counters()
     }
@@ -435,12 +449,13 @@ struct Shared {
     store: Store,
     tasks_done: TasksDone,
     log: Log,
-    notify: Option<Arc<OnNotice>>,
+    notify: Notifier,
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
     observer: Option<Arc<dyn Observer>>,
     transfers: Transfers,
+    failure: Failure,
     runtime: Handle,
     stop: Notify,
 }
@@ -481,8 +496,7 @@ fn now() -> f64 {
 
 impl Shared {
     fn machine(&self) -> MutexGuard<'_, Machine> {
-        // Whoever panicked did not leave it half done.
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.check(self.machine.lock())
     }
 
     /// Puts data into the store, and does what follows from events. What is to
@@ -495,7 +509,11 @@ impl Shared {
         let mut jobs = Vec::new();
         // Freeing much memory takes time, and nobody should wait for it.
         let mut forgotten = Vec::new();
+        let _guard = self.failure.guard();
         let mut machine = self.machine();
+        if self.failure.is_set() {
+            return jobs;
+        }
         for (key, datum) in data {
             self.store.insert(key, datum);
         }
@@ -553,9 +571,7 @@ impl Shared {
     /// events of the scheduler or subscribes to them.
     fn notice(&self, text: &str) {
         self.log.add(Level::Warning, text);
-        if let Some(notify) = &self.notify {
-            notify(text);
-        }
+        self.notify.tell(text);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {
                 topic: "worker-notice".into(),
@@ -683,6 +699,7 @@ impl Shared {
 
     /// Asks a peer for data.
     async fn fetch(self: Arc<Self>, peer: Peer, keys: Vec<Key>) {
+        let _guard = self.failure.guard();
         let start = now();
         let (answer, data) = self.ask(&peer, keys).await;
         let stop = now();
@@ -789,7 +806,11 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
     let first = Connector::with_quic(options.clone(), quic_options.clone());
-    let comm = first.connect(&scheduler).await?;
+    let notify = Notifier(notify);
+    let timeout = options.connect_timeout;
+    let retrying = || format!("no connection to {scheduler} yet, retrying");
+    let connecting = first.connect(&scheduler);
+    let comm = notify.patiently(retrying, timeout, connecting).await?;
     let parties = Parties::new(&party, "scheduler", observer.clone());
     let mut channel = Channel::new(comm, parties);
     let host = own_host(&channel);
@@ -814,7 +835,8 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         "the versions",
         pool.call::<Value>(&scheduler, &versions),
     );
-    let versions = match versions.await? {
+    let waiting = || format!("{scheduler} does not answer yet, waiting");
+    let versions = match notify.patiently(waiting, PATIENCE, versions).await? {
         versions @ Value::Dict(_) => versions,
         _ => Value::dict([
             ("host", Value::Dict(vec![])),
@@ -834,6 +856,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let state = State::new(&address, limits, resources.clone());
     let (store, store_directory) =
         make_store(memory_limit, thresholds, local_directory, &id).await?;
+    let failure = store.failure().clone();
     let shared = Arc::new(Shared {
         id,
         address,
@@ -858,11 +881,20 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         pool,
         observer,
         transfers: Transfers::default(),
+        failure,
         runtime: Handle::current(),
         stop: Notify::new(),
     });
     start_store(&shared)?;
-    let interval = shared.register(&mut channel, resources).await?;
+    let waiting = || {
+        format!(
+            "{} does not register the worker yet, waiting",
+            shared.scheduler
+        )
+    };
+    let registering = shared.register(&mut channel, resources);
+    let registering = shared.notify.patiently(waiting, PATIENCE, registering);
+    let interval = registering.await?;
     shared.log.add(
         Level::Info,
         &format!("{} works for {}", shared.title, shared.scheduler),
@@ -1138,12 +1170,30 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
     let ended = tokio::select! {
         () = shared.stop.notified() => Ended::Closed,
+        () = shared.failure.occurred() => Ended::Panicked,
         ended = tasks.join_next() => match ended {
             Some(Ok(ended)) => ended,
-            // Either none of them is left, or one panicked.
-            _ => Ended::Closed,
+            // They do not end otherwise, and nothing has aborted them.
+            _ => Ended::Panicked,
+        },
+        written = writing.finished() => match written {
+            Err(error) => {
+                // What the scheduler said last may tell why.
+                let heard = tokio::time::timeout(LAST_WORDS, tasks.join_next()).await;
+                match heard {
+                    Ok(Some(Ok(ended))) => ended,
+                    _ => Ended::Lost(error),
+                }
+            }
+            // It does not end while there is a stream, unless it panics.
+            Ok(()) => Ended::Panicked,
         },
     };
+    if shared.failure.is_set() {
+        shared
+            .log
+            .add(Level::Warning, "the worker panicked, and ends");
+    }
     shared.leave();
     shared.queue.close();
     // A scheduler that does not read any more is not waited for.

@@ -546,6 +546,64 @@ async fn requests_are_answered_or_refused() {
 }
 
 #[tokio::test]
+async fn a_panic_that_leaves_state_half_changed_ends_the_worker() {
+    let scheduler = Scheduler::new("inproc").await;
+    for is_store in [false, true] {
+        let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+        stream
+            .compute(&Task::new("x", "operator.add", [1, 2]))
+            .await;
+        stream.finished().await;
+        if is_store {
+            worker.shared.store.poison();
+        } else {
+            failure::poison(&worker.shared.machine);
+        }
+        stream
+            .compute(&Task::new("y", "operator.add", [1, 2]))
+            .await;
+        assert!(matches!(worker.ended().await, Ended::Panicked));
+        // The scheduler is told of nothing that comes of it.
+        loop {
+            match stream.heard().await {
+                FromWorker::WorkerStatusChange(change) => {
+                    assert_eq!(change.status, "closing");
+                    break;
+                }
+                FromWorker::TaskFinished(finished) if is_store => {
+                    assert_eq!(finished.key, "y".into());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(stream.heard().await, FromWorker::CloseStream(_)));
+    }
+}
+
+#[tokio::test]
+async fn a_panic_of_a_thread_of_the_worker_ends_it_and_that_of_a_hook_does_not() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w");
+    let builder = builder.on_notice(|_| panic!("as the test wants"));
+    let (worker, mut stream) = scheduler.start(builder).await;
+    worker.shared.notice("something");
+    let heard = stream.heard().await;
+    assert!(matches!(heard, FromWorker::LogEvent(_)), "{heard:?}");
+    stream.compute(&Task::new("x", "native:slow", [3])).await;
+    stream.finished().await;
+    assert!(!worker.shared.failure.is_set());
+
+    let panicking = worker.shared.failure.clone();
+    let thread = std::thread::spawn(move || {
+        let _guard = panicking.guard();
+        panic!("as the test wants");
+    });
+    assert!(thread.join().is_err());
+    let ended = worker.ended().await;
+    assert_eq!(ended.to_string(), "the worker panicked");
+}
+
+#[tokio::test]
 async fn so_many_transfers_go_out_at_once() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;

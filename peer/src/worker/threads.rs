@@ -68,7 +68,7 @@ impl<T> Queue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        // Whoever panicked did not leave it half done.
+        // Each change of it is whole or not made.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,6 +90,8 @@ pub(super) fn start(shared: &Arc<Shared>) {
 }
 
 fn work(shared: &Arc<Shared>) {
+    // What it was to run would never be reported.
+    let _guard = shared.failure.guard();
     let mut own: Option<Job> = None;
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
         // What became possible by it is done right here.

@@ -132,6 +132,7 @@ impl Steps {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
+        // Each change of it is whole or not made.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,8 +195,7 @@ impl Drop for Making<'_> {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Forms> {
-        // Whoever panicked did not leave it half done.
-        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+        self.common.failure.check(self.forms.lock())
     }
 
     /// Tells the ledger what there is now, and that it was used if `is_used`.
@@ -269,7 +269,7 @@ impl Forms {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let forms = self.forms.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let forms = self.common.failure.check(self.forms.get_mut());
         let mut ledger = self.common.lock();
         let memory_len = &mut ledger.holdings.memory_len;
         *memory_len = memory_len.saturating_sub(forms.memory_len);
@@ -474,8 +474,7 @@ impl Datum {
                 None if !forms.is_making => return Ok(Found::ToMake(forms)),
                 None => {
                     forms.is_awaited = true;
-                    let changed = self.0.changed.wait(forms);
-                    forms = changed.unwrap_or_else(PoisonError::into_inner);
+                    forms = self.0.common.failure.check(self.0.changed.wait(forms));
                 }
             }
         }

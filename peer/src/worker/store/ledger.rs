@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use std::{fs, io};
@@ -13,6 +13,7 @@ use std::{fs, io};
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
+use crate::worker::failure::Failure;
 
 /// How long a disk that fails is left alone, and data that cannot be taken out
 /// of memory.
@@ -28,6 +29,7 @@ type Notify = dyn Fn(&str) + Send + Sync;
 type Relieved = dyn Fn() + Send + Sync;
 
 pub(super) struct Common {
+    pub(super) failure: Failure,
     pub(super) meters: Meters,
     /// Where data goes; without it, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
@@ -93,6 +95,7 @@ impl Ledger {
 impl Common {
     pub(super) fn new(directory: Option<SpillDirectory>, target: u64, full: u64) -> Self {
         Self {
+            failure: Failure::default(),
             meters: Meters::default(),
             directory,
             target,
@@ -106,8 +109,7 @@ impl Common {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // Whoever panicked did not leave it half done.
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.check(self.ledger.lock())
     }
 
     /// Tells people something, unless it is over.
@@ -177,6 +179,8 @@ impl Common {
     }
 
     fn work(&self) {
+        // Without this thread, memory would fill up.
+        let _guard = self.failure.guard();
         let mut is_failing = false;
         let mut is_stuck = false;
         let mut retry_at: Option<Instant> = None;
@@ -203,8 +207,7 @@ impl Common {
             }
             if !self.is_above(&ledger) {
                 ledger.is_stuck = false;
-                let waited = self.wake.wait(ledger);
-                ledger = waited.unwrap_or_else(PoisonError::into_inner);
+                ledger = self.failure.check(self.wake.wait(ledger));
                 continue;
             }
             let pause = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -213,7 +216,7 @@ impl Common {
             let pause = pause.or_else(|| core::mem::take(&mut is_stuck).then_some(RETRY));
             if let Some(pause) = pause {
                 let waited = self.wake.wait_timeout(ledger, pause);
-                ledger = waited.unwrap_or_else(PoisonError::into_inner).0;
+                ledger = self.failure.check(waited).0;
                 continue;
             }
             drop(ledger);

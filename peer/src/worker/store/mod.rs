@@ -53,7 +53,7 @@ mod meters;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use crate::Key;
@@ -63,6 +63,7 @@ pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
 
+use super::failure::Failure;
 use ledger::Common;
 
 /// The data that a worker holds.
@@ -122,7 +123,7 @@ impl Store {
         let _ = self.common.needed.set(Box::new(needed));
         let _ = self.common.notify.set(Box::new(notify));
         let thread = self.common.start()?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = thread;
+        *self.common.failure.check(self.thread.lock()) = thread;
         Ok(())
     }
 
@@ -140,8 +141,7 @@ impl Store {
     /// Blocks until the last of them is written that is being written.
     pub(crate) fn close(&self) {
         self.common.close();
-        let thread = self.thread.lock();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.common.failure.check(self.thread.lock()).take();
         if let Some(thread) = thread {
             // If it panicked there is nothing to wait for.
             let _ = thread.join();
@@ -204,13 +204,25 @@ impl Store {
         self.common.lock().holdings
     }
 
+    /// Set when a panic may have left the store inconsistent.
+    pub(in crate::worker) fn failure(&self) -> &Failure {
+        &self.common.failure
+    }
+
     pub(crate) fn counters(&self) -> StoreCounters {
         self.common.meters.read()
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        // Whoever panicked did not leave it half done.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.common.failure.check(self.held.lock())
+    }
+}
+
+#[cfg(test)]
+impl Store {
+    /// Panics while the map is locked.
+    pub(in crate::worker) fn poison(&self) {
+        super::failure::poison(&self.held);
     }
 }
 
