@@ -273,11 +273,14 @@ fn run(command: Command) -> Result<(), String> {
 }
 
 fn on_cluster(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| format!("cannot start: {error}"))?
-        .block_on(work)
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let outcome = runtime.block_on(work);
+    // Not until a name is looked up that nobody waits for any more.
+    runtime.shutdown_background();
+    outcome
 }
 
 fn is_standard_input(file: &Path) -> bool {
@@ -492,8 +495,9 @@ fn relay(arguments: &Relay) -> Result<(), String> {
     })
 }
 
-/// Waits until somebody wants this process to end: by Control-C, or by the
-/// signal that service managers send.
+/// Waits until this process is asked to end: by Control-C, by the signal that
+/// service managers send, or because its terminal is closed. That signal is ignored
+/// if it was when the process started, as `nohup` has it.
 fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
     #[cfg(unix)]
     let asked = {
@@ -502,10 +506,15 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
             |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
         let mut terminate = listen(SignalKind::terminate())?;
         let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut hangup = match is_hangup_ignored() {
+            true => None,
+            false => Some(listen(SignalKind::hangup())?),
+        };
         async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                Some(()) = async { hangup.as_mut()?.recv().await } => {}
             }
         }
     };
@@ -517,6 +526,23 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
         }
     };
     Ok(asked)
+}
+
+/// Whether the process that started this one wants it to outlive its terminal, as
+/// far as Linux says so.
+#[cfg(unix)]
+fn is_hangup_ignored() -> bool {
+    // Listening for the signal makes it one that is not ignored any more.
+    static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_IGNORED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        // SIGHUP is number 1, which is bit 0.
+        ignored.is_some_and(|mask| mask & 1 != 0)
+    })
 }
 
 fn pickle(arguments: &Pickle) -> Result<(), String> {

@@ -3,8 +3,9 @@
 mod functions;
 
 use core::cmp::Reverse;
+use core::fmt::Display;
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,8 +33,9 @@ pub(crate) struct WorkerArguments {
     /// quic://HOST:PORT
     #[arg(required_unless_present = "functions")]
     scheduler: Option<String>,
-    /// How many tasks run at once; otherwise as many as there are processors
-    #[arg(long, value_name = "COUNT")]
+    /// How many tasks run at once, at least 1; otherwise as many as there are
+    /// processors
+    #[arg(long, value_name = "COUNT", value_parser = nthreads)]
     nthreads: Option<usize>,
     /// Memory that it may use, such as 4GiB or 500MB: data goes to disk once it
     /// takes 60 % of that. Without this option, data stays in memory, and up to
@@ -89,6 +91,19 @@ fn size(text: &str) -> Result<u64, String> {
         }
         _ => Err("expected a size such as 4GiB or 500MB".to_owned()),
     }
+}
+
+fn nthreads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("expected a number of threads".to_owned()),
+    }
+}
+
+/// Writes a line to standard error. It may be a terminal that is gone.
+fn say(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "daskwire: {text}");
 }
 
 fn address(text: &str) -> Result<Address, String> {
@@ -160,7 +175,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let mut builder = Worker::builder(scheduler.clone())
         .functions(functions::functions())
         .options(options)
-        .on_notice(move |text| notices.suspend(|| eprintln!("daskwire: {text}")));
+        .on_notice(move |text| notices.suspend(|| say(text)));
     if let Some(nthreads) = arguments.nthreads {
         builder = builder.nthreads(nthreads);
     }
@@ -176,16 +191,19 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     if let Some(listen) = listen {
         builder = builder.listen(listen);
     }
-    let stop = crate::asked_to_stop()?;
-    let worker = builder
-        .start()
-        .await
-        .map_err(|error| format!("{scheduler}: {error}"))?;
-    eprintln!(
-        "daskwire: worker {} at {} works for {scheduler}",
+    let mut stop = core::pin::pin!(crate::asked_to_stop()?);
+    let worker = tokio::select! {
+        started = builder.start() => started.map_err(|error| format!("{scheduler}: {error}"))?,
+        () = &mut stop => {
+            say(format_args!("asked to stop before {scheduler} knew this worker"));
+            return Ok(());
+        }
+    };
+    say(format_args!(
+        "worker {} at {} works for {scheduler}",
         worker.name(),
         worker.address()
-    );
+    ));
     let showing = async {
         while std::io::stderr().is_terminal() {
             bar.set_message(progress(&worker));
@@ -196,20 +214,20 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     };
     let ended = tokio::select! {
         ended = worker.ended() => Some(ended),
-        () = stop => None,
+        () = &mut stop => None,
         () = showing => None,
     };
     bar.finish_and_clear();
     let outcome = match ended {
-        Some(Ended::Lost(error)) => Err(format!("the scheduler is gone: {error}")),
+        Some(ended @ (Ended::Lost(_) | Ended::Panicked)) => Err(ended.to_string()),
         Some(ended) => {
-            eprintln!("daskwire: {ended}");
+            say(ended);
             Ok(())
         }
         None => leave(&worker).await,
     };
-    eprintln!("daskwire: {}", progress(&worker));
-    eprint!("{}", table(worker.task_counters()));
+    say(progress(&worker));
+    let _ = write!(std::io::stderr(), "{}", table(worker.task_counters()));
     outcome
 }
 
@@ -223,17 +241,17 @@ fn list() {
 
 /// Hands over what it has, unless that takes too long or somebody is impatient.
 async fn leave(worker: &Worker) -> Result<(), String> {
-    eprintln!("daskwire: handing over data; once more to end at once");
+    say("handing over data; once more to end at once");
     let again = crate::asked_to_stop()?;
     tokio::select! {
         retired = worker.retire() => match retired {
-            Ok(true) => eprintln!("daskwire: the data of this worker is elsewhere"),
-            Ok(false) => eprintln!("daskwire: nobody takes the data of this worker"),
-            Err(error) => eprintln!("daskwire: cannot hand over data: {error}"),
+            Ok(true) => say("the data of this worker is elsewhere"),
+            Ok(false) => say("nobody takes the data of this worker"),
+            Err(error) => say(format_args!("cannot hand over data: {error}")),
         },
         () = again => worker.close().await,
         () = tokio::time::sleep(HANDOVER) => {
-            eprintln!("daskwire: handing over data takes too long");
+            say("handing over data takes too long");
             worker.close().await;
         }
     }
@@ -242,8 +260,7 @@ async fn leave(worker: &Worker) -> Result<(), String> {
 
 /// How it is, in a line.
 fn progress(worker: &Worker) -> String {
-    let tasks = worker.task_counters();
-    let run: u64 = tasks.values().map(|task| task.count).sum();
+    let run = worker.total_task_counters().count;
     let executing = worker.task_counts();
     let executing = executing.iter().find(|(state, _)| *state == "executing");
     let executing = executing.map_or(0, |(_, count)| *count);
@@ -343,6 +360,14 @@ mod tests {
         let many = (0..25).map(|index| (format!("task-{index}"), add));
         let many = table(many.collect());
         assert!(many.ends_with("  and 5 kinds more\n"), "{many}");
+    }
+
+    #[test]
+    fn at_least_one_thread_is_asked_for() {
+        assert_eq!(nthreads("2"), Ok(2));
+        for text in ["0", "-1", "two", "", "99999999999999999999999"] {
+            assert!(nthreads(text).is_err(), "{text}");
+        }
     }
 
     #[test]
