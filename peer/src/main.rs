@@ -1,5 +1,6 @@
 //! The `daskwire` command.
 
+mod json;
 mod shell;
 mod worker_command;
 
