@@ -16,7 +16,7 @@ pub struct Budget {
     pub memory_len: Linear,
     /// Bytes of all allocations, one after the other.
     pub allocated_len: Linear,
-    /// Branches, which are only counted in what `.ci/run` builds for fuzzing.
+    /// Loads from memory, which are only counted in what `.ci/run` builds.
     pub steps: Linear,
 }
 

@@ -11,18 +11,19 @@ use daskwire_peer::{Key, Serialized};
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated};
 
-/// All that a scheduler, a worker and a client do with a graph.
+/// All that a scheduler, a worker and a client do with a graph. The base is what
+/// shared nodes of its pickle may stand for, however short it is.
 const BUDGET: Budget = Budget {
     memory_len: Linear {
-        base: 1 << 20,
+        base: 384 << 20,
         per_byte: 4 << 10,
     },
     allocated_len: Linear {
-        base: 8 << 20,
+        base: 2 << 30,
         per_byte: 32 << 10,
     },
     steps: Linear {
-        base: 1 << 20,
+        base: 1 << 29,
         per_byte: 1 << 13,
     },
 };

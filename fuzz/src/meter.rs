@@ -1,5 +1,5 @@
 //! Counts what the code under test takes: heap memory, by a global allocator
-//! that counts, and steps, by a hook at each branch of instrumented code.
+//! that counts, and steps, by a hook at each load of instrumented code.
 
 #![allow(
     unsafe_code,
@@ -25,7 +25,7 @@ pub(crate) struct Taken {
     pub(crate) peak_len: u64,
     /// Bytes of all allocations, those that were freed included.
     pub(crate) allocated_len: u64,
-    /// Branches that were executed; 0 without the instrumentation.
+    /// Loads from memory; 0 without the instrumentation.
     pub(crate) steps: u64,
 }
 
@@ -130,22 +130,37 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Called at each branch of code that was compiled with
-/// `--cfg count_steps -Cllvm-args=-sanitizer-coverage-trace-pc`. Functions of this
-/// prefix are not instrumented themselves. libFuzzer has a function of this name
-/// too, which only says that it is of no use to it; `-Clink-arg=-Wl,-z,muldefs`
-/// has the linker take this one.
-// SAFETY: the name is reserved for this function by the instrumentation, and it is
-// called without arguments.
 #[cfg(count_steps)]
-#[unsafe(no_mangle)]
-extern "C" fn __sanitizer_cov_trace_pc() {
+fn step() {
     // One thread does nearly all of the work: a lost step makes no difference.
     let steps = STEPS.load(Ordering::Relaxed).wrapping_add(1);
     STEPS.store(steps, Ordering::Relaxed);
     if steps > STEP_LIMIT.load(Ordering::Relaxed) {
         too_many_steps();
     }
+}
+
+/// Functions that are called before each load from memory in code that was
+/// compiled with `--cfg count_steps -Cllvm-args=-sanitizer-coverage-trace-loads`.
+/// Those whose names begin like theirs are not instrumented themselves.
+macro_rules! hooks {
+    ($($name:ident: $loaded:ty,)*) => {$(
+        // SAFETY: the instrumentation reserves the name for such a function, and
+        // the address that it is called with is not used.
+        #[cfg(count_steps)]
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(_address: *const $loaded) {
+            step();
+        }
+    )*};
+}
+
+hooks! {
+    __sanitizer_cov_load1: u8,
+    __sanitizer_cov_load2: u16,
+    __sanitizer_cov_load4: u32,
+    __sanitizer_cov_load8: u64,
+    __sanitizer_cov_load16: u128,
 }
 
 #[cfg(count_steps)]

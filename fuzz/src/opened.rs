@@ -9,19 +9,21 @@ use daskwire_peer::{Array, Serialized, Value};
 
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated, wire_len};
+use crate::messages;
 
-/// Opening a payload without compression, and what is done with its value.
-const BUDGET: Budget = Budget {
+/// Opening a payload without compression, and what is done with its value. The base
+/// is what shared nodes of a pickle may stand for, however short it is.
+pub(crate) const BUDGET: Budget = Budget {
     memory_len: Linear {
-        base: 1 << 20,
+        base: 192 << 20,
         per_byte: 2 << 10,
     },
     allocated_len: Linear {
-        base: 4 << 20,
+        base: 512 << 20,
         per_byte: 16 << 10,
     },
     steps: Linear {
-        base: 1 << 19,
+        base: 1 << 28,
         per_byte: 1 << 12,
     },
 };
@@ -33,27 +35,29 @@ pub(crate) fn values(input: &[u8]) {
     let mut choices = Choices(input);
     choices.byte();
     let frames = choices.frames();
-    budget(&frames).check(wire_len(&frames), || {
-        let Ok(value) = Value::decode(&frames) else {
-            return;
-        };
-        hold(&value);
-        let mut payloads = Vec::new();
-        collect(&value, &mut payloads);
-        for payload in payloads {
+    let value = messages::BUDGET.check(wire_len(&frames), || {
+        let value = Value::decode(&frames).ok();
+        value.inspect(hold)
+    });
+    let Some(value) = value else { return };
+    let mut payloads = Vec::new();
+    collect(&value, &mut payloads);
+    for payload in payloads {
+        let len = payload.header().len() + wire_len(payload.frames());
+        budget(payload).check(len, || {
             let _ = payload.to_string();
             if let Ok(value) = payload.open() {
                 hold(&value);
                 write_again(&value);
             }
-        }
-    });
+        });
+    }
 }
 
 /// Compressed data may become as much as its codec allows.
-fn budget(frames: &[Bytes]) -> Budget {
+fn budget(payload: &Serialized) -> Budget {
     let has = |name: &[u8]| {
-        let mut windows = frames.iter().flat_map(|frame| frame.windows(name.len()));
+        let mut windows = payload.header().windows(name.len());
         windows.any(|window| window == name)
     };
     let factor = |codec: Codec| match codec {
@@ -104,6 +108,10 @@ pub(crate) fn hold(value: &Value) {
 
 /// What is written of a value is read as the same value.
 pub(crate) fn write_again(value: &Value) {
+    // One that is serialized stays as it is, whatever that is.
+    if matches!(value, Value::Serialized(_)) {
+        return;
+    }
     let Ok(written) = Serialized::of(value) else {
         return;
     };

@@ -7,25 +7,8 @@ use bytes::Bytes;
 use daskwire_peer::fuzzing::{self, Spilled};
 use daskwire_peer::{Serialized, Value};
 
-use crate::budget::{Budget, Linear};
 use crate::input::Choices;
 use crate::opened;
-
-/// Reading a file, and opening what is in it.
-const BUDGET: Budget = Budget {
-    memory_len: Linear {
-        base: 1 << 20,
-        per_byte: 2 << 10,
-    },
-    allocated_len: Linear {
-        base: 4 << 20,
-        per_byte: 16 << 10,
-    },
-    steps: Linear {
-        base: 1 << 19,
-        per_byte: 1 << 12,
-    },
-};
 
 /// A file that was changed after it was written is found out, or holds what was
 /// written; and any file at all is read or refused.
@@ -57,7 +40,7 @@ pub(crate) fn spill_file(input: &[u8]) {
 }
 
 fn read(file: &[u8]) {
-    BUDGET.check(file.len(), || {
+    opened::BUDGET.check(file.len(), || {
         let Some(payload) = fuzzing::read_spill_file(&folder().join("file"), file) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use daskwire::display::{Document, Printable};
+use daskwire::display::Document;
 use daskwire::message::{Layout, Level, Message, Payload, PayloadKind, Serializer, Workspace};
 use serde_json::Value;
 
@@ -176,7 +176,8 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
     }
     let mut what = String::new();
     for name in [header.type_name()?, header.dtype()?].into_iter().flatten() {
-        put(&mut what, format_args!("{} ", Printable(name)));
+        what.push_str(name);
+        what.push(' ');
     }
     if let Some(shape) = header.shape().ok().flatten() {
         let shape: Vec<_> = shape.numbers().flatten().map(|n| n.to_string()).collect();
@@ -190,10 +191,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
         Serializer::Other(name) => name,
         _ => "unknown",
     };
-    put(
-        &mut what,
-        format_args!("serialized by {}", Printable(family)),
-    );
+    put(&mut what, format_args!("serialized by {family}"));
     Ok(what)
 }
 
@@ -203,10 +201,7 @@ fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
         return Ok(Vec::new());
     };
     list.codec_names()
-        .map(|name| {
-            let printable = |name: &[u8]| Printable(&String::from_utf8_lossy(name)).to_string();
-            Ok(name?.map(|name| printable(name.as_bytes())))
-        })
+        .map(|name| Ok(name?.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned())))
         .collect()
 }
 
@@ -294,7 +289,7 @@ fn body_codec(header: &[u8]) -> Result<Option<String>> {
     Ok(header
         .get("compression")
         .and_then(Value::as_str)
-        .map(|name| Printable(name).to_string()))
+        .map(str::to_owned))
 }
 
 /// A document behind its label, in lines that fit a screen.

@@ -49,7 +49,6 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -590,10 +589,7 @@ impl Shared {
         let mut jobs = VecDeque::from(jobs);
         let mut left = IN_PLACE;
         while let Some(mut job) = jobs.pop_front() {
-            // A panic is one of reading the task, which is done again for its result.
-            let is_quick = left != 0
-                && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
-            if is_quick {
+            if left != 0 && self.is_quick(&mut job) {
                 left -= 1;
                 jobs.extend(self.run(job));
             } else {
@@ -644,14 +640,7 @@ impl Shared {
             is_actor,
         } = job;
         let steps = Steps::default();
-        let evaluated = catch_unwind(AssertUnwindSafe(|| {
-            self.evaluate(&key, spec, &data, is_actor, &steps)
-        }));
-        // It would do the same to every other worker.
-        let result = evaluated.unwrap_or_else(|_| {
-            let text = format!("the worker {} panicked over the task", self.title);
-            Err(RemoteError::new("RuntimeError", &text))
-        });
+        let result = self.evaluate(&key, spec, &data, is_actor, &steps);
         let lost = match &result {
             Ok(_) => Vec::new(),
             Err(_) => lost(&data),
