@@ -173,7 +173,7 @@ pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) 
         6 => Value::Complex(f64::from_bits(choices.u64()), f64::from_bits(choices.u64())),
         7 | 8 => {
             let len = choices.below(300);
-            Value::Str(String::from_utf8_lossy(choices.bytes(len)).into_owned())
+            Value::from(String::from_utf8_lossy(choices.bytes(len)).into_owned())
         }
         9 => {
             let len = choices.below(300);
@@ -184,10 +184,10 @@ pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) 
             Value::ByteArray(Bytes::copy_from_slice(choices.bytes(len)))
         }
         11..=13 => array(choices),
-        14 | 15 => Value::List(items(choices)),
-        16 => Value::Tuple(items(choices)),
-        17 => Value::Set(items(choices)),
-        18 => Value::FrozenSet(items(choices)),
+        14 | 15 => Value::List(items(choices).into()),
+        16 => Value::Tuple(items(choices).into()),
+        17 => Value::Set(items(choices).into()),
+        18 => Value::FrozenSet(items(choices).into()),
         19 => {
             let len = choices.below(6);
             let mut next = || value(choices, depth - 1, count);

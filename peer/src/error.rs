@@ -9,12 +9,12 @@ use daskwire::message::BuildError;
 use daskwire::pickle::tree::known::{self, Exception, Known, Native, native};
 use daskwire::pickle::tree::{self, Node, Registry, Tree};
 use daskwire::pickle::{Options, Writer};
-use daskwire_tcp::{Address, AddressError, CommError};
+use daskwire_tcp::CommError;
 
+use crate::Key;
 use crate::growing;
 use crate::protocol::{ProtocolError, Status};
 use crate::value::{Serialized, Value, ValueError, WrongType};
-use crate::{Key, Release};
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -48,22 +48,6 @@ pub enum PeerError {
     Refused {
         /// What it said.
         reason: String,
-    },
-    /// What was given as an address is none.
-    Address {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        error: AddressError,
-    },
-    /// The scheduler is of a release that this cannot be done with.
-    Release {
-        /// The release of the scheduler.
-        found: Release,
-        /// The first release that it can be done with.
-        first: Release,
-        /// What cannot be done.
-        what: &'static str,
     },
     /// A worker has no directory for data that does not stay in memory.
     Directory {
@@ -99,15 +83,6 @@ pub enum PeerError {
     },
 }
 
-impl PeerError {
-    pub(crate) fn parse_address(address: &str) -> Result<Address, Self> {
-        address.parse().map_err(|error| Self::Address {
-            address: address.to_owned(),
-            error,
-        })
-    }
-}
-
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -122,13 +97,6 @@ impl fmt::Display for PeerError {
             Self::Type(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
-            Self::Address { address, error } => {
-                write!(f, "{address:?} cannot be connected to: {error}")
-            }
-            Self::Release { found, first, what } => write!(
-                f,
-                "the scheduler runs distributed {found}: {what} takes {first} or later"
-            ),
             Self::Directory { reason } => {
                 write!(
                     f,
@@ -157,7 +125,6 @@ impl core::error::Error for PeerError {
         match self {
             Self::Comm(error) => Some(&**error),
             Self::Remote(error) => Some(&**error),
-            Self::Address { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -376,7 +343,7 @@ fn exceptions() -> &'static Registry<Known> {
 /// A text as it is, anything else as Python shows it.
 fn text(value: &Value) -> String {
     match value {
-        Value::Str(text) => text.clone(),
+        Value::Str(text) => text.as_ref().to_owned(),
         other => other.to_string(),
     }
 }

@@ -52,7 +52,13 @@ impl PickleRoom {
                 Err(pickle::WriteError::TooDeep { .. }) => {
                     levels.resize(levels.len() * 2, pickle::Level::EMPTY);
                 }
-                Err(pickle::WriteError::BufferTooSmall(short)) => out.resize(short.needed, 0),
+                Err(pickle::WriteError::BufferTooSmall(short)) => {
+                    let more = short.needed.saturating_sub(out.len());
+                    if out.try_reserve_exact(more).is_err() {
+                        return Err(pickle::WriteError::BufferTooSmall(short).into());
+                    }
+                    out.resize(short.needed, 0);
+                }
                 Err(error) => return Err(error.into()),
             }
         };

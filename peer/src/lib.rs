@@ -24,7 +24,6 @@ pub mod pickle;
 mod pool;
 pub mod protocol;
 pub mod relay;
-pub mod release;
 pub mod scheduler;
 pub mod value;
 pub mod worker;
@@ -33,7 +32,6 @@ pub use channel::{Observer, Seen};
 pub use client::Client;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;
-pub use release::Release;
 pub use value::{Array, Serialized, Value};
 
 /// 128 random bits as text.
@@ -43,8 +41,3 @@ pub(crate) fn identifier() -> String {
     let bits = |word: u64| RandomState::new().hash_one(word);
     format!("{:016x}{:016x}", bits(0), bits(1))
 }
-
-/// The blocks of Rust in the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

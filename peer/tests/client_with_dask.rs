@@ -134,9 +134,9 @@ async fn arguments_of_every_kind_arrive(client: &Client) {
                     Value::Int(1 << 100),
                     Value::from(2.5),
                     Value::from("häh"),
-                    Value::from(vec![0_u8, 255]),
+                    Value::bytes(vec![0, 255]),
                     Value::tuple([1]),
-                    Value::Set(vec![Value::from(1)]),
+                    Value::Set([Value::from(1)].into()),
                     Value::dict([("a", 1)]),
                     Value::Complex(1.0, -2.0),
                 ]))

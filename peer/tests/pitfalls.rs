@@ -27,11 +27,11 @@ async fn result(future: &TaskFuture) -> Value {
 async fn what_is_gathered_is_read(client: &Client) {
     let tuple_key = Key::list([Key::from("x"), Key::from(0)]);
     let data = [
-        (Key::from("empty"), Value::from(Vec::<u8>::new())),
+        (Key::from("empty"), Value::bytes(Vec::new())),
         (tuple_key, Value::from(2.5)),
         (Key::from("text"), Value::from("text")),
         (Key::from("nothing"), Value::None),
-        (Key::from("last"), Value::from(vec![1_u8; 3000])),
+        (Key::from("last"), Value::bytes(vec![1; 3000])),
     ];
     for route in [Route::Scheduler, Route::Direct] {
         let futures = client

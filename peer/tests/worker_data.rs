@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use daskwire_peer::Client;
 use daskwire_peer::client::{ClientOptions, Route};
 use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
+use daskwire_peer::{Client, Value};
 use support::Peer;
 use support::cluster::{Cluster, until};
 
@@ -53,7 +53,7 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
     Worker::builder(address)
         .name(name)
         .nthreads(2)
-        .functions(Functions::python().function("zeros", |len: usize| vec![0_u8; len]))
+        .functions(Functions::python().function("zeros", |len: usize| Value::bytes(vec![0; len])))
         .memory_limit(1 << 30)
         .memory_thresholds(MemoryThresholds {
             target: Some(0.0),

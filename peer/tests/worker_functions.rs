@@ -105,16 +105,16 @@ fn values() -> Vec<Value> {
     values.extend([
         Value::Complex(1.0, -2.5),
         Value::Complex(0.0, 1.0),
-        Value::from(&b"a'\"\0\xff"[..]),
-        Value::from(&b"'"[..]),
-        Value::List(vec![]),
+        Value::bytes(&b"a'\"\0\xff"[..]),
+        Value::bytes(&b"'"[..]),
+        Value::List([].into()),
         some(1),
         some(-1),
         Value::list([1.5, 2.0]),
         Value::list(["b", "a", "\u{e9}"]),
-        Value::List(vec![Value::from("x"), Value::from(1), Value::None]),
-        Value::Tuple(vec![]),
-        Value::Tuple(vec![Value::from(1)]),
+        Value::List([Value::from("x"), Value::from(1), Value::None].into()),
+        Value::Tuple([].into()),
+        Value::tuple([1]),
         Value::tuple([3, 1]),
         Value::dict([("a", 1), ("b'c", 2)]),
         Value::dict([(1, Value::list(["x"]))]),
@@ -126,7 +126,7 @@ fn values() -> Vec<Value> {
 fn text(functions: &Functions, value: Value) -> String {
     let arguments = [value].into_iter().collect();
     match functions.call("builtins.repr", arguments) {
-        Some(Ok(Value::Str(text))) => text,
+        Some(Ok(Value::Str(text))) => text.as_ref().to_owned(),
         other => panic!("{other:?}"),
     }
 }

@@ -24,7 +24,7 @@ fn functions() -> Functions {
         .function("total", |array: Array| -> Result<f64, RemoteError> {
             Ok(array.to_vec::<f64>()?.iter().sum())
         })
-        .function("zeros", |len: usize| Value::from(vec![0_u8; len]))
+        .function("zeros", |len: usize| Value::bytes(vec![0; len]))
         .function("panic", || -> Value { panic!("as asked for") })
         .with("kinds", |arguments| {
             let kinds = arguments.iter().map(Value::type_name);

@@ -374,6 +374,21 @@ impl<'b, 'l> Writer<'b, 'l> {
             })
     }
 
+    /// Values that are open: begun and not ended. One that is complete is open until
+    /// the next call that writes a value, or [`end`](Self::end).
+    pub const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Ends the values that are complete, now rather than with the next call that
+    /// writes a value. What is open then is waiting for values.
+    pub fn settle(&mut self) -> &mut Self {
+        while self.error.is_none() && self.level.owed() == 0 && self.level.kind != Kind::Root {
+            self.close();
+        }
+        self
+    }
+
     /// Length of the pickle so far, in bytes, whether it fits or not. What ends
     /// the values that are open is still to come.
     #[inline]
@@ -947,9 +962,7 @@ impl<'b, 'l> Writer<'b, 'l> {
     }
 
     fn stop(&mut self) -> Result<(), WriteError> {
-        while self.error.is_none() && self.level.owed() == 0 && self.level.kind != Kind::Root {
-            self.close();
-        }
+        self.settle();
         if let Some(error) = self.error {
             return Err(error);
         }

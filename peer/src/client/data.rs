@@ -1,9 +1,9 @@
 //! Data, there and back.
 
-use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use daskwire_tcp::Address;
 use futures_util::future::join_all;
 use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
@@ -20,9 +20,6 @@ use crate::{Key, PeerError, Serialized, Value};
 /// How often a result is asked for that is not where it should be, before it
 /// counts as lost.
 const ATTEMPTS: usize = 10;
-
-/// How long a worker is left alone that sends too much already.
-const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,9 +113,7 @@ impl Shared {
                 Route::Scheduler => self.gather_from_scheduler(missing.clone()).await?,
                 Route::Direct => self.gather_from_workers(missing.clone()).await?,
             };
-            // Peers may send more than they were asked for.
-            let asked = |key: &Key| missing.binary_search(key).is_ok();
-            found.extend(data.into_iter().filter(|(key, _)| asked(key)));
+            found.extend(data);
             // What was there is not any more: the scheduler knows, or will when it
             // is told. It says what becomes of it.
             for key in missing {
@@ -190,21 +185,37 @@ impl Shared {
         Ok(all)
     }
 
-    /// Fetches keys from one worker: those that it has.
+    /// Fetches keys from one worker.
     async fn fetch(
         &self,
         address: String,
-        keys: Vec<Key>,
+        mut keys: Vec<Key>,
     ) -> Result<Vec<(Key, Serialized)>, PeerError> {
-        let address = PeerError::parse_address(&address)?;
+        let address: Address = worker_address(&address)?;
+        let mut all = Vec::new();
         loop {
             let reply = self.pool.get_data(&address, keys.clone(), None).await?;
-            if reply.status != "busy" {
-                return Ok(reply.data.unwrap_or_default());
+            if reply.status == "busy" {
+                tokio::time::sleep(core::time::Duration::from_millis(150)).await;
+                continue;
             }
-            tokio::time::sleep(BUSY_PAUSE).await;
+            let data = reply.data.unwrap_or_default();
+            if data.is_empty() {
+                return Ok(all);
+            }
+            keys.retain(|key| data.iter().all(|(found, _)| found != key));
+            all.extend(data);
+            if keys.is_empty() {
+                return Ok(all);
+            }
         }
     }
+}
+
+fn worker_address(address: &str) -> Result<Address, PeerError> {
+    address.parse().map_err(|error| PeerError::Refused {
+        reason: format!("a worker is said to be at {address}: {error}"),
+    })
 }
 
 impl Client {
@@ -276,8 +287,10 @@ impl Client {
             pieces.push((key.into(), Serialized::of(&value.into())?));
         }
         // The futures are there first, so that none is missed when it is reported.
-        let keys = pieces.iter().map(|(key, _)| key);
-        let futures = self.shared.hold(keys, None)?;
+        let futures: Vec<TaskFuture> = pieces
+            .iter()
+            .map(|(key, _)| TaskFuture::new(self.shared.entry(key).0))
+            .collect();
         match route {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
             Route::Direct => self.scatter_to_workers(pieces).await?,
@@ -370,7 +383,7 @@ impl Client {
             reply: Some(true),
             ..UpdateData::default()
         });
-        let worker = PeerError::parse_address(&address)?;
+        let worker = worker_address(&address)?;
         let reply: UpdateDataReply = self.shared.pool.call(&worker, &request).await?;
         Ok((address, reply.nbytes))
     }

@@ -56,9 +56,6 @@ impl Status {
 /// What is known of a key, shared by all handles on it.
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// How many marks came before it in the stream to the scheduler: what arrives
-    /// before their answers is not about this.
-    pub(super) marks: u64,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -134,10 +131,9 @@ pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
 }
 
 impl Entry {
-    pub(super) const fn new(key: Key, shared: Arc<Shared>, marks: u64) -> Self {
+    pub(super) const fn new(key: Key, shared: Arc<Shared>) -> Self {
         Self {
             key,
-            marks,
             shared,
             state: Mutex::new(State::Pending(Vec::new())),
         }
@@ -165,12 +161,18 @@ impl Entry {
         }
     }
 
-    /// Ends it, unless it has failed or was cancelled: its result cannot be fetched any
-    /// more.
-    pub(super) fn end(&self, status: Status) {
-        if !matches!(self.status(), Status::Error(_) | Status::Cancelled { .. }) {
-            self.set(status);
+    /// Ends it if it is not done: its result cannot be fetched any more.
+    pub(super) fn end(&self, error: &PeerError) {
+        let is_cancelled = matches!(self.status(), Status::Error(_) | Status::Cancelled { .. });
+        if is_cancelled {
+            return;
         }
+        self.set(match error {
+            PeerError::Disconnected { reason } => Status::Disconnected {
+                reason: reason.clone(),
+            },
+            _ => Status::Lost,
+        });
     }
 
     fn status(&self) -> Status {
@@ -341,25 +343,17 @@ impl AsCompleted {
     }
 }
 
-/// Handles are equal that are on the same result of the same client.
-impl PartialEq for TaskFuture {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for TaskFuture {}
-
-/// The result of the task as an argument of another, which holds it.
+/// The result of the task as an argument of another.
 impl From<&TaskFuture> for crate::graph::Argument {
     fn from(future: &TaskFuture) -> Self {
-        Self::Future(future.clone())
+        Self::Result(future.key().clone())
     }
 }
 
-/// The result of the task as an argument of another, which holds it.
+/// The result of the task as an argument of another. Its key is held until that
+/// is submitted, which holds it on its own.
 impl From<TaskFuture> for crate::graph::Argument {
     fn from(future: TaskFuture) -> Self {
-        Self::Future(future)
+        Self::from(&future)
     }
 }

@@ -10,10 +10,10 @@ use super::{Reconnect, Shared, Status, lock};
 use crate::batched::{Batched, Writing};
 use crate::channel::{Channel, Parties, Receiver, within};
 use crate::protocol::{
-    CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
-    ToClient, Versions,
+    CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, Request, ToClient,
+    Versions,
 };
-use crate::{PeerError, Release, RemoteError, Value};
+use crate::{PeerError, RemoteError, Value};
 
 /// How often to say that the client is there, until the scheduler says how often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -44,7 +44,6 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     let versions: Value = shared
         .call("the versions of the scheduler", versions)
         .await?;
-    *lock(&shared.release) = Release::of_versions(&versions);
     let comm = shared.connector.connect(&shared.address).await?;
     let parties = Parties::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, parties);
@@ -97,7 +96,11 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
         }
         let next = match shared.options.reconnect {
             Reconnect::Within(time) if !shared.is_closing.load(Ordering::Acquire) => {
-                shared.end_all(|| Status::Lost);
+                for entry in shared.all() {
+                    entry.end(&PeerError::Lost {
+                        key: entry.key.clone(),
+                    });
+                }
                 reconnected(&shared, time).await
             }
             _ => None,
@@ -106,7 +109,10 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
             Some(next) => session = next,
             None => {
                 let _ = shared.ended.set(reason);
-                shared.end_all(|| shared.when_disconnected());
+                let error = shared.disconnected();
+                for entry in shared.all() {
+                    entry.end(&error);
+                }
                 // What was said last may still be on its way.
                 let _ = session.writing.finished().await;
                 return;
@@ -134,8 +140,6 @@ async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
 async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
     let mut heartbeat = HEARTBEAT;
     let mut next = tokio::time::Instant::now() + heartbeat;
-    // The mark after the last restart of the cluster.
-    let mut restarted = 0;
     loop {
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
@@ -151,24 +155,24 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
         for message in batch {
             match message {
                 ToClient::KeyInMemory(message) => {
-                    if let Some(entry) = shared.reported(&message.key) {
+                    if let Some(entry) = shared.held(&message.key) {
                         entry.set(Status::Finished);
                     }
                 }
                 ToClient::TaskErredForClient(message) => {
-                    if let Some(entry) = shared.reported(&message.key) {
+                    if let Some(entry) = shared.held(&message.key) {
                         let error =
                             RemoteError::of_fields(&message.exception, message.traceback.as_ref());
                         entry.set(Status::Error(Arc::new(error)));
                     }
                 }
                 ToClient::LostData(message) => {
-                    if let Some(entry) = shared.reported(&message.key) {
+                    if let Some(entry) = shared.held(&message.key) {
                         entry.set(Status::Pending);
                     }
                 }
                 ToClient::TaskRetried(message) => {
-                    if let Some(entry) = shared.reported(&message.key) {
+                    if let Some(entry) = shared.held(&message.key) {
                         entry.set(Status::Pending);
                     }
                 }
@@ -176,30 +180,21 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                     let reason = match (message.reason, message.msg) {
                         (Some(reason), Some(more)) => format!("{reason}: {more}"),
                         (Some(reason), None) | (None, Some(reason)) => reason,
-                        (None, None) if *shared.answered_marks.borrow() < restarted => {
-                            "the cluster was restarted".to_owned()
-                        }
                         (None, None) => String::new(),
                     };
                     for key in message.keys {
-                        if let Some(mark) = shared.mark_of(&key) {
-                            shared.answered_marks.send_replace(mark);
-                        } else if let Some(entry) = shared.reported(&key) {
+                        if let Some(entry) = shared.held(&key) {
                             let reason = reason.clone();
-                            shared.end(&entry, Status::Cancelled { reason });
+                            entry.set(Status::Cancelled { reason });
                         }
                     }
                 }
-                // The scheduler has forgotten all tasks, but for those that it has
-                // read since, and answers for each.
                 ToClient::Restart(_) => {
                     for entry in shared.all() {
-                        shared.send(ReportKey {
-                            key: entry.key.clone(),
-                            ..ReportKey::default()
-                        })?;
+                        entry.set(Status::Cancelled {
+                            reason: "the cluster was restarted".to_owned(),
+                        });
                     }
-                    restarted = shared.mark()?;
                 }
                 ToClient::AdjustHeartbeatInterval(message) => {
                     if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {

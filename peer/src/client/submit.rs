@@ -5,8 +5,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Client, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::protocol::{Keys, Nullable, UpdateGraph};
-use crate::release::FIRST_FOR_TASKS;
-use crate::{Key, PeerError, Release, Value};
+use crate::{Key, PeerError, Value};
 
 /// How tasks are to be run: where, when, and how often.
 ///
@@ -49,11 +48,13 @@ impl Submission {
             if key.as_str() == Some("resources")
                 && let Value::Dict(resources) = value
             {
-                resources.push(resource);
+                let mut all = core::mem::take(resources).into_vec();
+                all.push(resource);
+                *resources = all.into();
                 return self;
             }
         }
-        self.annotate("resources", Value::Dict(vec![resource]))
+        self.annotate("resources", Value::dict([resource]))
     }
 
     /// Before others with a lower number; 0 unless it is said.
@@ -71,7 +72,7 @@ impl Submission {
 
     fn annotations(&self) -> Option<Value> {
         let some = !self.annotations.is_empty();
-        some.then(|| Value::Dict(self.annotations.clone()))
+        some.then(|| Value::dict(self.annotations.clone()))
     }
 }
 
@@ -128,7 +129,6 @@ impl Call<'_> {
     ///
     /// * [`PeerError::Value`] if an argument is serialized and cannot be opened:
     ///   scatter it, and give its future;
-    /// * [`PeerError::Release`] if the scheduler is older than 2025.4.0;
     /// * [`PeerError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, PeerError> {
         let mut task = Task {
@@ -281,22 +281,21 @@ impl Client {
         submission: &Submission,
     ) -> Result<Vec<TaskFuture>, PeerError> {
         let shared = &self.shared;
-        Release::check(
-            self.release(),
-            FIRST_FOR_TASKS,
-            "submitting tasks from Rust",
-        )?;
         let expr_ser = graph.to_expression()?;
-        let message = UpdateGraph {
+        let futures: Vec<TaskFuture> = keys
+            .iter()
+            .map(|key| TaskFuture::new(shared.entry(key).0))
+            .collect();
+        shared.send(UpdateGraph {
             expr_ser,
-            keys: Keys(keys.clone()),
+            keys: Keys(keys),
             user_priority: submission.priority,
             annotations: submission.annotations(),
             internal_priority: Nullable(None),
             submitting_task: Nullable(None),
             span_metadata: Nullable(None),
             extra: Vec::new(),
-        };
-        shared.hold(&keys, Some(message.into()))
+        })?;
+        Ok(futures)
     }
 }

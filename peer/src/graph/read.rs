@@ -453,7 +453,7 @@ fn call<'t, 'p>(
         && let Argument::Dict(named) = argument(reading, *named, depth)?
     {
         let named = named.into_iter().map(|(name, argument)| match name {
-            Argument::Value(Value::Str(name)) => Ok((name, argument)),
+            Argument::Value(Value::Str(name)) => Ok((name.as_ref().to_owned(), argument)),
             _ => Err(unexpected(*inner, "names of arguments")),
         });
         return Ok(Work::Call {

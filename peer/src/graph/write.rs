@@ -6,7 +6,6 @@ use bytes::Bytes;
 use daskwire::pickle::{Options, Writer};
 
 use super::{Argument, Function, Graph, Task, Work};
-use crate::Key;
 use crate::growing;
 use crate::value::{Serialized, ValueError};
 
@@ -136,24 +135,20 @@ impl Task {
                     .iter()
                     .try_for_each(|(_, argument)| argument.write(writer, names))
             }
-            Work::Is(argument) => {
-                let target = match argument {
-                    Argument::Result(key) => Some(key),
-                    Argument::Future(future) => Some(future.key()),
-                    _ => None,
-                };
-                let class = target.map_or("DataNode", |_| "Alias");
+            Work::Is(Argument::Result(target)) => {
                 writer.reduce();
-                names.write(writer, SPEC, class);
+                names.write(writer, SPEC, "Alias");
                 writer.tuple(2);
                 self.key.pickle(writer);
-                match target {
-                    Some(target) => {
-                        target.pickle(writer);
-                        Ok(())
-                    }
-                    None => argument.write(writer, names),
-                }
+                target.pickle(writer);
+                Ok(())
+            }
+            Work::Is(value) => {
+                writer.reduce();
+                names.write(writer, SPEC, "DataNode");
+                writer.tuple(2);
+                self.key.pickle(writer);
+                value.write(writer, names)
             }
         }
     }
@@ -199,13 +194,6 @@ fn write_function<'n>(
     Ok(())
 }
 
-fn write_reference(key: &Key, writer: &mut Writer<'_, '_>, names: &mut Names<'_>) {
-    writer.reduce();
-    names.write(writer, SPEC, "TaskRef");
-    writer.tuple(1);
-    key.pickle(writer);
-}
-
 fn write_items<'n>(
     class: &'static str,
     items: &'n [Argument],
@@ -234,11 +222,10 @@ impl Argument {
         match self {
             Self::Value(value) => value.pickle_in_band(writer),
             Self::Result(key) => {
-                write_reference(key, writer, names);
-                Ok(())
-            }
-            Self::Future(future) => {
-                write_reference(future.key(), writer, names);
+                writer.reduce();
+                names.write(writer, SPEC, "TaskRef");
+                writer.tuple(1);
+                key.pickle(writer);
                 Ok(())
             }
             Self::List(items) => write_items("List", items, writer, names),

@@ -553,7 +553,7 @@ impl Field for super::Unknown {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let op = op_of(source).into_owned();
         let mut extra = match Value::read(source)? {
-            Value::Dict(entries) => entries,
+            Value::Dict(entries) => entries.into_vec(),
             other => vec![(Value::from("value"), other)],
         };
         extra.retain(|(key, _)| key.as_str() != Some("op"));

@@ -86,10 +86,10 @@ fn what_waits_in_queues_is_counted_wherever_its_bytes_are() {
     let pickled = || Value::Serialized(crate::error::exception("ValueError", &text));
     let exceptions = [
         Value::from(text.as_str()),
-        Value::from(text.as_bytes()),
+        Value::bytes(text.clone()),
         pickled(),
-        Value::List(vec![Value::None, pickled()]),
-        Value::dict([("key", Value::Tuple(vec![pickled()]))]),
+        Value::list([Value::None, pickled()]),
+        Value::dict([("key", Value::tuple([pickled()]))]),
         Value::Serialized(Serialized::of(&Value::from(text.as_str())).expect("plain")),
     ];
     for exception in exceptions {

@@ -446,7 +446,7 @@ impl Shared {
                     time: Some(unix_time()),
                     heartbeat_interval: Some(core.state.heartbeat_interval()),
                     extra: [
-                        ("worker-plugins", Value::Dict(Vec::new())),
+                        ("worker-plugins", Value::Dict([].into())),
                         ("warning", Value::from("")),
                         ("error", Value::from("")),
                     ]
@@ -553,10 +553,10 @@ impl Shared {
     async fn answer(self: &Arc<Self>, request: Request, channel: &Channel) -> Answer {
         match request {
             Request::Identity(request) => self.identity(request.n_workers),
-            Request::Ping(_) => Answer::Value(Value::from(&b"pong"[..])),
+            Request::Ping(_) => Answer::Value(Value::bytes(&b"pong"[..])),
             Request::Echo(request) => Answer::Value(request.data),
             Request::Versions(_) => {
-                let none = || Value::Dict(Vec::new());
+                let none = || Value::Dict([].into());
                 Answer::Value(Value::dict([("host", none()), ("packages", none())]))
             }
             Request::HeartbeatWorker(request) => {
@@ -645,7 +645,7 @@ impl Shared {
                 ("type", Value::from("Scheduler")),
                 ("id", Value::from(self.id.as_str())),
                 ("address", Value::from(self.address.as_str())),
-                ("services", Value::Dict(Vec::new())),
+                ("services", Value::Dict([].into())),
                 (
                     "started",
                     Value::from(unix_time() - self.started.elapsed().as_secs_f64()),

@@ -223,7 +223,7 @@ impl Annotations {
             if annotations != Value::None {
                 return Err(format!("{} is no dict", annotations.type_name()));
             }
-            read.demands.annotations = Value::Dict(Vec::new());
+            read.demands.annotations = Value::Dict([].into());
             return Ok(read);
         };
         for (name, value) in entries {
@@ -279,7 +279,7 @@ fn names(value: &Value) -> Option<Vec<String>> {
 /// Names of workers are texts or numbers.
 pub(super) fn text(value: &Value) -> Option<String> {
     match value {
-        Value::Str(text) => Some(text.clone()),
+        Value::Str(text) => Some(text.as_ref().to_owned()),
         Value::Int(number) => Some(number.to_string()),
         _ => None,
     }

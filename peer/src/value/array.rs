@@ -116,6 +116,11 @@ impl Array {
         }
     }
 
+    /// Where what it is besides its data is.
+    pub(super) fn form_at(&self) -> usize {
+        Arc::as_ptr(&self.form).addr()
+    }
+
     /// The same array, which Python may change or not.
     #[must_use]
     pub fn with_writeable(mut self, writeable: bool) -> Self {

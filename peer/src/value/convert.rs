@@ -1,6 +1,7 @@
 //! Values from and to types of Rust.
 
 use core::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -41,12 +42,18 @@ impl From<bool> for Value {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Self::Str(text.to_owned())
+        Self::Str(text.into())
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
+        Self::Str(text.into())
+    }
+}
+
+impl From<Arc<str>> for Value {
+    fn from(text: Arc<str>) -> Self {
         Self::Str(text)
     }
 }
@@ -63,23 +70,10 @@ impl From<f32> for Value {
     }
 }
 
+/// `bytes`.
 impl From<Bytes> for Value {
     fn from(data: Bytes) -> Self {
         Self::Bytes(data)
-    }
-}
-
-/// `bytes`.
-impl From<Vec<u8>> for Value {
-    fn from(data: Vec<u8>) -> Self {
-        Self::Bytes(data.into())
-    }
-}
-
-/// `bytes`.
-impl From<&[u8]> for Value {
-    fn from(data: &[u8]) -> Self {
-        Self::Bytes(Bytes::copy_from_slice(data))
     }
 }
 
@@ -95,9 +89,24 @@ impl From<Serialized> for Value {
     }
 }
 
-impl From<Vec<Self>> for Value {
-    fn from(items: Vec<Self>) -> Self {
-        Self::List(items)
+/// A list, also of bytes; see [`Value::bytes`].
+impl<T: Into<Self>> From<Vec<T>> for Value {
+    fn from(items: Vec<T>) -> Self {
+        Self::list(items)
+    }
+}
+
+/// A list, also of bytes; see [`Value::bytes`].
+impl<T: Clone + Into<Self>> From<&[T]> for Value {
+    fn from(items: &[T]) -> Self {
+        Self::list(items.iter().cloned())
+    }
+}
+
+/// A list, also of bytes; see [`Value::bytes`].
+impl<T: Into<Self>, const N: usize> From<[T; N]> for Value {
+    fn from(items: [T; N]) -> Self {
+        Self::list(items)
     }
 }
 
@@ -163,9 +172,10 @@ const fn float(value: i128) -> f64 {
 others! {
     bool, Value::Bool(value) => value;
     f64, Value::Float(value) => value, Value::Int(value) => float(value);
-    String, Value::Str(text) => text;
+    String, Value::Str(text) => text.as_ref().to_owned();
+    Arc<str>, Value::Str(text) => text;
     Bytes, Value::Bytes(data) => data, Value::ByteArray(data) => data;
     Array, Value::Array(array) => array;
-    Vec<Value>, Value::List(items) => items, Value::Tuple(items) => items;
+    Vec<Value>, Value::List(items) => items.into_vec(), Value::Tuple(items) => items.into_vec();
     (), Value::None => ();
 }

@@ -3,13 +3,16 @@
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::{Token, Writer};
 
-use super::{DEPTH, Value};
+use super::{MAX_DEPTH, Value};
 use crate::protocol::{ProtocolError, Source};
+
+/// Items that there is room for at once: a message announces many with few bytes.
+const AT_ONCE: u32 = 1 << 8;
 
 impl Value {
     /// Reads the next value of a body, payloads unopened.
     pub(crate) fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        Self::read_within(source, DEPTH)
+        Self::read_within(source, MAX_DEPTH + 1)
     }
 
     fn read_within(source: &mut Source<'_>, depth: usize) -> Result<Self, ProtocolError> {
@@ -29,17 +32,16 @@ impl Value {
                 Self::Int(value.into())
             }
             Token::F32(_) | Token::F64(_) => Self::Float(source.reader.f64()?),
-            Token::Str(_) => Self::Str(source.reader.str()?.to_str().to_owned()),
+            Token::Str(_) => Self::Str(source.reader.str()?.to_str().into()),
             Token::Bin(_) => Self::Bytes(source.bytes()?),
             Token::Ext(..) => return Err(source.unexpected("a value")),
             Token::Array(_) => {
                 let count = source.reader.array()?;
-                // The reader has checked that so many could be there.
-                let mut items = Vec::with_capacity(count.min(1 << 16) as usize);
+                let mut items = Vec::with_capacity(count.min(AT_ONCE) as usize);
                 for _ in 0..count {
                     items.push(Self::read_within(source, depth)?);
                 }
-                Self::List(items)
+                Self::List(items.into())
             }
             Token::Map(_) => {
                 if let Some(serialized) = source.payload()? {
@@ -52,12 +54,12 @@ impl Value {
                     return Ok(Self::Set(items));
                 }
                 let count = source.reader.map()?;
-                let mut entries = Vec::with_capacity(count.min(1 << 16) as usize);
+                let mut entries = Vec::with_capacity(count.min(AT_ONCE) as usize);
                 for _ in 0..count {
                     let key = Self::read_within(source, depth)?;
                     entries.push((key, Self::read_within(source, depth)?));
                 }
-                Self::Dict(entries)
+                Self::Dict(entries.into())
             }
         })
     }
@@ -66,29 +68,26 @@ impl Value {
     /// does not have, as numbers beyond 64 bits, as a text of it.
     pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-        match self {
-            Self::Serialized(serialized) => serialized.write(to)?,
-            Self::List(items) | Self::Tuple(items) => {
-                to.body().array(count(items.len()));
-                for item in items {
-                    item.write(to)?;
+        // Without recursion: a program may nest values as deep as it likes.
+        let mut left = vec![self];
+        while let Some(value) = left.pop() {
+            match value {
+                Self::Serialized(serialized) => serialized.write(to)?,
+                Self::List(items) | Self::Tuple(items) => {
+                    to.body().array(count(items.len()));
+                    left.extend(items.iter().rev());
                 }
-            }
-            Self::Set(items) | Self::FrozenSet(items) => {
-                to.body().map(2).str("__Set__").bool(true);
-                to.body().str("as-list").array(count(items.len()));
-                for item in items {
-                    item.write(to)?;
+                Self::Set(items) | Self::FrozenSet(items) => {
+                    to.body().map(2).str("__Set__").bool(true);
+                    to.body().str("as-list").array(count(items.len()));
+                    left.extend(items.iter().rev());
                 }
-            }
-            Self::Dict(entries) => {
-                to.body().map(count(entries.len()));
-                for (key, value) in entries {
-                    key.write(to)?;
-                    value.write(to)?;
+                Self::Dict(entries) => {
+                    to.body().map(count(entries.len()));
+                    left.extend(entries.iter().rev().flat_map(|(key, value)| [value, key]));
                 }
+                plain => plain.write_plain(to.body()),
             }
-            plain => plain.write_plain(to.body()),
         }
         Ok(())
     }

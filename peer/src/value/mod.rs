@@ -10,10 +10,13 @@ mod array;
 mod budget;
 mod convert;
 mod document;
+mod items;
 mod pickled;
+mod repr;
 mod serialized;
 
 use core::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use daskwire::typed::TypedError;
@@ -21,16 +24,25 @@ use daskwire::typed::TypedError;
 pub use array::Array;
 pub(crate) use budget::Budget;
 pub use convert::WrongType;
+pub(crate) use items::Totals;
+pub use items::{Item, Items};
 pub(crate) use pickled::{Reading, describe};
 pub use serialized::Serialized;
 
-/// How deep values may be nested that come from a peer, in levels.
-pub(crate) const DEPTH: usize = 100;
+/// Levels of containers in a value that is read, and in the result of a task. A
+/// value that a program nests deeper can be written, compared, cloned and dropped,
+/// but is not shown.
+pub const MAX_DEPTH: usize = 100;
+
+/// Values in a value that is read or the result of a task, each as often as it
+/// occurs: those that are shared take no memory, but time.
+pub(crate) const MAX_COUNT: u64 = 1 << 26;
 
 /// A value: an argument of a task, its result, a piece of scattered data, or a
 /// part of a message.
 ///
-/// Made with `From`, taken apart with `TryFrom` or by matching:
+/// Made with `From`, taken apart with `TryFrom` or by matching. Cloning it copies
+/// neither text nor items, nor data of arrays:
 ///
 /// ```
 /// use daskwire_peer::Value;
@@ -38,9 +50,13 @@ pub(crate) const DEPTH: usize = 100;
 /// assert_eq!(value.to_string(), "[1, 'two', 2.5]");
 /// let Value::List(items) = value else { panic!("a list") };
 /// assert_eq!(i64::try_from(items[0].clone())?, 1);
+///
+/// // Bytes are asked for by name; a vector of numbers is a list of them.
+/// assert_eq!(Value::bytes(vec![3, 1, 2]).to_string(), r"b'\x03\x01\x02'");
+/// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
 /// # Ok::<(), daskwire_peer::value::WrongType>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Value {
     /// `None`.
@@ -58,21 +74,21 @@ pub enum Value {
     /// A complex number: real and imaginary part.
     Complex(f64, f64),
     /// A text.
-    Str(String),
+    Str(Arc<str>),
     /// `bytes`.
     Bytes(Bytes),
     /// A `bytearray`.
     ByteArray(Bytes),
     /// A list.
-    List(Vec<Self>),
+    List(Items),
     /// A tuple.
-    Tuple(Vec<Self>),
+    Tuple(Items),
     /// A set.
-    Set(Vec<Self>),
+    Set(Items),
     /// A frozen set.
-    FrozenSet(Vec<Self>),
+    FrozenSet(Items),
     /// A dictionary, in its order.
-    Dict(Vec<(Self, Self)>),
+    Dict(Items<(Self, Self)>),
     /// An array of numpy, or a `memoryview`.
     Array(Array),
     /// Something that is not opened: a value of a class that is not known here,
@@ -96,8 +112,8 @@ pub enum ValueError {
     },
     /// A pickle cannot be written.
     Write(daskwire::pickle::WriteError),
-    /// It is nested deeper than 100 levels, or shared so often that it would
-    /// take more memory than its payload allows.
+    /// Its containers are nested deeper than [`MAX_DEPTH`] levels, or are shared
+    /// so often that it consists of more than 67,108,864 values.
     TooLarge,
     /// Its sender could not serialize it; this is what it said.
     NotSent {
@@ -116,7 +132,11 @@ impl fmt::Display for ValueError {
                 "{what} is known to Python only; it can be passed on, but not be read here"
             ),
             Self::Write(error) => write!(f, "the value cannot be pickled: {error}"),
-            Self::TooLarge => f.write_str("the value is nested too deep, or shared too often"),
+            Self::TooLarge => write!(
+                f,
+                "the value is nested deeper than {MAX_DEPTH} levels, or shared so often that it \
+                 consists of more than {MAX_COUNT} values"
+            ),
             Self::NotSent { reason } => write!(f, "the sender could not serialize it: {reason}"),
         }
     }
@@ -149,6 +169,11 @@ impl From<daskwire::pickle::WriteError> for ValueError {
 }
 
 impl Value {
+    /// `bytes`. They are asked for by name, since a vector of integers is a list.
+    pub fn bytes(data: impl Into<Bytes>) -> Self {
+        Self::Bytes(data.into())
+    }
+
     /// A list.
     pub fn list(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::List(items.into_iter().map(Into::into).collect())
@@ -186,7 +211,7 @@ impl Value {
         let Self::Dict(entries) = self else {
             return None;
         };
-        let has_key = |entry: &&(Self, Self)| matches!(&entry.0, Self::Str(text) if text == key);
+        let has_key = |entry: &&(Self, Self)| matches!(&entry.0, Self::Str(text) if **text == *key);
         entries.iter().find(has_key).map(|(_, value)| value)
     }
 
@@ -220,78 +245,50 @@ impl Value {
         }
     }
 
-    /// Bytes of memory that the value takes, about as Python counts them:
-    /// what `sizeof` is in `dask`.
+    /// Bytes of memory that the value takes, about as Dask's `sizeof` counts them:
+    /// what is shared as often as it occurs.
     pub fn nbytes(&self) -> u64 {
-        let many = |items: &[Self]| items.iter().map(Self::nbytes).sum::<u64>();
-        match self {
+        let head = match self {
             Self::None | Self::Bool(_) => 16,
             Self::Int(_) | Self::Float(_) | Self::Complex(..) => 32,
             Self::LargeInt(data) | Self::Bytes(data) | Self::ByteArray(data) => {
                 33 + data.len() as u64
             }
             Self::Str(text) => 49 + text.len() as u64,
-            Self::List(items) | Self::Tuple(items) => 56 + 8 * items.len() as u64 + many(items),
-            Self::Set(items) | Self::FrozenSet(items) => {
-                216 + 16 * items.len() as u64 + many(items)
-            }
-            Self::Dict(entries) => {
-                let sizes = entries
-                    .iter()
-                    .map(|(key, value)| key.nbytes() + value.nbytes());
-                64 + 24 * entries.len() as u64 + sizes.sum::<u64>()
-            }
+            Self::List(items) | Self::Tuple(items) => 56 + 8 * items.len() as u64,
+            Self::Set(items) | Self::FrozenSet(items) => 216 + 16 * items.len() as u64,
+            Self::Dict(entries) => 64 + 24 * entries.len() as u64,
             Self::Array(array) => array.bytes().len() as u64,
             Self::Serialized(serialized) => serialized.len(),
+        };
+        let totals = self.totals().unwrap_or_default();
+        head.saturating_add(totals.nbytes)
+    }
+
+    /// What is known of the items of a container.
+    pub(crate) fn totals(&self) -> Option<Totals> {
+        match self {
+            Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
+                Some(items.totals())
+            }
+            Self::Dict(entries) => Some(entries.totals()),
+            _ => None,
         }
     }
-}
 
-/// As Python shows it. An array as its type and shape, something that is not
-/// opened as what its header says.
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fn items(
-            f: &mut fmt::Formatter<'_>,
-            (open, items, close): (&str, &[Value], &str),
-        ) -> fmt::Result {
-            f.write_str(open)?;
-            for (index, item) in items.iter().enumerate() {
-                let separator = if index == 0 { "" } else { ", " };
-                write!(f, "{separator}{item}")?;
+    /// Levels of containers: 0 for a number, 1 for a list of numbers.
+    pub(crate) fn depth(&self) -> usize {
+        self.totals().map_or(0, |totals| totals.depth)
+    }
+
+    /// The value, if others can go through all of it: it is neither nested too
+    /// deep nor shared too often.
+    pub(crate) fn checked(self) -> Result<Self, ValueError> {
+        match self.totals() {
+            Some(totals) if totals.depth > MAX_DEPTH || totals.count > MAX_COUNT => {
+                Err(ValueError::TooLarge)
             }
-            f.write_str(close)
-        }
-        match self {
-            Self::None => f.write_str("None"),
-            Self::Bool(value) => f.write_str(if *value { "True" } else { "False" }),
-            Self::Int(value) => write!(f, "{value}"),
-            Self::LargeInt(data) => write!(f, "<int of {} bits>", data.len() * 8),
-            Self::Float(value) if value.is_nan() => f.write_str("nan"),
-            Self::Float(value) => write!(f, "{value:?}"),
-            Self::Complex(real, imaginary) => write!(f, "({real}{imaginary:+}j)"),
-            Self::Str(text) => write!(f, "'{}'", text.escape_debug()),
-            Self::Bytes(data) => write!(f, "b'{}'", data.escape_ascii()),
-            Self::ByteArray(data) => write!(f, "bytearray(b'{}')", data.escape_ascii()),
-            Self::List(list) => items(f, ("[", list, "]")),
-            Self::Tuple(list) if list.len() == 1 => items(f, ("(", list, ",)")),
-            Self::Tuple(list) => items(f, ("(", list, ")")),
-            Self::Set(list) if list.is_empty() => f.write_str("set()"),
-            Self::Set(list) => items(f, ("{", list, "}")),
-            Self::FrozenSet(list) if list.is_empty() => f.write_str("frozenset()"),
-            Self::FrozenSet(list) => items(f, ("frozenset({", list, "})")),
-            Self::Dict(entries) => {
-                f.write_str("{")?;
-                for (index, (key, value)) in entries.iter().enumerate() {
-                    let separator = if index == 0 { "" } else { ", " };
-                    write!(f, "{separator}{key}: {value}")?;
-                }
-                f.write_str("}")
-            }
-            Self::Array(array) => {
-                write!(f, "<array {} {:?}>", array.dtype(), array.shape())
-            }
-            Self::Serialized(serialized) => serialized.fmt(f),
+            _ => Ok(self),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Values as pickles, and back, by meaning alone: names stand for what is listed
 //! here, and everything else is [`ValueError::Unknown`].
 
-use std::sync::OnceLock;
+use core::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use daskwire::pickle::tree::known::{self, Known, Native, native};
@@ -9,7 +12,7 @@ use daskwire::pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire::pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 use daskwire::typed::{self, NumpyModules, Order, pickle_array};
 
-use super::{Array, Budget, DEPTH, Value, ValueError};
+use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
 use crate::growing;
 
 /// The pickle of a value, and the arrays whose data is beside it.
@@ -20,11 +23,75 @@ use crate::growing;
 /// part of another pickle.
 pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
     let mut beside = Vec::new();
+    let mut twice = Repeated::of(value);
     let pickle = growing::pickle(Options::default(), |writer| {
         beside.clear();
-        value.pickle(writer, &mut beside)
+        twice.forget();
+        value.write_pickle(writer, Some(&mut beside), &mut twice)
     })?;
     Ok((pickle, beside))
+}
+
+/// Parts of a value that occur in it more than once. They are written once, and
+/// referred to where they occur again.
+#[derive(Default)]
+struct Repeated(HashMap<Place, Option<u32>>);
+
+/// Where something is that may be shared.
+type Place = (core::mem::Discriminant<Value>, usize, usize);
+
+/// Data that is shorter is written again: it takes less than to look for it.
+const SHARED_LEN: usize = 64;
+
+impl Repeated {
+    /// Goes through everything once, however often it occurs.
+    fn of(value: &Value) -> Self {
+        let mut seen: HashMap<Place, bool> = HashMap::new();
+        let mut left = vec![value];
+        while let Some(value) = left.pop() {
+            if let Some(place) = value.place() {
+                match seen.entry(place) {
+                    Entry::Occupied(mut again) => {
+                        again.insert(true);
+                        continue;
+                    }
+                    Entry::Vacant(first) => {
+                        first.insert(false);
+                    }
+                }
+            }
+            match value {
+                Value::List(items)
+                | Value::Tuple(items)
+                | Value::Set(items)
+                | Value::FrozenSet(items) => left.extend(items.iter().rev().filter(can_repeat)),
+                Value::Dict(entries) => {
+                    let all = entries.iter().flat_map(|(key, value)| [key, value]);
+                    left.extend(all.filter(can_repeat));
+                }
+                _ => {}
+            }
+        }
+        let repeated = seen.into_iter().filter(|(_, again)| *again);
+        Self(repeated.map(|(place, _)| (place, None)).collect())
+    }
+
+    /// Begins another pickle.
+    fn forget(&mut self) {
+        self.0.values_mut().for_each(|index| *index = None);
+    }
+
+    fn entry(&mut self, value: &Value) -> Option<&mut Option<u32>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get_mut(&value.place()?)
+    }
+}
+
+/// Whether it, or something in it, may occur elsewhere too.
+fn can_repeat(value: &&Value) -> bool {
+    value.totals().is_some() || value.place().is_some()
 }
 
 /// The data of an array as what goes beside a pickle.
@@ -36,96 +103,111 @@ pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
     PickleBuffer::new(array.bytes(), mutability)
 }
 
+/// What is to be written next, so that depth costs no stack.
+enum Step<'v> {
+    Value(&'v Value),
+    /// Ends a value at this depth of the pickle, and keeps it if it occurs again.
+    End(&'v Value, usize),
+}
+
 impl Value {
-    /// Writes it as the next value of a pickle. Data of arrays goes into
-    /// `beside`, in this order, where that is possible.
-    pub(crate) fn pickle<'a>(
+    /// Writes it as the next value of a pickle, with all data in the pickle.
+    pub(crate) fn pickle_in_band(&self, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
+        self.write_pickle(writer, None, &mut Repeated::of(self))
+    }
+
+    /// Writes it as the next value of a pickle. Data of arrays goes into `beside`,
+    /// in this order, where that is possible.
+    fn write_pickle<'a>(
         &'a self,
         writer: &mut Writer<'_, '_>,
-        beside: &mut Vec<&'a Array>,
+        mut beside: Option<&mut Vec<&'a Array>>,
+        repeated: &mut Repeated,
     ) -> Result<(), ValueError> {
-        match self {
-            Self::List(items) => {
-                writer.list(items.len());
-                return items
-                    .iter()
-                    .try_for_each(|item| item.pickle(writer, beside));
+        let mut left = vec![Step::Value(self)];
+        if !repeated.0.is_empty() {
+            writer.settle();
+        }
+        while let Some(step) = left.pop() {
+            let value = match step {
+                Step::Value(value) => value,
+                Step::End(value, depth) => {
+                    for _ in depth..writer.depth() {
+                        writer.end();
+                    }
+                    if let Some(index) = repeated.entry(value) {
+                        *index = Some(writer.memoize());
+                    }
+                    continue;
+                }
+            };
+            if let Some(Some(index)) = repeated.entry(value) {
+                writer.get(*index);
+                continue;
             }
-            Self::Tuple(items) => {
-                writer.tuple(items.len());
-                return items
-                    .iter()
-                    .try_for_each(|item| item.pickle(writer, beside));
+            if !repeated.0.is_empty() {
+                left.push(Step::End(value, writer.depth()));
             }
-            Self::Set(items) => {
-                writer.set(items.len());
-                return items
-                    .iter()
-                    .try_for_each(|item| item.pickle(writer, beside));
+            match value {
+                Self::List(items) => {
+                    writer.list(items.len());
+                    left.extend(items.iter().rev().map(Step::Value));
+                }
+                Self::Tuple(items) => {
+                    writer.tuple(items.len());
+                    left.extend(items.iter().rev().map(Step::Value));
+                }
+                Self::Set(items) => {
+                    writer.set(items.len());
+                    left.extend(items.iter().rev().map(Step::Value));
+                }
+                Self::FrozenSet(items) => {
+                    writer.frozenset(items.len());
+                    left.extend(items.iter().rev().map(Step::Value));
+                }
+                Self::Dict(entries) => {
+                    writer.dict(entries.len());
+                    let entries = entries.iter().rev();
+                    left.extend(entries.flat_map(|(key, value)| [value, key].map(Step::Value)));
+                }
+                Self::Array(array) => match &mut beside {
+                    Some(beside) if is_contiguous(array) => {
+                        let (view, modules) = (array.view()?, NumpyModules::default());
+                        pickle_array(writer, &view, modules, |_| Placement::OutOfBand)?;
+                        beside.push(array);
+                    }
+                    _ => {
+                        let (copy, modules) = (contiguous(array)?, NumpyModules::default());
+                        pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
+                    }
+                },
+                // A pickle cannot hold the frames of another payload, but its value.
+                Self::Serialized(serialized) => serialized.open()?.pickle_in_band(writer)?,
+                plain => plain.pickle_plain(writer),
             }
-            Self::FrozenSet(items) => {
-                writer.frozenset(items.len());
-                return items
-                    .iter()
-                    .try_for_each(|item| item.pickle(writer, beside));
-            }
-            Self::Dict(entries) => {
-                writer.dict(entries.len());
-                return entries.iter().try_for_each(|(key, value)| {
-                    key.pickle(writer, beside)?;
-                    value.pickle(writer, beside)
-                });
-            }
-            Self::Array(array) if is_contiguous(array) => {
-                let view = array.view()?;
-                let modules = NumpyModules::default();
-                pickle_array(writer, &view, modules, |_| Placement::OutOfBand)?;
-                beside.push(array);
-            }
-            Self::Array(array) => {
-                let copy = contiguous(array)?;
-                let modules = NumpyModules::default();
-                pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
-            }
-            // A pickle cannot hold the frames of another payload, but its value.
-            Self::Serialized(serialized) => return serialized.open()?.pickle_in_band(writer),
-            plain => plain.pickle_plain(writer),
         }
         Ok(())
     }
 
-    /// The same with all data in the pickle.
-    pub(crate) fn pickle_in_band(&self, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
-        let many = |writer: &mut Writer<'_, '_>, items: &[Self]| {
-            items
-                .iter()
-                .try_for_each(|item| item.pickle_in_band(writer))
+    /// What tells it from others that are equal, if it may be shared and is long
+    /// enough for that to matter.
+    fn place(&self) -> Option<Place> {
+        let of = |data: &[u8]| (data.len() >= SHARED_LEN).then(|| data.as_ptr().addr());
+        let (at, len) = match self {
+            Self::Str(text) if Arc::strong_count(text) > 1 => (of(text.as_bytes())?, text.len()),
+            Self::Bytes(data) | Self::ByteArray(data) => (of(data)?, data.len()),
+            Self::Array(array) => (of(array.bytes())?, array.form_at()),
+            Self::Serialized(serialized) => {
+                let data = serialized.message().last()?;
+                (of(data)?, data.len())
+            }
+            Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
+                (items.shared_at()?, items.len())
+            }
+            Self::Dict(entries) => (entries.shared_at()?, entries.len()),
+            _ => return None,
         };
-        match self {
-            Self::List(items) => many(writer.list(items.len()), items),
-            Self::Tuple(items) => many(writer.tuple(items.len()), items),
-            Self::Set(items) => many(writer.set(items.len()), items),
-            Self::FrozenSet(items) => many(writer.frozenset(items.len()), items),
-            Self::Dict(entries) => {
-                writer.dict(entries.len());
-                entries.iter().try_for_each(|(key, value)| {
-                    key.pickle_in_band(writer)?;
-                    value.pickle_in_band(writer)
-                })
-            }
-            Self::Array(array) => {
-                let copy = contiguous(array)?;
-                let modules = NumpyModules::default();
-                Ok(pickle_array(writer, &copy.view()?, modules, |_| {
-                    Placement::InBand
-                })?)
-            }
-            Self::Serialized(serialized) => serialized.open()?.pickle_in_band(writer),
-            plain => {
-                plain.pickle_plain(writer);
-                Ok(())
-            }
-        }
+        Some((core::mem::discriminant(self), at, len))
     }
 
     fn pickle_plain(&self, writer: &mut Writer<'_, '_>) {
@@ -180,16 +262,43 @@ fn names() -> &'static Registry<Known> {
 /// The value of a pickle, with data of arrays where it lies.
 pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
-    Reading::new(pickle, buffers).value(tree.root(), DEPTH)
+    Reading::new(pickle, buffers).value(tree.root(), MAX_DEPTH.saturating_add(1))
 }
 
-/// Makes values of the nodes of a tree.
+/// Makes values of the nodes of a tree. What the tree shares, the values share.
 pub(crate) struct Reading<'b> {
     names: &'static Registry<Known>,
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
+    by_address: OnceCell<Vec<&'b Bytes>>,
     /// How much may still be made.
     pub(crate) budget: Budget,
+    made: RefCell<Made>,
+}
+
+/// What was made of nodes that may occur again.
+#[derive(Default)]
+struct Made {
+    /// A bit for each node of which a value was made.
+    once: Vec<u64>,
+    /// The values of nodes that occur more than once.
+    values: HashMap<usize, Value>,
+}
+
+impl Made {
+    /// Whether a value is made of a node for the first time.
+    fn is_first(&mut self, index: usize) -> bool {
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        if self.once.len() <= word {
+            self.once.resize(word.saturating_add(1), 0);
+        }
+        let Some(word) = self.once.get_mut(word) else {
+            return false;
+        };
+        let is_first = *word & bit == 0;
+        *word |= bit;
+        is_first
+    }
 }
 
 /// How many values may be made of shared nodes, and how many bytes of them may be
@@ -205,7 +314,9 @@ impl<'b> Reading<'b> {
             names: names(),
             pickle,
             buffers,
+            by_address: OnceCell::new(),
             budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
+            made: RefCell::default(),
         }
     }
 
@@ -215,37 +326,15 @@ impl<'b> Reading<'b> {
         beside.fold(self.pickle.len(), usize::saturating_add)
     }
 
-    /// The value of a node.
+    /// The value of a node, at most `depth` levels of values.
     pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
         self.budget.spend(1)?;
-        let many = |items: tree::Items<'_, '_>| {
-            items
-                .map(|item| self.value(item, depth))
-                .collect::<Result<Vec<_>, _>>()
-        };
         Ok(match node.value() {
             tree::Value::None => Value::None,
             tree::Value::Bool(value) => Value::Bool(value),
-            tree::Value::Int(value) => {
-                if let Int::Big(value) = value {
-                    self.budget.spend_copy(value.as_bytes().len())?;
-                }
-                integer(value)
-            }
+            tree::Value::Int(value) => self.integer(value)?,
             tree::Value::Float(value) => Value::Float(value),
-            tree::Value::Str(text) => match text.to_str() {
-                Some(text) => {
-                    self.budget.spend_copy(text.len())?;
-                    Value::Str(text.into_owned())
-                }
-                None => return Err(unknown("a text with half a surrogate pair")),
-            },
-            tree::Value::ByteString(text) => {
-                let bytes = text.to_bytes();
-                self.budget.spend_copy(bytes.len())?;
-                Value::Bytes(bytes.into_owned().into())
-            }
             tree::Value::Bytes(data) => Value::Bytes(self.bytes(data)),
             tree::Value::ByteArray { data, .. } => Value::ByteArray(self.bytes(data)),
             tree::Value::Buffer {
@@ -254,23 +343,56 @@ impl<'b> Reading<'b> {
                 ..
             } => Value::Bytes(self.bytes(data)),
             tree::Value::Buffer { data, .. } => Value::ByteArray(self.bytes(data)),
+            tree::Value::Str(text @ tree::Str::Utf8(utf8))
+                if utf8.as_bytes().len() < SHARED_LEN =>
+            {
+                self.text(text)?
+            }
+            _ => return self.shared(node, depth),
+        })
+    }
+
+    /// The value of a node that may occur more than once: made when it occurs first
+    /// and second, and kept from then on.
+    fn shared(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
+        let index = node.index();
+        let is_first = self.made.borrow_mut().is_first(index);
+        if !is_first && let Some(value) = self.made.borrow().values.get(&index) {
+            // It may be deeper here than where it was made; the whole is checked.
+            return Ok(value.clone());
+        }
+        let many = |items: tree::Items<'_, '_>| {
+            items
+                .map(|item| self.value(item, depth))
+                .collect::<Result<Items, _>>()
+        };
+        let value = match node.value() {
+            tree::Value::Str(text) => self.text(text)?,
+            tree::Value::ByteString(text) => Value::Bytes(text.to_bytes().into_owned().into()),
             tree::Value::Tuple(items) => Value::Tuple(many(items)?),
             tree::Value::List(items) => Value::List(many(items)?),
             tree::Value::Set(items) => Value::Set(many(items)?),
             tree::Value::FrozenSet(items) => Value::FrozenSet(many(items)?),
             tree::Value::Dict(entries) => {
-                let pairs = entries
-                    .map(|(key, value)| Ok((self.value(key, depth)?, self.value(value, depth)?)));
+                let pairs = entries.map(|(key, value)| {
+                    let key = self.value(key, depth)?;
+                    Ok((key, self.value(value, depth)?))
+                });
                 Value::Dict(pairs.collect::<Result<_, ValueError>>()?)
             }
             _ => self.object(node, &many)?,
-        })
+        }
+        .checked()?;
+        if !is_first {
+            self.made.borrow_mut().values.insert(index, value.clone());
+        }
+        Ok(value)
     }
 
     fn object<'t, 'p>(
         &self,
         node: Node<'t, 'p>,
-        many: &dyn Fn(tree::Items<'_, '_>) -> Result<Vec<Value>, ValueError>,
+        many: &dyn Fn(tree::Items<'_, '_>) -> Result<Items, ValueError>,
     ) -> Result<Value, ValueError> {
         let Ok(native) = native(self.names, node) else {
             return Err(unknown(&describe(node)));
@@ -295,26 +417,29 @@ impl<'b> Reading<'b> {
 
     /// Bytes that lie in the pickle or beside it without a copy, others copied.
     fn bytes(&self, data: &[u8]) -> Bytes {
-        let sources = core::iter::once(self.pickle).chain(self.buffers);
         let range = data.as_ptr_range();
-        for source in sources {
+        let has_data = |source: &Bytes| {
             let all = source.as_ptr_range();
-            if all.start <= range.start && range.end <= all.end {
-                return source.slice_ref(data);
-            }
+            all.start <= range.start && range.end <= all.end
+        };
+        if data.is_empty() {
+            return Bytes::new();
         }
-        Bytes::copy_from_slice(data)
-    }
-}
-
-fn integer(value: Int<'_>) -> Value {
-    match value.to_i128() {
-        Some(value) => Value::Int(value),
-        None => match value {
-            Int::Big(value) => Value::LargeInt(Bytes::copy_from_slice(value.as_bytes())),
-            // More digits than any number that Dask writes.
-            other => Value::Str(format!("{other:?}")),
-        },
+        if has_data(self.pickle) {
+            return self.pickle.slice_ref(data);
+        }
+        // There may be as many as values, so that none is looked for one by one.
+        let sorted = self.by_address.get_or_init(|| {
+            let mut sorted: Vec<&Bytes> = self.buffers.iter().collect();
+            sorted.sort_unstable_by_key(|buffer| buffer.as_ptr());
+            sorted
+        });
+        let behind = sorted.partition_point(|buffer| buffer.as_ptr() <= range.start);
+        let source = behind.checked_sub(1).and_then(|index| sorted.get(index));
+        match source.filter(|source| has_data(source)) {
+            Some(source) => source.slice_ref(data),
+            None => Bytes::copy_from_slice(data),
+        }
     }
 }
 
@@ -339,6 +464,23 @@ pub(crate) fn describe(node: Node<'_, '_>) -> String {
 }
 
 impl Reading<'_> {
+    fn text(&self, text: tree::Str<'_>) -> Result<Value, ValueError> {
+        let text = text
+            .to_str()
+            .ok_or_else(|| unknown("a text with half a surrogate pair"))?;
+        self.budget.spend_copy(text.len())?;
+        Ok(Value::from(&*text))
+    }
+
+    fn integer(&self, value: Int<'_>) -> Result<Value, ValueError> {
+        match (value.to_i128(), value) {
+            (Some(value), _) => Ok(Value::Int(value)),
+            (None, Int::Big(value)) => Ok(Value::LargeInt(self.bytes(value.as_bytes()))),
+            // More decimal digits than any number that Dask writes.
+            (None, other) => Ok(Value::from(format!("{other:?}"))),
+        }
+    }
+
     fn array(&self, found: &known::NdArray<'_, '_>) -> Result<Array, ValueError> {
         if !matches!(found.element_type(), typed::ElementType::Plain(_)) {
             return Err(unknown("an array of records"));

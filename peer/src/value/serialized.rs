@@ -11,7 +11,7 @@ use daskwire::msgpack::Reader;
 use daskwire::pickle::PickleBuffer;
 use daskwire::typed::{self, Description, WriteOptions};
 
-use super::{Array, DEPTH, Value, ValueError, pickled};
+use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
 use crate::growing::{self, Encode, Room};
 use crate::memory;
 use crate::protocol::Source;
@@ -281,7 +281,7 @@ impl Serialized {
         }
         self.with_payload(|payload| {
             let frames = logical_frames(payload, copied_len)?;
-            value_of(&payload.header()?, self.kind, &frames, DEPTH)
+            value_of(&payload.header()?, self.kind, &frames, MAX_DEPTH)
         })?
     }
 
@@ -472,9 +472,9 @@ fn collection(
     let mut reader = header.get("type-serialized").map(Reader::new);
     let class = reader.as_mut().and_then(|reader| reader.str().ok());
     Ok(match class.map(|class| class.to_str()) {
-        Some("list") => Value::List(items),
-        Some("tuple") => Value::Tuple(items),
-        Some("set") => Value::Set(items),
+        Some("list") => Value::List(items.into()),
+        Some("tuple") => Value::Tuple(items.into()),
+        Some("set") => Value::Set(items.into()),
         Some("dict") if keys.len() == items.len() => {
             Value::Dict(keys.into_iter().zip(items).collect())
         }

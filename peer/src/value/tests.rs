@@ -16,11 +16,11 @@ fn values_come_back_as_they_were() {
         Value::from(2.5),
         Value::Complex(1.0, -2.0),
         Value::from("häh"),
-        Value::from(vec![1_u8, 2]),
+        Value::bytes(vec![1, 2]),
         Value::ByteArray(Bytes::from_static(b"xy")),
         Value::tuple([1, 2]),
-        Value::Set(vec![Value::from(1)]),
-        Value::FrozenSet(vec![Value::from("a")]),
+        Value::Set([Value::from(1)].into()),
+        Value::FrozenSet([Value::from("a")].into()),
         Value::dict([("a", Value::from(1)), ("b", Value::list([1.5]))]),
         Value::Array(array.clone()),
         Value::list([
@@ -138,4 +138,117 @@ fn what_a_compressed_frame_claims_is_not_believed() {
         why(&zstd_claim(limit, 1 << 20)),
         CompressionError::Malformed { .. }
     ));
+}
+
+/// A list in a tuple in a set in a dictionary, and so on.
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(Value::from(1), |value, level| match level % 5 {
+        0 => Value::list([value]),
+        1 => Value::tuple([value]),
+        2 => Value::Set([value].into()),
+        3 => Value::FrozenSet([value].into()),
+        _ => Value::dict([("key", value)]),
+    })
+}
+
+fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(1 << 20);
+    let done = thread.spawn(work).expect("a thread").join();
+    done.expect("it does not panic");
+}
+
+#[test]
+fn a_value_of_any_depth_takes_no_stack() {
+    on_a_small_stack(|| {
+        const DEPTH: usize = 200_000;
+        let value = nested(DEPTH);
+        assert_eq!(value.depth(), DEPTH);
+        assert_eq!(value, nested(DEPTH));
+        assert_ne!(value, nested(DEPTH - 5));
+        let copy = value.clone();
+        assert_eq!(value.nbytes(), copy.nbytes());
+        assert_eq!(value.to_string(), "{...}");
+        assert_eq!(format!("{value:?}"), "Dict([..])");
+        let serialized = Serialized::of(&value).expect("pickles are nested as deep");
+        assert_eq!(serialized.open(), Err(ValueError::TooLarge));
+        drop(value);
+        drop(copy);
+    });
+}
+
+#[test]
+fn a_value_that_is_read_is_safe_to_walk() {
+    on_a_small_stack(|| {
+        let value = nested(MAX_DEPTH);
+        assert_eq!(round_trip(&value), value);
+        assert!(value.to_string().contains("[1]"));
+        let too_deep = Serialized::of(&nested(MAX_DEPTH + 1)).expect("it can be written");
+        assert_eq!(too_deep.open(), Err(ValueError::TooLarge));
+    });
+}
+
+#[test]
+fn what_a_value_shares_is_written_and_read_once() {
+    let text = Value::from("x".repeat(1 << 20));
+    let data = Value::bytes(vec![7; 1 << 20]);
+    let array = Array::from_vec(&[1 << 17], vec![1.5; 1 << 17]).expect("as many");
+    for part in [
+        text.clone(),
+        data.clone(),
+        Value::ByteArray(Bytes::from(vec![7; 1 << 20])),
+        Value::Array(array),
+        Value::list([text.clone()]),
+        Value::tuple([Value::tuple([text]), data.clone()]),
+        Value::dict([(Value::FrozenSet([Value::tuple([1])].into()), data)]),
+    ] {
+        let len = |count: usize| {
+            let all = Value::List(vec![part.clone(); count].into());
+            let serialized = Serialized::of(&all).expect("it is plain");
+            assert_eq!(serialized.open().as_ref(), Ok(&all));
+            serialized.len()
+        };
+        let (once, twice) = (len(1000), len(2000));
+        assert!(once < (1 << 21) + 10_000, "{once} bytes");
+        assert!(twice - once < 5 * 1000, "{once} bytes, then {twice}");
+    }
+}
+
+#[test]
+fn values_that_share_values_take_linear_time() {
+    // The last level has 3 to the power of the depth values.
+    let shared = |depth: usize| {
+        (0..depth).fold(Value::from("leaf"), |value, _| {
+            Value::list([value.clone(), value.clone(), value])
+        })
+    };
+    let len = |depth| Serialized::of(&shared(depth)).expect("plain").len();
+    let (one, two) = (len(20), len(40));
+    assert!(two <= 2 * one, "{one} bytes, then {two}");
+    let read = Serialized::of(&shared(15)).expect("plain").open();
+    assert_eq!(read.as_ref().map(Value::depth), Ok(15));
+    let Ok(Value::List(items)) = &read else {
+        panic!("a list")
+    };
+    // What occurs more than twice is made twice.
+    let [_, Value::List(one), Value::List(other)] = &items[..] else {
+        panic!("three lists")
+    };
+    assert_eq!(one.as_ptr(), other.as_ptr());
+    // No two values are compared twice.
+    assert_eq!(shared(60), shared(60));
+    let too_often = Serialized::of(&shared(60)).expect("it can be written");
+    assert_eq!(too_often.open(), Err(ValueError::TooLarge));
+}
+
+#[test]
+fn bytes_are_asked_for_by_name() {
+    let list = Value::list([3, 1, 2]);
+    assert_eq!(Value::from(vec![3, 1, 2]), list);
+    assert_eq!(Value::from(vec![3_u8, 1, 2]), list);
+    assert_eq!(Value::from(&[3_u8, 1, 2][..]), list);
+    assert_eq!(Value::from([3, 1, 2]), list);
+    assert_eq!(Value::from(vec!["a"]), Value::list(["a"]));
+    let bytes = Value::Bytes(Bytes::from_static(b"\x03\x01\x02"));
+    assert_eq!(Value::bytes(vec![3, 1, 2]), bytes);
+    assert_eq!(Value::from(Bytes::from(vec![3, 1, 2])), bytes);
 }

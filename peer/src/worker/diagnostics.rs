@@ -80,11 +80,11 @@ impl Log {
         let newest = newest.take(count).map(|line| {
             let level = line.level.name();
             let text = format!("{} - daskwire - {level} - {}", date(line.time), line.text);
-            let mut fields = vec![Value::from(level), Value::Str(text)];
+            let mut fields = vec![Value::from(level), Value::from(text)];
             if request.timestamps == Some(true) {
                 fields.insert(0, line.time.into());
             }
-            Value::List(fields)
+            Value::List(fields.into())
         });
         Value::List(newest.collect())
     }
@@ -147,7 +147,7 @@ impl Shared {
                 self.title,
                 now - since
             );
-            (key_value(key), Value::List(vec![Value::Str(text)]))
+            (key_value(key), Value::list([text]))
         });
         Value::Dict(stacks.collect())
     }
@@ -165,7 +165,7 @@ pub(super) fn profile() -> Value {
     ]);
     Value::dict([
         ("count", Value::from(0)),
-        ("children", Value::Dict(Vec::new())),
+        ("children", Value::Dict([].into())),
         ("identifier", Value::from("root")),
         ("description", description),
     ])
@@ -173,15 +173,15 @@ pub(super) fn profile() -> Value {
 
 pub(super) fn profile_metadata() -> Value {
     Value::dict([
-        ("counts", Value::List(Vec::new())),
-        ("keys", Value::List(Vec::new())),
+        ("counts", Value::List([].into())),
+        ("keys", Value::List([].into())),
     ])
 }
 
 /// Nothing of it is kept: heartbeats have it.
 pub(super) fn monitor_info() -> Value {
     Value::dict([
-        ("range_query", Value::Dict(Vec::new())),
+        ("range_query", Value::Dict([].into())),
         ("count", Value::from(0)),
         ("last_time", Value::from(0.0)),
     ])
@@ -197,7 +197,7 @@ mod tests {
         };
         let text = |line: &Value| match line {
             Value::List(fields) => match fields.last() {
-                Some(Value::Str(text)) => text.clone(),
+                Some(Value::Str(text)) => text.as_ref().to_owned(),
                 other => panic!("a text: {other:?}"),
             },
             other => panic!("a list: {other:?}"),

@@ -69,7 +69,7 @@ impl Surroundings<'_> {
     }
 
     fn work(&self, work: Work) -> Result<Value, RemoteError> {
-        match work {
+        let value = match work {
             Work::Is(argument) => self.given(argument).map(Given::into_value),
             Work::Call {
                 function,
@@ -85,7 +85,11 @@ impl Surroundings<'_> {
                 let opened = datum.open(self.steps)?;
                 Ok(Given::Shared(opened).into_value())
             }
-        }
+        }?;
+        value.checked().map_err(|error| {
+            let text = format!("the worker {} cannot keep the result: {error}", self.worker);
+            RemoteError::new("RecursionError", &text)
+        })
     }
 
     /// Does the tasks that `output` needs, each once.
@@ -220,14 +224,9 @@ impl Surroundings<'_> {
         Ok(match argument {
             Argument::Value(value) => value,
             Argument::Result(_) => self.given(argument)?.into_value(),
-            // Tasks that were read have none.
-            Argument::Future(future) => {
-                let result = Argument::Result(future.key().clone());
-                self.given(result)?.into_value()
-            }
-            Argument::List(items) => Value::List(many(items)?),
-            Argument::Tuple(items) => Value::Tuple(many(items)?),
-            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)?),
+            Argument::List(items) => Value::List(many(items)?.into()),
+            Argument::Tuple(items) => Value::Tuple(many(items)?.into()),
+            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)?.into()),
             Argument::Dict(entries) => {
                 let entries = entries
                     .into_iter()

@@ -85,7 +85,7 @@ impl RemoteError {
         match exception {
             Ok(exception) => Value::Serialized(exception),
             // Clients make an exception of a text.
-            Err(_) => Value::Str(self.to_string()),
+            Err(_) => Value::from(self.to_string()),
         }
     }
 

@@ -379,7 +379,7 @@ impl Transfers {
 }
 
 fn empty() -> Value {
-    Value::Dict(Vec::new())
+    Value::Dict([].into())
 }
 
 impl Shared {
@@ -405,8 +405,8 @@ impl Shared {
         let mut rates = transfers.lock();
         let peers = core::mem::take(&mut rates.peers).into_iter();
         let peers = peers.map(|(peer, (sum, count))| {
-            let rate = Value::List(vec![sum.into(), count.into()]);
-            (Value::Str(peer), rate)
+            let rate = Value::List([sum.into(), count.into()].into());
+            (Value::from(peer), rate)
         });
         let bandwidth = Value::dict([
             ("total", Value::from(rates.bandwidth)),
@@ -459,7 +459,7 @@ impl Shared {
                 tallies(|done| done.serialized),
             );
         }
-        let digests = Value::Dict(digests.0);
+        let digests = Value::Dict(digests.0.into());
         let holdings = self.store.holdings();
         let spilled = Value::dict([
             ("memory", holdings.spilled_len),

@@ -69,9 +69,8 @@ use crate::protocol::{
     RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
     WorkerStatusChange,
 };
-use crate::release::FIRST_FOR_WORKERS;
 use crate::value::Serialized;
-use crate::{Key, PeerError, Release, RemoteError, Value};
+use crate::{Key, PeerError, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use memory::MemoryThresholds;
@@ -236,8 +235,6 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0: it does not
-    ///   get to know the worker then;
     /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
     ///   name is taken;
     /// * [`PeerError::Directory`] if there is a memory limit, and no directory for
@@ -839,18 +836,11 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         pool.call::<Value>(&scheduler, &versions),
     );
     let waiting = || format!("{scheduler} does not answer yet, waiting");
-    let versions = notify.patiently(waiting, PATIENCE, versions).await?;
-    // A scheduler that cannot be worked for must not get to know the worker.
-    Release::check(
-        Release::of_versions(&versions),
-        FIRST_FOR_WORKERS,
-        "a worker in Rust",
-    )?;
-    let versions = match versions {
+    let versions = match notify.patiently(waiting, PATIENCE, versions).await? {
         versions @ Value::Dict(_) => versions,
         _ => Value::dict([
-            ("host", Value::Dict(vec![])),
-            ("packages", Value::Dict(vec![])),
+            ("host", Value::Dict([].into())),
+            ("packages", Value::Dict([].into())),
         ]),
     };
     let name = name.unwrap_or_else(|| address.clone());
@@ -1042,11 +1032,11 @@ impl Shared {
             resources: resources.into_iter().collect(),
             memory_limit: Nullable(self.memory_limit),
             metrics: self.metrics(),
-            services: Value::Dict(Vec::new()),
+            services: Value::Dict([].into()),
             local_directory: self.local_directory.display().to_string(),
             versions: self.versions.clone(),
             nanny: Nullable(None),
-            extra_information: Value::Dict(Vec::new()),
+            extra_information: Value::Dict([].into()),
             stimulus_id: stimulus("worker-connect", time),
             pid: Some(std::process::id().into()),
             reply: Some(false),
@@ -1089,7 +1079,7 @@ impl Shared {
                 now: now(),
                 metrics: self.metrics(),
                 executing,
-                extensions: Value::Dict(Vec::new()),
+                extensions: Value::Dict([].into()),
                 reply: Some(true),
                 ..HeartbeatWorker::default()
             });

@@ -167,7 +167,7 @@ async fn it_says_what_it_knows() {
         ..Identity::default()
     });
     let identity: Value = client.call(none).await.expect("it replies");
-    assert_eq!(identity.get("workers"), Some(&Value::Dict(Vec::new())));
+    assert_eq!(identity.get("workers"), Some(&Value::Dict([].into())));
 
     let _: Keys = client.call(scattered(&["a"])).await.expect("it is done");
     let who_has: Vec<(Key, Vec<String>)> =
@@ -217,7 +217,7 @@ async fn it_says_what_it_knows() {
         .expect("it replies");
     assert_eq!(reply.status, "missing");
     let pong: Value = client.call(Ping::default()).await.expect("it replies");
-    assert_eq!(pong, Value::from(&b"pong"[..]));
+    assert_eq!(pong, Value::bytes(&b"pong"[..]));
     let same: Value = client
         .call(Echo {
             data: Value::from("same"),
@@ -310,7 +310,7 @@ async fn a_comm_ends_when_it_is_asked_to() {
         .await
         .expect("it replies")
         .expect("it replies");
-    assert_eq!(last, Value::from(&b"pong"[..]));
+    assert_eq!(last, Value::bytes(&b"pong"[..]));
     assert!(!matches!(
         client.requests.receiver.receive::<Value>().await,
         Ok(Some(_))

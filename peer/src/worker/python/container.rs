@@ -168,10 +168,10 @@ pub(super) fn len(value: &Value) -> Result<usize> {
 pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
     Ok(match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
-            items.clone()
+            items.to_vec()
         }
         Value::Dict(entries) => entries.iter().map(|(key, _)| key.clone()).collect(),
-        Value::Str(text) => text.chars().map(|c| Value::Str(c.into())).collect(),
+        Value::Str(text) => text.chars().map(|c| Value::from(String::from(c))).collect(),
         Value::Bytes(data) | Value::ByteArray(data) => {
             data.iter().map(|byte| Value::from(*byte)).collect()
         }
@@ -226,7 +226,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Str(text) => {
             let index = place(text.chars().count())?;
             let found = text.chars().nth(index);
-            Ok(Value::Str(found.map(String::from).unwrap_or_default()))
+            Ok(Value::from(found.map(String::from).unwrap_or_default()))
         }
         Value::Array(_) => Err(not_covered("an item of an array")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),
@@ -239,7 +239,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
 
 pub(super) fn contains(all: &Value, item: &Value) -> Result<bool> {
     match (all, item) {
-        (Value::Str(all), Value::Str(part)) => Ok(all.contains(part.as_str())),
+        (Value::Str(all), Value::Str(part)) => Ok(all.contains(&**part)),
         (Value::Str(_), other) => Err(type_error(&format!(
             "'in <string>' requires string as left operand, not {}",
             other.type_name()

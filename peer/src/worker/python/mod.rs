@@ -310,7 +310,7 @@ fn sorted(arguments: &Arguments) -> Result<Value> {
         Some(order) => Ok(order == wanted),
         None => Err(not_covered("sorting what has no order, such as NaN")),
     });
-    Ok(Value::List(sorted?))
+    Ok(Value::List(sorted?.into()))
 }
 
 /// Sorts by a comparison that may fail, and stops when it does. Equal items stay in
@@ -547,7 +547,7 @@ fn builtins(functions: Functions) -> Functions {
         ("len", |value| Ok(Value::from(len(value)?))),
         ("repr", |value| {
             check_shown(value)?;
-            Ok(Value::Str(repr(value)))
+            Ok(Value::from(repr(value)))
         }),
         ("any", |value| {
             for item in items(value)? {
@@ -588,7 +588,7 @@ fn builtins(functions: Functions) -> Functions {
                 _ => return Err(bad_operand("chr()", value)),
             };
             match code {
-                Some(letter) => Ok(Value::Str(letter.into())),
+                Some(letter) => Ok(Value::from(String::from(letter))),
                 None => Err(error("ValueError", "chr() arg not in range(0x110000)")),
             }
         }),
@@ -599,10 +599,14 @@ fn builtins(functions: Functions) -> Functions {
         ("bool", |value| {
             Ok(Value::Bool(value.map_or(Ok(false), truth)?))
         }),
-        ("list", |value| Ok(Value::List(items_or_none(value)?))),
-        ("tuple", |value| Ok(Value::Tuple(items_or_none(value)?))),
+        ("list", |value| {
+            Ok(Value::List(items_or_none(value)?.into()))
+        }),
+        ("tuple", |value| {
+            Ok(Value::Tuple(items_or_none(value)?.into()))
+        }),
         ("set", |value| {
-            Ok(Value::Set(distinct(items_or_none(value)?)?))
+            Ok(Value::Set(distinct(items_or_none(value)?)?.into()))
         }),
     ];
     let mut functions = functions;

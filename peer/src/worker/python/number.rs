@@ -91,10 +91,13 @@ fn unsupported(symbol: &str, a: &Value, b: &Value) -> RemoteError {
 
 pub(super) fn add(a: &Value, b: &Value) -> Result<Value> {
     Ok(match (a, b) {
-        (Value::Str(a), Value::Str(b)) => Value::Str([a.as_str(), b].concat()),
-        (Value::Bytes(a), Value::Bytes(b)) => Value::from([&a[..], &b[..]].concat()),
-        (Value::List(a), Value::List(b)) => Value::List([&a[..], &b[..]].concat()),
-        (Value::Tuple(a), Value::Tuple(b)) => Value::Tuple([&a[..], &b[..]].concat()),
+        (Value::Str(a), Value::Str(b)) => {
+            check_len::<u8>(a.len().saturating_add(b.len()))?;
+            Value::from([&**a, &**b].concat())
+        }
+        (Value::Bytes(a), Value::Bytes(b)) => Value::bytes(joined(a, b)?),
+        (Value::List(a), Value::List(b)) => Value::List(joined(a, b)?.into()),
+        (Value::Tuple(a), Value::Tuple(b)) => Value::Tuple(joined(a, b)?.into()),
         (Value::Str(_), other) => {
             return Err(type_error(&format!(
                 "can only concatenate str (not \"{}\") to str",
@@ -113,6 +116,21 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value> {
             Pair::Complex(a, b) => Value::Complex(a.0 + b.0, a.1 + b.1),
         },
     })
+}
+
+/// Both, one behind the other.
+fn joined<T: Clone>(a: &[T], b: &[T]) -> Result<Vec<T>> {
+    check_len::<T>(a.len().saturating_add(b.len()))?;
+    Ok([a, b].concat())
+}
+
+/// Refuses what has so many items that it takes too much memory.
+fn check_len<T>(count: usize) -> Result<()> {
+    if count.saturating_mul(size_of::<T>()) > LONGEST {
+        let text = "the result would have more than a GiB";
+        return Err(error("MemoryError", text));
+    }
+    Ok(())
 }
 
 fn numbers(symbol: &str, a: &Value, b: &Value) -> Result<Pair> {
@@ -161,31 +179,22 @@ fn repeat(sequence: &Value, count: i128) -> Result<Value> {
         return Err(error("OverflowError", text));
     }
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
-    let check = |len: usize| {
-        if len.saturating_mul(count) > LONGEST {
-            return Err(error(
-                "MemoryError",
-                "the result would have more than a GiB",
-            ));
-        }
-        Ok(())
-    };
     Ok(match sequence {
         Value::Str(text) => {
-            check(text.len())?;
-            Value::Str(text.repeat(count))
+            check_len::<u8>(text.len().saturating_mul(count))?;
+            Value::from(text.repeat(count))
         }
         Value::Bytes(data) => {
-            check(data.len())?;
-            Value::from(data.repeat(count))
+            check_len::<u8>(data.len().saturating_mul(count))?;
+            Value::bytes(data.repeat(count))
         }
         Value::List(items) => {
-            check(items.len().saturating_mul(size_of::<Value>()))?;
-            Value::List(repeated(items, count))
+            check_len::<Value>(items.len().saturating_mul(count))?;
+            Value::List(repeated(items, count).into())
         }
         Value::Tuple(items) => {
-            check(items.len().saturating_mul(size_of::<Value>()))?;
-            Value::Tuple(repeated(items, count))
+            check_len::<Value>(items.len().saturating_mul(count))?;
+            Value::Tuple(repeated(items, count).into())
         }
         _ => Value::None,
     })

@@ -119,7 +119,7 @@ fn damaged_data_is_an_error_for_whoever_needs_it_and_can_be_passed_on() {
 #[test]
 fn sizes_follow_what_is_there() {
     let store = Store::default();
-    let sent = Serialized::of(&Value::from(vec![0_u8; 1000])).expect("bytes");
+    let sent = Serialized::of(&Value::bytes(vec![0; 1000])).expect("bytes");
     store.insert(&"x".into(), store.received(sent.clone()));
     store.insert(&"x".into(), store.received(sent));
     assert_eq!((store.nbytes(), store.keys().len()), (1000, 1));
@@ -166,7 +166,7 @@ impl Spilling {
     }
 
     fn bytes(&self, key: &str, len: usize) -> Datum {
-        let sent = Serialized::of(&Value::from(vec![7_u8; len])).expect("bytes");
+        let sent = Serialized::of(&Value::bytes(vec![7; len])).expect("bytes");
         let datum = self.store.received(sent);
         self.store.insert(&key.into(), datum.clone());
         datum
@@ -233,7 +233,7 @@ fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
     let mut chance = Chance(0x5eed);
     let mut sent = vec![
         Serialized::of(&list()).expect("plain"),
-        Serialized::of(&Value::from(vec![1_u8; 100_000])).expect("bytes"),
+        Serialized::of(&Value::bytes(vec![1; 100_000])).expect("bytes"),
         Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04]")),
     ];
     sent.extend((0..60).map(|_| any_payload(&mut chance)));
@@ -270,7 +270,7 @@ fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
 #[test]
 fn a_spill_file_is_a_message_and_its_checksum() {
     let spilling = Spilling::new("layout", 0);
-    let sent = Serialized::of(&Value::from(vec![7_u8; 3])).expect("bytes");
+    let sent = Serialized::of(&Value::bytes(vec![7; 3])).expect("bytes");
     spilling
         .store
         .insert(&"x".into(), spilling.store.received(sent.clone()));

@@ -54,7 +54,7 @@ impl Eager {
     }
 
     fn submit(&mut self, tasks: impl IntoIterator<Item = Node>, keys: Keys) {
-        let annotations = Value::Dict(Vec::new());
+        let annotations = Value::Dict([].into());
         self.submit_with(tasks, keys, annotations);
     }
 
@@ -246,7 +246,7 @@ fn names_of_workers_in_annotations_are_not_searched_one_by_one() {
 fn idle_workers_look_at_tasks_that_they_may_not_do_in_proportion() {
     assert_linear(200, |size| {
         let mut cluster = Eager::new(size);
-        let workers = Value::List(vec![Value::from("tcp://w0:1")]);
+        let workers = Value::list(["tcp://w0:1"]);
         let annotations = Value::dict([("workers", workers)]);
         let tasks = (0..10).map(|number| constant(name(number)));
         cluster.submit_with(tasks, names(10), annotations);

@@ -505,7 +505,7 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
     let worker = cluster.worker("tcp://w0:1", 300);
     let names: Vec<String> = (0..300).map(|number| format!("x-{number}")).collect();
     let keys: Vec<&str> = names.iter().map(String::as_str).collect();
-    let data = Value::from(vec![0_u8; 1 << 20].as_slice());
+    let data = Value::bytes(vec![0; 1 << 20]);
     let tasks = keys
         .iter()
         .map(|key| Node::new(*key, "builtins.len", [data.clone()]));

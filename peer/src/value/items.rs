@@ -1,0 +1,358 @@
+//! Items of containers, which clones share.
+
+use core::fmt;
+use core::ops::Deref;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{MAX_DEPTH, Value};
+
+/// The items of a list, tuple or set, or the entries of a dictionary.
+///
+/// A slice that does not change, and that clones share: copying a value never
+/// copies what it contains. Made from a vector, and turned back into one.
+///
+/// ```
+/// use daskwire_peer::Value;
+/// use daskwire_peer::value::Items;
+/// let items = Items::from(vec![Value::from(1), Value::from(2)]);
+/// let twice = Value::list([Value::List(items.clone()), Value::List(items)]);
+/// assert_eq!(twice.to_string(), "[[1, 2], [1, 2]]");
+/// ```
+#[derive(Clone)]
+pub struct Items<T: Item = Value>(Option<Arc<Shared<T>>>);
+
+/// What several [`Items`] refer to.
+struct Shared<T> {
+    items: Vec<T>,
+    totals: Totals,
+}
+
+/// What is known of items without looking at them again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Totals {
+    /// Levels of containers in the items, these included.
+    pub(crate) depth: usize,
+    /// Values in the items, each as often as it occurs.
+    pub(crate) count: u64,
+    /// What [`Value::nbytes`] says of all of them.
+    pub(crate) nbytes: u64,
+}
+
+impl Totals {
+    fn and(self, value: &Value) -> Self {
+        let (depth, count) = match value.totals() {
+            Some(totals) => (totals.depth, totals.count),
+            None => (0, 0),
+        };
+        Self {
+            depth: self.depth.max(depth.saturating_add(1)),
+            count: self.count.saturating_add(count).saturating_add(1),
+            nbytes: self.nbytes.saturating_add(value.nbytes()),
+        }
+    }
+}
+
+/// What [`Items`] consist of: a [`Value`], or a key with its value.
+pub trait Item: Sized + sealed::Sealed {
+    /// The value, or the key and the value.
+    fn values(&self) -> impl Iterator<Item = &Value>;
+
+    /// The same, taken out.
+    fn into_values(self) -> impl Iterator<Item = Value>;
+}
+
+impl Item for Value {
+    fn values(&self) -> impl Iterator<Item = &Self> {
+        core::iter::once(self)
+    }
+
+    fn into_values(self) -> impl Iterator<Item = Self> {
+        core::iter::once(self)
+    }
+}
+
+impl Item for (Value, Value) {
+    fn values(&self) -> impl Iterator<Item = &Value> {
+        [&self.0, &self.1].into_iter()
+    }
+
+    fn into_values(self) -> impl Iterator<Item = Value> {
+        [self.0, self.1].into_iter()
+    }
+}
+
+#[allow(unnameable_types, reason = "which is what it is for")]
+mod sealed {
+    use super::Value;
+
+    pub trait Sealed {}
+
+    impl Sealed for Value {}
+
+    impl Sealed for (Value, Value) {}
+}
+
+impl<T: Item> Items<T> {
+    /// The totals of the items.
+    pub(crate) fn totals(&self) -> Totals {
+        let empty = Totals {
+            depth: 1,
+            ..Totals::default()
+        };
+        self.0.as_ref().map_or(empty, |shared| shared.totals)
+    }
+
+    /// Whether both are the same items, and not only equal ones.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Where the items are, if anything else refers to them too.
+    pub(crate) fn shared_at(&self) -> Option<usize> {
+        let shared = self.0.as_ref()?;
+        (Arc::strong_count(shared) > 1).then(|| Arc::as_ptr(shared).addr())
+    }
+
+    /// The items as a vector. They are copied if they are shared, without copying
+    /// what is in them.
+    pub fn into_vec(mut self) -> Vec<T>
+    where
+        T: Clone,
+    {
+        match self.0.take().map(Arc::try_unwrap) {
+            None => Vec::new(),
+            Some(Ok(shared)) => shared.items,
+            Some(Err(shared)) => shared.items.clone(),
+        }
+    }
+}
+
+/// Without recursion where it would be deep.
+impl<T: Item> Drop for Items<T> {
+    fn drop(&mut self) {
+        if self.totals().depth <= MAX_DEPTH {
+            return;
+        }
+        let mut left = Vec::new();
+        self.take_apart(&mut left);
+        while let Some(value) = left.pop() {
+            match value {
+                Value::List(mut items)
+                | Value::Tuple(mut items)
+                | Value::Set(mut items)
+                | Value::FrozenSet(mut items) => items.take_apart(&mut left),
+                Value::Dict(mut entries) => entries.take_apart(&mut left),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl<T: Item> Items<T> {
+    /// Moves the containers in it to `values`, unless it shares them.
+    fn take_apart(&mut self, values: &mut Vec<Value>) {
+        if let Some(shared) = self.0.take().and_then(Arc::into_inner) {
+            let all = shared.items.into_iter().flat_map(Item::into_values);
+            values.extend(all.filter(|value| value.totals().is_some()));
+        }
+    }
+}
+
+impl<T: Item> From<Vec<T>> for Items<T> {
+    fn from(items: Vec<T>) -> Self {
+        if items.is_empty() {
+            return Self(None);
+        }
+        let all = items.iter().flat_map(Item::values);
+        let totals = all.fold(Totals::default(), Totals::and);
+        Self(Some(Arc::new(Shared { items, totals })))
+    }
+}
+
+impl<T: Item, const N: usize> From<[T; N]> for Items<T> {
+    fn from(items: [T; N]) -> Self {
+        Vec::from(items).into()
+    }
+}
+
+impl<T: Item + Clone> From<Items<T>> for Vec<T> {
+    fn from(items: Items<T>) -> Self {
+        items.into_vec()
+    }
+}
+
+impl<T: Item> FromIterator<T> for Items<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        Vec::from_iter(items).into()
+    }
+}
+
+impl<T: Item> Default for Items<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Item> Deref for Items<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.0.as_ref().map_or(&[], |shared| &shared.items)
+    }
+}
+
+impl<T: Item + Clone> IntoIterator for Items<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.into_vec().into_iter()
+    }
+}
+
+impl<'a, T: Item> IntoIterator for &'a Items<T> {
+    type Item = &'a T;
+    type IntoIter = core::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// As a slice is shown, but what is nested deeper than [`MAX_DEPTH`] as `[..]`.
+impl<T: Item + fmt::Debug> fmt::Debug for Items<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.totals().depth > MAX_DEPTH {
+            return f.write_str("[..]");
+        }
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// As slices are compared, without recursion. The same items are equal without a
+/// look at them, as they are for Python.
+impl<T: Item> PartialEq for Items<T>
+where
+    Self: Compare,
+{
+    fn eq(&self, other: &Self) -> bool {
+        let mut left = Vec::new();
+        self.compare(other, &mut left) && rest_is_equal(left)
+    }
+}
+
+/// Containers that have yet to be compared.
+pub(super) type Pairs<'v> = Vec<(&'v Value, &'v Value)>;
+
+/// Comparing in steps.
+pub(super) trait Compare {
+    /// Whether both can be equal; those parts of them that decide it go to `left`.
+    fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool;
+}
+
+impl Compare for Items {
+    fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool {
+        if self.is_same(other) {
+            return true;
+        }
+        let (one, two) = (self.totals(), other.totals());
+        self.len() == other.len()
+            && one.depth == two.depth
+            && one.count == two.count
+            && self
+                .iter()
+                .zip(other)
+                .all(|(one, other)| one.compare(other, left))
+    }
+}
+
+impl Compare for Items<(Value, Value)> {
+    fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool {
+        if self.is_same(other) {
+            return true;
+        }
+        let (one, two) = (self.totals(), other.totals());
+        self.len() == other.len()
+            && one.depth == two.depth
+            && one.count == two.count
+            && self
+                .iter()
+                .zip(other)
+                .all(|(one, other)| one.0.compare(&other.0, left) && one.1.compare(&other.1, left))
+    }
+}
+
+impl Compare for Value {
+    fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool {
+        match (self, other) {
+            (Self::None, Self::None) => true,
+            (Self::Bool(one), Self::Bool(other)) => one == other,
+            (Self::Int(one), Self::Int(other)) => one == other,
+            (Self::Float(one), Self::Float(other)) => one == other,
+            (Self::Complex(a, b), Self::Complex(c, d)) => a == c && b == d,
+            (Self::Str(one), Self::Str(other)) => one == other,
+            (Self::LargeInt(one), Self::LargeInt(other))
+            | (Self::Bytes(one), Self::Bytes(other))
+            | (Self::ByteArray(one), Self::ByteArray(other)) => one == other,
+            (Self::Array(one), Self::Array(other)) => one == other,
+            (Self::Serialized(one), Self::Serialized(other)) => one == other,
+            (one, other) if core::mem::discriminant(one) != core::mem::discriminant(other) => false,
+            containers => {
+                left.push(containers);
+                true
+            }
+        }
+    }
+}
+
+impl Value {
+    /// Where the items of a container are, if anything else refers to them too.
+    pub(super) fn shared_at(&self) -> Option<usize> {
+        match self {
+            Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
+                items.shared_at()
+            }
+            Self::Dict(entries) => entries.shared_at(),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        let mut left = Vec::new();
+        self.compare(other, &mut left) && rest_is_equal(left)
+    }
+}
+
+fn rest_is_equal(mut left: Pairs<'_>) -> bool {
+    // Those that may come again, since they are shared.
+    let mut seen = HashSet::new();
+    while let Some(pair) = left.pop() {
+        if let (Some(one), Some(other)) = (pair.0.shared_at(), pair.1.shared_at())
+            && !seen.insert((one, other))
+        {
+            continue;
+        }
+        let is_equal = match pair {
+            (Value::Dict(one), Value::Dict(other)) => one.compare(other, &mut left),
+            (
+                Value::List(one) | Value::Tuple(one) | Value::Set(one) | Value::FrozenSet(one),
+                Value::List(other)
+                | Value::Tuple(other)
+                | Value::Set(other)
+                | Value::FrozenSet(other),
+            ) => one.compare(other, &mut left),
+            _ => false,
+        };
+        if !is_equal {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,244 @@
+//! Values as Python's `repr` writes them.
+
+use core::fmt::{self, Write as _};
+
+use super::{MAX_DEPTH, Value};
+
+/// As Python's `repr` writes it, with these exceptions, which are not Python's
+/// text: an array is shown as its type and shape, and what is not opened as what
+/// its header says; an integer of more than 4300 digits, which Python refuses to
+/// write, as its size; a container in which containers are nested deeper than 100
+/// levels as `[...]`, `(...)` or `{...}`.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.depth() > MAX_DEPTH {
+            return f.write_str(match self {
+                Self::Tuple(_) => "(...)",
+                Self::List(_) => "[...]",
+                _ => "{...}",
+            });
+        }
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Bool(value) => f.write_str(if *value { "True" } else { "False" }),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::LargeInt(data) => write_large_int(f, data),
+            Self::Float(value) => write_float(f, *value),
+            Self::Complex(real, imaginary) => write_complex(f, *real, *imaginary),
+            Self::Str(text) => write_str(f, text),
+            Self::Bytes(data) => write_bytes(f, data),
+            Self::ByteArray(data) => {
+                f.write_str("bytearray(")?;
+                write_bytes(f, data)?;
+                f.write_str(")")
+            }
+            Self::List(items) => write_items(f, "[", items, "]"),
+            Self::Tuple(items) if items.len() == 1 => write_items(f, "(", items, ",)"),
+            Self::Tuple(items) => write_items(f, "(", items, ")"),
+            Self::Set(items) if items.is_empty() => f.write_str("set()"),
+            Self::Set(items) => write_items(f, "{", items, "}"),
+            Self::FrozenSet(items) if items.is_empty() => f.write_str("frozenset()"),
+            Self::FrozenSet(items) => write_items(f, "frozenset({", items, "})"),
+            Self::Dict(entries) => {
+                f.write_str("{")?;
+                for (index, (key, value)) in entries.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { ", " };
+                    write!(f, "{separator}{key}: {value}")?;
+                }
+                f.write_str("}")
+            }
+            Self::Array(array) => {
+                write!(f, "<array {} {:?}>", array.dtype(), array.shape())
+            }
+            Self::Serialized(serialized) => serialized.fmt(f),
+        }
+    }
+}
+
+fn write_items(
+    f: &mut fmt::Formatter<'_>,
+    open: &str,
+    items: &[Value],
+    close: &str,
+) -> fmt::Result {
+    f.write_str(open)?;
+    for (index, item) in items.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ", " };
+        write!(f, "{separator}{item}")?;
+    }
+    f.write_str(close)
+}
+
+/// The decimal digits of a two's complement, the least significant byte first.
+fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::Result {
+    /// The digits that Python writes at most (`sys.set_int_max_str_digits`).
+    const MOST_DIGITS: usize = 4300;
+    /// As many decimal digits as fit 64 bits.
+    const PART: u64 = 10_000_000_000_000_000_000;
+    const PART_DIGITS: usize = 19;
+    let too_long = |f: &mut fmt::Formatter<'_>| {
+        write!(
+            f,
+            "<int of {} bits>",
+            twos_complement.len().saturating_mul(8)
+        )
+    };
+    // A byte is more than two digits.
+    if twos_complement.len() > MOST_DIGITS / 2 {
+        return too_long(f);
+    }
+    let is_negative = twos_complement.last().is_some_and(|byte| *byte >= 0x80);
+    // The magnitude, in words of 64 bits.
+    let mut carry = is_negative;
+    let bytes: Vec<u8> = twos_complement
+        .iter()
+        .map(|byte| {
+            if !is_negative {
+                return *byte;
+            }
+            let (byte, overflows) = (!byte).overflowing_add(carry.into());
+            carry = overflows;
+            byte
+        })
+        .collect();
+    let mut words: Vec<u64> = bytes
+        .chunks(8)
+        .map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        })
+        .collect();
+    // The most negative number has a magnitude of one bit more.
+    if carry {
+        words.push(1);
+    }
+    let mut parts = Vec::new();
+    while words.iter().any(|word| *word != 0) {
+        let mut rest = 0_u128;
+        for word in words.iter_mut().rev() {
+            rest = rest << 64 | u128::from(*word);
+            #[expect(clippy::cast_possible_truncation, reason = "the rest was below PART")]
+            let quotient = (rest / u128::from(PART)) as u64;
+            *word = quotient;
+            rest %= u128::from(PART);
+        }
+        while words.last() == Some(&0) {
+            words.pop();
+        }
+        parts.push(rest);
+    }
+    let first = parts.pop().unwrap_or_default();
+    let mut text = format!("{first}");
+    if text.len() + parts.len() * PART_DIGITS > MOST_DIGITS {
+        return too_long(f);
+    }
+    for part in parts.iter().rev() {
+        write!(text, "{part:0PART_DIGITS$}")?;
+    }
+    if is_negative {
+        f.write_str("-")?;
+    }
+    f.write_str(&text)
+}
+
+fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
+    if number.is_nan() {
+        return to.write_str("nan");
+    }
+    if number.is_infinite() {
+        return to.write_str(if number > 0.0 { "inf" } else { "-inf" });
+    }
+    let mut text = format!("{number:e}");
+    // Of the shortest texts that mean this number, Python has the nearest, and
+    // the even one of two that are equally near.
+    let digit_count = text.bytes().take_while(|byte| *byte != b'e').count();
+    let digit_count = digit_count - usize::from(number.is_sign_negative());
+    let nearest = format!("{number:.0$e}", digit_count.saturating_sub(2));
+    if nearest.parse() == Ok(number) {
+        text = nearest;
+    }
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        // The same digits, and as many of them as are needed.
+        let digits = digits.bytes().filter(u8::is_ascii_digit).count();
+        let behind = i32::try_from(digits).unwrap_or(0) - 1 - exponent;
+        let behind = usize::try_from(behind).unwrap_or(0).max(1);
+        write!(to, "{number:.behind$}")
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        write!(to, "{digits}e{sign}{:02}", exponent.unsigned_abs())
+    }
+}
+
+fn write_complex(f: &mut fmt::Formatter<'_>, real: f64, imaginary: f64) -> fmt::Result {
+    let part = |number: f64| {
+        let mut text = String::new();
+        write_float(&mut text, number)?;
+        Ok(text.strip_suffix(".0").map(str::to_owned).unwrap_or(text))
+    };
+    if real == 0.0 && real.is_sign_positive() {
+        return write!(f, "{}j", part(imaginary)?);
+    }
+    let imaginary = part(imaginary)?;
+    let sign = if imaginary.starts_with('-') { "" } else { "+" };
+    write!(f, "({}{sign}{imaginary}j)", part(real)?)
+}
+
+fn write_str(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    f.write_char(quote)?;
+    for c in text.chars() {
+        match c {
+            '\n' => f.write_str("\\n")?,
+            '\r' => f.write_str("\\r")?,
+            '\t' => f.write_str("\\t")?,
+            '\\' => f.write_str("\\\\")?,
+            c if c == quote => write!(f, "\\{c}")?,
+            ' '..='~' => f.write_char(c)?,
+            c => {
+                let code = u32::from(c);
+                // What Rust escapes behind a letter is not printable for Python
+                // either.
+                let mut behind_letter = [b'a'; 5];
+                let len = c.encode_utf8(&mut behind_letter[1..]).len();
+                let behind_letter = core::str::from_utf8(&behind_letter[..=len]);
+                let is_printable = code >= 0xa1
+                    && behind_letter.is_ok_and(|text| !text.escape_debug().any(|c| c == '\\'));
+                match code {
+                    _ if is_printable => f.write_char(c)?,
+                    0..=0xff => write!(f, "\\x{code:02x}")?,
+                    0x100..=0xffff => write!(f, "\\u{code:04x}")?,
+                    _ => write!(f, "\\U{code:08x}")?,
+                }
+            }
+        }
+    }
+    f.write_char(quote)
+}
+
+fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8]) -> fmt::Result {
+    let quote = if data.contains(&b'\'') && !data.contains(&b'"') {
+        '"'
+    } else {
+        '\''
+    };
+    write!(f, "b{quote}")?;
+    for byte in data {
+        match byte {
+            b'\n' => f.write_str("\\n")?,
+            b'\r' => f.write_str("\\r")?,
+            b'\t' => f.write_str("\\t")?,
+            b'\\' => f.write_str("\\\\")?,
+            byte if char::from(*byte) == quote => write!(f, "\\{quote}")?,
+            b' '..=b'~' => f.write_char(char::from(*byte))?,
+            byte => write!(f, "\\x{byte:02x}")?,
+        }
+    }
+    f.write_char(quote)
+}
