@@ -1,7 +1,9 @@
-//! Writing that counts on where the buffer ends, for writers that measure.
+//! Copying without panics, and writing that counts on where the buffer ends, for
+//! writers that measure.
 //!
-//! Each function takes the length so far and returns the new one. Where there is
-//! no place, nothing is written; a length that overflows stays at the most.
+//! Each function that writes takes the length so far and returns the new one.
+//! Where there is no place, nothing is written; a length that overflows stays at
+//! the most.
 
 #[inline]
 pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
@@ -29,9 +31,26 @@ pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
         return usize::MAX;
     };
     if let Some(place) = out.get_mut(at..end) {
-        place.copy_from_slice(bytes);
+        copy(place, bytes);
     }
     end
+}
+
+/// Copies as many bytes as both slices have. `copy_from_slice` has a panic for
+/// lengths that differ, which compilers leave in when they make code small.
+#[inline]
+pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
+    if cfg!(debug_assertions) {
+        // This loop is one call of `memcpy`, but only where code is optimised.
+        let len = to.len().min(from.len());
+        if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        return;
+    }
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
 }
 
 /// Short data under a head of fixed length.
@@ -49,7 +68,7 @@ pub(crate) fn short<const N: usize>(
         && let Some((first, rest)) = place.split_first_chunk_mut()
     {
         *first = head;
-        copy(rest, data);
+        copy_short(rest, data);
     }
     end
 }
@@ -57,12 +76,10 @@ pub(crate) fn short<const N: usize>(
 /// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
 /// moves of a fixed size, the later ones overlapping, and no call.
 #[inline]
-fn copy(to: &mut [u8], from: &[u8]) {
+fn copy_short(to: &mut [u8], from: &[u8]) {
     let len = to.len();
     if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
-        if len == from.len() {
-            to.copy_from_slice(from);
-        }
+        copy(to, from);
     } else if len >= 32 {
         ends::<32>(to, from);
     } else if len >= 16 {

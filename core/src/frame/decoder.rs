@@ -249,7 +249,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             if len == 0 {
                 break;
             }
-            place.copy_from_slice(now);
+            crate::counting::copy(place, now);
             rest = later;
             self.advance(len)?;
         }
@@ -275,7 +275,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             if len == 0 {
                 return None;
             }
-            space.get_mut(..len)?.copy_from_slice(missing.get(..len)?);
+            crate::counting::copy(space.get_mut(..len)?, missing.get(..len)?);
             at = at.wrapping_add(len);
         }
         self.state = self.frame(checker, 0, 0);

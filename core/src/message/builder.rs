@@ -701,10 +701,12 @@ impl FrameEntries {
         let logical_count = narrow(self.logical_count);
         // How many pieces each frame has, and their bytes; in one pass.
         let frames = || {
-            let mut pieces = pieces.clone().peekable();
+            let mut pieces = pieces.clone();
+            let mut ahead = pieces.next();
             (0..self.logical_count).map(move |index| {
                 let (mut count, mut len) = (0_u64, 0_u64);
-                while let Some((_, shard)) = pieces.next_if(|(of, _)| *of == index) {
+                while let Some((_, shard)) = ahead.take_if(|(of, _)| *of == index) {
+                    ahead = pieces.next();
                     count = count.saturating_add(1);
                     len = len.saturating_add(shard.plain_len);
                 }
@@ -959,7 +961,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut put = |bytes: &[u8]| {
         let rest = pickle.get_mut(len..).unwrap_or_default();
         if let Some(place) = rest.get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
+            crate::counting::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };
@@ -1169,9 +1171,9 @@ fn for_each_path<'p, 'a>(
     mut found: impl FnMut(&[Level], &'p Pending<'a>),
 ) -> Result<(), BuildError> {
     let mut reader = Reader::new(body);
-    let mut pending = pending.iter().peekable();
+    let mut pending = pending;
     let mut depth = 0_usize;
-    while pending.peek().is_some() {
+    while !pending.is_empty() {
         let at = offset(reader.position());
         let token = reader.token().map_err(|_| BuildError::Entry)?;
         if let Some(level) = depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
@@ -1180,7 +1182,10 @@ fn for_each_path<'p, 'a>(
             }
             level.owed = level.owed.wrapping_sub(1);
         }
-        while let Some(payload) = pending.next_if(|payload| payload.at == at) {
+        while let Some((payload, behind)) = pending.split_first()
+            && payload.at == at
+        {
+            pending = behind;
             found(levels.get(..depth).unwrap_or_default(), payload);
         }
         let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);

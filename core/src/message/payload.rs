@@ -991,7 +991,7 @@ impl SubFrame<'_> {
                         available,
                     }))
                 })?;
-                place.copy_from_slice(self.bytes);
+                crate::counting::copy(place, self.bytes);
                 Ok(self.bytes.len())
             }
         }

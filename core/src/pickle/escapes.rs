@@ -169,27 +169,32 @@ fn take_unicode(text: &[u8]) -> Option<(Piece, &[u8])> {
         [b'\\', b'u', digits @ ..] => hexadecimal(digits, 4)?,
         [b'\\', b'U', digits @ ..] => hexadecimal(digits, 8)?,
         // The second may be a backslash too, which then begins no escape.
-        [b'\\', byte, rest @ ..] => {
-            let mut buffer = [b'\\', 0, 0];
-            let [_, character @ ..] = &mut buffer;
-            let len = char::from(*byte).encode_utf8(character).len();
-            return Some((piece(buffer.get(..=len)?), rest));
+        [b'\\', byte @ 0x80..=0xff, rest @ ..] => {
+            let text = [b'\\', 0xc0 | (byte >> 6), 0x80 | (byte & 0x3f)];
+            return Some((piece(&text), rest));
         }
+        [b'\\', byte, rest @ ..] => return Some((piece(&[b'\\', *byte]), rest)),
         [byte, rest @ ..] => (u32::from(*byte), rest),
         [] => return None,
     };
-    let mut buffer = [0; 4];
-    let bytes = match (char::from_u32(code), code) {
-        (Some(character), _) => piece(character.encode_utf8(&mut buffer).as_bytes()),
-        // Half of a surrogate pair, as if it were a character.
-        (None, 0xd800..=0xdfff) => {
-            let [low, high, ..] = code.to_le_bytes();
-            let middle = ((high << 2) & 0x3c) | (low >> 6);
-            piece(&[0xed, 0x80 | middle, 0x80 | (low & 0x3f)])
-        }
-        (None, _) => return None,
+    Some((utf8(code)?, rest))
+}
+
+/// A character by its code; half of a surrogate pair as if it were one.
+/// (`char::encode_utf8` has a panic for buffers that are too small.)
+fn utf8(code: u32) -> Option<Piece> {
+    let low = |shift: u32| {
+        let [byte, ..] = (code >> shift).to_le_bytes();
+        byte
     };
-    Some((bytes, rest))
+    let tail = |shift: u32| 0x80 | (low(shift) & 0x3f);
+    Some(match code {
+        0..=0x7f => piece(&[low(0)]),
+        0x80..=0x7ff => piece(&[0xc0 | low(6), tail(0)]),
+        0x800..=0xffff => piece(&[0xe0 | low(12), tail(6), tail(0)]),
+        0x1_0000..=0x10_ffff => piece(&[0xf0 | low(18), tail(12), tail(6), tail(0)]),
+        _ => return None,
+    })
 }
 
 /// So many digits, at most 8.

@@ -527,7 +527,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         if let Some(place) = small.get_mut(..magnitude.len())
             && magnitude.len() < 16
         {
-            place.copy_from_slice(magnitude);
+            crate::counting::copy(place, magnitude);
             let value = i128::from_le_bytes(small);
             return self.i128(if negative {
                 value.wrapping_neg()
@@ -1157,9 +1157,7 @@ fn shortest(twos_complement: &[u8]) -> &[u8] {
 fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
     let negative = twos_complement.last().is_some_and(|last| *last >= 0x80);
     let mut value = [if negative { 0xff } else { 0 }; 8];
-    value
-        .get_mut(..twos_complement.len())?
-        .copy_from_slice(twos_complement);
+    crate::counting::copy(value.get_mut(..twos_complement.len())?, twos_complement);
     Some(i64::from_le_bytes(value))
 }
 

@@ -278,7 +278,7 @@ pub(super) fn gather<'b, 'f, 's>(
         let Some(place) = rest.get_mut(..frame.len()) else {
             break;
         };
-        place.copy_from_slice(frame);
+        crate::counting::copy(place, frame);
         (filled, frames) = (filled.saturating_add(frame.len()), behind);
     }
     (buffer.get(..filled).unwrap_or_default(), large, frames)

@@ -323,9 +323,7 @@ impl<'d> Array<'d> {
         })?;
         let places = bytes.chunks_exact_mut(item_len.max(1));
         for (place, item) in places.zip(self.items()) {
-            if place.len() == item.len() {
-                place.copy_from_slice(item);
-            }
+            crate::counting::copy(place, item);
         }
         Array::with_dimensions(self.dtype, dimensions, bytes)
             .map(|array| array.described(self.writeable, self.is_matrix))

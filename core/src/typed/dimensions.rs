@@ -193,9 +193,10 @@ impl Dimensions {
     fn of_shape(shape: &[usize]) -> Result<Self, DimensionsError> {
         let mut dimensions = Self::SCALAR;
         let places = dimensions.shape.get_mut(..shape.len());
-        places
-            .ok_or(DimensionsError::TooMany { count: shape.len() })?
-            .copy_from_slice(shape);
+        let places = places.ok_or(DimensionsError::TooMany { count: shape.len() })?;
+        for (place, extent) in places.iter_mut().zip(shape) {
+            *place = *extent;
+        }
         dimensions.count = shape.len();
         Ok(dimensions)
     }

@@ -608,18 +608,21 @@ impl DTypeText {
     }
 
     fn push_number(&mut self, mut number: usize) {
-        let start = self.len;
-        loop {
+        // From the last digit on; a usize has 20 at most.
+        let mut digits = [0; 20];
+        let mut first = digits.len();
+        for (index, place) in digits.iter_mut().enumerate().rev() {
             // Less than 10, so that nothing is cut off.
             let digit = u8::try_from(number % 10).unwrap_or_default();
-            self.push(b'0'.wrapping_add(digit));
+            *place = b'0'.wrapping_add(digit);
+            first = index;
             number /= 10;
             if number == 0 {
                 break;
             }
         }
-        if let Some(digits) = self.bytes.get_mut(start..self.len) {
-            digits.reverse();
+        for digit in digits.iter().skip(first) {
+            self.push(*digit);
         }
     }
 }

@@ -272,7 +272,7 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
     let mut put = |bytes: &[u8]| {
         let rest = pickle.get_mut(len..).unwrap_or_default();
         if let Some(place) = rest.get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
+            crate::counting::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };

@@ -6,7 +6,8 @@
 # not exist, so that they link only if no panic is left in them. Both are then
 # run, on this machine and on an emulated Cortex-M4, because code that has been
 # optimised away proves nothing. Two builds that break one promise each make
-# sure that the proof would notice.
+# sure that the proof would notice. All of that at the optimisation levels 3, s
+# and z, because each leaves other code in.
 #
 # What is proven: framing, messages in both layouts, building, the handshake,
 # lz4 and snappy decompression, snappy compression, pickles read and written,
@@ -25,6 +26,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/target}/bare-metal
 chip=thumbv7em-none-eabi
+levels=(3 s z)
 source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
 
@@ -34,35 +36,40 @@ host() {
         cargo build --manifest-path "$here/Cargo.toml" --locked --release --bin host)
     refused daskwire_panics "${build[@]}" --features break-no-panic
     refused "no global memory allocator" "${build[@]}" --features break-no-heap
-    quietly "${build[@]}"
-    local program=$target/host/release/host
-    local text
-    text=$(size -A "$program" | awk '$1 == ".text" { print $2 }')
-    "$program" || fail "host: the program says that something is wrong"
-    echo "host: links without allocator and panics, $text bytes of text; runs"
+    local level text program=$target/host/release/host
+    for level in "${levels[@]}"; do
+        quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}"
+        text=$(size -A "$program" | awk '$1 == ".text" { print $2 }')
+        "$program" || fail "host: the program says that something is wrong"
+        echo "host, level $level: links without allocator and panics," \
+            "$text bytes of text; runs"
+    done
 }
 
 cortex_m() {
     install_packages
     local build
     build_for_chip "$here" "$target/cortex-m" "$chip"
-    quietly "${build[@]}" --bin cortex-m --bin cortex-m-decode
     refused daskwire_panics "${build[@]}" --bin cortex-m --features break-no-panic
-    # The refused build has replaced nothing: cargo links only what compiles.
-    local program told
-    for program in cortex-m cortex-m-decode; do
-        told=$(timeout 120 qemu-system-arm -M netduinoplus2 -display none \
-            -monitor none -serial none \
-            -semihosting-config enable=on,target=native \
-            -kernel "$target/cortex-m/$chip/release/$program" 2>&1) || {
-            echo "$told" >&2
-            fail "$program: the program says that something is wrong, or hangs"
-        }
-        echo "$told"
-        # qemu has other ways to end well than a program that has run.
-        grep -q "flash .* bytes" <<<"$told" || fail "$program: it has not run to its end"
-        echo "$program: links without allocator and panics;" \
-            "$(grep -o 'flash.*' <<<"$told" | tail -n 1); runs in qemu"
+    local level program told
+    for level in "${levels[@]}"; do
+        quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
+            "${build[@]}" --bin cortex-m --bin cortex-m-decode
+        for program in cortex-m cortex-m-decode; do
+            told=$(timeout 120 qemu-system-arm -M netduinoplus2 -display none \
+                -monitor none -serial none \
+                -semihosting-config enable=on,target=native \
+                -kernel "$target/cortex-m/$chip/release/$program" 2>&1) || {
+                echo "$told" >&2
+                fail "$program: the program says that something is wrong, or hangs"
+            }
+            echo "$told"
+            # qemu has other ways to end well than a program that has run.
+            grep -q "flash .* bytes" <<<"$told" ||
+                fail "$program: it has not run to its end"
+            echo "$program, level $level: links without allocator and panics;" \
+                "$(grep -o 'flash.*' <<<"$told" | tail -n 1); runs in qemu"
+        done
     done
 }
 

@@ -244,7 +244,7 @@ pub fn exchange(
             decoder.end()?;
             break;
         };
-        place.copy_from_slice(now);
+        copy(place, now);
         rest = later;
         decoder.advance(len)?;
     }
@@ -329,7 +329,7 @@ fn join<'o>(frames: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
         let place = rest
             .get_mut(..frame.len())
             .ok_or(BufferTooSmall { needed, available })?;
-        place.copy_from_slice(frame);
+        copy(place, frame);
         len = needed;
     }
     out.get(..len).ok_or(Fault::Wrong("no room"))
@@ -513,7 +513,7 @@ impl embedded_io::Read for Serial<'_> {
         let count = space.len().min(self.received.len()).min(black_box(13));
         let now = self.received.split_at_checked(count);
         let ((now, later), place) = now.zip(space.get_mut(..count)).ok_or(ErrorKind::Other)?;
-        place.copy_from_slice(now);
+        copy(place, now);
         self.received = later;
         black_box(Ok(count))
     }
@@ -524,7 +524,7 @@ impl embedded_io::Write for Serial<'_> {
         let bytes = bytes.get(..black_box(13)).unwrap_or(bytes);
         let rest = self.sent.get_mut(self.sent_len..).unwrap_or_default();
         let place = rest.get_mut(..bytes.len());
-        place.ok_or(ErrorKind::WriteZero)?.copy_from_slice(bytes);
+        copy(place.ok_or(ErrorKind::WriteZero)?, bytes);
         self.sent_len = self.sent_len.wrapping_add(bytes.len());
         black_box(Ok(bytes.len()))
     }
@@ -572,13 +572,21 @@ pub fn comm(greeting: &[u8], stream: &[u8], opening: Opening) -> Result<u32, Fau
     Ok(count)
 }
 
+/// Copies bytes. `copy_from_slice` has a panic for lengths that differ, which is
+/// left in where code is made small.
+fn copy(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}
+
 /// Pieces side by side.
 fn lay<'o>(pieces: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
     let mut len = 0_usize;
     for piece in pieces {
         let rest = out.get_mut(len..).unwrap_or_default();
         let place = rest.get_mut(..piece.len());
-        place.ok_or(Fault::Wrong("no room"))?.copy_from_slice(piece);
+        copy(place.ok_or(Fault::Wrong("no room"))?, piece);
         len = len.saturating_add(piece.len());
     }
     out.get(..len).ok_or(Fault::Wrong("no room"))
@@ -709,18 +717,18 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
             Ok(())
         }
     }
-    let mut copy = [0; 512];
-    let copy = copy
+    let mut storage = [0; 512];
+    let damaged = storage
         .get_mut(..message.bytes.len())
         .ok_or(Fault::Wrong("a long message"))?;
-    copy.copy_from_slice(message.bytes);
+    copy(damaged, message.bytes);
     let (mut refused, mut accepted) = (0_u32, 0_u32);
-    for at in 0..copy.len() {
+    for at in 0..damaged.len() {
         for flip in [0x01, 0x40, 0xff] {
-            if let Some(byte) = copy.get_mut(at) {
+            if let Some(byte) = damaged.get_mut(at) {
                 *byte ^= flip;
             }
-            let bytes = black_box(&*copy);
+            let bytes = black_box(&*damaged);
             let body = bytes.get(black_box(24)..).unwrap_or_default();
             if let Err(fault) = copy_document(body) {
                 write!(Nothing, "{fault}")?;
@@ -744,7 +752,7 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
                     refused = refused.wrapping_add(1);
                 }
             }
-            if let Some(byte) = copy.get_mut(at) {
+            if let Some(byte) = damaged.get_mut(at) {
                 *byte ^= flip;
             }
         }
@@ -784,14 +792,14 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
     let mut storage = [0; 256];
     let mut refused = 0_u32;
     for at in 0..pickle.len() {
-        let Some(copy) = storage.get_mut(..pickle.len()) else {
+        let Some(damaged) = storage.get_mut(..pickle.len()) else {
             return Err(Fault::Wrong("the pickle is too long"));
         };
-        copy.copy_from_slice(pickle);
-        if let Some(byte) = copy.get_mut(at) {
+        copy(damaged, pickle);
+        if let Some(byte) = damaged.get_mut(at) {
             *byte ^= black_box(0xff);
         }
-        if let Err(error) = count(copy) {
+        if let Err(error) = count(damaged) {
             refused = refused.wrapping_add(1);
             if refused == 1 {
                 writeln!(text, "    {error}")?;
