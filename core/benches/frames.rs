@@ -93,8 +93,10 @@ fn main() {
             || {
                 let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
                 let mut frames = Arena::new(&mut storage);
-                for chunk in black_box(&stream).chunks(piece) {
-                    decoder.push(chunk, &mut frames).expect("a right stream");
+                for mut chunk in black_box(&stream).chunks(piece) {
+                    decoder
+                        .push(&mut chunk, &mut frames)
+                        .expect("a right stream");
                 }
                 assert!(decoder.is_complete());
                 black_box(frames.filled());
@@ -147,7 +149,7 @@ fn main() {
                             FrameDecoder::new(Prefix::U64, &mut table[..], Limits::HOST);
                         let mut frames = Arena::new(&mut storage);
                         decoder
-                            .push(black_box(&stream), &mut frames)
+                            .push(&mut black_box(&stream[..]), &mut frames)
                             .expect("a right stream");
                         assert!(decoder.is_complete());
                     }

@@ -62,7 +62,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // From here on the peer may send more than a handshake takes.
     decoder.reset_with(Limits::MICROCONTROLLER);
-    frames.clear();
     receive(&mut wire, &mut decoder, &mut frames)?;
     answer(&decoder, frames.filled())
 }

@@ -9,10 +9,13 @@ use core::fmt;
 
 /// A buffer that the caller supplied does not hold what has to go into it.
 ///
-/// Nothing was written that counts; call again with at least `needed` items.
+/// The contents of the buffer are unspecified; call again with at least `needed`
+/// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferTooSmall {
     /// How many items (bytes, unless the call says otherwise) are needed in all.
+    /// Exact, except for data that does not say its length (zlib), of which it is
+    /// more than there was room for.
     pub needed: usize,
     /// How many the caller supplied.
     pub available: usize,

@@ -436,10 +436,14 @@ fn reader<A: Adapter>(bytes: &[u8], most: usize, prefix: Prefix) -> A::Reader {
     A::Reader::over(Source::new(bytes, most), prefix, Limits::MICROCONTROLLER)
 }
 
-fn no_room(index: usize, len: usize, at: u64) -> Error {
+fn no_room(index: usize, len: usize, frames_len: u64, at: u64) -> Error {
     CommError::Frame(FrameError {
         at,
-        kind: FrameErrorKind::NoBuffer { index, len },
+        kind: FrameErrorKind::NoBuffer {
+            index,
+            len,
+            frames_len,
+        },
     })
 }
 
@@ -456,7 +460,6 @@ fn messages_arrive_in_pieces_of_any_size<A: Adapter>() {
         for message in &messages {
             assert_eq!(over.read(&mut arena), Ok(Some(message.len())));
             assert_eq!(arena.filled(), message.concat());
-            arena.clear();
         }
     }
 }
@@ -659,13 +662,13 @@ fn a_reader_without_room_says_so<A: Adapter>() {
     let bytes = wire(Prefix::None, &frames);
     let mut over = reader::<A>(&bytes, 50, Prefix::None);
     let mut short: Heapless<Heapless<u8, 8>, 3> = Heapless::new();
-    assert_eq!(over.read(&mut short), Err(no_room(1, 9, 33)));
+    assert_eq!(over.read(&mut short), Err(no_room(1, 9, 11, 33)));
     assert_eq!(short[0], b"a");
     assert_eq!(over.read(&mut short), Err(Closed::Earlier.into()));
 
     let mut over = reader::<A>(&bytes, 50, Prefix::None);
     let mut few: Heapless<Heapless<u8, 9>, 2> = Heapless::new();
-    assert_eq!(over.read(&mut few), Err(no_room(2, 1, 42)));
+    assert_eq!(over.read(&mut few), Err(no_room(2, 1, 11, 42)));
 
     // The table of lengths: 32 frames fit, and the error knows it.
     let frames = [&b"a"[..]; 33];
@@ -698,11 +701,11 @@ fn heapless_views_and_reused_vectors_hold_frames() {
         &[b"", b""],
     ] {
         let store: &mut VecView<Heapless<u8, 64, u8>, u8> = &mut store;
-        store.clear();
         decoder.reset();
         let bytes = wire(Prefix::U64, frames);
-        for byte in bytes.chunks(1) {
-            assert_eq!(decoder.push(byte, store), Ok(1));
+        for mut byte in bytes.chunks(1) {
+            decoder.push(&mut byte, store).unwrap();
+            assert!(byte.is_empty());
         }
         assert!(decoder.is_complete());
         store.resize(frames.len(), Heapless::new()).unwrap();
@@ -955,6 +958,7 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
         kind: FrameErrorKind::NoBuffer {
             index: 0,
             len: good.len() - 24,
+            frames_len: good.len() as u64 - 24,
         },
     });
     let needed = {

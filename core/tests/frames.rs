@@ -4,7 +4,7 @@
 
 use daskwire::frame::{
     Arena, EncodeError, Envelope, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, Prefix,
-    Wanted, encode_prelude, prelude_len,
+    PreludeStorage, Wanted, encode_prelude, prelude_len,
 };
 use daskwire::{BufferTooSmall, Limits};
 
@@ -124,6 +124,19 @@ fn parse(bytes: &[u8], prefix: Prefix, limits: &Limits) -> Result<Vec<Vec<u8>>, 
     Ok(frames.iter().map(|frame| frame.to_vec()).collect())
 }
 
+/// Pushes `input` and returns how much of it was taken.
+fn push<P: PreludeStorage, B: FrameBuffers>(
+    decoder: &mut FrameDecoder<P>,
+    input: &[u8],
+    frames: &mut B,
+) -> Result<usize, FrameError> {
+    let mut rest = input;
+    let is_complete = decoder.push(&mut rest, frames)?;
+    assert_eq!(is_complete, decoder.is_complete());
+    assert!(is_complete || rest.is_empty());
+    Ok(input.len() - rest.len())
+}
+
 /// The frames of the first message, by the decoder that sees `chunks`.
 fn decode<'a>(
     chunks: impl IntoIterator<Item = &'a [u8]>,
@@ -134,7 +147,7 @@ fn decode<'a>(
     let mut decoder = FrameDecoder::new(prefix, [0xa5; 512], limits);
     let mut store = Store::new(step, 0x5a);
     for chunk in chunks {
-        let taken = decoder.push(chunk, &mut store)?;
+        let taken = push(&mut decoder, chunk, &mut store)?;
         if taken < chunk.len() {
             assert!(
                 decoder.is_complete(),
@@ -211,7 +224,7 @@ fn messages_one_after_the_other_are_kept_apart() {
             for chunk in stream.chunks(chunk_len) {
                 let mut rest = chunk;
                 while !rest.is_empty() {
-                    let taken = decoder.push(rest, &mut store).unwrap();
+                    let taken = push(&mut decoder, rest, &mut store).unwrap();
                     rest = &rest[taken..];
                     if decoder.is_complete() {
                         let count = decoder.prelude().unwrap().frame_count();
@@ -353,7 +366,7 @@ fn error_of(numbers: &[u64], prefix: Prefix, limits: Limits) -> FrameError {
     let mut store = Store::new(64, 0);
     let mut outcome = Ok(0);
     for byte in bytes.chunks(1) {
-        outcome = decoder.push(byte, &mut store);
+        outcome = push(&mut decoder, byte, &mut store);
         if outcome.is_err() {
             break;
         }
@@ -536,7 +549,7 @@ fn the_leading_number_may_end_after_any_frame() {
         assert_eq!(envelope.prefix_value, Some(value));
         assert_eq!(parse(&bytes, Prefix::U64, &Limits::HOST).unwrap(), expected);
         let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
-        decoder.push(&bytes, &mut Store::new(64, 0)).unwrap();
+        push(&mut decoder, &bytes, &mut Store::new(64, 0)).unwrap();
         assert_eq!(decoder.prefix_value(), Some(value));
     }
     assert_eq!(ends, [40, 44, 44, 50, 57]);
@@ -577,7 +590,7 @@ fn what_was_in_the_buffers_never_shows() {
             let mut decoder = FrameDecoder::new(prefix, [poison; 512], Limits::HOST);
             let mut storage = [poison; 1024];
             let mut arena = Arena::new(&mut storage);
-            let taken = decoder.push(&bytes, &mut arena).unwrap();
+            let taken = push(&mut decoder, &bytes, &mut arena).unwrap();
             assert_eq!(taken, bytes.len());
             let lengths: Vec<u64> = decoder.prelude().unwrap().lengths().collect();
             outcomes.push((lengths, arena.filled().to_vec()));
@@ -595,14 +608,69 @@ fn an_arena_holds_frames_side_by_side() {
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 40], Limits::HOST);
     for _ in 0..3 {
         for byte in bytes.chunks(1) {
-            decoder.push(byte, &mut arena).unwrap();
+            push(&mut decoder, byte, &mut arena).unwrap();
         }
         assert_eq!(arena.filled(), b"bodyheaderpayload");
         let mut slots = [&b""[..]; 8];
         let prelude = decoder.prelude().unwrap();
         assert_eq!(prelude.split(arena.filled(), &mut slots).unwrap(), frames);
-        arena.clear();
         decoder.reset();
+    }
+}
+
+/// A store is used for message after message, and nobody has to clear it.
+#[test]
+fn a_message_takes_the_place_of_the_one_before() {
+    let shapes: [&[&[u8]]; 6] = [
+        &[b"first"],
+        &[b"", b"second", b"x"],
+        &[b"", b""],
+        &[b"a", b"", b"third"],
+        &[b"", b"", b"", b"z"],
+        &[b""],
+    ];
+    for one in shapes {
+        for other in shapes {
+            let stream = [message(Prefix::U64, one, 0), message(Prefix::U64, other, 0)].concat();
+            for chunk_len in [1, 7, 48, stream.len()] {
+                let mut storage = [0xa5; 16];
+                let mut arena = Arena::new(&mut storage);
+                let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
+                let mut seen = Vec::new();
+                for mut chunk in stream.chunks(chunk_len) {
+                    while decoder.push(&mut chunk, &mut arena).unwrap() {
+                        let mut slots = [&b""[..]; 4];
+                        let prelude = decoder.prelude().unwrap();
+                        let frames = prelude.split(arena.filled(), &mut slots).unwrap();
+                        seen.push(
+                            frames
+                                .iter()
+                                .map(|frame| frame.to_vec())
+                                .collect::<Vec<_>>(),
+                        );
+                        assert_eq!(arena.filled(), frames.concat());
+                        decoder.reset();
+                    }
+                }
+                assert_eq!(seen, [one, other], "chunks of {chunk_len}");
+                // And where the bytes are read into the space.
+                let mut rest = &stream[..];
+                for frames in [one, other] {
+                    loop {
+                        let space = decoder.space(&mut arena).unwrap();
+                        if space.is_empty() {
+                            break;
+                        }
+                        let len = space.len().min(chunk_len);
+                        space[..len].copy_from_slice(&rest[..len]);
+                        rest = &rest[len..];
+                        decoder.advance(len).unwrap();
+                    }
+                    assert_eq!(arena.filled(), frames.concat());
+                    decoder.reset();
+                }
+            }
+        }
     }
 }
 
@@ -637,13 +705,18 @@ fn a_store_without_room_can_be_replaced() {
     let bytes = message(Prefix::U64, &[b"abc", b"0123456789"], 2);
     let (mut small, mut big) = ([0xa5; 4], [0xa5; 10]);
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 16], Limits::HOST);
-    let (head, frames) = bytes.split_at(35);
-    let taken = decoder.push(head, &mut Fixed(&mut small)).unwrap();
-    assert_eq!(taken, 35);
-    let full = fault(35, FrameErrorKind::NoBuffer { index: 1, len: 10 });
+    let (_, frames) = bytes.split_at(35);
+    let kind = FrameErrorKind::NoBuffer {
+        index: 1,
+        len: 10,
+        frames_len: 13,
+    };
+    let full = fault(35, kind);
+    let mut rest = &bytes[..];
     for _ in 0..2 {
-        let outcome = decoder.push(frames, &mut Fixed(&mut small));
+        let outcome = decoder.push(&mut rest, &mut Fixed(&mut small));
         assert_eq!(outcome, Err(full), "it is no end of the stream");
+        assert_eq!(rest, frames, "what was taken is not in the input");
     }
     let wanted = Wanted::Frame {
         index: 1,
@@ -651,26 +724,70 @@ fn a_store_without_room_can_be_replaced() {
         filled: 0,
     };
     assert_eq!(decoder.wanted(), Ok(wanted));
-    let taken = decoder.push(&frames[..4], &mut Fixed(&mut big)).unwrap();
+    let taken = push(&mut decoder, &frames[..4], &mut Fixed(&mut big)).unwrap();
     assert_eq!(taken, 4);
     assert_eq!(
         decoder.space(&mut Fixed(&mut small)),
         Err(fault(39, full.kind)),
         "within the frame"
     );
-    decoder.push(&frames[4..], &mut Fixed(&mut big)).unwrap();
+    push(&mut decoder, &frames[4..], &mut Fixed(&mut big)).unwrap();
     assert!(decoder.is_complete());
     assert_eq!(&small[..3], b"abc");
     assert_eq!(&big, b"0123456789");
 
     let mut nothing = Fixed(&mut []);
     decoder.reset();
-    let kind = FrameErrorKind::NoBuffer { index: 0, len: 3 };
-    // What was taken is told first, so that nothing is lost or pushed twice.
-    assert_eq!(decoder.push(&bytes, &mut nothing), Ok(32));
-    let outcome = decoder.push(&bytes[32..], &mut nothing);
+    let kind = FrameErrorKind::NoBuffer {
+        index: 0,
+        len: 3,
+        frames_len: 13,
+    };
+    let mut rest = &bytes[..];
+    let outcome = decoder.push(&mut rest, &mut nothing);
     assert_eq!(outcome, Err(fault(32, kind)));
-    assert_eq!(decoder.push(b"", &mut nothing), Ok(0));
+    assert_eq!(rest.len(), 13);
+    assert_eq!(push(&mut decoder, b"", &mut nothing), Ok(0));
+}
+
+/// What an error says is needed is enough, and no byte is lost.
+#[test]
+fn a_retry_with_the_room_that_was_asked_for_succeeds() {
+    for (prefix, bytes) in messages() {
+        let expected = Envelope::parse(&bytes, prefix, &Limits::HOST).unwrap();
+        for chunk_len in [1, 9, bytes.len()] {
+            let (mut table, mut room) = (vec![], vec![]);
+            let (mut table_len, mut room_len) = (0, 0);
+            let mut retries = 0;
+            let mut decoder = FrameDecoder::new(prefix, &mut [][..], Limits::HOST);
+            let mut arena = Arena::new(&mut []);
+            for mut chunk in bytes.chunks(chunk_len) {
+                while let Err(error) = decoder.push(&mut chunk, &mut arena) {
+                    retries += 1;
+                    match error.kind {
+                        FrameErrorKind::PreludeStorage(short) => {
+                            assert_eq!(short.available, table_len);
+                            table_len = short.needed;
+                            table.push(vec![0xa5; table_len].leak());
+                            let storage = core::mem::take(table.last_mut().unwrap());
+                            decoder.replace_storage(storage).unwrap();
+                        }
+                        FrameErrorKind::NoBuffer { frames_len, .. } => {
+                            assert!(frames_len > room_len);
+                            room_len = frames_len;
+                            let len = usize::try_from(frames_len).unwrap();
+                            room.push(vec![0xa5; len].leak());
+                            arena = Arena::new(core::mem::take(room.last_mut().unwrap()));
+                        }
+                        _ => panic!("{error}"),
+                    }
+                }
+            }
+            assert!(retries <= 2, "{retries}");
+            assert_eq!(decoder.prelude(), Some(expected.prelude));
+            assert_eq!(arena.filled(), expected.frames);
+        }
+    }
 }
 
 #[test]
@@ -681,12 +798,12 @@ fn a_table_of_lengths_that_does_not_fit_is_the_callers_turn() {
         let mut decoder =
             FrameDecoder::new(Prefix::None, &mut storage[..storage_len], Limits::HOST);
         let mut store = Store::new(64, 0);
-        let outcome = decoder.push(&bytes, &mut store);
+        let mut rest = &bytes[..];
+        let outcome = decoder.push(&mut rest, &mut store);
         if fits {
-            assert_eq!(outcome, Ok(bytes.len()));
+            assert_eq!(outcome, Ok(true));
         } else {
-            assert_eq!(outcome, Ok(8));
-            let outcome = decoder.push(&bytes[8..], &mut store);
+            assert_eq!(rest, &bytes[8..]);
             let too_small = BufferTooSmall {
                 needed: 24,
                 available: storage_len,
@@ -709,7 +826,7 @@ fn reporting_more_than_there_was_room_for_ends_the_stream() {
     ] {
         let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8], Limits::HOST);
         let mut store = Store::new(64, 0);
-        decoder.push(&bytes[..fed], &mut store).unwrap();
+        push(&mut decoder, &bytes[..fed], &mut store).unwrap();
         let room = decoder.space(&mut store).unwrap().len();
         assert_eq!(room, space);
         let advanced = space + 1;
@@ -719,7 +836,7 @@ fn reporting_more_than_there_was_room_for_ends_the_stream() {
         assert_eq!(decoder.advance(0), Err(error));
         assert_eq!(decoder.space(&mut store), Err(error));
         assert_eq!(decoder.wanted(), Err(error));
-        assert_eq!(decoder.push(b"", &mut store), Err(error));
+        assert_eq!(push(&mut decoder, b"", &mut store), Err(error));
         assert_eq!(decoder.end(), Err(error));
         assert_eq!(decoder.prelude(), None);
         decoder.reset();
@@ -727,7 +844,7 @@ fn reporting_more_than_there_was_room_for_ends_the_stream() {
     }
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8], Limits::HOST);
     let mut store = Store::new(64, 0);
-    decoder.push(&bytes, &mut store).unwrap();
+    push(&mut decoder, &bytes, &mut store).unwrap();
     assert_eq!(decoder.advance(0), Ok(()));
     assert!(decoder.advance(usize::MAX).is_err());
 }
@@ -741,14 +858,14 @@ fn limits_can_change_between_messages() {
     };
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8], tight);
     let mut store = Store::new(usize::MAX, 0);
-    let error = decoder.push(&bytes, &mut store).unwrap_err();
+    let error = push(&mut decoder, &bytes, &mut store).unwrap_err();
     assert!(matches!(error.kind, FrameErrorKind::FrameTooLong { .. }));
     decoder.reset_with(Limits::HOST);
-    assert_eq!(decoder.push(&bytes, &mut store), Ok(bytes.len()));
+    assert_eq!(push(&mut decoder, &bytes, &mut store), Ok(bytes.len()));
     decoder.reset();
-    assert_eq!(decoder.push(&bytes, &mut store), Ok(bytes.len()));
+    assert_eq!(push(&mut decoder, &bytes, &mut store), Ok(bytes.len()));
     decoder.reset_with(tight);
-    let again = decoder.push(&bytes, &mut store).unwrap_err();
+    let again = push(&mut decoder, &bytes, &mut store).unwrap_err();
     assert_eq!(again, error);
 }
 
@@ -797,7 +914,7 @@ fn frames_of_many_gigabytes_can_be_announced() {
         }
     }
     let mut window = Window([0; 16]);
-    decoder.push(&bytes, &mut window).unwrap();
+    push(&mut decoder, &bytes, &mut window).unwrap();
     assert_eq!(decoder.space(&mut window).unwrap().len(), 16);
     // What is read elsewhere is counted as well.
     decoder.advance(len - 10).unwrap();
@@ -818,9 +935,13 @@ fn frames_of_many_gigabytes_can_be_announced() {
 
     let fixed = &mut Fixed(&mut []);
     decoder.reset();
-    let kind = FrameErrorKind::NoBuffer { index: 0, len };
-    assert_eq!(decoder.push(&bytes, fixed), Ok(24));
-    assert_eq!(decoder.push(b"x", fixed), Err(fault(24, kind)));
+    let kind = FrameErrorKind::NoBuffer {
+        index: 0,
+        len,
+        frames_len: (5 << 30) + (1 << 40),
+    };
+    assert_eq!(push(&mut decoder, &bytes, fixed), Ok(24));
+    assert_eq!(push(&mut decoder, b"x", fixed), Err(fault(24, kind)));
 }
 
 // Writing.
@@ -880,9 +1001,8 @@ mod alloc {
                 let mut frames: Vec<Vec<u8>> = Vec::new();
                 // Twice, so that the second time the table is there already.
                 for _ in 0..2 {
-                    frames.clear();
                     for chunk in bytes.chunks(chunk_len) {
-                        decoder.push(chunk, &mut frames).unwrap();
+                        push(&mut decoder, chunk, &mut frames).unwrap();
                     }
                     let lengths: Vec<u64> = decoder.prelude().unwrap().lengths().collect();
                     frames.resize_with(lengths.len(), Vec::new);
@@ -898,7 +1018,7 @@ mod alloc {
         let bytes = [prelude(&[2, 1 << 30, 1 << 39]), vec![7; 10]].concat();
         let mut decoder = FrameDecoder::new(Prefix::None, Vec::new(), Limits::HOST);
         let mut frames: Vec<Vec<u8>> = Vec::new();
-        decoder.push(&bytes, &mut frames).unwrap();
+        push(&mut decoder, &bytes, &mut frames).unwrap();
         decoder.space(&mut frames).unwrap();
         assert_eq!(frames.len(), 1);
         assert!(frames[0].capacity() <= 8192, "{}", frames[0].capacity());
@@ -907,7 +1027,7 @@ mod alloc {
         let mut arrived = 10;
         for _ in 0..100 {
             let chunk = [7; 5000];
-            arrived += decoder.push(&chunk, &mut frames).unwrap();
+            arrived += push(&mut decoder, &chunk, &mut frames).unwrap();
             let limit = 2 * arrived + 8192;
             assert!(frames[0].capacity() <= limit, "{}", frames[0].capacity());
         }
@@ -918,13 +1038,13 @@ mod alloc {
         let bytes = [prelude(&[1 << 20]), vec![0; 80]].concat();
         let mut decoder = FrameDecoder::new(Prefix::None, Vec::new(), Limits::HOST);
         let mut frames: Vec<Vec<u8>> = Vec::new();
-        decoder.push(&bytes, &mut frames).unwrap();
+        push(&mut decoder, &bytes, &mut frames).unwrap();
         let space = decoder.space(&mut frames).unwrap().len();
         assert!(space <= 4096, "{space}");
 
         // A million empty frames are a message, and take no buffers.
         let rest = vec![0; (8 << 20) - 80];
-        decoder.push(&rest, &mut frames).unwrap();
+        push(&mut decoder, &rest, &mut frames).unwrap();
         assert!(decoder.is_complete());
         assert_eq!(decoder.prelude().unwrap().frame_count(), 1 << 20);
         assert!(frames.is_empty());

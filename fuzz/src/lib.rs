@@ -249,12 +249,14 @@ fn prelude(input: &[u8]) {
         let mut pieces = rest.chunks(step);
         let mut consumed = 0;
         let failed = loop {
-            let Some(piece) = pieces.next() else {
+            let Some(mut piece) = pieces.next() else {
                 break None;
             };
-            match decoder.push(piece, &mut frames) {
-                Ok(taken) => consumed += taken,
-                Err(error) => break Some(error),
+            let len = piece.len();
+            let pushed = decoder.push(&mut piece, &mut frames);
+            consumed += len - piece.len();
+            if let Err(error) = pushed {
+                break Some(error);
             }
             if decoder.is_complete() {
                 break None;

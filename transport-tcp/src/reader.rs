@@ -256,8 +256,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     ) -> Result<Option<usize>, CommError> {
         loop {
             if !self.input.is_empty() {
-                let count = self.decoder.push(self.input.bytes(), frames)?;
+                let mut rest = self.input.bytes();
+                let pushed = self.decoder.push(&mut rest, frames);
+                let count = self.input.bytes().len() - rest.len();
                 self.input.take(count);
+                pushed?;
             }
             let space = self.decoder.space(frames)?;
             if space.is_empty() {

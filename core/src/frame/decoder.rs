@@ -1,6 +1,7 @@
 //! The incremental decoder.
 
 use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage};
+use crate::counting::copy;
 use crate::{BufferTooSmall, Limits};
 
 /// Takes messages from a stream of bytes, one after the other.
@@ -156,22 +157,19 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     where
         B: FrameBuffers + ?Sized,
     {
+        if let Some(frames_len) = self.about_to_begin() {
+            frames.begin(frames_len);
+        }
         match self.state {
             State::Head { filled } => Ok(self
                 .head
                 .get_mut(filled..self.prefix.head_len())
                 .unwrap_or_default()),
             State::Lengths { len, filled, .. } => {
-                let available = self.storage.capacity();
+                let too_small = self.storage_too_small(len, self.storage.capacity());
                 match self.storage.space(filled, len) {
                     Some(space) if !space.is_empty() => Ok(space),
-                    _ => Err(FrameError {
-                        at: self.prefix.count_at(),
-                        kind: FrameErrorKind::PreludeStorage(BufferTooSmall {
-                            needed: len,
-                            available,
-                        }),
-                    }),
+                    _ => Err(too_small),
                 }
             }
             State::Frames {
@@ -189,7 +187,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
                     }
                     _ => Err(FrameError {
                         at: frame_at(&checker, before).saturating_add(filled as u64),
-                        kind: FrameErrorKind::NoBuffer { index, len },
+                        kind: FrameErrorKind::NoBuffer {
+                            index,
+                            len,
+                            frames_len: checker.frames_len,
+                        },
                     }),
                 }
             }
@@ -218,42 +220,102 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Copies from `input` what the message takes, and returns how much that
-    /// was. What is left belongs to the next message, unless the message is
-    /// not complete: then `frames` has no room, and the next call says so.
+    /// Copies what the message takes from the front of `input`, moves `input` on
+    /// to what is left, and returns whether the message is complete. What is left
+    /// then belongs to the next message: read the frames, [`reset`](Self::reset)
+    /// the decoder and push the rest of the same input. If the message is not
+    /// complete, nothing is left.
     ///
     /// # Errors
     ///
     /// As [`space`](Self::space) and [`advance`](Self::advance). After an error
-    /// for want of room nothing was taken: push the same input again once
-    /// there is some.
-    pub fn push<B>(&mut self, input: &[u8], frames: &mut B) -> Result<usize, FrameError>
+    /// for want of room `input` begins with the byte that found none: push it
+    /// again once there is some.
+    pub fn push<B>(&mut self, input: &mut &[u8], frames: &mut B) -> Result<bool, FrameError>
     where
         B: FrameBuffers + ?Sized,
     {
         self.wanted()?;
-        let mut rest = self.take_prelude(input).unwrap_or(input);
-        while !rest.is_empty() {
-            let space = match self.space(frames) {
-                Ok(space) => space,
-                // What was taken must be told; the error will come again.
-                Err(_) if rest.len() < input.len() => break,
-                Err(error) => return Err(error),
-            };
-            let len = space.len().min(rest.len());
+        if let Some(rest) = self.take_prelude(input) {
+            *input = rest;
+        }
+        while !input.is_empty() {
+            let space = self.space(frames)?;
+            let len = space.len().min(input.len());
             let (Some(place), Some((now, later))) =
-                (space.get_mut(..len), rest.split_at_checked(len))
+                (space.get_mut(..len), input.split_at_checked(len))
             else {
                 break;
             };
             if len == 0 {
                 break;
             }
-            crate::counting::copy(place, now);
-            rest = later;
+            copy(place, now);
+            *input = later;
             self.advance(len)?;
         }
-        Ok(input.len().wrapping_sub(rest.len()))
+        if let Some(frames_len) = self.about_to_begin() {
+            frames.begin(frames_len);
+        }
+        Ok(self.is_complete())
+    }
+
+    /// The length of all frames, where none of their bytes has arrived: what the
+    /// store holds then is of an earlier message.
+    const fn about_to_begin(&self) -> Option<u64> {
+        match &self.state {
+            State::Frames {
+                checker,
+                filled: 0,
+                before: 0,
+                ..
+            } => Some(checker.frames_len),
+            State::Complete { checker } if checker.frames_len == 0 => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Replaces the storage for the table of lengths, where
+    /// [`FrameErrorKind::PreludeStorage`] has said that it is too small. What has
+    /// arrived of the table is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`FrameErrorKind::PreludeStorage`] if this storage is too small too.
+    /// Nothing has changed then.
+    pub fn replace_storage(&mut self, mut storage: P) -> Result<(), FrameError> {
+        let (len, arrived) = match &self.state {
+            State::Lengths { len, filled, .. } => (*len, *filled),
+            State::Frames { checker, .. } | State::Complete { checker } => {
+                let len = checker.lengths_len()?;
+                (len, len)
+            }
+            State::Head { .. } | State::Failed(_) => (0, 0),
+        };
+        let arrived = self.storage.bytes().get(..arrived).unwrap_or_default();
+        let mut at = 0_usize;
+        loop {
+            let rest = arrived.get(at..).unwrap_or_default();
+            let room = match storage.space(at, len) {
+                Some(space) if !space.is_empty() => space,
+                _ if at == len => break,
+                _ => return Err(self.storage_too_small(len, storage.capacity())),
+            };
+            if rest.is_empty() {
+                break;
+            }
+            copy(room, rest);
+            at = at.saturating_add(room.len().min(rest.len()));
+        }
+        self.storage = storage;
+        Ok(())
+    }
+
+    const fn storage_too_small(&self, needed: usize, available: usize) -> FrameError {
+        FrameError {
+            at: self.prefix.count_at(),
+            kind: FrameErrorKind::PreludeStorage(BufferTooSmall { needed, available }),
+        }
     }
 
     /// Takes a prelude that is there as a whole, and returns what is behind it.
@@ -275,7 +337,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             if len == 0 {
                 return None;
             }
-            crate::counting::copy(space.get_mut(..len)?, missing.get(..len)?);
+            copy(space.get_mut(..len)?, missing.get(..len)?);
             at = at.wrapping_add(len);
         }
         self.state = self.frame(checker, 0, 0);

@@ -18,8 +18,8 @@ use super::{FrameBuffers, PreludeStorage};
 /// // Two vectors for frames of up to 16 bytes, and room for their lengths.
 /// let mut frames: Vec<Vec<u8, 16>, 2> = Vec::new();
 /// let mut decoder = FrameDecoder::new(Prefix::None, Vec::<u8, 16>::new(), Limits::HOST);
-/// decoder.push(b"\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80", &mut frames)?;
-/// assert!(decoder.is_complete());
+/// let mut input = &b"\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80"[..];
+/// assert!(decoder.push(&mut input, &mut frames)?);
 /// assert_eq!(frames, [b"\x80"]);
 /// # Ok::<(), daskwire::frame::FrameError>(())
 /// ```
@@ -42,9 +42,8 @@ impl<L: LenType, S: VecStorage<u8> + ?Sized> PreludeStorage for VecInner<u8, L, 
 
 /// One vector a frame, while there are vectors and each holds its frame.
 ///
-/// Clear it between messages, and [`resize`](VecInner::resize) it to the number
-/// of frames after each: empty frames are never asked for, so a vector in their
-/// place stays as it was, and those at the end are not even added.
+/// Each message begins with no vectors. Empty frames at its end are never asked
+/// for, and not added: [`resize`](VecInner::resize) it to the number of frames.
 ///
 /// For frames side by side give an [`Arena`](super::Arena) any slice.
 impl<const LEN: usize, L, M, S> FrameBuffers for VecInner<Vec<u8, LEN, L>, M, S>
@@ -53,6 +52,10 @@ where
     M: LenType,
     S: VecStorage<Vec<u8, LEN, L>> + ?Sized,
 {
+    fn begin(&mut self, _: u64) {
+        self.clear();
+    }
+
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
         if self.len() <= index {
             self.resize(index.checked_add(1)?, Vec::new()).ok()?;

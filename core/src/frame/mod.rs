@@ -25,14 +25,19 @@
 //! let mut storage = [0; 256];
 //! let mut frames = Arena::new(&mut storage);
 //!
-//! let mut input = stream.chunks(5);
-//! while !decoder.is_complete() {
-//!     let chunk = input.next().expect("the stream goes on");
-//!     decoder.push(chunk, &mut frames)?;
+//! let mut message_count = 0;
+//! for mut chunk in [stream, stream].concat().chunks(5) {
+//!     // A chunk may hold the end of one message and the start of the next.
+//!     while decoder.push(&mut chunk, &mut frames)? {
+//!         let prelude = decoder.prelude().expect("a complete message has one");
+//!         assert_eq!(prelude.frame_count(), 1);
+//!         assert_eq!(frames.filled(), b"\x81\xa6status\xa2OK");
+//!         message_count += 1;
+//!         decoder.reset();
+//!     }
 //! }
-//! let prelude = decoder.prelude().expect("a complete message has one");
-//! assert_eq!(prelude.frame_count(), 1);
-//! assert_eq!(frames.filled(), b"\x81\xa6status\xa2OK");
+//! decoder.end()?; // not within a message
+//! assert_eq!(message_count, 2);
 //! # Ok::<(), daskwire::frame::FrameError>(())
 //! ```
 
@@ -386,12 +391,14 @@ pub enum FrameErrorKind {
     },
     /// The storage for the table of lengths is too small: the caller's turn.
     PreludeStorage(BufferTooSmall),
-    /// The caller's [`FrameBuffers`] gave no room for a frame.
+    /// The caller's [`FrameBuffers`] gave no room for a frame: the caller's turn.
     NoBuffer {
         /// Which frame.
         index: usize,
         /// Its length, in bytes.
         len: usize,
+        /// The length of all frames of the message together, in bytes.
+        frames_len: u64,
     },
     /// The caller reported more bytes than there was room for.
     Overrun {
@@ -445,9 +452,15 @@ impl fmt::Display for FrameError {
             FrameErrorKind::PreludeStorage(error) => {
                 write!(f, "no room for the table of lengths: {error}")
             }
-            FrameErrorKind::NoBuffer { index, len } => {
-                write!(f, "no buffer was supplied for frame {index} of {len} bytes")
-            }
+            FrameErrorKind::NoBuffer {
+                index,
+                len,
+                frames_len,
+            } => write!(
+                f,
+                "no buffer was supplied for frame {index} of {len} bytes; \
+                 all frames take {frames_len} bytes"
+            ),
             FrameErrorKind::Overrun { advanced, space } => write!(
                 f,
                 "{advanced} bytes were reported as read into a space of {space}"

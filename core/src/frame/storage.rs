@@ -9,6 +9,15 @@
 /// passed the limits. Empty frames are never asked for; the
 /// [prelude](super::Prelude) tells which they are.
 pub trait FrameBuffers {
+    /// Begins a message whose frames take `frames_len` bytes together: what the
+    /// store holds is of an earlier message, and may go.
+    ///
+    /// Called before the first byte of a frame is stored, perhaps several times.
+    /// Does nothing unless a store has use for it.
+    fn begin(&mut self, frames_len: u64) {
+        let _ = frames_len;
+    }
+
     /// Room for the next bytes of frame `index`, which has `len` bytes in all,
     /// of which `filled` have arrived.
     ///
@@ -24,6 +33,10 @@ pub trait FrameBuffers {
 }
 
 impl<B: FrameBuffers + ?Sized> FrameBuffers for &mut B {
+    fn begin(&mut self, frames_len: u64) {
+        (**self).begin(frames_len);
+    }
+
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
         (**self).buffer(index, len, filled)
     }
@@ -100,10 +113,14 @@ impl PreludeStorage for alloc::vec::Vec<u8> {
 
 /// One vector a frame, grown with what arrives.
 ///
-/// Clear it between messages: empty frames are never asked for, so a vector
-/// in their place stays as it was, and those at the end are not even added.
+/// Each message begins with no vectors. Empty frames at its end are never asked
+/// for, and not added.
 #[cfg(feature = "alloc")]
 impl FrameBuffers for alloc::vec::Vec<alloc::vec::Vec<u8>> {
+    fn begin(&mut self, _: u64) {
+        self.clear();
+    }
+
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
         if self.len() <= index {
             self.resize_with(index.checked_add(1)?, alloc::vec::Vec::new);
@@ -123,10 +140,17 @@ impl FrameBuffers for alloc::vec::Vec<alloc::vec::Vec<u8>> {
 ///
 /// The frames of a message end up adjacent, so those that belong together
 /// need no copying to be joined, and [`Prelude::split`](super::Prelude::split)
-/// finds them again. Runs out of room where the slice does.
+/// finds them again.
+///
+/// A message that does not fit as a whole is refused before any of it is stored,
+/// so that the decoder can go on with a larger arena:
+/// [`FrameErrorKind::NoBuffer`](super::FrameErrorKind::NoBuffer) has the length
+/// that it takes.
 #[derive(Debug)]
 pub struct Arena<'a> {
     bytes: &'a mut [u8],
+    /// Length of all frames of the message.
+    frames_len: u64,
     /// The frame being filled, and where it starts.
     index: usize,
     start: usize,
@@ -139,6 +163,7 @@ impl<'a> Arena<'a> {
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         Self {
             bytes,
+            frames_len: 0,
             index: 0,
             start: 0,
             end: 0,
@@ -151,8 +176,10 @@ impl<'a> Arena<'a> {
         self.bytes.get(..self.end).unwrap_or_default()
     }
 
-    /// Forgets the frames of the last message.
+    /// Forgets the frames of the last message, as the next one does when it
+    /// begins.
     pub const fn clear(&mut self) {
+        self.frames_len = 0;
         self.index = 0;
         self.start = 0;
         self.end = 0;
@@ -160,7 +187,15 @@ impl<'a> Arena<'a> {
 }
 
 impl FrameBuffers for Arena<'_> {
+    fn begin(&mut self, frames_len: u64) {
+        self.clear();
+        self.frames_len = frames_len;
+    }
+
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
+        if self.frames_len > self.bytes.len() as u64 {
+            return None;
+        }
         if index != self.index {
             self.index = index;
             self.start = self.end;

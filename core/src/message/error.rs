@@ -114,11 +114,16 @@ pub enum MessageErrorKind {
         available: usize,
     },
     /// More payloads, sets and enum members than the caller supplied places
-    /// for. The caller's turn; `needed` may grow on the next try.
+    /// for; counted in places. The caller's turn.
     TooFewPlaces(BufferTooSmall),
     /// The body is compressed, and the buffer for it is too small. The
     /// caller's turn.
     BodyBuffer(BufferTooSmall),
+    /// The buffer for the data of a payload is too small. The caller's turn.
+    DataBuffer(BufferTooSmall),
+    /// There are fewer ends than the payload has logical frames; counted in
+    /// ends. The caller's turn.
+    TooFewEnds(BufferTooSmall),
     /// There is no payload of that number.
     NoSuchPayload {
         /// How many there are.
@@ -143,8 +148,9 @@ impl MessageError {
             MessageErrorKind::TooFewLevels { .. }
                 | MessageErrorKind::TooFewPlaces(_)
                 | MessageErrorKind::BodyBuffer(_)
+                | MessageErrorKind::DataBuffer(_)
+                | MessageErrorKind::TooFewEnds(_)
                 | MessageErrorKind::NoSuchPayload { .. }
-                | MessageErrorKind::Compression(CompressionError::BufferTooSmall(_))
         )
     }
 }
@@ -230,6 +236,8 @@ impl fmt::Display for MessageErrorKind {
             ),
             Self::TooFewPlaces(error) => write!(f, "places: {error}"),
             Self::BodyBuffer(error) => write!(f, "decompressing the body: {error}"),
+            Self::DataBuffer(error) => write!(f, "the data of a payload: {error}"),
+            Self::TooFewEnds(error) => write!(f, "ends of logical frames: {error}"),
             Self::NoSuchPayload { count } => {
                 write!(f, "no payload of that number; there are {count}")
             }

@@ -415,9 +415,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// * [`MessageErrorKind::Compression`], [`MessageErrorKind::UnknownCodec`],
     ///   [`MessageErrorKind::LengthsDiffer`] if the frames are not what the
     ///   header says; what `out` contains then means nothing;
-    /// * [`MessageErrorKind::Compression`] with
-    ///   [`CompressionError::BufferTooSmall`] if `out` is too small, and
-    ///   [`MessageErrorKind::TooFewPlaces`] if `ends` is.
+    /// * [`MessageErrorKind::DataBuffer`] if `out` is too small, and
+    ///   [`MessageErrorKind::TooFewEnds`] if `ends` is.
     pub fn merge_into<'o>(
         &self,
         out: &'o mut [u8],
@@ -428,7 +427,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             let space = out.get_mut(filled..).unwrap_or_default();
             let len = frame
                 .write_to(space, &self.reading)
-                .map_err(|error| needs(error, filled))?;
+                .map_err(|error| self.in_all(error, filled))?;
             filled = filled.saturating_add(len);
             Ok(filled)
         })?;
@@ -493,7 +492,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let count = self.group_count(&grouping);
         let available = ends.len();
         let Some(ends) = ends.get_mut(..count) else {
-            let kind = MessageErrorKind::TooFewPlaces(BufferTooSmall {
+            let kind = MessageErrorKind::TooFewEnds(BufferTooSmall {
                 needed: count,
                 available,
             });
@@ -548,14 +547,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// # Errors
     ///
     /// As [`merge_into`](Self::merge_into), without
-    /// [`MessageErrorKind::TooFewPlaces`].
+    /// [`MessageErrorKind::TooFewEnds`].
     pub fn join_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], MessageError> {
         let mut filled = 0_usize;
         let mut write = |frame: SubFrame<'a>| {
             let space = out.get_mut(filled..).unwrap_or_default();
             let len = frame
                 .write_to(space, &self.reading)
-                .map_err(|error| needs(error, filled))?;
+                .map_err(|error| self.in_all(error, filled))?;
             filled = filled.saturating_add(len);
             Ok(())
         };
@@ -582,6 +581,23 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             }
         }
         Ok(out.get(..filled).unwrap_or_default())
+    }
+
+    /// An error about the room behind `filled` bytes, as one about all of the
+    /// buffer.
+    #[cold]
+    fn in_all(&self, error: MessageError, filled: usize) -> MessageError {
+        let MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) = error.kind
+        else {
+            return error;
+        };
+        let needed = match self.merged_len() {
+            Ok(Some(len)) => usize::try_from(len).unwrap_or(usize::MAX),
+            _ => short.needed.saturating_add(filled),
+        };
+        let available = short.available.saturating_add(filled);
+        let kind = MessageErrorKind::DataBuffer(BufferTooSmall { needed, available });
+        MessageError { kind, ..error }
     }
 
     /// The logical frames without a copy: each as the frames that it is made
@@ -1024,20 +1040,6 @@ impl SubFrame<'_> {
             },
         };
         result.map_err(MessageErrorKind::Compression)
-    }
-}
-
-/// An error about room behind `filled` bytes, as one about the whole buffer.
-fn needs(error: MessageError, filled: usize) -> MessageError {
-    match error.kind {
-        MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) => MessageError {
-            kind: MessageErrorKind::Compression(CompressionError::BufferTooSmall(BufferTooSmall {
-                needed: short.needed.saturating_add(filled),
-                available: short.available.saturating_add(filled),
-            })),
-            ..error
-        },
-        _ => error,
     }
 }
 

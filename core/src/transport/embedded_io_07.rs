@@ -35,7 +35,6 @@
 //!             prelude.split(arena.filled(), &mut slots).ok()
 //!         });
 //!         writer.write_message(frames.unwrap_or_default())?;
-//!         arena.clear();
 //!         count += 1;
 //!     }
 //!     writer.close()?;

@@ -22,7 +22,6 @@
 //!             prelude.split(arena.filled(), &mut slots).ok()
 //!         });
 //!         writer.write_message(frames.unwrap_or_default()).await?;
-//!         arena.clear();
 //!     }
 //!     writer.close().await
 //! }

@@ -165,7 +165,8 @@ impl<P: PreludeStorage> Incoming<P> {
         // PROTOCOL HANDSHAKE-6
         self.decoder.restart(self.prefix, Limits::HANDSHAKE);
         // 8 bytes belong to the prelude, so no frame needs room.
-        self.decoder.push(first, &mut Arena::new(&mut []))?;
+        self.decoder
+            .push(&mut &first[..], &mut Arena::new(&mut []))?;
         Ok(())
     }
 

@@ -63,7 +63,6 @@
 //!         });
 //!         let frames = frames.unwrap_or_default();
 //!         writer.write_message(frames).await.map_err(|error| (None, Some(error)))?;
-//!         arena.clear();
 //!     }
 //!     writer.close().await.map_err(|error| (None, Some(error)))
 //! }

@@ -2,7 +2,6 @@
 
 use super::{Array, Description, MaskedArray, MaskedHeader, TypedError, TypedErrorKind};
 use crate::BufferTooSmall;
-use crate::compression::CompressionError;
 use crate::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 
 /// A payload with what its header says about the value.
@@ -181,10 +180,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         }
         self.payload.join_into(out).map_err(|error| {
             let mut error = TypedError::from(error);
-            if let TypedErrorKind::Message(MessageErrorKind::Compression(
-                CompressionError::BufferTooSmall(short),
-            )) = error.kind
-            {
+            if let TypedErrorKind::Message(MessageErrorKind::DataBuffer(short)) = error.kind {
                 error.kind = TypedErrorKind::BufferTooSmall(short);
             }
             error

@@ -191,8 +191,8 @@ pub fn decode<const PLAIN: usize>(
     let mut storage = [0; 1024];
     let mut frames = Arena::new(&mut storage);
     let mut decoder = FrameDecoder::new(prefix, [0_u8; 64], reading().limits);
-    for piece in stream.chunks(black_box(11).max(1)) {
-        decoder.push(piece, &mut frames)?;
+    for mut piece in stream.chunks(black_box(11).max(1)) {
+        decoder.push(&mut piece, &mut frames)?;
     }
     decoder.end()?;
     let prelude = decoder.prelude().ok_or(Fault::Wrong("no prelude"))?;
@@ -560,7 +560,6 @@ pub fn comm(greeting: &[u8], stream: &[u8], opening: Opening) -> Result<u32, Fau
         let prelude = reader.prelude().ok_or(Fault::Wrong("no prelude"))?;
         let mut slots = [&[][..]; 8];
         writer.write_message(prelude.split(arena.filled(), &mut slots)?)?;
-        arena.clear();
         count = count.wrapping_add(1);
     }
     writer.close()?;

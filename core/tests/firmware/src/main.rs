@@ -109,7 +109,7 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     fill(uart, &mut first, &mut deadline)?;
     let prefix = detect_prefix(&first).ok_or(Fault::NoHandshake)?;
     let mut decoder = Decoder::new(prefix, [0; 8 * FRAME_COUNT], HANDSHAKE_LIMITS);
-    decoder.push(&first, &mut arena)?;
+    decoder.push(&mut &first[..], &mut arena)?;
     receive(uart, &mut decoder, &mut arena, &mut deadline)?;
     let prelude = decoder.prelude().ok_or(Fault::NoHandshake)?;
     let mut slots = [&[][..]; FRAME_COUNT];
@@ -140,7 +140,6 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     send(uart, prefix, layout, writer.finish()?, &mut deadline)?;
 
     decoder.reset_with(LIMITS);
-    arena.clear();
     receive(uart, &mut decoder, &mut arena, &mut deadline)?;
     let prelude = decoder.prelude().ok_or(Fault::NoIdentity)?;
     let mut slots = [&[][..]; FRAME_COUNT];
