@@ -79,19 +79,24 @@ impl Limits {
         decompressed_len: 0,
     };
 
-    /// For machines with some tens of KiB of memory.
+    /// For machines with some hundreds of KiB of memory: admits what a scheduler
+    /// of 50 workers, or of 100 with little to say, answers to `identity`, in
+    /// which a worker takes some 700 bytes and 90 items.
+    ///
+    /// No memory is reserved for it: that is bounded by the buffers that you
+    /// supply. Machines with less want limits that end where their buffers do.
     pub const MICROCONTROLLER: Self = Self {
         frame_count: 32,
-        frame_len: 16 << 10,
-        message_len: 32 << 10,
-        document_len: 4 << 10,
+        frame_len: 128 << 10,
+        message_len: 256 << 10,
+        document_len: 128 << 10,
         depth: 32,
-        items: 1024,
+        items: 16 << 10,
         opcode_count: 4096,
         pickle_value_count: 1024,
         pickle_stack_count: 1024,
         pickle_memo_count: 1024,
-        decompressed_len: 16 << 10,
+        decompressed_len: 128 << 10,
     };
 }
 

@@ -7,7 +7,7 @@ mod support;
 use daskwire::Limits;
 use daskwire::compression::Codec;
 use daskwire::display;
-use daskwire::frame::{Arena, Envelope, FrameDecoder, FrameErrorKind};
+use daskwire::frame::{Arena, Envelope, FrameDecoder, FrameErrorKind, Prefix};
 use daskwire::message::{
     EnumMember, Item, ItemList, Layout, Level, Message, MessageError, MessageErrorKind,
     PathElement, PayloadHeader, PayloadKind, Place, Reading, Serializer,
@@ -2005,6 +2005,41 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
             }
         }
     });
+}
+
+/// What a scheduler says of its workers is the largest message that a small
+/// machine asks for.
+#[test]
+fn a_microcontroller_can_ask_for_50_workers() {
+    let worker = include_bytes!("vectors/identity-worker-2026.8.0.msgpack");
+    for count in [6_u32, 50, 100] {
+        let mut body = vec![0; 128 << 10];
+        let mut writer = daskwire::msgpack::Writer::new(&mut body);
+        writer.map(2).str("type").str("Scheduler").str("workers");
+        writer.map(count);
+        for index in 0..count {
+            writer.str(&format!("tcp://192.0.2.{index}:40000"));
+            writer.encoded(worker);
+        }
+        let body = writer.finish().unwrap();
+        let prelude = daskwire::frame::prelude_len(Prefix::U64, 1).unwrap();
+        let mut bytes = vec![0; prelude];
+        let lengths = [body.len() as u64];
+        daskwire::frame::encode_prelude(Prefix::U64, lengths, &mut bytes).unwrap();
+        bytes.extend_from_slice(body);
+
+        let limits = Limits::MICROCONTROLLER;
+        let envelope = Envelope::parse(&bytes, Prefix::U64, &limits).unwrap();
+        let reading = Reading {
+            limits,
+            ..Reading::default()
+        };
+        let mut room = Room::with(6, 0, 0);
+        let frames = [envelope.frames];
+        let (message, levels) = room.open(&frames, Layout::Modern, &reading).unwrap();
+        let mut walk = message.walk(levels);
+        while walk.next_item().unwrap().is_some() {}
+    }
 }
 
 /// Where everything in a body stands, key by key and index by index.
