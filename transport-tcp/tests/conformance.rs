@@ -42,6 +42,34 @@ async fn within_the_process() {
     check("inproc://conformance", Options::default()).await;
 }
 
+/// Comms over links that hold few bytes, such as those of serial lines.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn links_with_small_buffers() {
+    use daskwire_tcp::conformance::Transport;
+    use daskwire_tcp::{CommReader, CommWriter};
+    use tokio::io::DuplexStream;
+    use wire::Limits;
+    use wire::frame::Prefix;
+
+    struct Fifo;
+
+    impl Transport for Fifo {
+        type Reader = CommReader<DuplexStream>;
+        type Writer = CommWriter<DuplexStream>;
+
+        async fn pair(&self) -> [(Self::Reader, Self::Writer); 2] {
+            let (near_writer, far_reader) = tokio::io::duplex(256);
+            let (far_writer, near_reader) = tokio::io::duplex(256);
+            [(near_reader, near_writer), (far_reader, far_writer)].map(|(reader, writer)| {
+                let reader = CommReader::new(reader, Prefix::U64, Limits::HOST);
+                (reader, CommWriter::new(writer, Prefix::U64))
+            })
+        }
+    }
+
+    battery(&Fifo).await;
+}
+
 /// The blocking adapter of the core, over a pair of sockets.
 #[cfg(unix)]
 mod embedded_io {
