@@ -26,7 +26,7 @@
 //! let mut frames = Arena::new(&mut storage);
 //!
 //! let mut message_count = 0;
-//! for mut chunk in [stream, stream].concat().chunks(5) {
+//! for mut chunk in stream.repeat(2).chunks(5) {
 //!     // A chunk may hold the end of one message and the start of the next.
 //!     while decoder.push(&mut chunk, &mut frames)? {
 //!         let prelude = decoder.prelude().expect("a complete message has one");
