@@ -39,6 +39,10 @@ pub struct Options {
     /// connection; a short time here makes them look dead when they are only
     /// slow.
     pub handshake_timeout: Duration,
+    /// How many connections to a [`Listener`](crate::Listener) may be without a
+    /// finished handshake. With one more, or when the process has no descriptors
+    /// left, the oldest of them ends ([`Closed::Displaced`]).
+    pub max_handshakes: usize,
     /// The codec to ask for, by its name on the wire. It is used if the peer
     /// asks for the same and is on another host. Name only what you have.
     pub compression: Option<Cow<'static, str>>,
@@ -56,12 +60,14 @@ pub struct Options {
 
 impl Default for Options {
     /// 30 seconds for each of connection and handshake, retries, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no pool, no TLS.
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no pool, no TLS,
+    /// 4,096 handshakes.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
             connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
+            max_handshakes: 4_096,
             compression: None,
             limits: Limits::HOST,
             wire: Wire::Auto,

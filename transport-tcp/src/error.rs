@@ -100,6 +100,10 @@ pub enum Closed {
     Earlier,
     /// This side closed it.
     Here,
+    /// This side closed it before its handshake had finished, in favour of newer
+    /// connections: there were more than
+    /// [`Options::max_handshakes`](crate::Options::max_handshakes).
+    Displaced,
 }
 
 /// What a deadline is for.
@@ -210,6 +214,10 @@ impl fmt::Display for Closed {
             ),
             Self::Earlier => f.write_str("the comm is closed after an earlier error"),
             Self::Here => f.write_str("the comm was closed on this side"),
+            Self::Displaced => f.write_str(
+                "this side ended the handshake in favour of newer connections, of which \
+                 there were too many",
+            ),
         }
     }
 }

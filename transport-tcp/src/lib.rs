@@ -66,6 +66,7 @@ mod comm;
 pub mod conformance;
 mod error;
 mod frames;
+mod handshakes;
 mod inproc;
 mod linger;
 mod net;

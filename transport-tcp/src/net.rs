@@ -12,6 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 
 use crate::comm::Role;
+use crate::handshakes::{Handshakes, UnderWay};
 use crate::inproc::{InprocListener, InprocStream};
 use crate::linger::lingering;
 #[cfg(feature = "tls")]
@@ -264,6 +265,7 @@ fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
 pub struct Listener {
     socket: Socket,
     options: Options,
+    handshakes: Handshakes,
 }
 
 #[derive(Debug)]
@@ -338,13 +340,17 @@ impl Sockets {
 /// Whether an error says that there is no IPv6, and not that something is taken,
 /// forbidden or used up, for good or for now.
 fn is_about_this_host(error: &io::Error) -> bool {
-    // EMFILE and ENFILE have no kind, and these numbers on every Unix.
-    let is_used_up = matches!(error.raw_os_error(), Some(23 | 24));
-    !is_used_up
+    !is_out_of_descriptors(error)
         && !matches!(
             error.kind(),
             io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied
         )
+}
+
+/// Whether the process or the system has no descriptors left: EMFILE and ENFILE,
+/// which have no kind, and these numbers on every Unix.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// Every interface of IPv6, and nothing of IPv4.
@@ -425,7 +431,11 @@ impl Listener {
             Scheme::Inproc => Socket::Inproc(InprocListener::bind(address).map_err(failed)?),
             scheme => return Err(CommError::Scheme { scheme }),
         };
-        Ok(Self { socket, options })
+        Ok(Self {
+            socket,
+            handshakes: Handshakes::new(options.max_handshakes),
+            options,
+        })
     }
 
     /// Waits for the next connection. The handshake is still to be done, by
@@ -441,23 +451,33 @@ impl Listener {
     /// [`CommError::Io`]. The listener goes on: most errors here are about one
     /// connection, or pass (too many open files: wait before the next call).
     pub async fn accept(&self) -> Result<Incoming, CommError> {
-        let stream = match &self.socket {
-            Socket::Tcp(socket) => Stream::Tcp(socket.accept().await.map_err(CommError::Io)?.0),
+        let stream = self.accept_stream().await.map_err(|error| {
+            if is_out_of_descriptors(&error) {
+                self.handshakes.displace_oldest();
+            }
+            CommError::Io(error)
+        })?;
+        Ok(Incoming {
+            stream,
+            options: self.options.clone(),
+            under_way: self.handshakes.begin(),
+        })
+    }
+
+    async fn accept_stream(&self) -> io::Result<Stream> {
+        Ok(match &self.socket {
+            Socket::Tcp(socket) => Stream::Tcp(socket.accept().await?.0),
             #[cfg(feature = "tls")]
             Socket::Tls(socket, tls) => {
-                let (stream, peer) = socket.accept().await.map_err(CommError::Io)?;
+                let (stream, peer) = socket.accept().await?;
                 Stream::Tls(stream, tls.clone(), Address::new(Scheme::Tls, peer))
             }
             #[cfg(unix)]
             Socket::Unix(socket, UnixPath { address, .. }) => {
-                let (stream, _) = socket.accept().await.map_err(CommError::Io)?;
+                let (stream, _) = socket.accept().await?;
                 Stream::Unix(stream, address.clone())
             }
             Socket::Inproc(socket) => Stream::Inproc(socket.accept().await),
-        };
-        Ok(Incoming {
-            stream,
-            options: self.options.clone(),
         })
     }
 
@@ -507,6 +527,7 @@ async fn bind_unix(path: &str) -> io::Result<UnixListener> {
 pub struct Incoming {
     stream: Stream,
     options: Options,
+    under_way: UnderWay,
 }
 
 impl Incoming {
@@ -517,7 +538,8 @@ impl Incoming {
     /// As [`Comm::establish`], and `CommError::Tls` if TLS fails; the connection
     /// is closed then.
     pub async fn handshake(self) -> Result<Comm, CommError> {
-        self.stream.establish(Role::Listener, &self.options).await
+        let handshake = self.stream.establish(Role::Listener, &self.options);
+        self.under_way.limit(handshake).await
     }
 
     /// The connection without the handshake of Dask; that of TLS is done.
@@ -526,7 +548,8 @@ impl Incoming {
     ///
     /// [`CommError::Io`] if the peer is gone, and those of TLS.
     pub async fn bytes(self) -> Result<Connection, CommError> {
-        self.stream.open(Role::Listener, &self.options).await
+        let handshake = self.stream.open(Role::Listener, &self.options);
+        self.under_way.limit(handshake).await
     }
 
     /// The address of the other end.

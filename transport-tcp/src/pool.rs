@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::{Deref, DerefMut};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapMut;
 
@@ -101,7 +101,14 @@ impl BufferPool {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        let kept = &self.0.kept;
+        kept.lock().unwrap_or_else(|poisoned| {
+            // The length may not be that of the maps any more: keep none of them.
+            let mut guard = poisoned.into_inner();
+            *guard = Kept::default();
+            kept.clear_poison();
+            guard
+        })
     }
 }
 

@@ -413,6 +413,44 @@ async fn a_handshake_cut_short_is_closed() {
     }
 }
 
+/// Peers that say nothing take no place from those that do.
+#[tokio::test]
+async fn the_oldest_handshakes_give_way() {
+    const MAX: usize = 3;
+    let options = Options {
+        max_handshakes: MAX,
+        ..Options::default()
+    };
+    let (listener, address) = listen("127.0.0.1", options).await;
+    let mut silent = Vec::new();
+    let mut handshakes = Vec::new();
+    for _ in 0..10 {
+        let target = (address.host(), address.port());
+        silent.push(TcpStream::connect(target).await.unwrap());
+        let incoming = listener.accept().await.unwrap();
+        handshakes.push(tokio::spawn(incoming.handshake()));
+    }
+    let options = Options::default();
+    let (comm, accepted) = tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    comm.unwrap();
+    accepted.unwrap();
+    let still = handshakes.split_off(10 - (MAX - 1));
+    for handshake in handshakes {
+        let error = handshake.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, CommError::Closed(Closed::Displaced)),
+            "{error}"
+        );
+    }
+    // These are under way; a finished one has left the count.
+    let mut raw = silent.pop().unwrap();
+    raw.write_all(MODERN).await.unwrap();
+    assert!(still.iter().all(|handshake| !handshake.is_finished()));
+    still.into_iter().last().unwrap().await.unwrap().unwrap();
+}
+
 fn ends() -> (Address, Address) {
     ("a:1".parse().unwrap(), "b:2".parse().unwrap())
 }
