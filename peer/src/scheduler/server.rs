@@ -848,31 +848,18 @@ impl Shared {
     /// Lets workers go when others have what they have.
     async fn retire(&self, workers: Option<Vec<String>>, close: bool, remove: bool) -> Answer {
         const PATIENCE: Duration = Duration::from_secs(30);
-        // Which ones are too many is for somebody else to say.
+        // Which ones are too many is for the client to say.
         let workers = workers.unwrap_or_default();
         let known = self.with(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
         for (worker, _) in known {
-            let about = self.with(|state| {
+            let (about, may_leave) = self.with(|state| {
                 let about = state.identity_of(&worker);
-                state.retire(&worker);
-                about
+                (about, state.retire(&worker))
             });
-            let mut only_there = Vec::new();
-            let leaving = async {
-                loop {
-                    let mut changed = core::pin::pin!(self.changed.notified());
-                    changed.as_mut().enable();
-                    if self.with(|state| state.has_retired(&worker, &mut only_there)) {
-                        return Ok(());
-                    }
-                    changed.await;
-                }
-            };
-            if within(PATIENCE, "a worker that is to leave", leaving)
-                .await
-                .is_err()
-            {
+            let leaving = within(PATIENCE, "a worker that is to leave", self.leaving(&worker));
+            if !may_leave || leaving.await.is_err() {
+                self.with(|state| state.keep(&worker));
                 continue;
             }
             if close || remove {
@@ -881,6 +868,27 @@ impl Shared {
             retired.extend(about);
         }
         Answer::Value(Value::dict(retired))
+    }
+
+    /// Waits until others have what a worker has.
+    async fn leaving(&self, worker: &str) -> Result<(), PeerError> {
+        /// How long the workers that are to fetch it are given before others are.
+        const AGAIN: Duration = Duration::from_secs(2);
+        let mut only_there = None;
+        let mut again = tokio::time::interval_at(tokio::time::Instant::now() + AGAIN, AGAIN);
+        loop {
+            let mut changed = core::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.with(|state| state.has_retired(worker, &mut only_there)) {
+                return Ok(());
+            }
+            tokio::select! {
+                () = changed => {}
+                _ = again.tick() => {
+                    self.with(|state| state.copy_away(worker));
+                }
+            }
+        }
     }
 
     /// Says good-bye to everybody, and ends.

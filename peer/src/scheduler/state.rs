@@ -738,7 +738,8 @@ impl State {
     }
 
     /// A worker is to leave in peace: it gets no more tasks, and copies of what only
-    /// it has are made elsewhere. `false` if there is none at this address.
+    /// it has are made elsewhere. `false` if there is none at this address, or none
+    /// that could take these copies.
     pub fn retire(&mut self, address: &str) -> bool {
         let Some(id) = self.by_address.get(address).copied() else {
             return false;
@@ -752,11 +753,46 @@ impl State {
         self.order(id, message);
         self.status_changed(id, "closing_gracefully".to_owned());
         self.settle();
+        self.copy_away(address)
+    }
+
+    /// A worker that was to leave stays.
+    pub(super) fn keep(&mut self, address: &str) {
+        if let Some(id) = self.by_address.get(address).copied() {
+            let message = WorkerStatusChange {
+                status: "running".to_owned(),
+                stimulus_id: "retire-workers".to_owned(),
+                ..WorkerStatusChange::default()
+            };
+            self.order(id, message);
+            self.status_changed(id, "running".to_owned());
+            if let Some(worker) = self.workers.get_mut(&id) {
+                worker.is_leaving = false;
+            }
+            self.settle();
+        }
+    }
+
+    /// Lets others fetch what only this worker has; `false` if there is something and
+    /// no other takes data.
+    pub(super) fn copy_away(&mut self, address: &str) -> bool {
+        let Some(id) = self.by_address.get(address).copied() else {
+            return false;
+        };
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
-        let others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
+        let mut others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
         let only_here = self.workers[&id].has.iter().map(|id| &self.tasks[*id]);
-        let only_here = only_here.filter(|task| task.who_has.len() == 1);
+        let mut only_here = only_here.filter(|task| task.who_has.len() == 1).peekable();
+        if only_here.peek().is_none() {
+            return true;
+        }
+        if others.is_empty() {
+            return false;
+        }
+        // One that does not do it is not asked alone again.
+        let start = choose::next(&mut self.random) % others.len() as u64;
+        others.rotate_left(usize::try_from(start).unwrap_or_default());
         for (task, other) in only_here.zip(others.iter().cycle()) {
             let message = copies.entry(*other).or_default();
             let holder = vec![address.to_owned()];
@@ -765,41 +801,41 @@ impl State {
             nbytes.push((task.key.clone(), task.nbytes));
         }
         for (other, mut message) in copies {
-            stimulus_id.clone_into(&mut message.stimulus_id);
+            "retire-workers".clone_into(&mut message.stimulus_id);
             self.order(other, message);
         }
         true
     }
 
-    /// Whether a worker that is to leave may: it works on nothing, and others have
-    /// what it has.
+    /// Whether a worker that is to leave may: others have what it has. What it still
+    /// works on, they do again.
     pub fn is_retired(&self, address: &str) -> bool {
-        self.has_retired(address, &mut Vec::new())
+        self.has_retired(address, &mut None)
     }
 
-    /// The same, asked again and again: `only_there` keeps what nobody else had when
-    /// it was last asked, so that not everything is looked at each time.
-    pub(super) fn has_retired(&self, address: &str, only_there: &mut Vec<Key>) -> bool {
+    /// The same, asked again and again: `only_there` keeps what no other has of what
+    /// no other had when it was first asked, as Dask does, so that not everything is
+    /// looked at each time.
+    pub(super) fn has_retired(&self, address: &str, only_there: &mut Option<Vec<Key>>) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return true;
         };
         let worker = &self.workers[id];
-        if !worker.processing.is_empty() {
-            return false;
-        }
         let is_only_there = |task: &TaskId| {
             step();
             self.tasks[*task].who_has == [*id]
         };
-        while let Some(key) = only_there.last() {
+        let left = only_there.get_or_insert_with(|| {
+            let left = worker.has.iter().filter(|task| is_only_there(task));
+            left.map(|task| self.tasks[*task].key.clone()).collect()
+        });
+        while let Some(key) = left.last() {
             if self.by_key.get(key).is_some_and(is_only_there) {
                 return false;
             }
-            only_there.pop();
+            left.pop();
         }
-        let left = worker.has.iter().filter(|task| is_only_there(task));
-        only_there.extend(left.map(|task| self.tasks[*task].key.clone()));
-        only_there.is_empty()
+        true
     }
 
     /// Lets a worker go.

@@ -205,3 +205,59 @@ async fn the_stream_of_a_worker_that_is_let_go_ends_though_it_does_not_read() {
         .with(|state| state.dismiss("inproc://let-go-1", true));
     until(|| scheduler.shared.open_stream_count() == 0).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_retires_though_what_it_works_on_does_not_end() {
+    let scheduler = scheduler("inproc://retires-busy").await;
+    let mut busy = Odd::new(scheduler.address(), "inproc://retires-busy-1").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    let batch = busy.stream.receiver.receive_batch::<ToWorker>().await;
+    let batch = batch.expect("it goes on").expect("it goes on");
+    assert!(matches!(batch[0], ToWorker::ComputeTask(_)), "{batch:?}");
+    let _worker = Worker::new(scheduler.address(), "inproc://retires-busy-2").await;
+    let request = RetireWorkers {
+        workers: Some(vec![busy.address.clone()]),
+        ..RetireWorkers::default()
+    };
+    let reply: Value = client.call(request).await.expect("it replies");
+    assert!(reply.get(&busy.address).is_some(), "{reply}");
+    client.wait(&["x"]).await;
+    assert_eq!(client.gather("x").await, Value::from(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_stays_whose_data_no_other_takes() {
+    let scheduler = scheduler("inproc://stays").await;
+    let worker = Worker::new(scheduler.address(), "inproc://stays-1").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    client.wait(&["x"]).await;
+    let request = || RetireWorkers {
+        workers: Some(vec![worker.address.to_string()]),
+        ..RetireWorkers::default()
+    };
+    let reply: Value = client.call(request()).await.expect("it replies");
+    assert_eq!(reply, Value::Dict(Vec::new()));
+    client.submit([Task::new("y", "operator.add", [3, 4])], &["y"]);
+    client.wait(&["y"]).await;
+    // Another that does not do what it is asked for.
+    let other = Odd::new(scheduler.address(), "inproc://stays-2").await;
+    let start = tokio::time::Instant::now();
+    let asked = tokio::spawn({
+        let mut requests = connect(scheduler.address()).await;
+        let request = Request::from(request());
+        async move { requests.call::<Value>(&request).await }
+    });
+    let late = Duration::from_secs(3);
+    tokio::time::timeout(late, core::future::pending::<()>())
+        .await
+        .expect_err("time passes");
+    // Another that does.
+    let _third = Worker::new(scheduler.address(), "inproc://stays-3").await;
+    let reply = asked.await.expect("no panic").expect("it replies");
+    assert!(reply.get(&worker.address.to_string()).is_some(), "{reply}");
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert_eq!(client.gather("x").await, Value::from(3));
+    drop(other);
+}

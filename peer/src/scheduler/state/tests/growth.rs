@@ -265,7 +265,7 @@ fn a_worker_that_retires_is_asked_about_each_result_a_few_times() {
         let mut cluster = Eager::new(2);
         cluster.scatter(size, 0);
         count(|| {
-            let mut only_there = Vec::new();
+            let mut only_there = None;
             cluster.state.retire("tcp://w0:1");
             for number in 0..size {
                 assert!(!cluster.state.has_retired("tcp://w0:1", &mut only_there));
