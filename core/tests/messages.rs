@@ -1095,6 +1095,21 @@ fn the_payload_header_says_what_stands_where() {
     }
 }
 
+// PROTOCOL CLASSIC-5
+#[test]
+fn a_path_leads_to_one_place() {
+    // Otherwise n payloads below a key that occurs n times would be n * n.
+    let paths = |body: &[u8]| with_paths(body, &[b"\x92\xa1a\xa1x"]);
+    assert!(paths(b"\x81\xa1a\x80").is_ok());
+    for body in [
+        &b"\x82\xa1a\x80\xa1a\x80"[..],
+        b"\x82\xa1a\x81\xa1x\xc0\xa1a\x81\xa1x\xc0",
+        b"\x81\xa1a\x82\xa1x\xc0\xa1x\xc0",
+    ] {
+        assert_eq!(paths(body), Err(MessageErrorKind::PathAmbiguous));
+    }
+}
+
 // PROTOCOL CLASSIC-5 and CLASSIC-6
 #[test]
 fn a_path_leads_to_a_place() {

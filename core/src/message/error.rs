@@ -100,6 +100,9 @@ pub enum MessageErrorKind {
     PathIntoPayload,
     /// The path of a payload leads to no place in the body.
     PathMissing,
+    /// The path of a payload leads to two places in the body: a map in it has a
+    /// key twice.
+    PathAmbiguous,
     /// A compressed frame that cannot be decompressed.
     Compression(CompressionError),
     /// A frame is compressed with a codec that is not known here, such as
@@ -224,6 +227,9 @@ impl fmt::Display for MessageErrorKind {
             }
             Self::PathMissing => {
                 f.write_str("the path of a payload leads to no place in the message")
+            }
+            Self::PathAmbiguous => {
+                f.write_str("the path of a payload leads to two places: a key occurs twice")
             }
             Self::Compression(error) => error.fmt(f),
             Self::UnknownCodec { name } => write!(

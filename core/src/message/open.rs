@@ -68,6 +68,8 @@ pub(super) struct PathSpot {
     pub(super) present: bool,
     /// The path leads somewhere.
     pub(super) resolved: bool,
+    /// How many elements of the path have been followed.
+    followed: u32,
 }
 
 impl Spot {
@@ -456,6 +458,7 @@ impl<'a> Heads<'a> {
                 bytestring: None,
                 present: false,
                 resolved: false,
+                followed: 0,
             }));
         }
         // Stable in effect: of two heads for one path the later one counts, as in
@@ -769,13 +772,13 @@ impl Scan<'_> {
                     let below = if range.0 == range.1 || is_key {
                         (0, 0)
                     } else {
-                        self.below(level, range, depth, table.places)
+                        self.below(level, range, depth, table.places)?
                     };
                     level.owed = level.owed.wrapping_sub(1);
                     below
                 }
             };
-            let below = self.resolve(token, below, depth, table.places);
+            let below = self.resolve(token, below, depth, table.places)?;
             let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
             // An empty map that payloads go into is a level for who walks it.
             let opens = child_count != 0 || below.0 != below.1;
@@ -837,7 +840,7 @@ impl Scan<'_> {
         range: (usize, usize),
         depth: usize,
         places: &mut [Place],
-    ) -> (usize, usize) {
+    ) -> Result<(usize, usize), MessageError> {
         let index;
         let element = match level.nesting {
             Nesting::Map => {
@@ -855,11 +858,12 @@ impl Scan<'_> {
             && found.0 < found.1
             && path::Elements::new(span(self.paths, spot.path)).len() == depth
         {
+            follow(spot, depth)?;
             spot.present = true;
             spot.resolved = true;
-            return (0, 0);
+            return Ok((0, 0));
         }
-        found
+        Ok(found)
     }
 
     /// Marks the payloads that go right into the container that `token` opens,
@@ -870,12 +874,13 @@ impl Scan<'_> {
         below: (usize, usize),
         depth: usize,
         places: &mut [Place],
-    ) -> (usize, usize) {
+    ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
         for place in places.get_mut(low..high).unwrap_or_default() {
             let Spot::Path(spot) = &mut place.0 else {
                 continue;
             };
+            follow(spot, depth)?;
             let elements = path::Elements::new(span(self.paths, spot.path));
             match (elements.len()).checked_sub(depth) {
                 // The payload is the whole message.
@@ -898,10 +903,10 @@ impl Scan<'_> {
                 _ => {}
             }
         }
-        match token {
+        Ok(match token {
             Token::Map(_) | Token::Array(_) => below,
             _ => (0, 0),
-        }
+        })
     }
 
     /// Notes down what a container turned out to be.
@@ -978,6 +983,18 @@ impl Scan<'_> {
         }
         Ok(())
     }
+}
+
+/// Takes note that `depth` elements of a path lead to a value. Where a map has a
+/// key twice they lead to two, and each payload below would stand in both.
+fn follow(spot: &mut PathSpot, depth: usize) -> Result<(), MessageError> {
+    let followed = offset(depth).saturating_add(1);
+    if spot.followed >= followed {
+        let at = spot.path.0 as usize;
+        return Err(MessageError::new(2, at, MessageErrorKind::PathAmbiguous));
+    }
+    spot.followed = followed;
+    Ok(())
 }
 
 /// Whether the value of an element equals `element`, for searching a range.
