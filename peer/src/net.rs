@@ -79,7 +79,7 @@ impl Connector {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Endpoint>>> {
-        // Whoever panicked did not leave it half done.
+        // It is set or taken in one step, which no panic leaves half done.
         self.quic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Workers in Rust come, go, stop and are killed under random load, for ten minutes:
+# all results are right, and open files, memory and what the scheduler keeps of
+# tasks do not grow. PYTHON is an interpreter that has `distributed`, such as those
+# that the tests make in `target/python`; with `embedded` the scheduler is the one of
+# this package instead of Dask's.
+#
+# Usage: peer/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+fail() {
+    echo "soak: $*" >&2
+    exit 1
+}
+
+python=${1:-} seconds=${2:-600} seed=${3:-$RANDOM} scheduler=${4:-dask}
+[[ -n $python ]] || fail "usage: peer/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]"
+"$python" -c 'import distributed' || fail "$python has no distributed"
+profile=${PROFILE:-release}
+flag=--$profile
+[[ $profile == release ]] || flag=--profile=dev
+cargo build --quiet "$flag" -p daskwire-peer --bins --examples
+binaries=${CARGO_TARGET_DIR:-target}/$profile
+options=(--worker "$binaries/daskwire" --seconds "$seconds" --seed "$seed")
+case $scheduler in
+dask) ;;
+embedded) options+=(--scheduler "$binaries/examples/scheduler") ;;
+*) fail "no such scheduler: $scheduler" ;;
+esac
+exec "$python" peer/tests/python/soak.py "${options[@]}"
