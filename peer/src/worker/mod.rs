@@ -49,6 +49,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -586,7 +587,10 @@ impl Shared {
         let mut jobs = VecDeque::from(jobs);
         let mut left = IN_PLACE;
         while let Some(mut job) = jobs.pop_front() {
-            if left != 0 && self.is_quick(&mut job) {
+            // A panic is one of reading the task, which is done again for its result.
+            let is_quick = left != 0
+                && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
+            if is_quick {
                 left -= 1;
                 jobs.extend(self.run(job));
             } else {
@@ -637,7 +641,14 @@ impl Shared {
             is_actor,
         } = job;
         let steps = Steps::default();
-        let result = self.evaluate(&key, spec, &data, is_actor, &steps);
+        let evaluated = catch_unwind(AssertUnwindSafe(|| {
+            self.evaluate(&key, spec, &data, is_actor, &steps)
+        }));
+        // It would do the same to every other worker.
+        let result = evaluated.unwrap_or_else(|_| {
+            let text = format!("the worker {} panicked over the task", self.title);
+            Err(RemoteError::new("RuntimeError", &text))
+        });
         let lost = match &result {
             Ok(_) => Vec::new(),
             Err(_) => lost(&data),
