@@ -24,6 +24,68 @@ const LEVELS: usize = 64;
 /// Bytes of a byte string that are shown.
 const MOST_BYTES: usize = 32;
 
+/// Whether a terminal shows this character as itself.
+///
+/// It does not if it obeys it (ESC and the rest of C0 and C1, DEL), if the
+/// character changes the order of others (bidirectional controls) or breaks lines,
+/// or if it takes no place at all (zero-width characters, tags).
+pub fn is_printable(character: char) -> bool {
+    match character {
+        ' '..='~' => true,
+        // Marks and letters without a shape, which are printable for Rust.
+        '\u{34f}'
+        | '\u{115f}'
+        | '\u{1160}'
+        | '\u{17b4}'
+        | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
+        | '\u{3164}'
+        | '\u{ffa0}'
+        | '\u{e0000}'..='\u{e0fff}' => false,
+        // Marks that combine are printable after a character. So ask for one.
+        _ => {
+            let mut buffer = [b'x'; 5];
+            let [_, rest @ ..] = &mut buffer;
+            character.encode_utf8(rest);
+            let len = character.len_utf8().saturating_add(1);
+            let text = buffer.get(..len).map(core::str::from_utf8);
+            matches!(text, Some(Ok(text)) if text.escape_debug().count() == 2)
+        }
+    }
+}
+
+/// A string of a peer's within a line for people: each character that is not
+/// [printable](is_printable) is escaped, as `\n` or `\u{1b}`.
+///
+/// ```
+/// use daskwire::display::Printable;
+/// assert_eq!(Printable("naïve \x1b[31m\n").to_string(), r"naïve \u{1b}[31m\n");
+/// ```
+#[derive(Clone, Copy)]
+pub struct Printable<'a>(pub &'a str);
+
+impl fmt::Debug for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(at) = rest.find(|character| !is_printable(character)) {
+            let (plain, behind) = rest.split_at_checked(at).unwrap_or_default();
+            f.write_str(plain)?;
+            let mut characters = behind.chars();
+            if let Some(character) = characters.next() {
+                write!(f, "{}", character.escape_default())?;
+            }
+            rest = characters.as_str();
+        }
+        f.write_str(rest)
+    }
+}
+
 /// A MessagePack document as text, much like Python would print it.
 ///
 /// Long byte strings are cut short. Containers nested deeper than 64 levels

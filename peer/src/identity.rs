@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use daskwire::display::Printable;
 use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_tcp::{Address, Comm, CommError, Options, Wire};
@@ -237,7 +238,8 @@ impl Identity {
         let mut out = String::new();
         let threads: u64 = self.workers.iter().map(|worker| worker.thread_count).sum();
         let memory: u64 = self.workers.iter().map(|worker| worker.memory_limit).sum();
-        let _ = writeln!(out, "{} {} ({})", self.kind, self.address, self.id);
+        let [kind, address, id] = [&self.kind, &self.address, &self.id].map(|part| Printable(part));
+        let _ = writeln!(out, "{kind} {address} ({id})");
         if let Some(started) = self.started {
             let _ = writeln!(out, "  up for     {}", duration(now - started));
         }
@@ -259,9 +261,9 @@ impl Identity {
         ];
         for worker in &self.workers {
             rows.push([
-                worker.address.clone(),
-                worker.name.clone(),
-                worker.status.clone(),
+                Printable(&worker.address).to_string(),
+                Printable(&worker.name).to_string(),
+                Printable(&worker.status).to_string(),
                 worker.thread_count.to_string(),
                 bytes(worker.memory),
                 if worker.memory_limit == 0 {

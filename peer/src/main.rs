@@ -1,9 +1,12 @@
 //! The `daskwire` command.
+// Everything that it prints goes through `terminal`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod shell;
+mod terminal;
 mod worker_command;
 
-use std::io::{Read as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -250,7 +253,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("daskwire: {error}");
+            terminal::error(error);
             ExitCode::FAILURE
         }
     }
@@ -325,7 +328,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         Prefix::None => "without a leading length (--prefix none)",
         Prefix::U64 => "with a leading length (--prefix u64)",
     });
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     let mut print = |text: String| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         // Whoever reads has seen enough.
@@ -340,7 +343,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
             };
             if arguments.json {
                 let document = inspector.json(&message)?;
-                return Ok(Some(format!("{document}\n")));
+                return Ok(Some(terminal::json(&document) + "\n"));
             }
             let gap = if is_first { "" } else { "\n" };
             let text = inspector.text(&message)?;
@@ -355,9 +358,9 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
             (Err(error), _) => return Err(format!("{name}: {error}")),
         };
         if let (true, Some(taken)) = (is_first, guess) {
-            eprintln!(
-                "daskwire: {name} can be read in more than one way; taken as a stream {taken}"
-            );
+            terminal::note(format_args!(
+                "{name} can be read in more than one way; taken as a stream {taken}"
+            ));
         }
         is_first = false;
         if !print(text)? {
@@ -393,6 +396,9 @@ fn encode(arguments: &Encode) -> Result<(), String> {
     match &arguments.output {
         Some(path) => {
             std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))
+        }
+        None if std::io::stdout().is_terminal() => {
+            Err("the stream is not for terminals: give --output FILE".to_owned())
         }
         None => std::io::stdout()
             .lock()
@@ -435,10 +441,7 @@ fn identity(arguments: &Identity) -> Result<(), String> {
             1,
         );
     }
-    std::io::stdout()
-        .lock()
-        .write_all(table.as_bytes())
-        .map_err(|error| format!("standard output: {error}"))
+    terminal::print(table.trim_end())
 }
 
 fn relay(arguments: &Relay) -> Result<(), String> {
@@ -466,27 +469,28 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         let connector = Arc::new(Connector::with_quic(options.clone(), quic.clone()));
         let listener = Listener::bind_with_quic(&listen, options, quic).await;
         let listener = listener.map_err(|error| error.to_string())?;
-        let bound = listener.local_address().map_err(|error| error.to_string())?;
-        eprintln!("daskwire: passing on from {bound} to {connect}");
+        let bound = listener
+            .local_address()
+            .map_err(|error| error.to_string())?;
+        terminal::note(format_args!("passing on from {bound} to {connect}"));
         let told = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
             Ok((there, back)) => {
                 let (there, back): (Passed, Passed) = (there, back);
-                eprintln!(
-                    "daskwire: {peer} has ended: {} messages, {} bytes there; {} messages, {} bytes back",
+                terminal::note(format_args!(
+                    "{peer} has ended: {} messages, {} bytes there; {} messages, {} bytes back",
                     there.message_count, there.len, back.message_count, back.len
-                );
+                ));
             }
-            Err(error) => eprintln!("daskwire: {peer} is cut off: {error}"),
+            Err(error) => terminal::note(format_args!("{peer} is cut off: {error}")),
         };
         let options = daskwire_peer::relay::Options::default();
         let asked = asked_to_stop()?;
         let stop = async {
             asked.await;
-            eprintln!("daskwire: asked to stop; all connections end");
+            terminal::note("asked to stop; all connections end");
         };
         let serving = Arc::clone(&connector);
-        let served =
-            daskwire_peer::relay::serve(&listener, serving, &connect, options, told, stop);
+        let served = daskwire_peer::relay::serve(&listener, serving, &connect, options, told, stop);
         let outcome = served.await.map_err(|error| error.to_string());
         // Peers learn of it now, not when they have waited long enough.
         let closing = async { tokio::join!(listener.close(), connector.close()) };
@@ -555,7 +559,7 @@ fn pickle(arguments: &Pickle) -> Result<(), String> {
         buffers: buffers.as_deref(),
         text_opcodes: arguments.text_opcodes,
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = terminal::stdout();
     let listed = daskwire_peer::pickle::list(&pickle, &options, &mut out)
         .and_then(|fault| out.flush().map(|()| fault));
     match listed {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use daskwire::display::Printable;
 use daskwire_peer::client::{ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
@@ -14,7 +15,7 @@ use daskwire_peer::{Client, Key, PeerError, Value};
 use daskwire_tcp::{Address, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::TlsArguments;
+use crate::{TlsArguments, terminal};
 
 /// Who holds what the shell has put on a cluster, between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -276,9 +277,8 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
     let sent = with_progress("sending", total, || meter.sent(), sending).await;
     let futures = sent.map_err(text)?;
     client.hold_as(HOLDER, &futures).await.map_err(text)?;
-    let mut out = std::io::stdout().lock();
     for future in &futures {
-        writeln!(out, "{}", shown(future.key())).map_err(|error| error.to_string())?;
+        terminal::print(Printable(&shown(future.key())))?;
     }
     client.close().await.map_err(text)
 }
@@ -309,7 +309,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
 
 fn show(result: &Value, output: Option<&PathBuf>) -> Result<(), String> {
     let Some(file) = output else {
-        return writeln!(std::io::stdout().lock(), "{result}").map_err(|error| error.to_string());
+        return terminal::print(result);
     };
     let text;
     let bytes = match result {
@@ -346,7 +346,7 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
             .hold_as(HOLDER, core::slice::from_ref(&future))
             .await
             .map_err(text)?;
-        println!("{}", shown(future.key()));
+        terminal::print(Printable(&shown(future.key())))?;
     } else {
         show(&future.result().await.map_err(text)?, None)?;
     }
@@ -363,7 +363,7 @@ pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
 
 pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
     let recorder = Arc::new(Recorder::new(arguments.scheduler.is_none()));
-    let mut out = std::io::stdout();
+    let mut out = terminal::stdout();
     let mut show = |line: &str| {
         // Whoever does not read any more has seen enough.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());

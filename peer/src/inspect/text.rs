@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use daskwire::display::Document;
+use daskwire::display::{Document, Printable};
 use daskwire::message::{Layout, Level, Message, Payload, PayloadKind, Serializer, Workspace};
 use serde_json::Value;
 
@@ -176,8 +176,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
     }
     let mut what = String::new();
     for name in [header.type_name()?, header.dtype()?].into_iter().flatten() {
-        what.push_str(name);
-        what.push(' ');
+        put(&mut what, format_args!("{} ", Printable(name)));
     }
     if let Some(shape) = header.shape().ok().flatten() {
         let shape: Vec<_> = shape.numbers().flatten().map(|n| n.to_string()).collect();
@@ -191,7 +190,10 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
         Serializer::Other(name) => name,
         _ => "unknown",
     };
-    put(&mut what, format_args!("serialized by {family}"));
+    put(
+        &mut what,
+        format_args!("serialized by {}", Printable(family)),
+    );
     Ok(what)
 }
 
@@ -201,7 +203,10 @@ fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
         return Ok(Vec::new());
     };
     list.codec_names()
-        .map(|name| Ok(name?.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned())))
+        .map(|name| {
+            let printable = |name: &[u8]| Printable(&String::from_utf8_lossy(name)).to_string();
+            Ok(name?.map(|name| printable(name.as_bytes())))
+        })
         .collect()
 }
 
@@ -289,7 +294,7 @@ fn body_codec(header: &[u8]) -> Result<Option<String>> {
     Ok(header
         .get("compression")
         .and_then(Value::as_str)
-        .map(str::to_owned))
+        .map(|name| Printable(name).to_string()))
 }
 
 /// A document behind its label, in lines that fit a screen.

@@ -3,18 +3,18 @@
 mod functions;
 
 use core::cmp::Reverse;
-use core::fmt::Display;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use daskwire::display::Printable;
 use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
 use daskwire_tcp::{Address, BufferPool, Options};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
-use crate::TlsArguments;
+use crate::{TlsArguments, terminal};
 
 /// How often the terminal shows how it is.
 const REFRESH: Duration = Duration::from_millis(200);
@@ -101,11 +101,6 @@ fn nthreads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Writes a line to standard error. It may be a terminal that is gone.
-fn say(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "daskwire: {text}");
-}
-
 fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
@@ -151,8 +146,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         .as_ref()
         .filter(|_| !arguments.functions)
     else {
-        list();
-        return Ok(());
+        return list();
     };
     let scheduler = address(scheduler)?;
     let listen = arguments.listen.as_deref().map(address).transpose()?;
@@ -175,7 +169,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let mut builder = Worker::builder(scheduler.clone())
         .functions(functions::functions())
         .options(options)
-        .on_notice(move |text| notices.suspend(|| say(text)));
+        .on_notice(move |text| notices.suspend(|| terminal::note(text)));
     if let Some(nthreads) = arguments.nthreads {
         builder = builder.nthreads(nthreads);
     }
@@ -195,11 +189,11 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let worker = tokio::select! {
         started = builder.start() => started.map_err(|error| format!("{scheduler}: {error}"))?,
         () = &mut stop => {
-            say(format_args!("asked to stop before {scheduler} knew this worker"));
+            terminal::note(format_args!("asked to stop before {scheduler} knew this worker"));
             return Ok(());
         }
     };
-    say(format_args!(
+    terminal::note(format_args!(
         "worker {} at {} works for {scheduler}",
         worker.name(),
         worker.address()
@@ -221,37 +215,40 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let outcome = match ended {
         Some(ended @ (Ended::Lost(_) | Ended::Panicked)) => Err(ended.to_string()),
         Some(ended) => {
-            say(ended);
+            terminal::note(ended);
             Ok(())
         }
         None => leave(&worker).await,
     };
-    say(progress(&worker));
-    let _ = write!(std::io::stderr(), "{}", table(worker.task_counters()));
+    terminal::note(progress(&worker));
+    terminal::tell(table(worker.task_counters()));
     outcome
 }
 
-fn list() {
-    println!("Functions besides those of Python's operator and math, and builtins.");
-    println!("Python calls them with operator.methodcaller(\"native:NAME\").\n");
+fn list() -> Result<(), String> {
+    terminal::print(
+        "Functions besides those of Python's operator and math, and builtins.\n\
+         Python calls them with operator.methodcaller(\"native:NAME\").\n",
+    )?;
     for (name, what) in functions::LIST {
-        println!("  {name:<34}  {what}");
+        terminal::print(format_args!("  {name:<34}  {what}"))?;
     }
+    Ok(())
 }
 
 /// Hands over what it has, unless that takes too long or somebody is impatient.
 async fn leave(worker: &Worker) -> Result<(), String> {
-    say("handing over data; once more to end at once");
+    terminal::note("handing over data; once more to end at once");
     let again = crate::asked_to_stop()?;
     tokio::select! {
         retired = worker.retire() => match retired {
-            Ok(true) => say("the data of this worker is elsewhere"),
-            Ok(false) => say("nobody takes the data of this worker"),
-            Err(error) => say(format_args!("cannot hand over data: {error}")),
+            Ok(true) => terminal::note("the data of this worker is elsewhere"),
+            Ok(false) => terminal::note("nobody takes the data of this worker"),
+            Err(error) => terminal::note(format_args!("cannot hand over data: {error}")),
         },
         () = again => worker.close().await,
         () = tokio::time::sleep(HANDOVER) => {
-            say("handing over data takes too long");
+            terminal::note("handing over data takes too long");
             worker.close().await;
         }
     }
@@ -305,7 +302,7 @@ fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
     for (prefix, done) in tasks.iter().take(LINES) {
         table.push_str(&format!(
             "  {:<32} {:>9} {:>9}  {:<24}  {:<24}  {}\n",
-            prefix,
+            Printable(prefix).to_string(),
             HumanCount(done.count).to_string(),
             seconds(done.time),
             bytes(done.deserialized),

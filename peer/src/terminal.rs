@@ -1,0 +1,158 @@
+//! What the command prints for people.
+//!
+//! Much of it comes from peers, who must not be able to move the cursor, hide or
+//! reorder text, or reprogram the terminal. So everything that the command prints
+//! goes through here, where characters that are not
+//! [printable](daskwire::display::is_printable) are escaped.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use daskwire::display::{Printable, is_printable};
+use serde::Serialize as _;
+use serde_json::ser::{CompactFormatter, Formatter};
+
+/// A writer that escapes what is not printable, but for ends of lines and tabs, and
+/// what is not UTF-8. A character is to be written as a whole.
+#[derive(Debug)]
+pub(crate) struct Escaping<W>(pub(crate) W);
+
+impl<W: Write> Write for Escaping<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for chunk in bytes.utf8_chunks() {
+            let mut rest = chunk.valid();
+            while let Some(at) = rest.find(|character| !is_plain(character)) {
+                let (plain, escaped) = rest.split_at(at);
+                self.0.write_all(plain.as_bytes())?;
+                let mut characters = escaped.chars();
+                let character = characters.next().unwrap_or_default();
+                write!(self.0, "{}", character.escape_default())?;
+                rest = characters.as_str();
+            }
+            self.0.write_all(rest.as_bytes())?;
+            write!(self.0, "{}", chunk.invalid().escape_ascii())?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn is_plain(character: char) -> bool {
+    matches!(character, '\n' | '\t') || is_printable(character)
+}
+
+/// Standard output, buffered until it is flushed or dropped.
+pub(crate) fn stdout() -> Escaping<io::BufWriter<io::StdoutLock<'static>>> {
+    Escaping(io::BufWriter::new(io::stdout().lock()))
+}
+
+/// Prints a line on standard output.
+///
+/// # Errors
+///
+/// What the system says, as a message.
+pub(crate) fn print(line: impl Display) -> Result<(), String> {
+    let mut out = stdout();
+    let printed = writeln!(out, "{line}").and_then(|()| out.flush());
+    printed.map_err(|error| format!("standard output: {error}"))
+}
+
+/// Tells the user something on standard error, in one line.
+pub(crate) fn note(text: impl Display) {
+    let text = text.to_string();
+    error(Printable(&text));
+}
+
+/// Tells the user something on standard error, in as many lines as it has.
+pub(crate) fn error(text: impl Display) {
+    tell(format_args!("daskwire: {text}\n"));
+}
+
+/// Writes to standard error.
+pub(crate) fn tell(text: impl Display) {
+    let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
+    // There is nowhere else to tell.
+    let _ = write!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// JSON in a line, in which characters that are not printable are escaped as
+/// `\uXXXX`: the same value for who parses it.
+pub(crate) fn json(value: &serde_json::Value) -> String {
+    let mut out = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
+    // A value can be serialized, and a vector written to.
+    let _ = value.serialize(&mut serializer);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+struct PrintableJson;
+
+impl Formatter for PrintableJson {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(|character| !is_printable(character)) {
+            let (plain, escaped) = rest.split_at(at);
+            CompactFormatter.write_string_fragment(writer, plain)?;
+            let mut characters = escaped.chars();
+            let character = characters.next().unwrap_or_default();
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = characters.as_str();
+        }
+        CompactFormatter.write_string_fragment(writer, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(bytes: &[u8]) -> String {
+        let mut out = Escaping(Vec::new());
+        out.write_all(bytes).expect("a vector takes all");
+        String::from_utf8(out.0).expect("UTF-8")
+    }
+
+    /// As printed, with what `is_kept` as it is and all else escaped.
+    fn expected(text: &str, is_kept: fn(char) -> bool) -> String {
+        let escape = |character: char| match is_kept(character) {
+            true => character.to_string(),
+            false => character.escape_default().to_string(),
+        };
+        text.chars().map(escape).collect()
+    }
+
+    #[test]
+    fn every_character_is_printable_or_escaped() {
+        let all: Vec<char> = ('\0'..=char::MAX).collect();
+        for some in all.chunks(4096) {
+            let text: String = some.iter().collect();
+            assert_eq!(escaped(text.as_bytes()), expected(&text, is_plain));
+            let line = Printable(&text).to_string();
+            assert_eq!(line, expected(&text, is_printable));
+            let value = serde_json::Value::from(text);
+            let shown = json(&value);
+            assert!(shown.chars().all(is_printable), "{shown}");
+            assert_eq!(serde_json::from_str(&shown).ok(), Some(value));
+        }
+    }
+
+    #[test]
+    fn what_is_no_utf_8_is_escaped() {
+        assert_eq!(escaped(b"a\xffb\xc2\x1b\n"), "a\\xffb\\xc2\\u{1b}\n");
+    }
+
+    #[test]
+    fn json_without_such_characters_is_as_ever() {
+        let value = serde_json::json!({"a\"\\": [1, -2.5, null, true, "naïve ☃ 🦀"]});
+        assert_eq!(json(&value), value.to_string());
+    }
+}
