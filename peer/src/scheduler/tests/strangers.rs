@@ -238,7 +238,7 @@ async fn a_worker_stays_whose_data_no_other_takes() {
         ..RetireWorkers::default()
     };
     let reply: Value = client.call(request()).await.expect("it replies");
-    assert_eq!(reply, Value::Dict(Vec::new()));
+    assert_eq!(reply, Value::Dict(Vec::new().into()));
     client.submit([Task::new("y", "operator.add", [3, 4])], &["y"]);
     client.wait(&["y"]).await;
     // Another that does not do what it is asked for.
