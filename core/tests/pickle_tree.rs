@@ -615,6 +615,7 @@ fn exceptions_of_dask_have_their_causes_and_all_frames() {
         let cause = outer.cause.expect("raised from another");
         let context = outer.context.expect("while another was handled");
         assert_eq!(cause.index(), context.index(), "they are one");
+        assert!(outer.suppress_context, "as the cause is shown");
         let cause = exception(cause);
         let arguments = vec!["\"missing\"".into(), "1".into()];
         assert_eq!(said(&cause), ("KeyError".into(), arguments));

@@ -1,12 +1,13 @@
 //! What can go wrong between peers.
 
-use core::fmt;
+use core::cell::Cell;
+use core::fmt::{self, Write as _};
 use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use daskwire::message::BuildError;
-use daskwire::pickle::tree::known::{self, Exception, Known, Native, native};
+use daskwire::pickle::tree::known::{self, Known, Native, native};
 use daskwire::pickle::tree::{self, Node, Registry, Tree};
 use daskwire::pickle::{Options, Writer};
 use daskwire_tcp::CommError;
@@ -164,18 +165,36 @@ pub struct RemoteError {
     /// Where it was raised: a line for each frame, the outermost first, as Python
     /// prints them. Empty if it is not known.
     pub traceback: String,
+    /// The exception that it was raised from, or that was handled when it was raised.
+    ///
+    /// What Dask raises may say little without it: for a function that the scheduler
+    /// cannot import, the name is in the cause alone.
+    pub cause: Option<Box<Self>>,
     /// The exception as it was sent, if it was.
     pub serialized: Option<Serialized>,
 }
 
-/// As the last line of what Python prints.
+/// As the last line of what Python prints, and a line for each
+/// [`cause`](RemoteError::cause).
 impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.message.is_empty() {
-            f.write_str(&self.class)
-        } else {
-            write!(f, "{}: {}", self.class, self.message)
+        let mut next = Some(self);
+        while let Some(error) = next {
+            f.write_str(&error.class)?;
+            if !error.message.is_empty() {
+                write!(f, ": {}", error.message)?;
+            }
+            next = error.cause.as_deref();
+            if next.is_some() {
+                let is_ended = error.message.ends_with('\n');
+                f.write_str(if is_ended {
+                    "caused by "
+                } else {
+                    "\ncaused by "
+                })?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -231,7 +250,7 @@ impl RemoteError {
             && let Ok(tree) = Tree::with_buffers(&pickle, &buffers)
             && let Ok(Native::Traceback(frames)) = native(exceptions(), tree.root())
         {
-            error.traceback = lines(frames);
+            error.traceback = Text::new(&pickle).lines(frames);
         }
         error
     }
@@ -259,27 +278,51 @@ impl RemoteError {
         let Ok(tree) = Tree::with_buffers(pickle, buffers) else {
             return Self::new("Exception", &format!("b'{}'", pickle.escape_ascii()));
         };
-        let root = tree.root();
-        match native(exceptions(), root) {
-            Ok(Native::Exception(exception)) => Self::of_exception(exception),
+        Self::of_node(tree.root(), &Text::new(pickle), CAUSES)
+    }
+
+    /// The exception that a node is, with as many causes.
+    fn of_node(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
+        match native(exceptions(), node) {
+            Ok(Native::Exception(exception)) => {
+                let context = exception.context.filter(|_| !exception.suppress_context);
+                Self {
+                    cause: cause(exception.cause.or(context), text, causes),
+                    ..Self::of_parts(
+                        Some(exception.class),
+                        Some(exception.arguments),
+                        exception.traceback,
+                        text,
+                    )
+                }
+            }
             // A class that is not built in: named by what is called with it.
-            _ => Self::of_object(root),
+            _ => Self::of_object(node, text, causes),
         }
     }
 
-    fn of_exception(exception: Exception<'_, '_>) -> Self {
-        let class = exception.class.to_string();
-        let class = class.strip_prefix("builtins.").unwrap_or(&class);
+    fn of_parts(
+        class: Option<tree::Global<'_>>,
+        arguments: Option<tree::Items<'_, '_>>,
+        traceback: Option<known::Traceback<'_, '_>>,
+        text: &Text,
+    ) -> Self {
+        let class = class.map_or_else(|| "Exception".to_owned(), |class| text.of(&class));
+        let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
         Self {
-            class: class.to_owned(),
-            message: message(class, exception.arguments),
-            traceback: exception.traceback.map(lines).unwrap_or_default(),
-            serialized: None,
+            message: arguments
+                .map(|arguments| text.message(&class, arguments))
+                .unwrap_or_default(),
+            class,
+            traceback: traceback
+                .map(|frames| text.lines(frames))
+                .unwrap_or_default(),
+            ..Self::default()
         }
     }
 
     /// `CLASS(ARGUMENTS...)`, or what `tblib` makes of exceptions with attributes.
-    fn of_object(node: Node<'_, '_>) -> Self {
+    fn of_object(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
         let parts = match node.value() {
             tree::Value::Call {
                 callable,
@@ -291,7 +334,7 @@ impl RemoteError {
             _ => None,
         };
         let Some((callable, arguments)) = parts else {
-            return Self::new("Exception", &node.to_string());
+            return Self::new("Exception", &text.of(&node));
         };
         let called = callable.as_global();
         let is_tblib = called.is_some_and(|name| {
@@ -299,36 +342,32 @@ impl RemoteError {
                 || name.is("tblib.pickling_support", "unpickle_exception")
         });
         if !is_tblib {
-            let class = called.map_or_else(|| "Exception".to_owned(), |name| name.to_string());
-            let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
-            let message = message(&class, arguments.items());
-            return Self {
-                class,
-                message,
-                ..Self::default()
-            };
+            return Self::of_parts(called, Some(arguments.items()), None, text);
         }
         let mut parts = arguments.items();
-        let class = parts.next().and_then(Node::as_global);
-        let class = class.map_or_else(|| "Exception".to_owned(), |name| name.to_string());
-        let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
-        let given = parts.next();
+        let mut next = || parts.next().filter(|node| !node.is_none());
+        let (class, given) = (next(), next());
+        let (from, traceback, context, suppress_context) = (next(), next(), next(), next());
         let given = given.map(|given| given.get("args").unwrap_or(given).items());
-        let traceback = parts
-            .nth(1)
-            .and_then(|node| match native(exceptions(), node) {
-                Ok(Native::Traceback(frames)) => Some(lines(frames)),
-                _ => None,
-            });
+        let traceback = traceback.and_then(|node| match native(exceptions(), node) {
+            Ok(Native::Traceback(frames)) => Some(frames),
+            _ => None,
+        });
+        let is_suppressed = suppress_context.and_then(Node::as_bool) == Some(true);
+        let context = context.filter(|_| !is_suppressed);
         Self {
-            message: given
-                .map(|items| message(&class, items))
-                .unwrap_or_default(),
-            class,
-            traceback: traceback.unwrap_or_default(),
-            serialized: None,
+            cause: cause(from.or(context), text, causes),
+            ..Self::of_parts(class.and_then(Node::as_global), given, traceback, text)
         }
     }
+}
+
+/// How many causes of an exception are read.
+const CAUSES: usize = 16;
+
+fn cause(node: Option<Node<'_, '_>>, text: &Text, causes: usize) -> Option<Box<RemoteError>> {
+    let causes = causes.checked_sub(1)?;
+    Some(Box::new(RemoteError::of_node(node?, text, causes)))
 }
 
 fn exceptions() -> &'static Registry<Known> {
@@ -348,49 +387,116 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// What `str()` makes of an exception with these arguments.
-fn message(class: &str, arguments: tree::Items<'_, '_>) -> String {
-    let all: Vec<Node<'_, '_>> = arguments.collect();
-    match all.as_slice() {
-        [key, worker, allowed_failures] if class == KILLED_WORKER => {
-            let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
-            let count = allowed_failures
-                .as_u64()
-                .unwrap_or_default()
-                .saturating_add(1);
-            let state = worker.operations().find_map(|operation| match operation {
-                tree::Operation::State(state) => state.node().get("address"),
-                _ => None,
-            });
-            let last = state.and_then(Node::as_str).unwrap_or("unknown");
-            format!("the task {key} took down {count} workers, the last of them {last}")
+/// Writes what an exception says, up to a length that depends on the pickle's: what
+/// is shared in a pickle is written wherever it stands.
+struct Text {
+    left: Cell<usize>,
+}
+
+impl Text {
+    fn new(pickle: &[u8]) -> Self {
+        let len = pickle.len().saturating_mul(4).saturating_add(1 << 16);
+        Self {
+            left: Cell::new(len),
         }
-        [] => String::new(),
-        // It shows a key as it would be written.
-        [one] if class == "KeyError" => match one.as_str() {
-            Some(text) => Value::from(text).to_string(),
-            None => one.to_string(),
-        },
-        [one] => one.as_str().map_or_else(|| one.to_string(), str::to_owned),
-        [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
-            let reason = reason
-                .as_str()
-                .map_or_else(|| reason.to_string(), str::to_owned);
-            format!("[Errno {number}] {reason}")
+    }
+
+    fn of(&self, shown: &dyn fmt::Display) -> String {
+        self.written(|to| write!(to, "{shown}"))
+    }
+
+    /// What is written until there is no room left; then an ellipsis follows.
+    fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
+        let mut to = Limited {
+            text: String::new(),
+            left: &self.left,
+        };
+        if write(&mut to).is_err() {
+            to.text.push('…');
         }
-        many => {
-            let texts: Vec<String> = many.iter().map(ToString::to_string).collect();
-            format!("({})", texts.join(", "))
+        to.text
+    }
+
+    /// A string as it is, anything else as Python shows it.
+    fn of_node(&self, node: Node<'_, '_>) -> String {
+        match node.as_str() {
+            Some(text) => self.of(&text),
+            None => self.of(&node),
         }
+    }
+
+    /// What `str()` makes of an exception with these arguments.
+    fn message(&self, class: &str, arguments: tree::Items<'_, '_>) -> String {
+        let all: Vec<Node<'_, '_>> = arguments.collect();
+        match all.as_slice() {
+            [key, worker, allowed_failures] if class == KILLED_WORKER => {
+                let key = self.of_node(*key);
+                let count = allowed_failures
+                    .as_u64()
+                    .unwrap_or_default()
+                    .saturating_add(1);
+                let state = worker.operations().find_map(|operation| match operation {
+                    tree::Operation::State(state) => state.node().get("address"),
+                    _ => None,
+                });
+                let last = state.and_then(Node::as_str).unwrap_or("unknown");
+                self.of(&format_args!(
+                    "the task {key} took down {count} workers, the last of them {last}"
+                ))
+            }
+            [] => String::new(),
+            // It shows a key as it would be written.
+            [one] if class == "KeyError" => match one.as_str() {
+                Some(text) => self.of(&Value::from(text)),
+                None => self.of(one),
+            },
+            [one] => self.of_node(*one),
+            [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
+                let reason = self.of_node(*reason);
+                self.of(&format_args!("[Errno {number}] {reason}"))
+            }
+            many => self.written(|to| {
+                to.write_char('(')?;
+                for (index, node) in many.iter().enumerate() {
+                    to.write_str(if index == 0 { "" } else { ", " })?;
+                    write!(to, "{node}")?;
+                }
+                to.write_char(')')
+            }),
+        }
+    }
+
+    fn lines(&self, traceback: known::Traceback<'_, '_>) -> String {
+        self.written(|to| {
+            for frame in traceback {
+                writeln!(to, "  {frame}")?;
+            }
+            Ok(())
+        })
     }
 }
 
-fn lines(traceback: known::Traceback<'_, '_>) -> String {
-    let mut text = String::new();
-    for frame in traceback {
-        text.push_str(&format!("  {frame}\n"));
+/// A string that ends where nothing is left.
+struct Limited<'l> {
+    text: String,
+    left: &'l Cell<usize>,
+}
+
+impl fmt::Write for Limited<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let left = self.left.get();
+        let mut len = part.len().min(left);
+        while !part.is_char_boundary(len) {
+            len = len.saturating_sub(1);
+        }
+        self.left.set(left.saturating_sub(len));
+        self.text.push_str(part.get(..len).unwrap_or_default());
+        if len == part.len() {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
     }
-    text
 }
 
 /// An exception of a builtin class, as Python takes it.
@@ -426,4 +532,103 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
     });
     // There is room for whatever it is.
     Serialized::of_written_pickle(pickle.unwrap_or_default().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(write: impl Fn(&mut Writer<'_, '_>)) -> (RemoteError, usize) {
+        let (pickle, _) = pickled(write).pickle().expect("a pickle");
+        (RemoteError::of_pickle(&pickle, &[]), pickle.len())
+    }
+
+    /// `unpickle_exception` with a class, an argument, what follows as a cause, and
+    /// after that no traceback, as a context the next, and whether that is hidden.
+    fn exception(writer: &mut Writer<'_, '_>, class: &str, argument: &str) {
+        writer
+            .reduce()
+            .global("tblib.pickling_support", "unpickle_exception")
+            .tuple(6);
+        writer.global("builtins", class).tuple(1).str(argument);
+    }
+
+    #[test]
+    fn causes_are_kept_and_shown() {
+        let (error, _) = read(|writer| {
+            exception(writer, "RuntimeError", "it failed");
+            exception(writer, "ValueError", "not this\n");
+            // Without a cause what was handled is shown.
+            writer.none().none();
+            exception(writer, "KeyError", "x");
+            writer
+                .none()
+                .none()
+                .none()
+                .bool(false)
+                .bool(false)
+                .none()
+                .none()
+                .bool(true);
+        });
+        assert_eq!(
+            error.to_string(),
+            "RuntimeError: it failed\ncaused by ValueError: not this\ncaused by KeyError: 'x'"
+        );
+        let (hidden, _) = read(|writer| {
+            exception(writer, "RuntimeError", "it failed");
+            writer.none().none();
+            exception(writer, "KeyError", "x");
+            writer.none().none().none().bool(false).bool(true);
+        });
+        assert_eq!(hidden.cause, None);
+    }
+
+    #[test]
+    fn causes_of_causes_end() {
+        let count = |levels: usize| {
+            let (error, _) = read(|writer| {
+                for _ in 0..levels {
+                    exception(writer, "ValueError", "x");
+                }
+                writer.none();
+                for _ in 1..levels {
+                    writer.none().none().bool(false);
+                }
+                writer.none().none().bool(false);
+            });
+            core::iter::successors(Some(&error), |error| error.cause.as_deref()).count()
+        };
+        assert_eq!(count(2), 2);
+        assert_eq!(count(40), CAUSES + 1);
+        assert_eq!(count(80), CAUSES + 1);
+    }
+
+    #[test]
+    fn text_is_bounded_by_the_length_of_the_pickle() {
+        let len = |count: usize| {
+            let (error, pickle_len) = read(|writer| {
+                writer
+                    .reduce()
+                    .global("builtins", "ValueError")
+                    .tuple(count);
+                let shared = writer.list(count).memoize();
+                for _ in 0..count {
+                    writer.i64(1_000_000);
+                }
+                for _ in 1..count {
+                    writer.get(shared);
+                }
+            });
+            let most = 4 * pickle_len + (1 << 16) + '…'.len_utf8();
+            assert!(
+                error.message.len() <= most,
+                "{} of {most}",
+                error.message.len()
+            );
+            error.message.len()
+        };
+        let (one, two) = (len(2000), len(4000));
+        assert!(two <= one * 2, "{one}, and of twice as much {two}");
+    }
 }

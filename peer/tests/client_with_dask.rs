@@ -119,6 +119,18 @@ async fn errors_arrive_with_their_text(client: &Client) {
             .contains("deserialization of the task graph"),
         "{error}"
     );
+    assert!(error.to_string().contains("no_such_module"), "{error}");
+    // Which one is in the cause.
+    let misspelt = client.submit("operator.ad", [1, 2]).expect("submitted");
+    let error = misspelt.result_within(TIMEOUT).await.expect_err("it fails");
+    let PeerError::Remote(error) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(error.class, "RuntimeError");
+    let cause = error.cause.as_deref().expect("what was raised first");
+    assert_eq!(cause.class, "AttributeError");
+    assert!(cause.message.contains("'ad'"), "{cause}");
+    assert!(error.to_string().contains("AttributeError"), "{error}");
 }
 
 async fn arguments_of_every_kind_arrive(client: &Client) {

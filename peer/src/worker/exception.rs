@@ -69,9 +69,10 @@ impl RemoteError {
             return Value::Serialized(serialized.clone());
         }
         let class = CLASSES.into_iter().find(|class| *class == self.class);
-        let (class, text) = match class {
-            Some(class) => (class, self.message.clone()),
-            None => ("RuntimeError", self.to_string()),
+        let (class, text) = match (class, &self.cause) {
+            (Some(class), None) => (class, self.message.clone()),
+            (Some(class), Some(cause)) => (class, format!("{}\ncaused by {cause}", self.message)),
+            (None, _) => ("RuntimeError", self.to_string()),
         };
         let pickle = growing::pickle(Options::default(), |writer| {
             writer

@@ -311,6 +311,8 @@ pub struct Exception<'t, 'p> {
     pub cause: Option<Node<'t, 'p>>,
     /// The exception that was handled when it was raised, if any: inert.
     pub context: Option<Node<'t, 'p>>,
+    /// Whether `context` is not to be shown, as with `raise ... from None`.
+    pub suppress_context: bool,
 }
 
 /// Where an exception was raised: a frame of the stack for each call, the
@@ -455,6 +457,7 @@ pub fn native<'t, 'p>(
                 traceback: None,
                 cause: None,
                 context: None,
+                suppress_context: false,
             }));
         }
         (Known::ExceptionOf | Known::ExceptionWithAttributes, 2..) => {
@@ -655,6 +658,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         let mut next = || parts.next().filter(|node| !node.is_none());
         let (class, arguments) = (next().unwrap_or(self.node), next());
         let (cause, traceback, context) = (next(), next(), next());
+        let suppress_context = next().and_then(Node::as_bool).unwrap_or_default();
         let made = self.made_by(class, Known::Exception)?;
         if !matches!(made.made, Made::Name) {
             return expected(class, "a class of exceptions");
@@ -680,6 +684,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
             traceback,
             cause,
             context,
+            suppress_context,
         })
     }
 
