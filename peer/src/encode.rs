@@ -274,30 +274,39 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
 /// those. The order of a classic message's payloads is its own, not that of its
 /// body; written in this order they keep their numbers.
 fn order_by_payload(value: &mut Value) -> u64 {
+    #[cfg(test)]
+    tests::STEPS.set(tests::STEPS.get() + 1);
     if let Some(number) = single(value, "$payload") {
         return number.as_u64().unwrap_or(u64::MAX);
     }
+    let first = |values: &mut [Value]| {
+        let first = values.iter_mut().map(order_by_payload).min();
+        first.unwrap_or(u64::MAX)
+    };
     match value {
         Value::Object(map) => {
+            if map.len() == 1
+                && let Some(Value::Array(pairs)) = map.get_mut("$map")
+            {
+                let mut ordered: Vec<(u64, Value)> = core::mem::take(pairs)
+                    .into_iter()
+                    .map(|mut pair| (order_by_payload(&mut pair), pair))
+                    .collect();
+                ordered.sort_by_key(|(first, _)| *first);
+                let first = ordered.first().map_or(u64::MAX, |(first, _)| *first);
+                pairs.extend(ordered.into_iter().map(|(_, pair)| pair));
+                return first;
+            }
             let mut entries: Vec<(u64, String, Value)> = core::mem::take(map)
                 .into_iter()
                 .map(|(key, mut value)| (order_by_payload(&mut value), key, value))
                 .collect();
-            if let [(_, tag, Value::Array(pairs))] = entries.as_mut_slice()
-                && tag == "$map"
-            {
-                pairs.sort_by_cached_key(|pair| order_by_payload(&mut pair.clone()));
-            }
             entries.sort_by_key(|(first, ..)| *first);
             let first = entries.first().map_or(u64::MAX, |(first, ..)| *first);
             map.extend(entries.into_iter().map(|(_, key, value)| (key, value)));
             first
         }
-        Value::Array(items) => items
-            .iter_mut()
-            .map(order_by_payload)
-            .min()
-            .unwrap_or(u64::MAX),
+        Value::Array(items) => first(items),
         _ => u64::MAX,
     }
 }
@@ -598,4 +607,35 @@ fn check_depth(document: &str) -> Result<(), EncodeError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// Values that were looked at to order them.
+        pub(super) static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn nested_maps_are_ordered_in_linear_time() {
+        let steps = |depth: usize| {
+            let mut value = (0..depth).fold(
+                Value::from(1),
+                |value, _| serde_json::json!({ "$map": [[2, value], [{ "$payload": 7 }, 3]] }),
+            );
+            STEPS.set(0);
+            assert_eq!(order_by_payload(&mut value), 7);
+            let Some(Value::Array(pairs)) = single(&value, "$map") else {
+                panic!("a map: {value}");
+            };
+            assert_eq!(pairs[0][0], serde_json::json!(2));
+            STEPS.get()
+        };
+        let (one, two) = (steps(50), steps(100));
+        assert!(two <= 2 * one, "{one} steps, then {two}");
+    }
 }

@@ -181,13 +181,14 @@ impl Builder {
         // the first, as in a Python dict.
         let mut places = HashMap::new();
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
+        let texts = texts(pairs.iter().map(|(key, _)| key));
+        for ((key, value), text) in pairs.into_iter().zip(texts) {
             let is_nan = key.get("$float").is_some_and(|float| float == "nan");
             let next = unique.len();
             let place = if is_nan {
                 next
             } else {
-                *places.entry(python_key(&key)).or_insert(next)
+                *places.entry(python_key(&key, text)).or_insert(next)
             };
             match unique.get_mut(place) {
                 Some(entry) => entry.1 = value,
@@ -283,14 +284,53 @@ fn enumeration(member: EnumMember<'_>) -> Value {
 
 /// Each member once, in the order of their texts.
 fn set(members: Vec<Value>) -> Value {
-    let mut texts: Vec<(String, Value)> = members
-        .into_iter()
-        .map(|member| (member.to_string(), member))
-        .collect();
-    texts.sort_by(|a, b| a.0.cmp(&b.0));
-    texts.dedup_by(|a, b| a.0 == b.0);
-    let members: Vec<Value> = texts.into_iter().map(|(_, member)| member).collect();
+    let texts = texts(members.iter());
+    let mut members: Vec<(Vec<u8>, Value)> = texts.into_iter().zip(members).collect();
+    members.sort_by(|a, b| a.0.cmp(&b.0));
+    members.dedup_by(|a, b| a.0 == b.0);
+    let members: Vec<Value> = members.into_iter().map(|(_, member)| member).collect();
     json!({ "$set": members })
+}
+
+/// The texts of values, to tell them apart and to order them. One that is longer
+/// than all others may be cut short, so that what is nested in values alone is not
+/// written again on each level.
+fn texts<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
+    let mut most = 64;
+    let mut all: Vec<_> = values.map(|value| (value, Vec::new(), false)).collect();
+    loop {
+        let mut cut_count = 0;
+        for (value, text, is_whole) in all.iter_mut().filter(|(.., is_whole)| !is_whole) {
+            text.clear();
+            *is_whole = serde_json::to_writer(Cut { text, most }, value).is_ok();
+            cut_count += usize::from(!*is_whole);
+        }
+        if cut_count <= 1 {
+            return all.into_iter().map(|(_, text, _)| text).collect();
+        }
+        most *= 2;
+    }
+}
+
+/// Takes so many bytes, and fails at the next.
+struct Cut<'t> {
+    text: &'t mut Vec<u8>,
+    most: usize,
+}
+
+impl std::io::Write for Cut<'_> {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        let len = data.len().min(self.most.saturating_sub(self.text.len()));
+        self.text
+            .extend_from_slice(data.get(..len).unwrap_or_default());
+        #[cfg(test)]
+        tests::WRITTEN.set(tests::WRITTEN.get() + len);
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What tells keys of a Python dict apart: numbers of the same value are the
@@ -299,10 +339,10 @@ fn set(members: Vec<Value>) -> Value {
 enum PythonKey {
     Number(u64),
     Integer(i128),
-    Other(String),
+    Other(Vec<u8>),
 }
 
-fn python_key(key: &Value) -> PythonKey {
+fn python_key(key: &Value, text: Vec<u8>) -> PythonKey {
     let number = |value: f64| PythonKey::Number(if value == 0.0 { 0 } else { value.to_bits() });
     match key {
         Value::Bool(value) => number(f64::from(u8::from(*value))),
@@ -324,14 +364,14 @@ fn python_key(key: &Value) -> PythonKey {
             }
         },
         Value::Object(map) => match map.get("$int").or_else(|| map.get("$float")) {
-            Some(Value::String(text)) if text == "-0.0" => number(0.0),
-            Some(Value::String(text)) => match text.parse() {
+            Some(Value::String(digits)) if digits == "-0.0" => number(0.0),
+            Some(Value::String(digits)) => match digits.parse() {
                 Ok(integer) => PythonKey::Integer(integer),
-                Err(_) => PythonKey::Other(key.to_string()),
+                Err(_) => PythonKey::Other(text),
             },
-            _ => PythonKey::Other(key.to_string()),
+            _ => PythonKey::Other(text),
         },
-        _ => PythonKey::Other(key.to_string()),
+        _ => PythonKey::Other(text),
     }
 }
 
@@ -366,5 +406,64 @@ pub fn tagged(
         if let Some(value) = builder.item(Item::Token(token)).map_err(fault)? {
             return Ok(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// Bytes of texts that were written to compare values.
+        pub(super) static WRITTEN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Sets or maps in each other, each with a long neighbour that begins alike.
+    fn nested(depth: usize, is_set: bool) -> Value {
+        (0..depth).fold(json!([["x"]]), |value, level| {
+            let neighbour = json!([[format!("{level:01000}")]]);
+            if is_set {
+                return set(vec![value, neighbour]);
+            }
+            let builder = Builder::new(Hooks::None, true);
+            let pairs = vec![(value, json!(1)), (neighbour, json!(2))];
+            builder.map(pairs).expect("no hooks")
+        })
+    }
+
+    #[test]
+    fn nested_keys_and_members_are_compared_in_linear_time() {
+        for is_set in [true, false] {
+            let written = |depth: usize| {
+                WRITTEN.set(0);
+                nested(depth, is_set);
+                WRITTEN.get()
+            };
+            let (one, two) = (written(40), written(80));
+            assert!(two <= 2 * one + 4096, "{one} bytes, then {two}");
+        }
+    }
+
+    #[test]
+    fn members_are_in_the_order_of_their_texts_and_occur_once() {
+        let long = |last: &str| json!([["y".repeat(500)], last]);
+        let members = vec![
+            long("b"),
+            json!(10),
+            long("a"),
+            json!("z"),
+            long("b"),
+            json!(9),
+        ];
+        let mut expected: Vec<String> = members.iter().map(Value::to_string).collect();
+        expected.sort();
+        expected.dedup();
+        let Value::Array(found) = &set(members)["$set"] else {
+            panic!("an array")
+        };
+        let found: Vec<String> = found.iter().map(Value::to_string).collect();
+        assert_eq!(found, expected);
     }
 }
