@@ -14,6 +14,7 @@ mod write;
 
 use core::fmt;
 
+use crate::client::TaskFuture;
 use crate::{Key, Value};
 
 pub use read::GraphError;
@@ -65,22 +66,6 @@ impl Function {
     /// A function of a worker in Rust.
     pub fn native(name: &str) -> Self {
         Self::Native(name.to_owned())
-    }
-
-    /// Collects what it brings along, a partial of a partial too.
-    fn depends(&self, on: &mut Vec<Key>) {
-        let mut function = self;
-        while let Self::Partial {
-            function: inner,
-            arguments,
-            keywords,
-        } = function
-        {
-            arguments.iter().for_each(|argument| argument.depends(on));
-            let keywords = keywords.iter().map(|(_, argument)| argument);
-            keywords.for_each(|argument| argument.depends(on));
-            function = inner;
-        }
     }
 
     /// The last part of its name, of which keys are made.
@@ -137,6 +122,9 @@ pub enum Argument {
     Value(Value),
     /// The result of another task, or data that was scattered.
     Result(Key),
+    /// The same by its future. The cluster keeps the result at least until this
+    /// argument is dropped: after its task was submitted.
+    Future(TaskFuture),
     /// A list with results in it.
     List(Vec<Self>),
     /// A tuple with results in it.
@@ -173,21 +161,6 @@ impl Argument {
     /// A list, in which results may be.
     pub fn list(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::List(items.into_iter().map(Into::into).collect())
-    }
-
-    fn depends(&self, on: &mut Vec<Key>) {
-        match self {
-            Self::Result(key) => on.push(key.clone()),
-            Self::List(items) | Self::Tuple(items) | Self::Set(items) => {
-                items.iter().for_each(|item| item.depends(on));
-            }
-            Self::Dict(entries) => entries.iter().for_each(|(key, value)| {
-                key.depends(on);
-                value.depends(on);
-            }),
-            Self::Task(task) => task.depends(on),
-            Self::Value(_) | Self::Unknown(_) => {}
-        }
     }
 }
 
@@ -265,28 +238,71 @@ impl Task {
     /// The keys whose results it needs, each once, in order.
     pub fn dependencies(&self) -> Vec<Key> {
         let mut keys = Vec::new();
-        self.depends(&mut keys);
+        // Without recursion: arguments may be nested to any depth.
+        let mut left = Vec::new();
+        self.work.push_parts(&mut left);
+        while let Some(part) = left.pop() {
+            match part {
+                Part::Argument(argument) => match argument {
+                    Argument::Result(key) => keys.push(key.clone()),
+                    Argument::Future(future) => keys.push(future.key().clone()),
+                    Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
+                        left.extend(items.iter().map(Part::Argument));
+                    }
+                    Argument::Dict(entries) => {
+                        for (key, value) in entries {
+                            left.extend([Part::Argument(key), Part::Argument(value)]);
+                        }
+                    }
+                    Argument::Task(task) => task.work.push_parts(&mut left),
+                    Argument::Value(_) | Argument::Unknown(_) => {}
+                },
+                Part::Function(Function::Partial {
+                    function,
+                    arguments,
+                    keywords,
+                }) => push_call(function, arguments, keywords, &mut left),
+                Part::Function(_) => {}
+            }
+        }
         keys.sort_unstable();
         keys.dedup();
         keys
     }
+}
 
-    fn depends(&self, on: &mut Vec<Key>) {
-        match &self.work {
-            Work::Call {
+/// A part of a task that may need results.
+enum Part<'t> {
+    Function(&'t Function),
+    Argument(&'t Argument),
+}
+
+fn push_call<'t>(
+    function: &'t Function,
+    arguments: &'t [Argument],
+    keywords: &'t [(String, Argument)],
+    parts: &mut Vec<Part<'t>>,
+) {
+    parts.push(Part::Function(function));
+    parts.extend(arguments.iter().map(Part::Argument));
+    parts.extend(
+        keywords
+            .iter()
+            .map(|(_, argument)| Part::Argument(argument)),
+    );
+}
+
+impl Work {
+    fn push_parts<'t>(&'t self, parts: &mut Vec<Part<'t>>) {
+        match self {
+            Self::Call {
                 function,
                 arguments,
                 keywords,
-            } => {
-                function.depends(on);
-                arguments.iter().for_each(|argument| argument.depends(on));
-                keywords
-                    .iter()
-                    .for_each(|(_, argument)| argument.depends(on));
-            }
-            Work::Is(argument) => argument.depends(on),
-            Work::Fused { inputs, .. } => {
-                inputs.iter().for_each(|(_, argument)| argument.depends(on));
+            } => push_call(function, arguments, keywords, parts),
+            Self::Is(argument) => parts.push(Part::Argument(argument)),
+            Self::Fused { inputs, .. } => {
+                parts.extend(inputs.iter().map(|(_, argument)| Part::Argument(argument)));
             }
         }
     }

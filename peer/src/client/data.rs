@@ -1,5 +1,6 @@
 //! Data, there and back.
 
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use crate::{Key, PeerError, Serialized, Value};
 /// How often a result is asked for that is not where it should be, before it
 /// counts as lost.
 const ATTEMPTS: usize = 10;
+
+/// How long a worker is left alone that sends too much already.
+const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +117,9 @@ impl Shared {
                 Route::Scheduler => self.gather_from_scheduler(missing.clone()).await?,
                 Route::Direct => self.gather_from_workers(missing.clone()).await?,
             };
-            found.extend(data);
+            // Peers may send more than they were asked for.
+            let asked = |key: &Key| missing.binary_search(key).is_ok();
+            found.extend(data.into_iter().filter(|(key, _)| asked(key)));
             // What was there is not any more: the scheduler knows, or will when it
             // is told. It says what becomes of it.
             for key in missing {
@@ -185,29 +191,19 @@ impl Shared {
         Ok(all)
     }
 
-    /// Fetches keys from one worker.
+    /// Fetches keys from one worker: those that it has.
     async fn fetch(
         &self,
         address: String,
-        mut keys: Vec<Key>,
+        keys: Vec<Key>,
     ) -> Result<Vec<(Key, Serialized)>, PeerError> {
         let address: Address = worker_address(&address)?;
-        let mut all = Vec::new();
         loop {
             let reply = self.pool.get_data(&address, keys.clone(), None).await?;
-            if reply.status == "busy" {
-                tokio::time::sleep(core::time::Duration::from_millis(150)).await;
-                continue;
+            if reply.status != "busy" {
+                return Ok(reply.data.unwrap_or_default());
             }
-            let data = reply.data.unwrap_or_default();
-            if data.is_empty() {
-                return Ok(all);
-            }
-            keys.retain(|key| data.iter().all(|(found, _)| found != key));
-            all.extend(data);
-            if keys.is_empty() {
-                return Ok(all);
-            }
+            tokio::time::sleep(BUSY_PAUSE).await;
         }
     }
 }
@@ -287,10 +283,8 @@ impl Client {
             pieces.push((key.into(), Serialized::of(&value.into())?));
         }
         // The futures are there first, so that none is missed when it is reported.
-        let futures: Vec<TaskFuture> = pieces
-            .iter()
-            .map(|(key, _)| TaskFuture::new(self.shared.entry(key).0))
-            .collect();
+        let keys = pieces.iter().map(|(key, _)| key);
+        let futures = self.shared.hold(keys, None)?;
         match route {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
             Route::Direct => self.scatter_to_workers(pieces).await?,

@@ -56,6 +56,9 @@ impl Status {
 /// What is known of a key, shared by all handles on it.
 pub(super) struct Entry {
     pub(super) key: Key,
+    /// How many marks came before it in the stream to the scheduler: what arrives
+    /// before their answers is not about this.
+    pub(super) marks: u64,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -131,9 +134,10 @@ pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
 }
 
 impl Entry {
-    pub(super) const fn new(key: Key, shared: Arc<Shared>) -> Self {
+    pub(super) const fn new(key: Key, shared: Arc<Shared>, marks: u64) -> Self {
         Self {
             key,
+            marks,
             shared,
             state: Mutex::new(State::Pending(Vec::new())),
         }
@@ -161,18 +165,12 @@ impl Entry {
         }
     }
 
-    /// Ends it if it is not done: its result cannot be fetched any more.
-    pub(super) fn end(&self, error: &PeerError) {
-        let is_cancelled = matches!(self.status(), Status::Error(_) | Status::Cancelled { .. });
-        if is_cancelled {
-            return;
+    /// Ends it, unless it has failed or was cancelled: its result cannot be fetched any
+    /// more.
+    pub(super) fn end(&self, status: Status) {
+        if !matches!(self.status(), Status::Error(_) | Status::Cancelled { .. }) {
+            self.set(status);
         }
-        self.set(match error {
-            PeerError::Disconnected { reason } => Status::Disconnected {
-                reason: reason.clone(),
-            },
-            _ => Status::Lost,
-        });
     }
 
     fn status(&self) -> Status {
@@ -343,17 +341,25 @@ impl AsCompleted {
     }
 }
 
-/// The result of the task as an argument of another.
-impl From<&TaskFuture> for crate::graph::Argument {
-    fn from(future: &TaskFuture) -> Self {
-        Self::Result(future.key().clone())
+/// Handles are equal that are on the same result of the same client.
+impl PartialEq for TaskFuture {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// The result of the task as an argument of another. Its key is held until that
-/// is submitted, which holds it on its own.
+impl Eq for TaskFuture {}
+
+/// The result of the task as an argument of another, which holds it.
+impl From<&TaskFuture> for crate::graph::Argument {
+    fn from(future: &TaskFuture) -> Self {
+        Self::Future(future.clone())
+    }
+}
+
+/// The result of the task as an argument of another, which holds it.
 impl From<TaskFuture> for crate::graph::Argument {
     fn from(future: TaskFuture) -> Self {
-        Self::from(&future)
+        Self::Future(future)
     }
 }

@@ -27,11 +27,12 @@ mod submit;
 
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use daskwire_tcp::{Address, Options};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::batched::Batched;
@@ -137,8 +138,8 @@ pub(crate) struct Shared {
     options: ClientOptions,
     pool: Pool,
     connector: Arc<Connector>,
-    /// All keys that are held.
-    entries: Mutex<HashMap<Key, Weak<Entry>>>,
+    /// The keys that the scheduler holds for this client.
+    entries: Mutex<Entries>,
     /// The stream to the scheduler, while there is one.
     stream: Mutex<Option<Batched<FromClient>>>,
     /// Where what goes on in the background is done.
@@ -146,9 +147,13 @@ pub(crate) struct Shared {
     /// Why there is no stream any more, and never will be.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
-    /// Whether something was released since the scheduler was last known to have
-    /// read all of the stream.
-    has_released: AtomicBool,
+    /// How many marks were sent, and how many of them the scheduler has answered.
+    marks: AtomicU64,
+    answered_marks: watch::Sender<u64>,
+    /// How many messages released keys, and how many of these the scheduler is known
+    /// to have read.
+    releases: AtomicU64,
+    settled_releases: AtomicU64,
 }
 
 impl core::fmt::Debug for Shared {
@@ -159,6 +164,11 @@ impl core::fmt::Debug for Shared {
             .finish_non_exhaustive()
     }
 }
+
+type Entries = HashMap<Key, Weak<Entry>>;
+
+/// What the keys of marks have in their names.
+const MARK: &str = "mark";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked did not leave it half done.
@@ -178,29 +188,64 @@ impl Shared {
     }
 
     fn disconnected(&self) -> PeerError {
-        let reason = self
-            .ended
-            .get()
-            .map_or("the connection broke", String::as_str);
         PeerError::Disconnected {
-            reason: reason.to_owned(),
+            reason: self.reason(),
         }
     }
 
-    /// The entry of a key, and whether it is new.
-    fn entry(self: &Arc<Self>, key: &Key) -> (Arc<Entry>, bool) {
-        let mut entries = lock(&self.entries);
-        if let Some(entry) = entries.get(key).and_then(Weak::upgrade) {
-            return (entry, false);
+    /// What becomes of futures without a connection.
+    fn when_disconnected(&self) -> Status {
+        Status::Disconnected {
+            reason: self.reason(),
         }
-        let entry = Arc::new(Entry::new(key.clone(), Arc::clone(self)));
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.ended.get().map(String::as_str);
+        reason.unwrap_or("the connection broke").to_owned()
+    }
+
+    /// The entry of a key, and whether it is new: the scheduler does not hold the key
+    /// yet. `entries` stays locked until the scheduler has been told to, so that what
+    /// others send about the same key comes before or after both.
+    fn entry(self: &Arc<Self>, entries: &mut Entries, key: &Key) -> (TaskFuture, bool) {
+        if let Some(entry) = entries.get(key).and_then(Weak::upgrade) {
+            return (TaskFuture::new(entry), false);
+        }
+        let marks = self.marks.load(Ordering::Acquire);
+        let entry = Arc::new(Entry::new(key.clone(), Arc::clone(self), marks));
         entries.insert(key.clone(), Arc::downgrade(&entry));
-        (entry, true)
+        (TaskFuture::new(entry), true)
+    }
+
+    /// Futures for keys that the scheduler holds because of `message`, or of a request
+    /// that follows.
+    fn hold<'k>(
+        self: &Arc<Self>,
+        keys: impl IntoIterator<Item = &'k Key>,
+        message: Option<FromClient>,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
+        let mut entries = lock(&self.entries);
+        let futures: Vec<TaskFuture> = keys
+            .into_iter()
+            .map(|key| self.entry(&mut entries, key).0)
+            .collect();
+        let sent = message.map_or(Ok(()), |message| self.send(message));
+        // Futures lock the entries when they are dropped.
+        drop(entries);
+        sent.map(|()| futures)
     }
 
     /// The entry of a key, if somebody holds it.
     fn held(&self, key: &Key) -> Option<Arc<Entry>> {
         lock(&self.entries).get(key).and_then(Weak::upgrade)
+    }
+
+    /// The entry that a report of the scheduler is about: none if the report is about
+    /// an earlier use of the key.
+    fn reported(&self, key: &Key) -> Option<Arc<Entry>> {
+        let answered = *self.answered_marks.borrow();
+        self.held(key).filter(|entry| entry.marks <= answered)
     }
 
     /// All entries that somebody holds.
@@ -209,6 +254,37 @@ impl Shared {
             .values()
             .filter_map(Weak::upgrade)
             .collect()
+    }
+
+    /// Ends everything: the scheduler holds nothing for this client any more.
+    fn end_all(&self, status: impl Fn() -> Status) {
+        let all = core::mem::take(&mut *lock(&self.entries));
+        for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
+            entry.end(status());
+        }
+        // No answer will come.
+        let marks = self.marks.load(Ordering::Acquire);
+        self.answered_marks.send_replace(marks);
+    }
+
+    /// Ends an entry whose key the scheduler does not hold for this client any more.
+    /// The next submission of the key has another entry.
+    fn end(&self, entry: &Arc<Entry>, status: Status) {
+        let mut entries = lock(&self.entries);
+        self.detach(&mut entries, entry);
+        drop(entries);
+        entry.set(status);
+    }
+
+    /// Whether it was attached.
+    fn detach(&self, entries: &mut Entries, entry: &Arc<Entry>) -> bool {
+        let is_attached = entries
+            .get(&entry.key)
+            .is_some_and(|current| core::ptr::eq(current.as_ptr(), Arc::as_ptr(entry)));
+        if is_attached {
+            entries.remove(&entry.key);
+        }
+        is_attached
     }
 
     /// The last handle on a key is gone.
@@ -223,42 +299,59 @@ impl Shared {
         if entries.capacity() > 1 << 10 && entries.len() < entries.capacity() / 8 {
             entries.shrink_to_fit();
         }
-        // While the entries are locked, so that nobody asks for the key again before
-        // the scheduler is told.
-        self.has_released.store(true, Ordering::Release);
         // Without a connection the scheduler has released it already.
-        let _ = self.send(ClientReleasesKeys {
-            keys: Keys(vec![key.clone()]),
+        let _ = self.send_release(Keys(vec![key.clone()]));
+    }
+
+    fn send_release(&self, keys: Keys) -> Result<(), PeerError> {
+        self.releases.fetch_add(1, Ordering::AcqRel);
+        self.send(ClientReleasesKeys {
+            keys,
             ..ClientReleasesKeys::default()
-        });
+        })
+    }
+
+    /// Puts a mark into the stream, and returns its number. When it has been answered,
+    /// the scheduler has read everything before it, and what it reported about that has
+    /// arrived.
+    fn mark(&self) -> Result<u64, PeerError> {
+        let mark = self.marks.fetch_add(1, Ordering::AcqRel) + 1;
+        // A key that is not there is answered at once, in the order of the stream.
+        self.send(ReportKey {
+            key: Key::from(format!("{}-{MARK}-{mark}", self.id)),
+            ..ReportKey::default()
+        })?;
+        Ok(mark)
+    }
+
+    /// The number of the mark that a key stands for.
+    fn mark_of(&self, key: &Key) -> Option<u64> {
+        let name = key.as_str()?.strip_prefix(&self.id)?;
+        let number = name.strip_prefix('-')?.strip_prefix(MARK)?;
+        number.strip_prefix('-')?.parse().ok()
     }
 
     /// Waits until the scheduler has read every release that was sent. Requests
     /// go another way than these, and a key that is used again right after it was
     /// released could be forgotten otherwise.
-    async fn settle(self: &Arc<Self>) -> Result<(), PeerError> {
-        if !self.has_released.swap(false, Ordering::AcqRel) {
+    async fn settle(&self) -> Result<(), PeerError> {
+        let releases = self.releases.load(Ordering::Acquire);
+        if self.settled_releases.load(Ordering::Acquire) >= releases {
             return Ok(());
         }
-        // What is not there is answered at once, in the order of the stream.
-        let key = Key::unique("settled");
-        let (entry, _) = self.entry(&key);
-        self.send(ReportKey {
-            key,
-            ..ReportKey::default()
-        })?;
-        let settled = TaskFuture::new(entry);
+        let mark = self.mark()?;
+        let mut answered = self.answered_marks.subscribe();
         within(
             self.options.timeout,
             "the scheduler to read what was sent",
             async {
-                settled.done().await;
+                // The sender lives as long as this does.
+                let _ = answered.wait_for(|answered| *answered >= mark).await;
                 Ok(())
             },
         )
         .await?;
-        drop(settled);
-        self.has_released.store(false, Ordering::Release);
+        self.settled_releases.fetch_max(releases, Ordering::AcqRel);
         Ok(())
     }
 
@@ -311,7 +404,10 @@ impl Client {
             runtime: Handle::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
-            has_released: AtomicBool::new(false),
+            marks: AtomicU64::new(0),
+            answered_marks: watch::Sender::new(0),
+            releases: AtomicU64::new(0),
+            settled_releases: AtomicU64::new(0),
             address,
             options,
         });
@@ -377,18 +473,26 @@ impl Client {
     /// [`PeerError::Disconnected`].
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, PeerError> {
         let key = key.into();
-        let (entry, is_new) = self.shared.entry(&key);
-        if is_new {
-            self.shared.send(crate::protocol::ClientDesiresKeys {
+        let mut entries = lock(&self.shared.entries);
+        let (future, is_new) = self.shared.entry(&mut entries, &key);
+        let sent = if is_new {
+            let desires = crate::protocol::ClientDesiresKeys {
                 keys: Keys(vec![key.clone()]),
                 ..crate::protocol::ClientDesiresKeys::default()
-            })?;
-            self.shared.send(ReportKey {
+            };
+            let report = ReportKey {
                 key,
                 ..ReportKey::default()
-            })?;
-        }
-        Ok(TaskFuture::new(entry))
+            };
+            self.shared
+                .send(desires)
+                .and_then(|()| self.shared.send(report))
+        } else {
+            Ok(())
+        };
+        // The future locks the entries if it is dropped.
+        drop(entries);
+        sent.map(|()| future)
     }
 
     /// Makes somebody else hold results too, who need not be there: they stay when
@@ -440,19 +544,40 @@ impl Client {
         futures: impl IntoIterator<Item = &'f TaskFuture>,
         force: bool,
     ) -> Result<(), PeerError> {
-        let entries: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
-        self.shared.send(CancelKeys {
-            keys: entries.iter().map(|entry| &entry.key).collect(),
-            force,
-            reason: Nullable(Some("the client asked for it".to_owned())),
-            ..CancelKeys::default()
-        })?;
-        for entry in entries {
+        let shared = &self.shared;
+        let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
+        let reason = "the client asked for it";
+        let mut entries = lock(&shared.entries);
+        // The scheduler does not survive it if a key is cancelled that nobody wants.
+        let keys: Vec<Key> = futures
+            .iter()
+            .filter(|entry| shared.detach(&mut entries, entry))
+            .map(|entry| entry.key.clone())
+            .collect();
+        let sent = if keys.is_empty() {
+            Ok(())
+        } else {
+            let cancel = CancelKeys {
+                keys: Keys(keys.clone()),
+                force,
+                reason: Nullable(Some(reason.to_owned())),
+                ..CancelKeys::default()
+            };
+            shared
+                .send(cancel)
+                // What goes on for others is not held for this client any more.
+                .and_then(|()| shared.send_release(Keys(keys)))
+                // What is reported of these is not about the next use of a key.
+                .and_then(|()| shared.mark())
+                .map(|_| ())
+        };
+        drop(entries);
+        for entry in futures {
             entry.set(Status::Cancelled {
-                reason: "the client asked for it".to_owned(),
+                reason: reason.to_owned(),
             });
         }
-        Ok(())
+        sent
     }
 
     /// Runs tasks again that failed, and those that they failed for.
@@ -513,9 +638,9 @@ impl Drop for Client {
         self.session.abort();
         let _ = self.shared.ended.set("the client was dropped".to_owned());
         lock(&self.shared.stream).take();
-        let error = self.shared.disconnected();
-        for entry in self.shared.all() {
-            entry.end(&error);
-        }
+        self.shared.end_all(|| self.shared.when_disconnected());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,8 @@ use super::{Reconnect, Shared, Status, lock};
 use crate::batched::{Batched, Writing};
 use crate::channel::{Channel, Parties, Receiver, within};
 use crate::protocol::{
-    CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, Request, ToClient,
-    Versions,
+    CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
+    ToClient, Versions,
 };
 use crate::{PeerError, RemoteError, Value};
 
@@ -96,11 +96,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
         }
         let next = match shared.options.reconnect {
             Reconnect::Within(time) if !shared.is_closing.load(Ordering::Acquire) => {
-                for entry in shared.all() {
-                    entry.end(&PeerError::Lost {
-                        key: entry.key.clone(),
-                    });
-                }
+                shared.end_all(|| Status::Lost);
                 reconnected(&shared, time).await
             }
             _ => None,
@@ -109,10 +105,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
             Some(next) => session = next,
             None => {
                 let _ = shared.ended.set(reason);
-                let error = shared.disconnected();
-                for entry in shared.all() {
-                    entry.end(&error);
-                }
+                shared.end_all(|| shared.when_disconnected());
                 // What was said last may still be on its way.
                 let _ = session.writing.finished().await;
                 return;
@@ -140,6 +133,8 @@ async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
 async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
     let mut heartbeat = HEARTBEAT;
     let mut next = tokio::time::Instant::now() + heartbeat;
+    // The mark after the last restart of the cluster.
+    let mut restarted = 0;
     loop {
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
@@ -155,24 +150,24 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
         for message in batch {
             match message {
                 ToClient::KeyInMemory(message) => {
-                    if let Some(entry) = shared.held(&message.key) {
+                    if let Some(entry) = shared.reported(&message.key) {
                         entry.set(Status::Finished);
                     }
                 }
                 ToClient::TaskErredForClient(message) => {
-                    if let Some(entry) = shared.held(&message.key) {
+                    if let Some(entry) = shared.reported(&message.key) {
                         let error =
                             RemoteError::of_fields(&message.exception, message.traceback.as_ref());
                         entry.set(Status::Error(Arc::new(error)));
                     }
                 }
                 ToClient::LostData(message) => {
-                    if let Some(entry) = shared.held(&message.key) {
+                    if let Some(entry) = shared.reported(&message.key) {
                         entry.set(Status::Pending);
                     }
                 }
                 ToClient::TaskRetried(message) => {
-                    if let Some(entry) = shared.held(&message.key) {
+                    if let Some(entry) = shared.reported(&message.key) {
                         entry.set(Status::Pending);
                     }
                 }
@@ -180,21 +175,30 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                     let reason = match (message.reason, message.msg) {
                         (Some(reason), Some(more)) => format!("{reason}: {more}"),
                         (Some(reason), None) | (None, Some(reason)) => reason,
+                        (None, None) if *shared.answered_marks.borrow() < restarted => {
+                            "the cluster was restarted".to_owned()
+                        }
                         (None, None) => String::new(),
                     };
                     for key in message.keys {
-                        if let Some(entry) = shared.held(&key) {
+                        if let Some(mark) = shared.mark_of(&key) {
+                            shared.answered_marks.send_replace(mark);
+                        } else if let Some(entry) = shared.reported(&key) {
                             let reason = reason.clone();
-                            entry.set(Status::Cancelled { reason });
+                            shared.end(&entry, Status::Cancelled { reason });
                         }
                     }
                 }
+                // The scheduler has forgotten all tasks, but for those that it has
+                // read since, and answers for each.
                 ToClient::Restart(_) => {
                     for entry in shared.all() {
-                        entry.set(Status::Cancelled {
-                            reason: "the cluster was restarted".to_owned(),
-                        });
+                        shared.send(ReportKey {
+                            key: entry.key.clone(),
+                            ..ReportKey::default()
+                        })?;
                     }
+                    restarted = shared.mark()?;
                 }
                 ToClient::AdjustHeartbeatInterval(message) => {
                     if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {

@@ -282,20 +282,16 @@ impl Client {
     ) -> Result<Vec<TaskFuture>, PeerError> {
         let shared = &self.shared;
         let expr_ser = graph.to_expression()?;
-        let futures: Vec<TaskFuture> = keys
-            .iter()
-            .map(|key| TaskFuture::new(shared.entry(key).0))
-            .collect();
-        shared.send(UpdateGraph {
+        let message = UpdateGraph {
             expr_ser,
-            keys: Keys(keys),
+            keys: Keys(keys.clone()),
             user_priority: submission.priority,
             annotations: submission.annotations(),
             internal_priority: Nullable(None),
             submitting_task: Nullable(None),
             span_metadata: Nullable(None),
             extra: Vec::new(),
-        })?;
-        Ok(futures)
+        };
+        shared.hold(&keys, Some(message.into()))
     }
 }

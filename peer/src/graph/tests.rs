@@ -280,3 +280,53 @@ fn a_future_is_a_reference_to_its_key() {
     assert_eq!(task, Task::new("a", "len", [Argument::list([&x, &x])]));
     assert_eq!(task.dependencies(), [x]);
 }
+
+#[test]
+fn results_are_found_at_any_depth() {
+    let key = |name: &str| Key::from(name);
+    let inner = Function::Partial {
+        function: Box::new(Function::python("operator.mul")),
+        arguments: vec![Argument::from(key("inner"))],
+        keywords: vec![("a".into(), Argument::list([key("inner-keyword")]))],
+    };
+    let outer = Function::Partial {
+        function: Box::new(inner),
+        arguments: vec![Argument::Tuple(vec![Argument::Dict(vec![(
+            Argument::from(key("outer-key")),
+            Argument::from(key("outer-value")),
+        )])])],
+        keywords: vec![("b".into(), Argument::from(key("outer-keyword")))],
+    };
+    let within = Task::new("within", outer, [Argument::Set(vec![key("set").into()])]);
+    let argument = Argument::Task(Box::new(within));
+    let task = Task::new("z", "operator.neg", [argument]).keyword("c", key("keyword"));
+    let mut keys = [
+        "inner",
+        "inner-keyword",
+        "outer-key",
+        "outer-value",
+        "outer-keyword",
+        "set",
+        "keyword",
+    ]
+    .map(Key::from);
+    keys.sort_unstable();
+    assert_eq!(task.dependencies(), keys);
+}
+
+#[test]
+fn arguments_may_be_nested_deeper_than_the_stack() {
+    let deepest = Argument::from(Key::from("x"));
+    let nested = (0..500_000).fold(deepest, |argument, _| Argument::List(vec![argument]));
+    let task = Task::new("z", "operator.neg", [nested]);
+    assert_eq!(task.dependencies(), [Key::from("x")]);
+    let function = (0..500_000).fold(Function::python("len"), |function, _| Function::Partial {
+        function: Box::new(function),
+        arguments: vec![Argument::from(Key::from("y"))],
+        keywords: Vec::new(),
+    });
+    let partial = Task::new("z", function, [Argument::from(1)]);
+    assert_eq!(partial.dependencies(), [Key::from("y")]);
+    // Dropping them is recursive.
+    core::mem::forget((task, partial));
+}

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use daskwire::pickle::{Options, Writer};
 
 use super::{Argument, Function, Graph, Task, Work};
+use crate::Key;
 use crate::growing;
 use crate::value::{Serialized, ValueError};
 
@@ -135,20 +136,24 @@ impl Task {
                     .iter()
                     .try_for_each(|(_, argument)| argument.write(writer, names))
             }
-            Work::Is(Argument::Result(target)) => {
+            Work::Is(argument) => {
+                let target = match argument {
+                    Argument::Result(key) => Some(key),
+                    Argument::Future(future) => Some(future.key()),
+                    _ => None,
+                };
+                let class = target.map_or("DataNode", |_| "Alias");
                 writer.reduce();
-                names.write(writer, SPEC, "Alias");
+                names.write(writer, SPEC, class);
                 writer.tuple(2);
                 self.key.pickle(writer);
-                target.pickle(writer);
-                Ok(())
-            }
-            Work::Is(value) => {
-                writer.reduce();
-                names.write(writer, SPEC, "DataNode");
-                writer.tuple(2);
-                self.key.pickle(writer);
-                value.write(writer, names)
+                match target {
+                    Some(target) => {
+                        target.pickle(writer);
+                        Ok(())
+                    }
+                    None => argument.write(writer, names),
+                }
             }
         }
     }
@@ -194,6 +199,13 @@ fn write_function<'n>(
     Ok(())
 }
 
+fn write_reference(key: &Key, writer: &mut Writer<'_, '_>, names: &mut Names<'_>) {
+    writer.reduce();
+    names.write(writer, SPEC, "TaskRef");
+    writer.tuple(1);
+    key.pickle(writer);
+}
+
 fn write_items<'n>(
     class: &'static str,
     items: &'n [Argument],
@@ -222,10 +234,11 @@ impl Argument {
         match self {
             Self::Value(value) => value.pickle_in_band(writer),
             Self::Result(key) => {
-                writer.reduce();
-                names.write(writer, SPEC, "TaskRef");
-                writer.tuple(1);
-                key.pickle(writer);
+                write_reference(key, writer, names);
+                Ok(())
+            }
+            Self::Future(future) => {
+                write_reference(future.key(), writer, names);
                 Ok(())
             }
             Self::List(items) => write_items("List", items, writer, names),

@@ -224,6 +224,11 @@ impl Surroundings<'_> {
         Ok(match argument {
             Argument::Value(value) => value,
             Argument::Result(_) => self.given(argument)?.into_value(),
+            // Tasks that were read have none.
+            Argument::Future(future) => {
+                let result = Argument::Result(future.key().clone());
+                self.given(result)?.into_value()
+            }
             Argument::List(items) => Value::List(many(items)?.into()),
             Argument::Tuple(items) => Value::Tuple(many(items)?.into()),
             Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)?.into()),

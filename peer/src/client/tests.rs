@@ -1,0 +1,398 @@
+//! Clients with a scheduler that says what the test wants it to say.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::channel::{Channel, Parties};
+use crate::net::Listener;
+use crate::protocol::{
+    CancelledKeys, DataReply, KeyInMemory, RegisterClient, Restart, StreamStart,
+    TaskErredForClient, ToClient,
+};
+use crate::{Serialized, Value};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A scheduler of one client.
+struct Scheduler {
+    listener: Listener,
+    requests: Channel,
+    stream: Channel,
+    said: VecDeque<FromClient>,
+}
+
+/// What a scheduler of Dask answers to `versions`, as far as it matters.
+fn versions(release: &str) -> Value {
+    let packages = Value::dict([("distributed", Value::from(release))]);
+    Value::dict([("host", Value::Dict(vec![])), ("packages", packages)])
+}
+
+async fn accept(listener: &Listener) -> Channel {
+    let incoming = listener.accept().await.expect("somebody connects");
+    let comm = incoming.handshake().await.expect("a comm");
+    Channel::new(comm, Parties::new("scheduler", "client", None))
+}
+
+impl Scheduler {
+    async fn start(options: ClientOptions) -> (Self, Client) {
+        Self::of_release("2026.8.0", options).await
+    }
+
+    /// A scheduler, and the client that it has.
+    async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
+        let at = format!("inproc://{}", crate::identifier());
+        let address = at.parse().expect("an address");
+        let listener = Listener::bind(&address, Options::default()).await;
+        let listener = listener.expect("it is free");
+        let options = ClientOptions {
+            interval: Duration::ZERO,
+            ..options
+        };
+        let client = tokio::spawn(async move { Client::connect_with(&at, options).await });
+        let (requests, stream) = Self::register(&listener, release).await;
+        let client = client.await.expect("no panic").expect("it connects");
+        let scheduler = Self {
+            listener,
+            requests,
+            stream,
+            said: VecDeque::new(),
+        };
+        (scheduler, client)
+    }
+
+    /// The comms of a client, which asks for the versions first: one for requests, and
+    /// the stream.
+    async fn register(listener: &Listener, release: &str) -> (Channel, Channel) {
+        let mut requests = accept(listener).await;
+        let request = requests.receiver.receive::<Request>().await;
+        assert!(
+            matches!(request, Ok(Some(Request::Versions(_)))),
+            "{request:?}"
+        );
+        let sent = requests.sender.send(&versions(release)).await;
+        sent.expect("it listens");
+        let mut stream = accept(listener).await;
+        let request = stream.receiver.receive::<Request>().await;
+        let Ok(Some(Request::RegisterClient(RegisterClient { .. }))) = request else {
+            panic!("{request:?}")
+        };
+        let start = vec![ToClient::from(StreamStart::default())];
+        stream.sender.send(&start).await.expect("it listens");
+        (requests, stream)
+    }
+
+    async fn tell(&mut self, message: impl Into<ToClient>) {
+        let batch = vec![message.into()];
+        self.stream.sender.send(&batch).await.expect("it listens");
+    }
+
+    async fn heard(&mut self) -> FromClient {
+        loop {
+            match self.said.pop_front() {
+                Some(FromClient::HeartbeatClient(_)) => {}
+                Some(message) => return message,
+                None => {
+                    let batch = self.stream.receiver.receive_batch::<FromClient>();
+                    let batch = tokio::time::timeout(TIMEOUT, batch).await;
+                    let batch = batch.expect("it says something").expect("it is well");
+                    self.said.extend(batch.expect("it is there"));
+                }
+            }
+        }
+    }
+
+    /// The keys of the next message, which submits tasks.
+    async fn submitted(&mut self) -> Vec<Key> {
+        match self.heard().await {
+            FromClient::UpdateGraph(message) => message.keys.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The keys of the next message, which releases them.
+    async fn released(&mut self) -> Vec<Key> {
+        match self.heard().await {
+            FromClient::ClientReleasesKeys(message) => message.keys.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The key of the next message, which asks for a report.
+    async fn asked(&mut self) -> Key {
+        match self.heard().await {
+            FromClient::ReportKey(message) => message.key,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn in_memory(key: &str) -> KeyInMemory {
+    KeyInMemory {
+        key: Key::from(key),
+        ..KeyInMemory::default()
+    }
+}
+
+/// As a scheduler answers that does not have the key.
+fn unknown(key: Key) -> CancelledKeys {
+    CancelledKeys {
+        keys: Keys(vec![key]),
+        ..CancelledKeys::default()
+    }
+}
+
+fn submit(client: &Client, key: &str) -> TaskFuture {
+    let call = client.call("operator.neg").argument(1).key(key);
+    call.submit().expect("submitted")
+}
+
+async fn done(future: &TaskFuture) -> Status {
+    let done = tokio::time::timeout(TIMEOUT, future.done()).await;
+    done.expect("in time")
+}
+
+#[tokio::test]
+async fn arguments_are_released_after_their_task_was_submitted() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let x = submit(&client, "x");
+    let y = client.call("operator.add").argument(x.clone()).argument(x);
+    let _y = y.key("y").submit().expect("submitted");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    assert_eq!(scheduler.submitted().await, [Key::from("y")]);
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+    // A borrowed future is held as well, until the call is submitted or dropped.
+    let z = submit(&client, "z");
+    let call = client.call("operator.neg").argument(&z).key("last");
+    drop(z);
+    let last = call.submit().expect("submitted");
+    assert_eq!(scheduler.submitted().await, [Key::from("z")]);
+    assert_eq!(scheduler.submitted().await, [Key::from("last")]);
+    assert_eq!(scheduler.released().await, [Key::from("z")]);
+    let unused = client.call("operator.neg").argument(&last);
+    drop(last);
+    drop(unused);
+    assert_eq!(scheduler.released().await, [Key::from("last")]);
+}
+
+#[tokio::test]
+async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let old = submit(&client, "x");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    scheduler.tell(in_memory("x")).await;
+    assert_eq!(done(&old).await.name(), "finished");
+    client.cancel([&old], false).expect("sent");
+    let new = submit(&client, "x");
+    assert_eq!(old.status().name(), "cancelled");
+    assert_eq!(new.status().name(), "pending");
+    // The scheduler reads all of it before it answers the first message.
+    let cancel = scheduler.heard().await;
+    assert!(matches!(cancel, FromClient::CancelKeys(_)), "{cancel:?}");
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+    let mark = scheduler.asked().await;
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    scheduler.tell(unknown(Key::from("x"))).await;
+    scheduler.tell(unknown(mark)).await;
+    let other = submit(&client, "other");
+    scheduler.tell(in_memory("other")).await;
+    assert_eq!(done(&other).await.name(), "finished");
+    // Everything before that has been read.
+    assert_eq!(new.status().name(), "pending");
+    scheduler.tell(in_memory("x")).await;
+    assert_eq!(done(&new).await.name(), "finished");
+    assert_eq!(old.status().name(), "cancelled");
+    // What was cancelled is not released again, and is not cancelled again, which a
+    // scheduler would not survive.
+    assert_eq!(scheduler.submitted().await, [Key::from("other")]);
+    client.cancel([&old], true).expect("sent");
+    drop(old);
+    drop(new);
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+}
+
+#[tokio::test]
+async fn a_restart_cancels_what_the_scheduler_does_not_have_any_more() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let old = submit(&client, "old");
+    assert_eq!(scheduler.submitted().await, [Key::from("old")]);
+    scheduler.tell(in_memory("old")).await;
+    assert_eq!(done(&old).await.name(), "finished");
+    // Submitted after the restart, before that is known here.
+    let new = submit(&client, "new");
+    assert_eq!(scheduler.submitted().await, [Key::from("new")]);
+    scheduler.tell(Restart::default()).await;
+    let mut asked = [scheduler.asked().await, scheduler.asked().await];
+    asked.sort();
+    assert_eq!(asked, [Key::from("new"), Key::from("old")]);
+    let mark = scheduler.asked().await;
+    scheduler.tell(unknown(Key::from("old"))).await;
+    scheduler.tell(unknown(mark)).await;
+    scheduler.tell(in_memory("new")).await;
+    assert_eq!(done(&new).await.name(), "finished");
+    let Status::Cancelled { reason } = old.status() else {
+        panic!("{old:?}")
+    };
+    assert_eq!(reason, "the cluster was restarted");
+    let again = submit(&client, "old");
+    assert_eq!(again.status().name(), "pending");
+    scheduler.tell(in_memory("old")).await;
+    assert_eq!(done(&again).await.name(), "finished");
+}
+
+#[tokio::test]
+async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler() {
+    let options = ClientOptions {
+        reconnect: Reconnect::Within(TIMEOUT),
+        ..ClientOptions::default()
+    };
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    let [failed, waiting] = ["failed", "waiting"].map(|key| submit(&client, key));
+    let error = crate::error::exception("ValueError", "no");
+    scheduler
+        .tell(TaskErredForClient {
+            key: Key::from("failed"),
+            exception: Value::Serialized(error),
+            ..TaskErredForClient::default()
+        })
+        .await;
+    assert_eq!(done(&failed).await.name(), "error");
+    // The same scheduler has the same task, which has failed.
+    assert_eq!(submit(&client, "failed").status().name(), "error");
+    scheduler.stream.sender.close().await.expect("closed");
+    assert_eq!(done(&waiting).await.name(), "lost");
+    (scheduler.requests, scheduler.stream) =
+        Scheduler::register(&scheduler.listener, "2026.8.0").await;
+    scheduler.said.clear();
+    // It takes a moment until the client knows that it is connected again.
+    let again = loop {
+        let call = client.call("operator.neg").argument(1).key("failed");
+        match call.submit() {
+            Ok(future) => break future,
+            Err(PeerError::Disconnected { .. }) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(again.status().name(), "pending");
+    assert_eq!(failed.status().name(), "error");
+    assert_eq!(scheduler.submitted().await, [Key::from("failed")]);
+    scheduler.tell(in_memory("failed")).await;
+    assert_eq!(done(&again).await.name(), "finished");
+    // What the scheduler before held is not released from this one.
+    drop((failed, waiting));
+    drop(again);
+    assert_eq!(scheduler.released().await, [Key::from("failed")]);
+    let last = submit(&client, "last");
+    assert_eq!(scheduler.submitted().await, [Key::from("last")]);
+    drop(last);
+}
+
+/// How many requests for data a worker gets, and for how many keys in all, when a client
+/// gathers `count` keys directly and the worker answers like this.
+async fn asked_of_a_worker(
+    count: usize,
+    answer: fn(&[Key]) -> Vec<Key>,
+) -> (usize, usize, Result<usize, PeerError>) {
+    let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let at: Address = format!("inproc://{}", crate::identifier())
+        .parse()
+        .expect("an address");
+    let listener = Listener::bind(&at, Options::default()).await;
+    let listener = listener.expect("it is free");
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let counted = Arc::clone(&counts);
+    let worker = tokio::spawn(async move {
+        let mut comm = accept(&listener).await;
+        while let Ok(Some(request)) = comm.receiver.receive::<Request>().await {
+            let Request::GetData(request) = request else {
+                panic!("{request:?}")
+            };
+            let keys: Vec<Key> = request.keys.into_iter().collect();
+            {
+                let mut counts = lock(&counted);
+                *counts = (counts.0 + 1, counts.1 + keys.len());
+            }
+            let data = answer(&keys).into_iter().map(|key| {
+                let value = Serialized::of(&Value::from(1)).expect("plain");
+                (key, value)
+            });
+            let reply = DataReply {
+                status: "OK".to_owned(),
+                data: Some(data.collect()),
+                ..DataReply::default()
+            };
+            comm.sender.send(&reply).await.expect("it listens");
+            let acknowledged = comm.receiver.receive::<Value>().await;
+            assert_eq!(acknowledged.expect("it is well"), Some(Value::from("OK")));
+        }
+    });
+    let futures: Vec<TaskFuture> = (0..count)
+        .map(|index| submit(&client, &format!("key-{index}")))
+        .collect();
+    let mut requests = scheduler.requests;
+    let serving = tokio::spawn(async move {
+        while let Ok(Some(request)) = requests.receiver.receive::<Request>().await {
+            let Request::WhoHas(request) = request else {
+                panic!("{request:?}")
+            };
+            let keys = request.keys.unwrap_or_default().into_iter();
+            let reply: Vec<(Key, Vec<String>)> =
+                keys.map(|key| (key, vec![at.to_string()])).collect();
+            requests.sender.send(&reply).await.expect("it listens");
+        }
+    });
+    let mut stream = scheduler.stream;
+    let reporting = tokio::spawn(async move {
+        while let Ok(Some(batch)) = stream.receiver.receive_batch::<FromClient>().await {
+            let keys = batch.into_iter().flat_map(|message| match message {
+                FromClient::UpdateGraph(message) => message.keys.0,
+                FromClient::ReportKey(message) => vec![message.key],
+                _ => vec![],
+            });
+            let there: Vec<ToClient> = keys
+                .map(|key| {
+                    ToClient::from(KeyInMemory {
+                        key,
+                        ..KeyInMemory::default()
+                    })
+                })
+                .collect();
+            // The client may have left.
+            if !there.is_empty() && stream.sender.send(&there).await.is_err() {
+                break;
+            }
+        }
+    });
+    let gathered = tokio::time::timeout(TIMEOUT, client.gather_by(&futures, Route::Direct)).await;
+    let gathered = gathered.expect("it ends").map(|values| values.len());
+    drop((futures, client));
+    serving.await.expect("served");
+    reporting.await.expect("reported");
+    worker.abort();
+    let counts = *lock(&counts);
+    (counts.0, counts.1, gathered)
+}
+
+#[tokio::test]
+async fn a_worker_that_sends_other_keys_than_it_is_asked_for_is_asked_a_few_times() {
+    let other = |keys: &[Key]| {
+        let name = |key: &Key| Key::from(format!("other-{}", key.as_str().unwrap_or_default()));
+        keys.iter().map(name).collect()
+    };
+    for count in [1, 100] {
+        let (requests, keys, gathered) = asked_of_a_worker(count, other).await;
+        assert_eq!((requests, keys), (10, 10 * count));
+        assert!(matches!(gathered, Err(PeerError::Lost { .. })));
+    }
+    let both = |keys: &[Key]| [keys, &[Key::from("unasked"), Key::from("unasked")]].concat();
+    let (requests, keys, gathered) = asked_of_a_worker(100, both).await;
+    assert_eq!((requests, keys), (1, 100));
+    assert_eq!(gathered.expect("results"), 100);
+}
+
+#[tokio::test]
+async fn the_cost_of_a_worker_that_sends_key_by_key_is_linear() {
+    let one = |keys: &[Key]| keys[..1].to_vec();
+    let (_, few, _) = asked_of_a_worker(100, one).await;
+    let (_, many, _) = asked_of_a_worker(200, one).await;
+    assert!(many <= 2 * few + few / 4, "{few} and {many}");
+}
