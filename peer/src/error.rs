@@ -12,10 +12,10 @@ use daskwire::pickle::tree::{self, Node, Registry, Tree};
 use daskwire::pickle::{Options, Writer};
 use daskwire_tcp::CommError;
 
-use crate::Key;
 use crate::growing;
 use crate::protocol::{ProtocolError, Status};
 use crate::value::{Serialized, Value, ValueError, WrongType};
+use crate::{Key, Release};
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -49,6 +49,15 @@ pub enum PeerError {
     Refused {
         /// What it said.
         reason: String,
+    },
+    /// The scheduler is of a release that this cannot be done with.
+    Release {
+        /// The release of the scheduler.
+        found: Release,
+        /// The first release that it can be done with.
+        first: Release,
+        /// What cannot be done.
+        what: &'static str,
     },
     /// A worker has no directory for data that does not stay in memory.
     Directory {
@@ -98,6 +107,10 @@ impl fmt::Display for PeerError {
             Self::Type(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
+            Self::Release { found, first, what } => write!(
+                f,
+                "the scheduler runs distributed {found}: {what} takes {first} or later"
+            ),
             Self::Directory { reason } => {
                 write!(
                     f,

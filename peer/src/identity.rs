@@ -9,6 +9,7 @@ use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_tcp::{Address, Comm, CommError, Options, Wire};
 
+use crate::Release;
 use crate::inspect::text::{bytes, count};
 use crate::net::Connector;
 use crate::protocol::{Field, ProtocolError, Source};
@@ -26,6 +27,8 @@ pub struct Identity {
     pub started: Option<f64>,
     /// Its workers, in the order that it has them.
     pub workers: Vec<Worker>,
+    /// The release of Dask that it runs, if it says so: [`identity`] asks.
+    pub release: Option<Release>,
 }
 
 /// What a scheduler says of one of its workers.
@@ -146,14 +149,21 @@ pub async fn identity(
 }
 
 async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
+    let mut identity = request(comm, "identity", Identity::parse).await??;
+    // The answer has lists where releases before 2.0 have the versions.
+    identity.release = request(comm, "versions", release).await?.unwrap_or(None);
+    Ok(identity)
+}
+
+/// Makes a request, and reads the reply.
+async fn request<T>(
+    comm: &mut Comm,
+    op: &str,
+    read: impl FnOnce(&mut Reader<'_>) -> T,
+) -> Result<T, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
-    writer
-        .map(2)
-        .str("op")
-        .str("identity")
-        .str("reply")
-        .bool(true);
+    writer.map(2).str("op").str(op).str("reply").bool(true);
     let request = writer.finish().unwrap_or_default();
     let layout = comm.agreement().layout;
     match layout {
@@ -164,10 +174,17 @@ async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
     let mut workspace = Workspace::new();
     workspace
         .with_message(&frames, layout, &Reading::default(), |message, _| {
-            Identity::parse(&mut message.reader())
+            read(&mut message.reader())
         })
-        .map_err(IdentityError::Message)?
-        .map_err(IdentityError::Answer)
+        .map_err(IdentityError::Message)
+}
+
+/// Reads the answer to `versions`.
+fn release(reader: &mut Reader<'_>) -> Result<Option<Release>, Malformed> {
+    if reader.find("packages")? && reader.find("distributed")? {
+        return Ok(text(reader)?.parse().ok());
+    }
+    Ok(None)
 }
 
 /// Reads the next value as text; what is not text as Python would show it.

@@ -24,6 +24,7 @@ pub mod pickle;
 mod pool;
 pub mod protocol;
 pub mod relay;
+pub mod release;
 pub mod scheduler;
 pub mod value;
 pub mod worker;
@@ -32,6 +33,7 @@ pub use channel::{Observer, Seen};
 pub use client::Client;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;
+pub use release::Release;
 pub use value::{Array, Serialized, Value};
 
 /// 128 random bits as text.

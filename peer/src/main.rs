@@ -425,22 +425,27 @@ fn identity(arguments: &Identity) -> Result<(), String> {
     let (identity, agreement) = runtime
         .block_on(asked)
         .map_err(|error| format!("{address}: {error}"))?;
-    let mut table = identity.table(daskwire_peer::identity::now());
-    if let Some([major, minor, micro]) = agreement.peer_python {
-        table = table.replacen(
-            '\n',
-            &format!(
-                "\n  runs on    Python {major}.{minor}.{micro}\n  comm       {} layout, compression {}, pickle protocol {}\n",
-                match agreement.layout {
-                    Layout::Classic => "classic",
-                    Layout::Modern => "modern",
-                },
-                agreement.compression.as_deref().unwrap_or("none"),
-                agreement.pickle_protocol,
-            ),
-            1,
-        );
+    let release = identity
+        .release
+        .map(|release| format!("distributed {release}"));
+    let python = agreement.peer_python;
+    let python = python.map(|[major, minor, micro]| format!("Python {major}.{minor}.{micro}"));
+    let runs_on: Vec<String> = release.into_iter().chain(python).collect();
+    let mut facts = String::new();
+    if !runs_on.is_empty() {
+        facts = format!("\n  runs on    {}", runs_on.join(", "));
     }
+    let layout = match agreement.layout {
+        Layout::Classic => "classic",
+        Layout::Modern => "modern",
+    };
+    let compression = agreement.compression.as_deref().unwrap_or("none");
+    facts.push_str(&format!(
+        "\n  comm       {layout} layout, compression {compression}, pickle protocol {}\n",
+        agreement.pickle_protocol
+    ));
+    let now = daskwire_peer::identity::now();
+    let table = identity.table(now).replacen('\n', &facts, 1);
     terminal::print(table.trim_end())
 }
 

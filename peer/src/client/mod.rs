@@ -43,7 +43,7 @@ use crate::pool::Pool;
 use crate::protocol::{
     CancelKeys, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey, Request, Retry, Unknown,
 };
-use crate::{Key, PeerError};
+use crate::{Key, PeerError, Release};
 
 pub use crate::meter::Meter;
 pub use data::Route;
@@ -142,6 +142,8 @@ pub(crate) struct Shared {
     entries: Mutex<Entries>,
     /// The stream to the scheduler, while there is one.
     stream: Mutex<Option<Batched<FromClient>>>,
+    /// The release of the scheduler, if it is one of Dask.
+    release: Mutex<Option<Release>>,
     /// Where what goes on in the background is done.
     runtime: Handle,
     /// Why there is no stream any more, and never will be.
@@ -401,6 +403,7 @@ impl Client {
             connector,
             entries: Mutex::default(),
             stream: Mutex::default(),
+            release: Mutex::default(),
             runtime: Handle::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
@@ -423,6 +426,11 @@ impl Client {
     /// The address of the scheduler.
     pub fn scheduler(&self) -> &Address {
         &self.shared.address
+    }
+
+    /// The release of Dask that the scheduler runs; `None` if it is not one of Dask.
+    pub fn release(&self) -> Option<Release> {
+        *lock(&self.shared.release)
     }
 
     /// Who the scheduler is, and which workers it has.

@@ -13,7 +13,7 @@ use crate::protocol::{
     CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
     ToClient, Versions,
 };
-use crate::{PeerError, RemoteError, Value};
+use crate::{PeerError, Release, RemoteError, Value};
 
 /// How often to say that the client is there, until the scheduler says how often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -44,6 +44,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     let versions: Value = shared
         .call("the versions of the scheduler", versions)
         .await?;
+    *lock(&shared.release) = Release::of_versions(&versions);
     let comm = shared.connector.connect(&shared.address).await?;
     let parties = Parties::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, parties);

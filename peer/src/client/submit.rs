@@ -5,7 +5,8 @@ use sha2::{Digest as _, Sha256};
 use super::{Client, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::protocol::{Keys, Nullable, UpdateGraph};
-use crate::{Key, PeerError, Value};
+use crate::release::FIRST_FOR_TASKS;
+use crate::{Key, PeerError, Release, Value};
 
 /// How tasks are to be run: where, when, and how often.
 ///
@@ -129,6 +130,7 @@ impl Call<'_> {
     ///
     /// * [`PeerError::Value`] if an argument is serialized and cannot be opened:
     ///   scatter it, and give its future;
+    /// * [`PeerError::Release`] if the scheduler is older than 2025.4.0;
     /// * [`PeerError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, PeerError> {
         let mut task = Task {
@@ -281,6 +283,11 @@ impl Client {
         submission: &Submission,
     ) -> Result<Vec<TaskFuture>, PeerError> {
         let shared = &self.shared;
+        Release::check(
+            self.release(),
+            FIRST_FOR_TASKS,
+            "submitting tasks from Rust",
+        )?;
         let expr_ser = graph.to_expression()?;
         let message = UpdateGraph {
             expr_ser,

@@ -396,3 +396,27 @@ async fn the_cost_of_a_worker_that_sends_key_by_key_is_linear() {
     let (_, many, _) = asked_of_a_worker(200, one).await;
     assert!(many <= 2 * few + few / 4, "{few} and {many}");
 }
+
+#[tokio::test]
+async fn tasks_are_not_submitted_to_a_scheduler_that_cannot_read_them() {
+    let (mut scheduler, client) = Scheduler::of_release("2025.3.1", ClientOptions::default()).await;
+    assert_eq!(client.release(), Some(Release::new(2025, 3, 1)));
+    let error = client.submit("operator.add", [1, 2]).expect_err("too old");
+    assert_eq!(
+        error.to_string(),
+        "the scheduler runs distributed 2025.3.1: submitting tasks from Rust takes 2025.4.0 or \
+         later"
+    );
+    let error = client.map("operator.neg", [1]).expect_err("too old");
+    assert!(matches!(error, PeerError::Release { .. }), "{error}");
+    // What it can read is sent, and nothing came before.
+    let future = client.future("x").expect("sent");
+    let desires = scheduler.heard().await;
+    assert!(
+        matches!(desires, FromClient::ClientDesiresKeys(_)),
+        "{desires:?}"
+    );
+    drop(future);
+    let (_scheduler, client) = Scheduler::of_release("2025.4.0", ClientOptions::default()).await;
+    submit(&client, "x");
+}

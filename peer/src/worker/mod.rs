@@ -70,8 +70,9 @@ use crate::protocol::{
     RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
     WorkerStatusChange,
 };
+use crate::release::FIRST_FOR_WORKERS;
 use crate::value::Serialized;
-use crate::{Key, PeerError, RemoteError, Value};
+use crate::{Key, PeerError, Release, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use memory::MemoryThresholds;
@@ -236,6 +237,8 @@ impl Builder {
     ///
     /// # Errors
     ///
+    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0: it does not
+    ///   get to know the worker then;
     /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
     ///   name is taken;
     /// * [`PeerError::Directory`] if there is a memory limit, and no directory for
@@ -847,7 +850,14 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         pool.call::<Value>(&scheduler, &versions),
     );
     let waiting = || format!("{scheduler} does not answer yet, waiting");
-    let versions = match notify.patiently(waiting, PATIENCE, versions).await? {
+    let versions = notify.patiently(waiting, PATIENCE, versions).await?;
+    // A scheduler that cannot be worked for must not get to know the worker.
+    Release::check(
+        Release::of_versions(&versions),
+        FIRST_FOR_WORKERS,
+        "a worker in Rust",
+    )?;
+    let versions = match versions {
         versions @ Value::Dict(_) => versions,
         _ => Value::dict([
             ("host", Value::Dict([].into())),

@@ -117,6 +117,26 @@ impl Scheduler {
     }
 }
 
+#[tokio::test]
+async fn a_scheduler_that_is_too_old_does_not_get_to_know_a_worker() {
+    let scheduler = Scheduler::new("inproc").await;
+    let starting = tokio::spawn(scheduler.worker("early").start());
+    let mut stream = scheduler.accept().await;
+    let mut rpc = scheduler.accept().await;
+    let request = rpc.receiver.receive::<Request>().await;
+    assert!(matches!(request, Ok(Some(Request::Versions(_)))));
+    let packages = Value::dict([("distributed", "2025.2.0")]);
+    let versions = Value::dict([("packages", packages)]);
+    rpc.sender.send(&versions).await.expect("it listens");
+    let error = starting.await.expect("no panic").expect_err("too old");
+    assert_eq!(
+        error.to_string(),
+        "the scheduler runs distributed 2025.2.0: a worker in Rust takes 2025.3.0 or later"
+    );
+    let said = stream.receiver.receive::<Request>().await;
+    assert!(!matches!(said, Ok(Some(_))), "{said:?}");
+}
+
 impl Stream {
     async fn tell(&mut self, messages: impl IntoIterator<Item = ToWorker>) {
         let batch: Vec<ToWorker> = messages.into_iter().collect();

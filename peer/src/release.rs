@@ -1,0 +1,175 @@
+//! Releases of Dask, and which of them the roles of this crate work with.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::{PeerError, Value};
+
+/// A release of `distributed`, such as 2026.8.0. What follows the three numbers, as in
+/// `2026.8.1+5.gdeadbee` of a development version, is left out.
+///
+/// ```
+/// use daskwire_peer::release::{FIRST_FOR_TASKS, Release};
+/// let release: Release = "2023.8.0".parse()?;
+/// assert!(release < FIRST_FOR_TASKS);
+/// # Ok::<(), daskwire_peer::release::NoRelease>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Release {
+    /// The year; 1 or 2 before 2021.
+    pub major: u16,
+    /// The month, or what counted releases before 2021.
+    pub minor: u16,
+    /// Counts releases of a month.
+    pub micro: u16,
+}
+
+/// The first release of whose scheduler a [`Worker`](crate::worker::Worker) can be.
+///
+/// Earlier ones send tasks in other forms. They do not notice that a worker cannot read
+/// these: 2023.8.0 takes nothing for the result of each task, 2023.6.0 waits for ever,
+/// 2022.8.0 does not work again until it is restarted.
+pub const FIRST_FOR_WORKERS: Release = Release::new(2025, 3, 0);
+
+/// The first release to whose scheduler a [`Client`](crate::Client) can submit tasks.
+pub const FIRST_FOR_TASKS: Release = Release::new(2025, 4, 0);
+
+/// A string that is no release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRelease(String);
+
+impl fmt::Display for NoRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is no release of Dask: expected three numbers with dots between them, such as \
+             2026.8.0",
+            self.0
+        )
+    }
+}
+
+impl core::error::Error for NoRelease {}
+
+impl Release {
+    /// The release with these numbers.
+    pub const fn new(major: u16, minor: u16, micro: u16) -> Self {
+        Self {
+            major,
+            minor,
+            micro,
+        }
+    }
+
+    /// The release of a scheduler that has answered a `versions` request: `None` if it is
+    /// not one of Dask.
+    pub(crate) fn of_versions(versions: &Value) -> Option<Self> {
+        let packages = versions.get("packages")?;
+        let version = match packages.get("distributed") {
+            Some(version) => version.as_str(),
+            // Lists of names and versions, before 2.0.
+            None => match packages.get("required") {
+                Some(Value::List(entries)) => entries.iter().find_map(|entry| match entry {
+                    Value::List(pair) | Value::Tuple(pair) => match pair.as_slice() {
+                        [name, version] if name.as_str() == Some("distributed") => version.as_str(),
+                        _ => None,
+                    },
+                    _ => None,
+                }),
+                _ => None,
+            },
+        };
+        version?.parse().ok()
+    }
+
+    /// Refuses to work with a release before `first`.
+    pub(crate) fn check(
+        found: Option<Self>,
+        first: Self,
+        what: &'static str,
+    ) -> Result<(), PeerError> {
+        match found {
+            Some(found) if found < first => Err(PeerError::Release { found, first, what }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Release {
+    type Err = NoRelease;
+
+    fn from_str(text: &str) -> Result<Self, NoRelease> {
+        // `2025.3.0`, `2021.03.1+2.g0a1b2c3`, `2026.9.0.dev1`, `2026.9.0rc1`
+        let mut numbers = text.splitn(3, '.').map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit());
+            part[..end.unwrap_or(part.len())].parse::<u16>().ok()
+        });
+        let mut number = || numbers.next().flatten();
+        match (number(), number(), number()) {
+            (Some(major), Some(minor), Some(micro)) => Ok(Self::new(major, minor, micro)),
+            _ => Err(NoRelease(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read_and_compared_by_their_numbers() {
+        let read = |text: &str| text.parse::<Release>().map(|release| release.to_string());
+        for (text, release) in [
+            ("2026.8.0", "2026.8.0"),
+            ("2.30.1", "2.30.1"),
+            ("2021.03.1+2.g0a1b2c3.dirty", "2021.3.1"),
+            ("2026.9.0.dev1", "2026.9.0"),
+            ("2026.9.1rc1", "2026.9.1"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(release));
+        }
+        for text in [
+            "",
+            "2026",
+            "2026.8",
+            "x.8.0",
+            "2026..0",
+            "70000.1.1",
+            "-1.0.0",
+        ] {
+            let error = read(text).expect_err("it is none").to_string();
+            assert!(
+                error.starts_with(&format!("{text:?} is no release")),
+                "{error}"
+            );
+        }
+        assert!(Release::new(2024, 12, 1) < FIRST_FOR_WORKERS);
+        assert!(Release::new(2025, 2, 10) < FIRST_FOR_WORKERS);
+        assert!(Release::new(2025, 10, 0) > FIRST_FOR_TASKS);
+    }
+
+    #[test]
+    fn the_release_of_a_scheduler_is_among_its_versions() {
+        let versions = |packages: Value| Value::dict([("packages", packages)]);
+        let found = |packages| Release::of_versions(&versions(packages));
+        let modern = Value::dict([("dask", "2026.8.1"), ("distributed", "2026.8.0")]);
+        assert_eq!(found(modern), Some(Release::new(2026, 8, 0)));
+        let old = [("dask", "1.24.0"), ("distributed", "1.24.1")]
+            .map(|(name, version)| Value::list([name, version]));
+        let old = Value::dict([
+            ("required", Value::list(old)),
+            ("optional", Value::list([0; 0])),
+        ]);
+        assert_eq!(found(old), Some(Release::new(1, 24, 1)));
+        // Schedulers of this crate have none.
+        assert_eq!(found(Value::Dict(vec![])), None);
+        assert_eq!(found(Value::dict([("distributed", Value::None)])), None);
+        assert_eq!(Release::of_versions(&Value::None), None);
+    }
+}
