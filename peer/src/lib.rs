@@ -43,3 +43,8 @@ pub(crate) fn identifier() -> String {
     let bits = |word: u64| RandomState::new().hash_one(word);
     format!("{:016x}{:016x}", bits(0), bits(1))
 }
+
+/// The blocks of Rust in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
