@@ -126,7 +126,7 @@ impl Builder {
                 ..Options::default()
             },
         };
-        let address = parse(&self.transport.address())?;
+        let address = PeerError::parse_address(&self.transport.address())?;
         let listener = Listener::bind(&address, options.clone()).await?;
         let settings = scheduler::Options {
             comm: options.clone(),
@@ -137,7 +137,7 @@ impl Builder {
         let mut workers = Vec::with_capacity(self.worker_count);
         for index in 0..self.worker_count {
             let mut worker = Worker::builder(scheduler.address().clone())
-                .listen(parse(&self.transport.address())?)
+                .listen(PeerError::parse_address(&self.transport.address())?)
                 .name(&format!("worker-{index}"))
                 .nthreads(self.nthreads)
                 .functions(self.functions.clone())
@@ -155,12 +155,6 @@ impl Builder {
             observer: self.observer,
         })
     }
-}
-
-fn parse(address: &str) -> Result<Address, PeerError> {
-    address.parse().map_err(|error| PeerError::Refused {
-        reason: format!("{address}: {error}"),
-    })
 }
 
 /// One certificate that all of a cluster show and believe.

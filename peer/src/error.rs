@@ -10,7 +10,7 @@ use daskwire::message::BuildError;
 use daskwire::pickle::tree::known::{self, Known, Native, native};
 use daskwire::pickle::tree::{self, Node, Registry, Tree};
 use daskwire::pickle::{Options, Writer};
-use daskwire_tcp::CommError;
+use daskwire_tcp::{Address, AddressError, CommError};
 
 use crate::growing;
 use crate::protocol::{ProtocolError, Status};
@@ -49,6 +49,13 @@ pub enum PeerError {
     Refused {
         /// What it said.
         reason: String,
+    },
+    /// What was given as an address is none.
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        error: AddressError,
     },
     /// The scheduler is of a release that this cannot be done with.
     Release {
@@ -93,6 +100,15 @@ pub enum PeerError {
     },
 }
 
+impl PeerError {
+    pub(crate) fn parse_address(address: &str) -> Result<Address, Self> {
+        address.parse().map_err(|error| Self::Address {
+            address: address.to_owned(),
+            error,
+        })
+    }
+}
+
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -107,6 +123,9 @@ impl fmt::Display for PeerError {
             Self::Type(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
+            Self::Address { address, error } => {
+                write!(f, "{address:?} cannot be connected to: {error}")
+            }
             Self::Release { found, first, what } => write!(
                 f,
                 "the scheduler runs distributed {found}: {what} takes {first} or later"
@@ -139,6 +158,7 @@ impl core::error::Error for PeerError {
         match self {
             Self::Comm(error) => Some(&**error),
             Self::Remote(error) => Some(&**error),
+            Self::Address { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 // Everything that it prints goes through `terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod json;
 mod shell;
 mod terminal;
 mod worker_command;

@@ -15,7 +15,7 @@ use daskwire_peer::{Client, Key, PeerError, Value};
 use daskwire_tcp::{Address, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::{TlsArguments, terminal};
+use crate::{TlsArguments, json, terminal};
 
 /// Who holds what the shell has put on a cluster, between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -44,7 +44,7 @@ pub(crate) struct Scatter {
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The key of a single file; otherwise each gets one that nothing else has
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
 }
 
@@ -53,6 +53,7 @@ pub(crate) struct Gather {
     #[command(flatten)]
     cluster: ClusterArguments,
     /// The key of the result
+    #[arg(allow_hyphen_values = true)]
     key: String,
     /// Where bytes and the elements of arrays go, as they are; without this
     /// option the result is shown as text
@@ -75,7 +76,7 @@ pub(crate) struct Submit {
     #[arg(long, value_name = "NAME=ARGUMENT")]
     keyword: Vec<String>,
     /// The key of the result; otherwise the same call has the same key
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
     /// Keep the result on the cluster and print its key, not itself
     #[arg(long)]
@@ -87,7 +88,7 @@ pub(crate) struct Release {
     #[command(flatten)]
     cluster: ClusterArguments,
     /// The keys of what was scattered or held
-    #[arg(required = true)]
+    #[arg(required = true, allow_hyphen_values = true)]
     keys: Vec<String>,
 }
 
@@ -199,30 +200,9 @@ fn shown(key: &Key) -> String {
 }
 
 fn argument(text: &str) -> Argument {
-    if let Some(name) = text.strip_prefix('@') {
-        return Argument::from(key(name));
-    }
-    match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(json) => Argument::Value(value(json)),
-        Err(_) => Argument::from(text),
-    }
-}
-
-/// JSON as a value.
-pub(crate) fn value(json: serde_json::Value) -> Value {
-    match json {
-        serde_json::Value::Null => Value::None,
-        serde_json::Value::Bool(value) => Value::from(value),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => Value::from(number),
-            (_, Some(number)) => Value::from(number),
-            _ => Value::from(number.as_f64().unwrap_or_default()),
-        },
-        serde_json::Value::String(text) => Value::from(text),
-        serde_json::Value::Array(items) => Value::List(items.into_iter().map(value).collect()),
-        serde_json::Value::Object(entries) => {
-            Value::dict(entries.into_iter().map(|(key, item)| (key, value(item))))
-        }
+    match text.strip_prefix('@') {
+        Some(name) => Argument::from(key(name)),
+        None => Argument::Value(json::parse(text).unwrap_or_else(|_| Value::from(text))),
     }
 }
 
@@ -266,6 +246,8 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
+            // A key that begins with a dash looks like an option.
+            (None, _) if crate::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };

@@ -109,6 +109,28 @@ fn files_go_to_a_cluster_and_come_back() {
     assert_eq!(cluster.complaints(), [""; 0]);
 }
 
+#[test]
+fn standard_input_has_a_key_that_is_no_option() {
+    let cluster = support::scheduler_with_workers(1);
+    let at = cluster.address();
+    let ran = run(&["scatter", at, "-"], Some(b"some bytes"));
+    let key = ran.good("scatter").trim();
+    assert!(key.starts_with("stdin-"), "{key}");
+    let line = format!("gather {at} {key}");
+    assert_eq!(daskwire(&line).good(&line), "b'some bytes'\n");
+    // A key that others have made may begin as it likes.
+    let line = format!("submit {at} operator.add 1 2 --key --sum-1 --hold");
+    assert_eq!(daskwire(&line).good(&line), "--sum-1\n");
+    let line = format!("submit {at} operator.neg @--sum-1");
+    assert_eq!(daskwire(&line).good(&line), "-3\n");
+    let line = format!("gather {at} --sum-1 --timeout 20");
+    assert_eq!(daskwire(&line).good(&line), "3\n");
+    let line = format!("release --timeout 20 {at} --sum-1 {key}");
+    assert_eq!(daskwire(&line).good(&line), "");
+    gone(&cluster, "--sum-1");
+    gone(&cluster, key);
+}
+
 /// Waits until nobody holds that key: the cluster hears of it a little later.
 fn gone(cluster: &Peer, key: &str) {
     for _ in 0..600 {
@@ -137,6 +159,24 @@ fn functions_are_called_by_their_names() {
         ),
         ("numpy.linalg.norm [3,4]", "5.0"),
         ("builtins:str.upper text", "'TEXT'"),
+        // More than 128 bits, on both sides of a change of the number of bytes.
+        (
+            "builtins.repr [1,-340282366920938463463374607431768211457,{\"a\":null}]",
+            "'[1, -340282366920938463463374607431768211457, {\\'a\\': None}]'",
+        ),
+        (
+            "builtins:int.bit_length 87112285931760246646623899502532662132735",
+            "136",
+        ),
+        (
+            "builtins.hex -87112285931760246646623899502532662132736",
+            "'-0x10000000000000000000000000000000000'",
+        ),
+        (
+            "builtins.hex 43556142965880123323311949751266331066368",
+            "'0x8000000000000000000000000000000000'",
+        ),
+        ("operator.mul 0.5 1e3", "500.0"),
     ] {
         let line = format!("submit {at} {call}");
         assert_eq!(daskwire(&line).good(&line).trim_end(), result, "{call}");

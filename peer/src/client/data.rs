@@ -4,7 +4,6 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use daskwire_tcp::Address;
 use futures_util::future::join_all;
 use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
@@ -197,7 +196,7 @@ impl Shared {
         address: String,
         keys: Vec<Key>,
     ) -> Result<Vec<(Key, Serialized)>, PeerError> {
-        let address: Address = worker_address(&address)?;
+        let address = PeerError::parse_address(&address)?;
         loop {
             let reply = self.pool.get_data(&address, keys.clone(), None).await?;
             if reply.status != "busy" {
@@ -206,12 +205,6 @@ impl Shared {
             tokio::time::sleep(BUSY_PAUSE).await;
         }
     }
-}
-
-fn worker_address(address: &str) -> Result<Address, PeerError> {
-    address.parse().map_err(|error| PeerError::Refused {
-        reason: format!("a worker is said to be at {address}: {error}"),
-    })
 }
 
 impl Client {
@@ -377,7 +370,7 @@ impl Client {
             reply: Some(true),
             ..UpdateData::default()
         });
-        let worker = worker_address(&address)?;
+        let worker = PeerError::parse_address(&address)?;
         let reply: UpdateDataReply = self.shared.pool.call(&worker, &request).await?;
         Ok((address, reply.nbytes))
     }

@@ -373,7 +373,8 @@ impl Shared {
 }
 
 impl Client {
-    /// Connects to a scheduler at an address such as `tcp://10.0.0.7:8786`.
+    /// Connects to a scheduler at an address such as `tcp://10.0.0.7:8786`, in which
+    /// `tcp://` may be left out.
     ///
     /// # Errors
     ///
@@ -388,9 +389,7 @@ impl Client {
     ///
     /// As [`connect`](Self::connect).
     pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, PeerError> {
-        let address: Address = address.parse().map_err(|error| PeerError::Refused {
-            reason: format!("{address}: {error}"),
-        })?;
+        let address = PeerError::parse_address(address)?;
         let connector = Arc::new(Connector::new(options.transport.clone()));
         let id = options
             .id

@@ -420,3 +420,15 @@ async fn tasks_are_not_submitted_to_a_scheduler_that_cannot_read_them() {
     let (_scheduler, client) = Scheduler::of_release("2025.4.0", ClientOptions::default()).await;
     submit(&client, "x");
 }
+
+#[tokio::test]
+async fn what_is_wrong_with_an_address_is_told() {
+    let error = Client::connect("127.0.0.1").await.expect_err("no port");
+    assert_eq!(
+        error.to_string(),
+        "\"127.0.0.1\" cannot be connected to: the address has no port, as in tcp://127.0.0.1:8786"
+    );
+    let error = Client::connect("http://127.0.0.1:8786").await;
+    let error = error.expect_err("no scheme of Dask");
+    assert!(matches!(error, PeerError::Address { .. }), "{error}");
+}

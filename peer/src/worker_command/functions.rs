@@ -103,9 +103,8 @@ pub(super) fn functions() -> Functions {
         .with("words", |arguments| Ok(words(&text(&arguments)?)))
         .with("parse_csv", |arguments| parse_csv(&text(&arguments)?))
         .with("parse_json", |arguments| {
-            let document = serde_json::from_str(&text(&arguments)?)
-                .map_err(|error| RemoteError::new("ValueError", &error.to_string()))?;
-            Ok(crate::shell::value(document))
+            crate::json::parse(&text(&arguments)?)
+                .map_err(|error| RemoteError::new("ValueError", &error.to_string()))
         })
         .function("mean", |array: Array| -> Result<f64, RemoteError> {
             let mut sum = 0.0;

@@ -1,0 +1,128 @@
+//! JSON as values: integers of any length stay what they are.
+
+use core::fmt;
+
+use daskwire_peer::Value;
+use serde::Deserializer as _;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// How deep documents may be nested, as `serde_json` has it.
+const DEPTH: usize = 128;
+
+/// How many digits integers may have, as in Python: more take time that grows with the
+/// square of their number.
+const MAX_DIGITS: usize = 4300;
+
+/// The value of a document.
+///
+/// # Errors
+///
+/// What is wrong with it, as `serde_json` says it.
+pub(crate) fn parse(text: &str) -> Result<Value, serde_json::Error> {
+    // All of it is checked here.
+    value(serde_json::from_str(text)?, DEPTH)
+}
+
+fn value(raw: &RawValue, depth: usize) -> Result<Value, serde_json::Error> {
+    let text = raw.get();
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| serde::de::Error::custom("nested too deep"))?;
+    Ok(match text.as_bytes() {
+        [b'[', ..] => {
+            let items: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items = items.into_iter().map(|item| value(item, depth));
+            Value::List(items.collect::<Result<_, _>>()?)
+        }
+        [b'{', ..] => {
+            let entries = serde_json::Deserializer::from_str(text).deserialize_map(Entries)?;
+            let entries = entries
+                .into_iter()
+                .map(|(key, item)| Ok((Value::from(key), value(item, depth)?)));
+            Value::Dict(entries.collect::<Result<_, serde_json::Error>>()?)
+        }
+        [b'-' | b'0'..=b'9', ..] if !text.contains(['.', 'e', 'E']) => integer(text)?,
+        [b'-' | b'0'..=b'9', ..] => Value::from(serde_json::from_str::<f64>(text)?),
+        [b'"', ..] => Value::from(serde_json::from_str::<String>(text)?),
+        _ => match serde_json::from_str::<Option<bool>>(text)? {
+            Some(value) => Value::from(value),
+            None => Value::None,
+        },
+    })
+}
+
+/// The entries of an object in their order; the last of those with the same name.
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Vec<(String, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut places = std::collections::HashMap::new();
+        let mut entries: Self::Value = Vec::new();
+        while let Some((key, item)) = map.next_entry::<String, &RawValue>()? {
+            let place = *places.entry(key.clone()).or_insert(entries.len());
+            match entries.get_mut(place) {
+                Some(entry) => entry.1 = item,
+                None => entries.push((key, item)),
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// An integer of JSON: digits, and a sign perhaps.
+fn integer(text: &str) -> Result<Value, serde_json::Error> {
+    /// Digits that are taken at once, and what they are multiplied by.
+    const DIGITS: usize = 9;
+    const BASE: u64 = 1_000_000_000;
+    if let Ok(value) = text.parse::<i128>() {
+        return Ok(Value::Int(value));
+    }
+    let digits = text.trim_start_matches('-');
+    if digits.len() > MAX_DIGITS {
+        return Err(serde::de::Error::custom(format_args!(
+            "an integer of {} digits; Python reads up to {MAX_DIGITS}",
+            digits.len()
+        )));
+    }
+    // The least significant first. The first chunk has what is left over.
+    let mut words: Vec<u32> = Vec::new();
+    let (first, rest) = digits.split_at(digits.len() % DIGITS);
+    let chunks = rest.as_bytes().chunks(DIGITS);
+    for chunk in core::iter::once(first.as_bytes()).chain(chunks) {
+        let number = chunk
+            .iter()
+            .fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+        let mut carry = number;
+        for word in &mut words {
+            let product = u64::from(*word) * BASE + carry;
+            *word = (product & u64::from(u32::MAX)) as u32;
+            carry = product >> 32;
+        }
+        if carry != 0 {
+            words.push(carry as u32);
+        }
+    }
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+    // Room for the sign.
+    bytes.push(0);
+    if text.starts_with('-') {
+        let mut carry = true;
+        for byte in &mut bytes {
+            (*byte, carry) = (!*byte).overflowing_add(carry.into());
+        }
+    }
+    // As short as Python has it.
+    while let [.., next, last] = bytes[..]
+        && last == if next < 0x80 { 0 } else { 0xff }
+    {
+        bytes.pop();
+    }
+    Ok(Value::LargeInt(bytes.into()))
+}
