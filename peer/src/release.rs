@@ -3,6 +3,9 @@
 use core::fmt;
 use core::str::FromStr;
 
+use daskwire_tcp::{Address, CommError, Options, Wire};
+
+use crate::identity::identity;
 use crate::{PeerError, Value};
 
 /// A release of `distributed`, such as 2026.8.0. What follows the three numbers, as in
@@ -92,6 +95,35 @@ impl Release {
             Some(found) if found < first => Err(PeerError::Release { found, first, what }),
             _ => Ok(()),
         }
+    }
+}
+
+/// The error of a scheduler that cannot be talked to: its release, if that frames its
+/// messages in another way.
+pub(crate) async fn explain(
+    error: PeerError,
+    scheduler: &Address,
+    options: &Options,
+    first: Release,
+    what: &'static str,
+) -> PeerError {
+    let is_framing = matches!(
+        &error,
+        PeerError::Comm(error) if matches!(**error, CommError::Prefix { .. })
+    );
+    if !is_framing {
+        return error;
+    }
+    let options = Options {
+        wire: Wire::Answer,
+        connect_retry: false,
+        ..options.clone()
+    };
+    match identity(scheduler, &options).await {
+        Ok((identity, _)) => Release::check(identity.release, first, what)
+            .err()
+            .unwrap_or(error),
+        Err(_) => error,
     }
 }
 

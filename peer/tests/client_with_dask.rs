@@ -614,6 +614,41 @@ async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
     assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
+    let cluster = support::scheduler_with_workers(1);
+    let address = cluster.address().to_owned();
+    let client = client_at(&address).await;
+    let submit = || {
+        let call = client.call("operator.neg").argument(1).key("again");
+        call.submit().expect("submitted")
+    };
+    let first = submit();
+    let value = first.result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(integer(value), -1);
+    client.cancel([&first], false).expect("sent");
+    let second = submit();
+    let value = second.result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(integer(value), -1);
+    assert_eq!(first.status().name(), "cancelled");
+    // The worker has no nanny, and ends.
+    let mut python = Peer::spawn(
+        Environment::Current,
+        "client_beside.py",
+        &[&address, TLS_PEM],
+    );
+    let (answer, _) = python.ask(r#"{"op": "restart"}"#, &[]);
+    assert!(answer.contains("true"), "{answer}");
+    support::cluster::until("the restart", || second.status().name() == "cancelled").await;
+    let third = submit();
+    assert_eq!(third.status().name(), "pending");
+    let _worker = support::worker(&address, "late");
+    let value = third.result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(integer(value), -1);
+    assert_eq!(second.status().name(), "cancelled");
+    client.close().await.expect("closed");
+}
+
 /// Each of these over each protocol, on a cluster of its own.
 macro_rules! clusters {
     ($($test:ident)*) => {

@@ -13,6 +13,7 @@ use crate::protocol::{
     CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
     ToClient, Versions,
 };
+use crate::release::{self, FIRST_FOR_TASKS};
 use crate::{PeerError, Release, RemoteError, Value};
 
 /// How often to say that the client is there, until the scheduler says how often.
@@ -41,9 +42,16 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
         reply: Some(true),
         ..Versions::default()
     };
-    let versions: Value = shared
-        .call("the versions of the scheduler", versions)
-        .await?;
+    let versions = shared.call("the versions of the scheduler", versions);
+    let versions: Value = match versions.await {
+        Ok(versions) => versions,
+        Err(error) => {
+            let (options, what) = (&shared.options.transport, "submitting tasks from Rust");
+            let explained =
+                release::explain(error, &shared.address, options, FIRST_FOR_TASKS, what);
+            return Err(explained.await);
+        }
+    };
     *lock(&shared.release) = Release::of_versions(&versions);
     let comm = shared.connector.connect(&shared.address).await?;
     let parties = Parties::new("client", "scheduler", shared.options.observer.clone());

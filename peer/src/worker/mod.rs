@@ -70,7 +70,7 @@ use crate::protocol::{
     RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
     WorkerStatusChange,
 };
-use crate::release::FIRST_FOR_WORKERS;
+use crate::release::{self, FIRST_FOR_WORKERS};
 use crate::value::Serialized;
 use crate::{Key, PeerError, Release, RemoteError, Value};
 
@@ -824,7 +824,15 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let timeout = options.connect_timeout;
     let retrying = || format!("no connection to {scheduler} yet, retrying");
     let connecting = first.connect(&scheduler);
-    let comm = notify.patiently(retrying, timeout, connecting).await?;
+    let comm = match notify.patiently(retrying, timeout, connecting).await {
+        Ok(comm) => comm,
+        Err(error) => {
+            let what = "a worker in Rust";
+            let explained =
+                release::explain(error.into(), &scheduler, &options, FIRST_FOR_WORKERS, what);
+            return Err(explained.await);
+        }
+    };
     let parties = Parties::new(&party, "scheduler", observer.clone());
     let mut channel = Channel::new(comm, parties);
     let host = own_host(&channel);

@@ -11,6 +11,8 @@ for a cluster over TLS. Speaks the records of exchange.py:
         Submits a call, waits for its result, and holds it.
     {"op": "sum", "keys": [KEY]}
         `value`: the sum of results that others hold, computed on the cluster.
+    {"op": "restart"}
+        Restarts the cluster, whose workers end if they have no nanny.
 """
 
 import importlib
@@ -63,7 +65,12 @@ def main():
     def total(question, data):
         return {"value": repr(client.submit(sum, [future(key) for key in question["keys"]]).result(timeout=60))}
 
-    exchange.serve("client", {"read": read, "make": make, "submit": submit, "sum": total})
+    def restart(question, data):
+        client.restart(wait_for_workers=False)
+        return {}
+
+    operations = {"read": read, "make": make, "submit": submit, "sum": total, "restart": restart}
+    exchange.serve("client", operations)
 
 
 if __name__ == "__main__":
