@@ -73,7 +73,7 @@ impl Release {
             // Lists of names and versions, before 2.0.
             None => match packages.get("required") {
                 Some(Value::List(entries)) => entries.iter().find_map(|entry| match entry {
-                    Value::List(pair) | Value::Tuple(pair) => match pair.as_slice() {
+                    Value::List(pair) | Value::Tuple(pair) => match &pair[..] {
                         [name, version] if name.as_str() == Some("distributed") => version.as_str(),
                         _ => None,
                     },
@@ -200,7 +200,7 @@ mod tests {
         ]);
         assert_eq!(found(old), Some(Release::new(1, 24, 1)));
         // Schedulers of this crate have none.
-        assert_eq!(found(Value::Dict(vec![])), None);
+        assert_eq!(found(Value::Dict([].into())), None);
         assert_eq!(found(Value::dict([("distributed", Value::None)])), None);
         assert_eq!(Release::of_versions(&Value::None), None);
     }

@@ -162,7 +162,7 @@ fn functions_are_called_by_their_names() {
         // More than 128 bits, on both sides of a change of the number of bytes.
         (
             "builtins.repr [1,-340282366920938463463374607431768211457,{\"a\":null}]",
-            "'[1, -340282366920938463463374607431768211457, {\\'a\\': None}]'",
+            "\"[1, -340282366920938463463374607431768211457, {'a': None}]\"",
         ),
         (
             "builtins:int.bit_length 87112285931760246646623899502532662132735",

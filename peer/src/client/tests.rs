@@ -24,7 +24,7 @@ struct Scheduler {
 /// What a scheduler of Dask answers to `versions`, as far as it matters.
 fn versions(release: &str) -> Value {
     let packages = Value::dict([("distributed", Value::from(release))]);
-    Value::dict([("host", Value::Dict(vec![])), ("packages", packages)])
+    Value::dict([("host", Value::Dict([].into())), ("packages", packages)])
 }
 
 async fn accept(listener: &Listener) -> Channel {
