@@ -113,3 +113,27 @@ fn a_key_that_a_message_repeats_is_kept_once() {
     let keys: Keys = ["x", "y", "z"].into_iter().collect();
     assert_eq!(message.keys, keys);
 }
+
+/// As scheduler and worker open what they receive.
+#[test]
+fn payloads_that_share_frames_are_refused_before_they_are_read() {
+    const COUNT: u16 = 4000;
+    // Each placeholder stands for one header with as many empty frames.
+    let mut body = vec![0xdc];
+    body.extend_from_slice(&COUNT.to_be_bytes());
+    for _ in 0..COUNT {
+        body.extend_from_slice(b"\x81\xae__Serialized__\x01");
+    }
+    let mut header = b"\x81\xaenum-sub-frames\xcd".to_vec();
+    header.extend_from_slice(&COUNT.to_be_bytes());
+    let mut frames = vec![Bytes::from(body), Bytes::from(header)];
+    frames.resize(usize::from(COUNT) + 2, Bytes::new());
+    let found = Opener::default().read(&frames, |_| -> Result<(), _> {
+        panic!("it is not read");
+    });
+    let shared = daskwire::message::MessageErrorKind::FramesShared;
+    assert!(
+        matches!(&found, Err(ProtocolError::Message(error)) if error.kind == shared),
+        "{found:?}"
+    );
+}

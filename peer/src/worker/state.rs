@@ -241,6 +241,10 @@ impl Ord for Priority {
 
 type Queue = BTreeSet<(Priority, Key)>;
 
+/// How many peers have a key in their queues at once. Each that is gone makes the key
+/// leave the queues of all and enter them again.
+const MAX_HOLDERS: usize = 16;
+
 #[derive(Debug)]
 struct Task {
     phase: Phase,
@@ -252,8 +256,11 @@ struct Task {
     is_acquired: bool,
     /// Tasks that wait for this one, or are ready and need it.
     dependents: BTreeSet<Key>,
-    /// Who has it, as far as it has to be fetched.
+    /// The peers that it may be fetched from next, [`MAX_HOLDERS`] at most. While it
+    /// waits to be fetched, it is in the queues of all of these.
     holders: Vec<Peer>,
+    /// Others that have it, which replace holders that are gone.
+    reserve: Vec<Peer>,
     description: Description,
 }
 
@@ -614,6 +621,7 @@ impl State {
         task.computation = Some(computation);
         task.priority = priority;
         task.holders = Vec::new();
+        task.reserve = Vec::new();
         self.set_phase(&key, Phase::Waiting);
         if missing_count == 0 {
             self.become_ready(&key);
@@ -951,6 +959,7 @@ impl State {
         };
         task.description = description;
         task.holders = Vec::new();
+        task.reserve = Vec::new();
         task.is_acquired = false;
         let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
         self.set_phase(key, Phase::Memory);
@@ -1016,7 +1025,16 @@ impl State {
                 });
             }
         }
+        if known.len() > MAX_HOLDERS {
+            // Each worker begins with others.
+            let mut hasher = DefaultHasher::new();
+            (&self.address, key).hash(&mut hasher);
+            let len = known.len() as u64;
+            let first = hasher.finish().checked_rem(len).unwrap_or_default();
+            known.rotate_left(usize::try_from(first).unwrap_or_default());
+        }
         if let Some(task) = self.tasks.get_mut(key) {
+            task.reserve = known.split_off(known.len().min(MAX_HOLDERS));
             task.holders = known;
         }
         if phase != Phase::Flight {
@@ -1026,9 +1044,12 @@ impl State {
 
     /// It is to be fetched from one of its holders, once there is one.
     fn fetch(&mut self, key: &Key) {
-        let Some(task) = self.tasks.get(key) else {
+        let Some(task) = self.tasks.get_mut(key) else {
             return;
         };
+        let free_count = MAX_HOLDERS.saturating_sub(task.holders.len());
+        let rest = task.reserve.len().saturating_sub(free_count);
+        task.holders.extend(task.reserve.drain(rest..));
         let entry = (task.priority, key.clone());
         if task.holders.is_empty() {
             self.missing.insert(key.clone());
@@ -1292,6 +1313,7 @@ impl State {
                 is_acquired: false,
                 dependents: BTreeSet::new(),
                 holders: Vec::new(),
+                reserve: Vec::new(),
                 description: Description::default(),
             }
         })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{PHASE_COUNT, PeerState, Phase, State};
+use super::{MAX_HOLDERS, PHASE_COUNT, PeerState, Phase, State};
 use crate::Key;
 
 impl State {
@@ -50,6 +50,7 @@ impl State {
             }
             if task.phase == Phase::Fetch {
                 assert!(!task.holders.is_empty(), "{key}");
+                assert!(task.holders.len() <= MAX_HOLDERS, "{key}");
             }
             if let Some(computation) = &task.computation {
                 let missing = computation.dependencies.iter().filter(|dependency| {

@@ -436,6 +436,36 @@ fn so_many_peers_are_asked_at_once_and_the_others_later() {
 }
 
 #[test]
+fn holders_that_are_gone_are_tried_in_steps_as_many_as_they_are() {
+    let steps = |count: usize| {
+        let mut worker = Worker::new(1);
+        let peers: Vec<String> = (0..count)
+            .map(|n| format!("tcp://127.0.0.1:{}", n + 20))
+            .collect();
+        let holders: Vec<&str> = peers.iter().map(String::as_str).collect();
+        let mut told = worker.told(task_with("x", &[("a", &holders)]));
+        let (mut asked, mut steps) = (0, 0);
+        while let Some(peer) = told
+            .iter()
+            .find_map(|told| told.strip_prefix("fetch a from "))
+        {
+            asked += 1;
+            // Peers are looked at for each transfer, and the key is queued at each.
+            steps += worker.0.peers.len();
+            told = worker.fetched(&peer.to_owned(), Answer::Gone);
+        }
+        assert_eq!(asked, count);
+        assert_eq!(worker.phases(), "waiting 1, missing 1");
+        steps
+    };
+    let (few, many) = (steps(200), steps(400));
+    assert!(
+        many <= 2 * few + MAX_HOLDERS * MAX_HOLDERS,
+        "{many} steps for twice {few}"
+    );
+}
+
+#[test]
 fn a_peer_that_is_busy_is_asked_again_later() {
     let mut worker = Worker::new(1);
     worker.told(task_with("x", &[("a", &[A])]));
