@@ -452,7 +452,7 @@ fn holders_that_are_gone_are_tried_in_steps_as_many_as_they_are() {
             asked += 1;
             // Peers are looked at for each transfer, and the key is queued at each.
             steps += worker.0.peers.len();
-            told = worker.fetched(&peer.to_owned(), Answer::Gone);
+            told = worker.fetched(peer, Answer::Gone);
         }
         assert_eq!(asked, count);
         assert_eq!(worker.phases(), "waiting 1, missing 1");
