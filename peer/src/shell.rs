@@ -251,7 +251,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };
-        data.push((name, bytes));
+        data.push((name, Value::bytes(bytes)));
     }
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
