@@ -398,6 +398,9 @@ impl RemoteError {
 /// How many causes of an exception are read.
 const CAUSES: usize = 16;
 
+/// The end of a message of which only the beginning is kept.
+const SHORTENED: &str = "… (shortened)";
+
 fn cause(node: Option<Node<'_, '_>>, text: &Text, causes: usize) -> Option<Box<RemoteError>> {
     let causes = causes.checked_sub(1)?;
     Some(Box::new(RemoteError::of_node(node?, text, causes)))
@@ -438,14 +441,14 @@ impl Text {
         self.written(|to| write!(to, "{shown}"))
     }
 
-    /// What is written until there is no room left; then an ellipsis follows.
+    /// What is written until there is no room left; then [`SHORTENED`] follows.
     fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
         let mut to = Limited {
             text: String::new(),
             left: &self.left,
         };
         if write(&mut to).is_err() {
-            to.text.push('…');
+            to.text.push_str(SHORTENED);
         }
         to.text
     }
@@ -653,12 +656,13 @@ mod tests {
                     writer.get(shared);
                 }
             });
-            let most = 4 * pickle_len + (1 << 16) + '…'.len_utf8();
+            let most = 4 * pickle_len + (1 << 16) + SHORTENED.len();
             assert!(
                 error.message.len() <= most,
                 "{} of {most}",
                 error.message.len()
             );
+            assert!(error.message.ends_with(SHORTENED));
             error.message.len()
         };
         let (one, two) = (len(2000), len(4000));

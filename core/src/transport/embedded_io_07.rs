@@ -152,11 +152,11 @@ impl<E: fmt::Display> fmt::Display for CommError<E> {
             Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
             Self::Prefix { peer: Prefix::None } => f.write_str(
                 "the peer sends no leading length, as distributed did up to 2021.2.0, \
-                 and this side was told to expect one",
+                 and this side does",
             ),
             Self::Prefix { peer: Prefix::U64 } => f.write_str(
                 "the peer sends a leading length, as distributed does since 2021.3.0, \
-                 and this side was told to expect none",
+                 and this side does not",
             ),
             Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
             Self::WriteCount { count, len } => {

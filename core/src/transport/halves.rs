@@ -53,12 +53,14 @@ impl core::error::Error for Closed {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// Send the handshake at once, in this layout and with the prefix that the
-    /// halves were made with, and refuse a peer with another prefix. What every
-    /// Dask release since 2.23.0 does; [`Layout::Modern`] with [`Prefix::U64`]
-    /// is what 2021.3.1 and later understand.
+    /// halves were made with, and refuse a peer with another prefix. Listeners
+    /// have to: connectors of Dask up to 2023.7.1 read first (PROTOCOL
+    /// HANDSHAKE-1). [`Layout::Modern`] with [`Prefix::U64`] is what 2021.3.1 and
+    /// later understand.
     Speak(Layout),
     /// Wait for the peer's handshake, and answer with the prefix and in the
-    /// layout that it has. Of two sides only one can do so.
+    /// layout that it has. For connectors alone: the listeners of every release
+    /// since 2.23.0 send first.
     Answer,
 }
 
