@@ -62,7 +62,9 @@ pub(crate) fn graph(input: &[u8]) {
         assert_eq!(outlines.len(), graph.tasks.len());
         for ((key, dependencies, run_spec), read) in outlines.iter().zip(&graph.tasks) {
             assert_eq!(*key, read.key);
-            assert_eq!(*dependencies, read.dependencies(), "{key}");
+            // The outline also has those in a function that is no function.
+            let is_listed = |key: &Key| dependencies.contains(key);
+            assert!(read.dependencies().iter().all(is_listed), "{read:?}");
             task(run_spec, key);
         }
     });

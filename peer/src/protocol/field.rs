@@ -424,10 +424,10 @@ macro_rules! maps {
                         $field = Some(crate::protocol::Field::read(source)?);
                         continue;
                     })*
-                    $(if key == "op" {
+                    $(if key == "op" && !$op.is_empty() {
                         source.reader = ahead;
-                        let op = source.reader.skip()?;
-                        debug_assert!(op.ends_with($op.as_bytes()));
+                        // The first one decided which message it is.
+                        source.reader.skip()?;
                         continue;
                     })?
                     crate::protocol::field::keep(source, &mut extra)?;

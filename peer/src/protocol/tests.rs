@@ -137,3 +137,14 @@ fn payloads_that_share_frames_are_refused_before_they_are_read() {
         "{found:?}"
     );
 }
+
+#[test]
+fn the_first_of_two_ops_counts() {
+    let message = b"\x83\xa2op\xaareport-key\xa2op\xa5close\xa3key\xa1x";
+    let read = Opener::default().read(&[Bytes::from_static(message)], FromClient::read);
+    let report = ReportKey {
+        key: "x".into(),
+        ..ReportKey::default()
+    };
+    assert_eq!(read, Ok(report.into()));
+}

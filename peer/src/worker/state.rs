@@ -605,7 +605,9 @@ impl State {
             dependencies.push(dependency);
         }
         for (dependency, holders) in core::mem::take(&mut message.who_has) {
-            self.locate(&dependency, &holders);
+            if dependency != key {
+                self.locate(&dependency, &holders);
+            }
         }
         let resources = resources(&message.resource_restrictions);
         let computation = Box::new(Computation {

@@ -917,6 +917,22 @@ fn a_task_may_depend_on_one_that_is_computed_here_too() {
     );
 }
 
+#[test]
+fn a_task_that_lists_itself_is_not_fetched_while_it_is_computed() {
+    let mut worker = Worker::new(1);
+    // It is known as a dependency that is nowhere.
+    worker.told(task_with("x", &[("y", &[])]));
+    assert_eq!(
+        worker.told(task_with("y", &[("y", &[A])])),
+        ["execute y"],
+        "it is not asked for"
+    );
+    assert_eq!(
+        worker.executed("y"),
+        ["finished y run 0 (compute)", "execute x with y"]
+    );
+}
+
 /// Whatever comes in whatever order: nothing breaks, and when all is freed,
 /// nothing is left.
 #[test]
