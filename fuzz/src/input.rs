@@ -6,8 +6,8 @@ use bytes::Bytes;
 /// The longest frame that repetition makes.
 const MAX_FRAME_LEN: usize = 1 << 16;
 
-/// The most frames.
-const MAX_FRAME_COUNT: usize = 1 << 12;
+/// Bytes on the wire from which on a message gets no more frames.
+const MAX_MESSAGE_LEN: usize = 1 << 17;
 
 /// Bytes as choices. Where they end, everything is 0.
 #[derive(Clone, Debug)]
@@ -67,8 +67,12 @@ impl<'a> Choices<'a> {
     /// All that is left, as the frames of a message.
     pub(crate) fn frames(mut self) -> Vec<Bytes> {
         let mut frames = Vec::new();
-        while !self.is_empty() && frames.len() < MAX_FRAME_COUNT {
+        let mut room = MAX_MESSAGE_LEN;
+        while !self.is_empty() && room != 0 {
             let (frame, count) = self.frame();
+            let len = 8 + frame.len();
+            let count = count.min(room.div_ceil(len));
+            room = room.saturating_sub(count * len);
             frames.resize(frames.len() + count, frame);
         }
         frames
