@@ -154,8 +154,8 @@ async fn arguments_of_every_kind_arrive(client: &Client) {
                 ]))
                 .submit()
                 .expect("submitted"),
-            "'[None, True, -7, 1267650600228229401496703205376, 2.5, \\'häh\\', b\\'\\\\x00\\\\xff\\', \
-             (1,), {1}, {\\'a\\': 1}, (1-2j)]'",
+            "\"[None, True, -7, 1267650600228229401496703205376, 2.5, 'häh', b'\\\\x00\\\\xff', \
+             (1,), {1}, {'a': 1}, (1-2j)]\"",
         ),
         (
             client
