@@ -270,7 +270,6 @@ impl Client {
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
         route: Route,
     ) -> Result<Vec<TaskFuture>, PeerError> {
-        self.shared.settle().await?;
         let mut pieces = Vec::new();
         for (key, value) in data {
             pieces.push((key.into(), Serialized::of(&value.into())?));
@@ -278,6 +277,8 @@ impl Client {
         // The futures are there first, so that none is missed when it is reported.
         let keys = pieces.iter().map(|(key, _)| key);
         let futures = self.shared.hold(keys, None)?;
+        // No release of these keys is sent from now on; those before are to be read first.
+        self.shared.settle().await?;
         match route {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
             Route::Direct => self.scatter_to_workers(pieces).await?,

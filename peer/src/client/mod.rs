@@ -260,13 +260,16 @@ impl Shared {
 
     /// Ends everything: the scheduler holds nothing for this client any more.
     fn end_all(&self, status: impl Fn() -> Status) {
-        let all = core::mem::take(&mut *lock(&self.entries));
-        for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
-            entry.end(status());
-        }
+        let mut entries = lock(&self.entries);
+        let all = core::mem::take(&mut *entries);
         // No answer will come.
         let marks = self.marks.load(Ordering::Acquire);
         self.answered_marks.send_replace(marks);
+        // Entries lock them when they are dropped.
+        drop(entries);
+        for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
+            entry.end(status());
+        }
     }
 
     /// Ends an entry whose key the scheduler does not hold for this client any more.
@@ -316,13 +319,18 @@ impl Shared {
     /// Puts a mark into the stream, and returns its number. When it has been answered,
     /// the scheduler has read everything before it, and what it reported about that has
     /// arrived.
-    fn mark(&self) -> Result<u64, PeerError> {
-        let mark = self.marks.fetch_add(1, Ordering::AcqRel) + 1;
+    ///
+    /// `_entries` are locked, so that no key is submitted between the mark being
+    /// counted and being sent: what is reported of the key would be ignored.
+    fn mark(&self, _entries: &Entries) -> Result<u64, PeerError> {
+        let mark = self.marks.load(Ordering::Acquire) + 1;
         // A key that is not there is answered at once, in the order of the stream.
         self.send(ReportKey {
             key: Key::from(format!("{}-{MARK}-{mark}", self.id)),
             ..ReportKey::default()
         })?;
+        // Only one that was sent is answered.
+        self.marks.store(mark, Ordering::Release);
         Ok(mark)
     }
 
@@ -341,7 +349,7 @@ impl Shared {
         if self.settled_releases.load(Ordering::Acquire) >= releases {
             return Ok(());
         }
-        let mark = self.mark()?;
+        let mark = self.mark(&lock(&self.entries))?;
         let mut answered = self.answered_marks.subscribe();
         within(
             self.options.timeout,
@@ -575,7 +583,7 @@ impl Client {
                 // What goes on for others is not held for this client any more.
                 .and_then(|()| shared.send_release(Keys(keys)))
                 // What is reported of these is not about the next use of a key.
-                .and_then(|()| shared.mark())
+                .and_then(|()| shared.mark(&entries))
                 .map(|_| ())
         };
         drop(entries);

@@ -207,7 +207,7 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                             ..ReportKey::default()
                         })?;
                     }
-                    restarted = shared.mark()?;
+                    restarted = shared.mark(&lock(&shared.entries))?;
                 }
                 ToClient::AdjustHeartbeatInterval(message) => {
                     if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {

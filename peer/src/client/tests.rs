@@ -146,6 +146,17 @@ fn submit(client: &Client, key: &str) -> TaskFuture {
     call.submit().expect("submitted")
 }
 
+/// It takes a moment until the client knows that it is connected again.
+async fn submit_when_connected(client: &Client, key: &str) -> TaskFuture {
+    loop {
+        match client.call("operator.neg").argument(1).key(key).submit() {
+            Ok(future) => return future,
+            Err(PeerError::Disconnected { .. }) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 async fn done(future: &TaskFuture) -> Status {
     let done = tokio::time::timeout(TIMEOUT, future.done()).await;
     done.expect("in time")
@@ -263,15 +274,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     (scheduler.requests, scheduler.stream) =
         Scheduler::register(&scheduler.listener, "2026.8.0").await;
     scheduler.said.clear();
-    // It takes a moment until the client knows that it is connected again.
-    let again = loop {
-        let call = client.call("operator.neg").argument(1).key("failed");
-        match call.submit() {
-            Ok(future) => break future,
-            Err(PeerError::Disconnected { .. }) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    };
+    let again = submit_when_connected(&client, "failed").await;
     assert_eq!(again.status().name(), "pending");
     assert_eq!(failed.status().name(), "error");
     assert_eq!(scheduler.submitted().await, [Key::from("failed")]);
@@ -284,6 +287,29 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     let last = submit(&client, "last");
     assert_eq!(scheduler.submitted().await, [Key::from("last")]);
     drop(last);
+}
+
+#[tokio::test]
+async fn what_fails_without_a_connection_does_not_delay_what_follows() {
+    let options = ClientOptions {
+        reconnect: Reconnect::Within(TIMEOUT),
+        ..ClientOptions::default()
+    };
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    let waiting = submit(&client, "waiting");
+    // A release that the scheduler is not known to have read.
+    drop(submit(&client, "x"));
+    scheduler.stream.sender.close().await.expect("closed");
+    assert_eq!(done(&waiting).await.name(), "lost");
+    let error = client.scatter([1]).await.expect_err("no connection");
+    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+    (scheduler.requests, scheduler.stream) =
+        Scheduler::register(&scheduler.listener, "2026.8.0").await;
+    scheduler.said.clear();
+    let future = submit_when_connected(&client, "x").await;
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    scheduler.tell(in_memory("x")).await;
+    assert_eq!(done(&future).await.name(), "finished");
 }
 
 /// How many requests for data a worker gets, and for how many keys in all, when a client
