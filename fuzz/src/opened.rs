@@ -117,8 +117,7 @@ pub(crate) fn write_again(value: &Value) {
     };
     let read = |written: &Serialized| {
         let read = written.open().expect("what was written can be read");
-        let again = Serialized::of(&read).expect("what was read can be written");
-        again
+        Serialized::of(&read).expect("what was read can be written")
     };
     // The arrays of payloads in it are in the first pickle, and beside the second.
     // A NaN is not equal to itself, its bytes are.
