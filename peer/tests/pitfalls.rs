@@ -267,7 +267,7 @@ async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
     let client = Client::connect(&address).await.expect("connected");
     let future = client.future("x").expect("a future");
     let expected = [[b'a'; 300].as_slice(), &[b'-'; 100], &[b'b'; 200]].concat();
-    assert_eq!(result(&future).await, Value::from(expected));
+    assert_eq!(result(&future).await, Value::bytes(expected));
     drop((future, client));
     serving.await.expect("served");
 }
