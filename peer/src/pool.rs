@@ -3,6 +3,7 @@
 //! A comm with a peer is closed
 //! * when the peer is [forgotten](Pool::forget), which also ends the requests to
 //!   it that are in flight;
+//! * when it is idle and another request to the peer [fails](Pool::close_idle);
 //! * when it was idle for [`IDLE_TIMEOUT`], at the next use of the pool;
 //! * when too many are idle already.
 
@@ -339,6 +340,23 @@ impl Pool {
         peers.idle_count -= comms.as_ref().map_or(0, |comms| comms.idle.len());
         drop(peers);
         drop(comms);
+    }
+
+    /// Closes the idle comms with a peer that a request to has failed. Other requests
+    /// to it, and other uses, go on.
+    pub(crate) fn close_idle(&self, address: &Address) {
+        let mut peers = self.lock();
+        let Some(comms) = peers.by_address.get_mut(address) else {
+            return;
+        };
+        let idle = core::mem::take(&mut comms.idle);
+        let is_unused = comms.is_unused();
+        peers.idle_count -= idle.len();
+        if is_unused {
+            peers.by_address.remove(address);
+        }
+        drop(peers);
+        drop(idle);
     }
 
     /// How many peers there are idle comms with or requests to.

@@ -764,7 +764,8 @@ impl Shared {
             // It is there, and could not give what was asked for.
             Err(PeerError::Remote(_)) => (Answered::Data, Vec::new()),
             Err(_) => {
-                self.pool.forget(&address);
+                // What it is given goes on until the scheduler removes it.
+                self.pool.close_idle(&address);
                 (Answered::Gone, Vec::new())
             }
         }

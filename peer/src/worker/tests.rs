@@ -418,6 +418,30 @@ async fn a_peer_that_stops_is_not_waited_for_once_it_is_removed() {
 }
 
 #[tokio::test]
+async fn a_request_that_fails_does_not_end_what_its_peer_is_given() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let other = OtherWorker::new().await;
+    let needs = Task::new("needs", "builtins.len", [&Key::from("x")]);
+    stream.tell([compute_from(&needs, "x", &other)]).await;
+    let (owing, _) = other.asked().await;
+    let mut taking = asking(&worker).await;
+    let request = || GetData {
+        who: Nullable(Some(other.address.clone())),
+        ..get_data(&["nothing"])
+    };
+    let _: DataReply = ask(&mut taking, request()).await;
+    drop(owing);
+    match stream.heard().await {
+        FromWorker::RequestRefreshWhoHas(refresh) => assert_eq!(*refresh.keys, ["x".into()]),
+        other => panic!("{other:?}"),
+    }
+    acknowledge(&mut taking).await;
+    let reply: DataReply = ask(&mut taking, request()).await;
+    assert_eq!(reply.status, "OK");
+}
+
+#[tokio::test]
 async fn data_that_was_not_asked_for_is_not_kept() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
