@@ -48,8 +48,8 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 ///
 /// * Peers that speak another ALPN, or whose certificate is not accepted, are
 ///   told apart by the text of the error, [`CommError::Connect`].
-/// * With a [`QuicOptions::connection_window`] of one's own, comms that nobody
-///   reads hold up all others of the connection when they fill it.
+/// * If [`QuicOptions::connection_window`] is set, comms that are not read hold up
+///   all others of the connection when they fill it.
 pub struct Endpoint {
     quinn: quinn::Endpoint,
     runtime: Handle,

@@ -65,20 +65,25 @@ impl From<&daskwire_tcp::tls::Tls> for Tls {
 #[derive(Clone)]
 pub struct QuicOptions {
     /// How many comms a peer may have open at once on a connection that it
-    /// made to us. One more waits for one of them to end. Default: 4,096.
+    /// made to us. One more waits for one of them to end. Default: 4,096, enough
+    /// for a relay that has all workers of a cluster on one connection.
     pub max_comms: u32,
     /// How many bytes of one comm may be under way or wait here for a reader.
     /// Default: 16 MiB, which carries 1.3 Gbit/s over a path of 100 ms;
     /// quinn's 1.25 MB make a 64 MiB frame wait some 50 times.
     pub stream_window: u32,
     /// How many bytes of all comms of one connection may be under way or wait
-    /// here for readers. Default: no more than [`Self::stream_window`] for each of
-    /// [`Self::max_comms`].
+    /// here for readers. Default: [`Self::stream_window`] for each of
+    /// [`Self::max_comms`], which is 64 GiB.
     ///
-    /// Comms that nobody reads fill it, [`Self::stream_window`] bytes each, and
+    /// Comms that are not read fill it, [`Self::stream_window`] bytes each, and
     /// when it is full all comms of the connection wait. So with a smaller number
-    /// a few comms can stop all others; to limit the memory that a peer can occupy,
-    /// lower the other two.
+    /// a few comms can stop all others.
+    ///
+    /// A peer can make this side hold as much as the window allows, also where all
+    /// comms are read: data that arrives out of order waits for what is missing.
+    /// Where peers are not authenticated, lower [`Self::max_comms`], and
+    /// [`Self::max_connections`] with it.
     pub connection_window: Option<u64>,
     /// How many bytes of all comms of one connection are kept here until they
     /// are acknowledged. Default: 16 MiB.

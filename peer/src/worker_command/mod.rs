@@ -236,14 +236,14 @@ fn list() -> Result<(), String> {
     Ok(())
 }
 
-/// Hands over what it has, unless that takes too long or somebody is impatient.
+/// Hands over what it has, unless that takes too long or the process is asked to end once more.
 async fn leave(worker: &Worker) -> Result<(), String> {
     terminal::note("handing over data; once more to end at once");
     let again = crate::asked_to_stop()?;
     tokio::select! {
         retired = worker.retire() => match retired {
             Ok(true) => terminal::note("the data of this worker is elsewhere"),
-            Ok(false) => terminal::note("nobody takes the data of this worker"),
+            Ok(false) => terminal::note("no other worker takes the data of this one"),
             Err(error) => terminal::note(format_args!("cannot hand over data: {error}")),
         },
         () = again => worker.close().await,
