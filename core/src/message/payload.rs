@@ -102,6 +102,20 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
     }
 
+    /// The index of the frame before which the frames of a payload have to end:
+    /// another payload begins there, or the message ends. `None` unless the
+    /// placeholder of a payload begins at this offset of the body.
+    pub fn frame_limit(&self, offset: usize) -> Option<usize> {
+        let found = self
+            .payloads
+            .binary_search_by(|place| (place.0.start() as usize).cmp(&offset));
+        let found = found.ok()?;
+        match self.payloads.get(found)?.0 {
+            Spot::Placeholder { limit, .. } => Some(limit as usize),
+            _ => None,
+        }
+    }
+
     /// All payloads, in the order of their numbers.
     pub fn payloads(
         &self,

@@ -19,7 +19,9 @@ mod stream;
 use core::fmt;
 
 use bytes::Bytes;
-use daskwire::message::{Layout, MessageError, PayloadKind, Reading, Workspace};
+use daskwire::message::{
+    Layout, Message, MessageError, MessageErrorKind, PayloadKind, Reading, Workspace,
+};
 use daskwire::msgpack::{Malformed, Reader, Token};
 
 use crate::value::{Serialized, Value};
@@ -93,6 +95,8 @@ impl From<Malformed> for ProtocolError {
 pub(crate) struct Source<'a> {
     pub(crate) reader: Reader<'a>,
     frames: &'a [Bytes],
+    /// `None` for a document without payloads.
+    message: Option<Message<'a, Bytes>>,
 }
 
 /// Opens messages one after the other.
@@ -112,6 +116,7 @@ impl Opener {
                 read(&mut Source {
                     reader: message.reader(),
                     frames,
+                    message: Some(message),
                 })
             })?
     }
@@ -128,6 +133,7 @@ impl<'a> Source<'a> {
         Ok(Self {
             reader: Reader::new(document),
             frames,
+            message: None,
         })
     }
 
@@ -166,8 +172,16 @@ impl<'a> Source<'a> {
             return Ok(None);
         };
         let index = usize::try_from(ahead.u64()?).unwrap_or(usize::MAX);
+        let at = self.reader.position();
+        let limit = self.message.and_then(|message| message.frame_limit(at));
+        let limit = limit.ok_or_else(|| self.unexpected("a value that is not a payload"))?;
         let payload = Serialized::of_frames(self.frames, index, kind);
         let payload = payload.ok_or_else(|| self.unexpected("the number of a frame"))?;
+        // The header may claim frames of the payloads behind it.
+        if index.saturating_add(1 + payload.frames().len()) > limit {
+            let (frame, at, kind) = (limit, 0, MessageErrorKind::FramesShared);
+            return Err(MessageError { frame, at, kind }.into());
+        }
         self.reader = ahead;
         Ok(Some(payload))
     }

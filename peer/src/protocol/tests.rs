@@ -131,9 +131,33 @@ fn payloads_that_share_frames_are_refused_before_they_are_read() {
     let found = Opener::default().read(&frames, |_| -> Result<(), _> {
         panic!("it is not read");
     });
-    let shared = daskwire::message::MessageErrorKind::FramesShared;
+    let shared = MessageErrorKind::FramesShared;
     assert!(
         matches!(&found, Err(ProtocolError::Message(error)) if error.kind == shared),
+        "{found:?}"
+    );
+}
+
+/// Otherwise the frames that are held grow with the square of the message.
+#[test]
+fn a_payload_does_not_take_the_frames_of_the_next_one() {
+    const COUNT: u8 = 15;
+    let mut body = b"\x82\xa2op\xabupdate_data\xa4data".to_vec();
+    body.push(0x80 | COUNT);
+    let mut frames = vec![Bytes::new()];
+    for index in 1..=COUNT {
+        body.extend_from_slice(&[0xa1, b'a' + index]);
+        body.extend_from_slice(b"\x81\xae__Serialized__");
+        body.push(index);
+        let mut header = b"\x81\xaenum-sub-frames".to_vec();
+        header.push(COUNT - index);
+        frames.push(header.into());
+    }
+    frames[0] = body.into();
+    let found = Opener::default().read(&frames, Value::read);
+    let shared = MessageErrorKind::FramesShared;
+    assert!(
+        matches!(&found, Err(ProtocolError::Message(error)) if error.kind == shared && error.frame == 2),
         "{found:?}"
     );
 }
