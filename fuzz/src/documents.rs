@@ -123,3 +123,41 @@ fn json(text: &[u8], flags: u8) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter;
+
+    /// A message of the modern layout whose body nests so many of these.
+    fn nested(opening: &[u8], depth: usize) -> Vec<u8> {
+        let body = [&opening.repeat(depth), &b"\xc0"[..]].concat();
+        let mut stream = (body.len() as u64 + 16).to_le_bytes().to_vec();
+        stream.extend_from_slice(&1_u64.to_le_bytes());
+        stream.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        stream.extend_from_slice(&body);
+        stream
+    }
+
+    #[test]
+    fn inspecting_takes_memory_in_proportion_to_the_depth() {
+        let set = &b"\x82\xa7__Set__\xc3\xa7as-list\x91"[..];
+        for opening in [set, b"\x91", b"\x81\xa1k", b"\x81\x01"] {
+            let [once, twice] = [200, 400].map(|depth| {
+                let stream = nested(opening, depth);
+                let options = Options {
+                    data: true,
+                    ..Options::default()
+                };
+                let before = meter::taken().allocated_len;
+                let mut inspector = Inspector::new(&stream, options);
+                let recorded = inspector.next_message().expect("a stream");
+                let recorded = recorded.expect("a message");
+                inspector.text(&recorded).expect("a message");
+                inspector.json(&recorded).expect("a message");
+                meter::taken().allocated_len - before
+            });
+            assert!(twice < 3 * once, "{opening:x?}: {once}, then {twice}");
+        }
+    }
+}

@@ -213,8 +213,9 @@ impl Builder {
                 return Ok(json!({ "$enum": { "module": module, "class": class, "name": name } }));
             }
             if find("__Set__").is_some() {
-                return match find("as-list") {
-                    Some(Value::Array(members)) => Ok(set(members.clone())),
+                let members = unique.into_iter().find(|(key, _)| key == "as-list");
+                return match members {
+                    Some((_, Value::Array(members))) => Ok(set(members)),
                     _ => Err(TaggedFault::Special(
                         "a map with __Set__ needs its members as an array under as-list",
                     )),
@@ -234,8 +235,9 @@ impl Builder {
             });
             return Ok(Value::Object(plain.collect::<Map<_, _>>()));
         }
-        let pairs = unique.into_iter().map(|(key, value)| json!([key, value]));
-        Ok(json!({ "$map": pairs.collect::<Vec<_>>() }))
+        let pairs = unique.into_iter();
+        let pairs = pairs.map(|(key, value)| Value::Array(vec![key, value]));
+        Ok(tag("$map", pairs.collect()))
     }
 
     fn scalar(&self, token: Token<'_>) -> Result<Value, TaggedFault> {
@@ -289,7 +291,15 @@ fn set(members: Vec<Value>) -> Value {
     members.sort_by(|a, b| a.0.cmp(&b.0));
     members.dedup_by(|a, b| a.0 == b.0);
     let members: Vec<Value> = members.into_iter().map(|(_, member)| member).collect();
-    json!({ "$set": members })
+    tag("$set", members)
+}
+
+/// An object with one entry. `json!` would copy the items, and so what is nested in
+/// them again on each level.
+fn tag(name: &str, items: Vec<Value>) -> Value {
+    let mut object = Map::new();
+    object.insert(name.to_owned(), Value::Array(items));
+    Value::Object(object)
 }
 
 /// The texts of values, to tell them apart and to order them. One that is longer
