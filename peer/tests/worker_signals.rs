@@ -21,7 +21,16 @@ struct Worker {
 
 impl Worker {
     fn start(arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        let daskwire = env!("CARGO_BIN_EXE_daskwire");
+        let mut command = if cfg!(target_os = "linux") {
+            // The worker must not inherit that SIGHUP is ignored, as under `nohup`.
+            let mut command = Command::new("env");
+            command.args(["--default-signal=HUP", daskwire]);
+            command
+        } else {
+            Command::new(daskwire)
+        };
+        let mut process = command
             .arg("worker")
             .args(arguments)
             .stdin(Stdio::null())
