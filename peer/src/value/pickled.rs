@@ -38,7 +38,14 @@ pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError>
 struct Repeated(HashMap<Place, Option<u32>>);
 
 /// Where something is that may be shared.
-type Place = (core::mem::Discriminant<Value>, usize, usize);
+#[derive(PartialEq, Eq, Hash)]
+enum Place {
+    /// Data or items: of what kind, where, and what tells them from others there.
+    One(core::mem::Discriminant<Value>, usize, usize),
+    /// A payload: where its header and all its frames are, and how long. Payloads
+    /// may have some of them in common.
+    Payload(Vec<(usize, usize)>),
+}
 
 /// Data that is shorter is written again: it takes less than to look for it.
 const SHARED_LEN: usize = 64;
@@ -198,8 +205,10 @@ impl Value {
             Self::Bytes(data) | Self::ByteArray(data) => (of(data)?, data.len()),
             Self::Array(array) => (of(array.bytes())?, array.form_at()),
             Self::Serialized(serialized) => {
-                let data = serialized.message().last()?;
-                (of(data)?, data.len())
+                let parts = serialized.message();
+                of(parts.last()?)?;
+                let place = |part: &Bytes| (part.as_ptr().addr(), part.len());
+                return Some(Place::Payload(parts.iter().map(place).collect()));
             }
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
                 (items.shared_at()?, items.len())
@@ -207,7 +216,7 @@ impl Value {
             Self::Dict(entries) => (entries.shared_at()?, entries.len()),
             _ => return None,
         };
-        Some((core::mem::discriminant(self), at, len))
+        Some(Place::One(core::mem::discriminant(self), at, len))
     }
 
     fn pickle_plain(&self, writer: &mut Writer<'_, '_>) {

@@ -252,3 +252,23 @@ fn bytes_are_asked_for_by_name() {
     assert_eq!(Value::bytes(vec![3, 1, 2]), bytes);
     assert_eq!(Value::from(Bytes::from(vec![3, 1, 2])), bytes);
 }
+
+#[test]
+fn payloads_with_the_same_data_stay_apart_in_a_pickle() {
+    let row = Array::from_slice(&[16], &[1.0; 16]).expect("it fits");
+    let square = Array::from_bytes(
+        row.dtype(),
+        &[4, 4],
+        daskwire::typed::Order::C,
+        row.bytes().clone(),
+    );
+    let square = square.expect("it fits");
+    let payload = |array: &Array| {
+        let payload = Serialized::of(&Value::from(array.clone())).expect("plain");
+        Value::Serialized(payload)
+    };
+    let all = Value::list([payload(&row), payload(&square), payload(&row)]);
+    let opened = Serialized::of(&all).and_then(|all| all.open());
+    let expected = Value::list([&row, &square, &row].map(|array| Value::from(array.clone())));
+    assert_eq!(opened, Ok(expected));
+}
