@@ -4,8 +4,8 @@ use core::cmp::Ordering;
 
 use super::index::Index;
 use super::number::{Number, number};
-use super::text::repr;
-use super::{Result, error, not_covered, too_large, type_error};
+use super::text::bounded_repr;
+use super::{LONGEST, Result, error, not_covered, too_large, type_error};
 use crate::Value;
 
 fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
@@ -190,7 +190,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         let found = entries.iter().find(|(key, _)| equal(key, index));
         return match found {
             Some((_, value)) => Ok(value.clone()),
-            None => Err(error("KeyError", &repr(index))),
+            None => Err(error("KeyError", &bounded_repr(index, LONGEST)?)),
         };
     }
     let Some(Number::Int(index)) = number(index) else {

@@ -18,7 +18,7 @@ use number::{
     Number, abs, add, bad_operand, bits, float, floordiv, int_of_float, invert, modulo, mul, neg,
     number, parse_float, parse_int, pow, shift, sub, truediv,
 };
-use text::{check_shown, str_of};
+use text::{bounded_repr, check_shown, str_of};
 
 pub(super) use container::distinct;
 pub(super) use text::repr;
@@ -547,7 +547,7 @@ fn builtins(functions: Functions) -> Functions {
         ("len", |value| Ok(Value::from(len(value)?))),
         ("repr", |value| {
             check_shown(value)?;
-            Ok(Value::from(repr(value)))
+            Ok(Value::from(bounded_repr(value, LONGEST)?))
         }),
         ("any", |value| {
             for item in items(value)? {
