@@ -71,12 +71,13 @@ impl Walk<'_> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-        if !self.is_new(node)? {
-            return Ok(());
-        }
+        // A partial may be a value first and a function after: here it is not visited.
         let Some(spec) = spec(node, self.budget)? else {
             return Ok(());
         };
+        if !self.is_new(node)? {
+            return Ok(());
+        }
         match (spec.class, spec.parts.as_slice()) {
             ("TaskRef" | "Alias", _) => {
                 self.keys.push(target(node, &spec, self.budget)?);
