@@ -618,7 +618,7 @@ fn an_arena_holds_frames_side_by_side() {
     }
 }
 
-/// A store is used for message after message, and nobody has to clear it.
+/// A store is used for message after message, and clears itself.
 #[test]
 fn a_message_takes_the_place_of_the_one_before() {
     let shapes: [&[&[u8]]; 6] = [

@@ -80,7 +80,7 @@ fn stream(bytes: &[u8], flags: u8) {
                 continue;
             };
             assert!(text.is_ok_and(|text| text.ends_with('\n')));
-            // Of the classic layout, keys of its own headers that nobody knows are
+            // Of the classic layout, unknown keys of its own headers are
             // not in the document.
             if !options.data || options.payloads || recorded.layout == Layout::Classic {
                 continue;

@@ -127,7 +127,7 @@ pub(crate) fn write_again(value: &Value) {
     assert_eq!(third.frames(), second.frames());
 }
 
-/// Values are pickled and read back, and pickles that nobody here wrote are read.
+/// Values are pickled and read back, and pickles of any origin are read.
 ///
 /// The input: whether a pickle or choices of a value follow.
 pub(crate) fn pickled(input: &[u8]) {

@@ -282,7 +282,7 @@ fn on_cluster(work: impl Future<Output = Result<(), String>>) -> Result<(), Stri
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let outcome = runtime.block_on(work);
-    // Not until a name is looked up that nobody waits for any more.
+    // Without waiting for name look-ups that are no longer needed.
     runtime.shutdown_background();
     outcome
 }

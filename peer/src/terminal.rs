@@ -79,7 +79,7 @@ pub(crate) fn tell(text: impl Display) {
 }
 
 /// JSON in a line, in which characters that are not printable are escaped as
-/// `\uXXXX`: the same value for who parses it.
+/// `\uXXXX`, which parses to the same value.
 pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);

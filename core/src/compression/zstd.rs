@@ -99,8 +99,8 @@ pub(super) fn decompress_onto(
     Ok(written)
 }
 
-/// Decodes a frame that declares a length; `take` takes what there is of the data
-/// and that it has room for, and returns how many bytes that was.
+/// Decodes a frame that declares a length; `take` takes as much of the decoded data
+/// as it has room for, and returns how many bytes that was.
 fn decode(
     frame: &[u8],
     declared: u64,

@@ -513,7 +513,7 @@ impl<'a> Heads<'a> {
             return Err(MessageError::new(next_frame, 0, kind));
         }
 
-        // Heads that no key asks for are nobody's.
+        // Heads that no key asks for belong to no payload.
         let count = keep(places, |spot| spot.path().is_some_and(|spot| spot.claimed));
         let places = places.get_mut(..count).unwrap_or_default();
         for pair in places.windows(2) {

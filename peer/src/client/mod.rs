@@ -563,7 +563,7 @@ impl Client {
         let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
         let reason = "the client asked for it";
         let mut entries = lock(&shared.entries);
-        // The scheduler does not survive it if a key is cancelled that nobody wants.
+        // A scheduler fails an assertion if a key is cancelled that no client wants.
         let keys: Vec<Key> = futures
             .iter()
             .filter(|entry| shared.detach(&mut entries, entry))
