@@ -96,6 +96,13 @@ fn stream(bytes: &[u8], flags: u8) {
             let recorded = inspector.next_message().expect("our own message");
             let again = inspector.json(&recorded.expect("a message"));
             let again = again.expect("our own message");
+            // Of keys that a map repeats the last counts, and the payloads of the
+            // others are not encoded.
+            let [before, after] =
+                [&document, &again].map(|document| document["payloads"].as_array().map(Vec::len));
+            if after < before {
+                continue;
+            }
             for part in ["message", "payloads"] {
                 assert_eq!(again.get(part), document.get(part));
             }
