@@ -316,7 +316,7 @@ fn tree() -> Tree {
     let repository = package.parent().unwrap_or(package);
     let read = |folder: &str| -> Vec<Source> {
         // transport-quic has a page and a test of its own.
-        ["core", "transport-tcp", "peer"]
+        ["core", "comm", "transport-tcp", "peer"]
             .iter()
             .flat_map(|member| files(&repository.join(member).join(folder), "rs"))
             // The samples below are not citations.

@@ -40,13 +40,13 @@ use daskwire::pickle::{
     Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
     Token as PickleToken, Unescaped,
 };
-use daskwire_tcp::Address;
-use daskwire_tcp::tls::Verifier;
-use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
-use daskwire_tcp::tls::rustls::crypto::ring;
-use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
-use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use daskwire_tcp::tls::rustls::server::danger::ClientCertVerifier as _;
+use daskwire_comm::Address;
+use daskwire_comm::tls::Verifier;
+use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
+use daskwire_comm::tls::rustls::crypto::ring;
+use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
+use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
 
 use budget::{Budget, Linear};
 use documents::documents;
@@ -891,14 +891,10 @@ fn certificate(input: &[u8]) {
             pem.map(|der| der.expect("a certificate"))
                 .collect::<Vec<_>>()
         };
-        let mut authorities = read(include_str!("../../transport-tcp/tests/tls/ca.pem"));
-        authorities.extend(read(include_str!(
-            "../../transport-tcp/tests/tls/self-signed.pem"
-        )));
+        let mut authorities = read(include_str!("../../comm/tests/tls/ca.pem"));
+        authorities.extend(read(include_str!("../../comm/tests/tls/self-signed.pem")));
         let mut known = authorities.clone();
-        known.extend(read(include_str!(
-            "../../transport-tcp/tests/tls/v1-cert.pem"
-        )));
+        known.extend(read(include_str!("../../comm/tests/tls/v1-cert.pem")));
         let verifier = Verifier::new(authorities, &ring::default_provider());
         (verifier.expect("good authorities"), known)
     });

@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use daskwire_comm::{BufferPool, Options};
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::{Client, Key};
-use daskwire_tcp::{BufferPool, Options};
 use support::{Process, dask, heading, median, memory, processor_time, show};
 
 /// The client of Python.

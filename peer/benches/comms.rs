@@ -17,9 +17,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{Address, Comm, Options};
 use daskwire_peer::net::{Connector, Listener};
-use daskwire_tcp::tls::TlsSettings;
-use daskwire_tcp::{Address, Comm, Options};
 
 const SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
 const LARGE: usize = 64 << 20;
@@ -34,7 +34,7 @@ struct Lane {
 }
 
 fn options() -> Options {
-    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = "../comm/tests/tls/self-signed.pem";
     let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
     let settings = TlsSettings::new(&*pem, &*pem);
     Options {

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{Address, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_quic::{Congestion, QuicOptions};
-use daskwire_tcp::tls::TlsSettings;
-use daskwire_tcp::{Address, Options};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -51,7 +51,7 @@ fn settings(
     pem: &str,
 ) -> Result<(Options, QuicOptions), Box<dyn std::error::Error>> {
     let mut options = Options::default();
-    if address.scheme() != daskwire_tcp::Scheme::Tcp {
+    if address.scheme() != daskwire_comm::Scheme::Tcp {
         options.tls = Some(TlsSettings::new(Path::new(pem), Path::new(pem)).build()?);
     }
     let quic = QuicOptions {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use daskwire_tcp::{Address, Comm, CommReader, CommWriter};
+use daskwire_comm::{Address, Comm, CommReader, CommWriter};
 
 use crate::PeerError;
 use crate::growing::{Encode, Room};

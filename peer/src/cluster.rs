@@ -8,8 +8,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_tcp::tls::{Tls, TlsSettings};
-use daskwire_tcp::{Address, Options};
+use daskwire_comm::tls::{Tls, TlsSettings};
+use daskwire_comm::{Address, Options};
 
 use crate::channel::Observer;
 use crate::client::ClientOptions;

@@ -10,7 +10,7 @@ use daskwire::message::BuildError;
 use daskwire::pickle::tree::known::{self, Known, Native, native};
 use daskwire::pickle::tree::{self, Node, Registry, Tree};
 use daskwire::pickle::{Options, Writer};
-use daskwire_tcp::{Address, AddressError, CommError};
+use daskwire_comm::{Address, AddressError, CommError};
 
 use crate::growing;
 use crate::protocol::{ProtocolError, Status};

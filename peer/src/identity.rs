@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use daskwire::display::Printable;
 use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
-use daskwire_tcp::{Address, Comm, CommError, Options, Wire};
+use daskwire_comm::{Address, Comm, CommError, Options, Wire};
 
 use crate::Release;
 use crate::inspect::text::{bytes, count};
@@ -114,7 +114,7 @@ pub fn options(patience: Duration) -> Options {
 /// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
 /// use core::time::Duration;
 /// use daskwire_peer::identity::{identity, options};
-/// use daskwire_tcp::{Options, tls::TlsSettings};
+/// use daskwire_comm::{Options, tls::TlsSettings};
 ///
 /// let settings = TlsSettings::new("ca.pem", "client.pem");
 /// let options = Options {
@@ -134,7 +134,7 @@ pub fn options(patience: Duration) -> Options {
 pub async fn identity(
     address: &Address,
     options: &Options,
-) -> Result<(Identity, daskwire_tcp::Agreement), IdentityError> {
+) -> Result<(Identity, daskwire_comm::Agreement), IdentityError> {
     let patience = options.handshake_timeout;
     let connector = Connector::new(options.clone());
     let mut comm = connector.connect(address).await?;

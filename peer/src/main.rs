@@ -16,13 +16,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
+use daskwire_comm::tls::{Tls, TlsSettings};
+use daskwire_comm::{Address, Scheme};
 use daskwire_peer::encode::{Target, documents};
 use daskwire_peer::inspect::{Inspector, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::relay::{Passed, RelayError};
 use daskwire_quic::{Congestion, QuicOptions};
-use daskwire_tcp::tls::{Tls, TlsSettings};
-use daskwire_tcp::{Address, Scheme};
 
 /// The Dask distributed wire protocol, for people.
 #[derive(Debug, Parser)]
@@ -418,7 +418,7 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
-    let options = daskwire_tcp::Options {
+    let options = daskwire_comm::Options {
         tls: arguments.tls.tls(&[&address])?,
         ..daskwire_peer::identity::options(patience)
     };
@@ -458,9 +458,9 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
-    let options = daskwire_tcp::Options {
+    let options = daskwire_comm::Options {
         tls: arguments.tls.tls(&[&listen, &connect])?,
-        ..daskwire_tcp::Options::default()
+        ..daskwire_comm::Options::default()
     };
     runtime.block_on(async {
         let quic = QuicOptions {

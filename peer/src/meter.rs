@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use daskwire_tcp::Connection;
+use daskwire_comm::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How many bytes have gone over the comms of a client.

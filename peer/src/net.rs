@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use daskwire_comm::{Address, Comm, CommError, Connection, Options, Scheme};
 use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
-use daskwire_tcp::{Address, Comm, CommError, Connection, Options, Scheme};
 
 /// Makes comms to addresses of any scheme.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), daskwire_tcp::CommError> {
+/// # async fn example() -> Result<(), daskwire_comm::CommError> {
 /// use daskwire_peer::net::Connector;
-/// use daskwire_tcp::Options;
+/// use daskwire_comm::Options;
 /// let connector = Connector::new(Options::default());
 /// # let address = "tcp://10.0.0.7:8786".parse().expect("an address");
 /// let mut comm = connector.connect(&address).await?;

@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daskwire_tcp::{Address, CommError, Options};
+use daskwire_comm::{Address, CommError, Options};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::detect_prefix;
-use daskwire_tcp::{Address, CommError};
+use daskwire_comm::{Address, CommError};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use daskwire_tcp::{Address, CommError, Options, Wire};
+use daskwire_comm::{Address, CommError, Options, Wire};
 
 use crate::identity::identity;
 use crate::{PeerError, Value};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
+use daskwire_comm::{Address, Options};
 use daskwire_peer::client::{ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::journey::{Recorder, time};
 use daskwire_peer::{Client, Key, PeerError, Value};
-use daskwire_tcp::{Address, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{TlsArguments, json, terminal};

@@ -8,15 +8,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use daskwire_comm::tls::{Tls, TlsSettings};
+use daskwire_comm::{Address, CommError, Options};
 use daskwire_peer::identity::{identity, options};
-use daskwire_tcp::tls::{Tls, TlsSettings};
-use daskwire_tcp::{Address, CommError, Listener, Options};
+use daskwire_tcp::Listener;
 use support::{Environment, Peer};
 
 /// One of the certificates that the tests of `daskwire-tcp` use too.
 fn certificate(name: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    workspace.join("transport-tcp/tests/tls").join(name)
+    workspace.join("comm/tests/tls").join(name)
 }
 
 /// Files, in the order of Dask's settings: authority, certificate, key.

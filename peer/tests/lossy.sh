@@ -58,7 +58,7 @@ ip -n $far link set dwfar up
 
 cargo build --quiet --release -p daskwire-peer --example ordered
 ordered=${CARGO_TARGET_DIR:-target}/release/examples/ordered
-pem=transport-tcp/tests/tls/self-signed.pem
+pem=comm/tests/tls/self-signed.pem
 for scheme in tcp quic; do
     echo "$scheme://, $percent % of all packets lost each way:"
     ip netns exec $far "$ordered" receive $scheme://10.99.0.2:9000 $pem &

@@ -31,7 +31,7 @@ clean() {
 trap clean EXIT
 cargo build --quiet --release -p daskwire-peer --example ordered
 ordered=${CARGO_TARGET_DIR:-target}/release/examples/ordered
-pem=transport-tcp/tests/tls/self-signed.pem
+pem=comm/tests/tls/self-signed.pem
 said=$(mktemp)
 for scheme in tcp quic; do
     clean

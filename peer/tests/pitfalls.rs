@@ -8,10 +8,11 @@ use core::time::Duration;
 
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
 use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind, Shard};
+use daskwire_comm::Options;
 use daskwire_peer::client::{Route, TaskFuture};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
-use daskwire_tcp::{Listener, Options};
+use daskwire_tcp::Listener;
 use support::{Environment, Peer};
 
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -5,10 +5,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{Address, Comm, CommError, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_quic::QuicOptions;
-use daskwire_tcp::tls::TlsSettings;
-use daskwire_tcp::{Address, Comm, CommError, Options};
 use support::relay::{Relay, certificate};
 
 /// Bytes of each message.

@@ -18,9 +18,10 @@ use daskwire::message::{
     Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
+use daskwire_comm::{Address, Options as CommOptions, Wire};
 use daskwire_peer::identity::{identity, options};
 use daskwire_peer::inspect::{Hooks, Inspector, Options, tagged};
-use daskwire_tcp::{Address, Options as CommOptions, Wire, connect};
+use daskwire_tcp::connect;
 use serde_json::{Value, json};
 use support::{Environment, Peer};
 

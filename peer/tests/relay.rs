@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use daskwire_comm::tls::{Tls, TlsSettings};
+use daskwire_comm::{Address, CommError, Scheme};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::relay::{Options, Passed, RelayError, relay, serve};
-use daskwire_tcp::tls::{Tls, TlsSettings};
-use daskwire_tcp::{Address, CommError, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -213,16 +213,16 @@ struct Serving {
 }
 
 fn tls() -> Tls {
-    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = "../comm/tests/tls/self-signed.pem";
     let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
     let settings = TlsSettings::new(&*pem, &*pem);
     settings.build().expect("a certificate and its key")
 }
 
-fn with_tls() -> daskwire_tcp::Options {
-    daskwire_tcp::Options {
+fn with_tls() -> daskwire_comm::Options {
+    daskwire_comm::Options {
         tls: Some(tls()),
-        ..daskwire_tcp::Options::default()
+        ..daskwire_comm::Options::default()
     }
 }
 

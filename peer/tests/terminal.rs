@@ -10,10 +10,11 @@ use std::process::{Command, Stdio};
 use command::{Ran, run};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::msgpack::Writer;
+use daskwire_comm::{Address, Comm, Options};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::worker::Functions;
 use daskwire_peer::{Key, RemoteError, Value};
-use daskwire_tcp::{Address, Comm, Listener, Options};
+use daskwire_tcp::Listener;
 use tokio::runtime::Runtime;
 
 /// Characters that a terminal obeys, that reorder others, break lines, or take no

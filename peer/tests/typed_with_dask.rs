@@ -13,7 +13,8 @@ use daskwire::typed::{
     Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
     PickledPayload, TimeBase, TimeUnit, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
-use daskwire_tcp::{Comm, CommError, Listener, Options};
+use daskwire_comm::{Comm, CommError, Options};
+use daskwire_tcp::Listener;
 use support::{Environment, Peer};
 
 /// Data that the values lie over, kept until they have been sent.

@@ -25,7 +25,7 @@ use daskwire::typed::{
     Array, ByteOrder, DType, Description, Dimensions, Element, NumpyModules, Order, PickledPayload,
     TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
-use daskwire_tcp::{Address, Comm, Frames, Options};
+use daskwire_comm::{Address, Comm, Frames, Options};
 use serde_json::{Value, json};
 use support::{Environment, Peer};
 use tokio::runtime::Runtime;

@@ -143,8 +143,8 @@ async fn pair(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, C
 
 /// Seconds for one message into a buffer that is there.
 async fn comm_bulk(
-    writer: &mut daskwire_tcp::CommWriter,
-    reader: &mut daskwire_tcp::CommReader,
+    writer: &mut daskwire_comm::CommWriter,
+    reader: &mut daskwire_comm::CommReader,
     payload: &[u8],
     into: &mut [u8],
 ) -> f64 {

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_tcp::{Address, Closed, Comm, CommError, Connection, Options, Phase, Scheme};
+use daskwire_comm::{Address, Closed, Comm, CommError, Connection, Options, Phase, Scheme};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::{CertificateDer, ServerName};

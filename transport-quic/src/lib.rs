@@ -2,7 +2,7 @@
 //! stream for every comm, so that a new comm costs no handshake of TLS and
 //! packets that get lost hold up only the comm that they belong to.
 //!
-//! A comm is a [`daskwire_tcp::Comm`], the same as over TCP; messages are
+//! A comm is a [`daskwire_comm::Comm`], the same as over TCP; messages are
 //! lists of frames. How they are carried is written down in
 //! [`PROTOCOL.md`](https://github.com/daskwire/daskwire/blob/main/transport-quic/PROTOCOL.md).
 //! No release of Dask speaks it.
@@ -88,7 +88,7 @@ mod stream;
 pub use endpoint::{Endpoint, Incoming};
 pub use options::{Congestion, Priority, QuicOptions, Tls};
 
-pub use daskwire_tcp::{Address, Comm, CommError, Options, Scheme};
+pub use daskwire_comm::{Address, Comm, CommError, Options, Scheme};
 /// What [`QuicOptions::transport`] is made with.
 pub use quinn;
 /// What [`Tls`] is made with.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 
-use daskwire_tcp::{Bytes, Encryption};
+use daskwire_comm::{Bytes, Encryption};
 use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;

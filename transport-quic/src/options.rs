@@ -40,10 +40,10 @@ impl From<Arc<rustls::ClientConfig>> for Tls {
     }
 }
 
-impl From<&daskwire_tcp::tls::Tls> for Tls {
+impl From<&daskwire_comm::tls::Tls> for Tls {
     /// What comms over TLS use, so that the same settings, certificates and
     /// verifier serve `tls://` and `quic://`.
-    fn from(tls: &daskwire_tcp::tls::Tls) -> Self {
+    fn from(tls: &daskwire_comm::tls::Tls) -> Self {
         Self {
             client: Some(Arc::clone(tls.client_config())),
             server: Some(Arc::clone(tls.server_config())),
@@ -53,7 +53,7 @@ impl From<&daskwire_tcp::tls::Tls> for Tls {
 }
 
 /// How QUIC is spoken: every setting of an [`Endpoint`](crate::Endpoint)
-/// beside those of its comms ([`Options`](daskwire_tcp::Options)).
+/// beside those of its comms ([`Options`](daskwire_comm::Options)).
 ///
 /// ```
 /// use daskwire_quic::{Congestion, QuicOptions};

@@ -1,6 +1,6 @@
 //! The battery that every transport must pass, over QUIC.
 
-use daskwire_tcp::conformance::{battery, peers_that_die_are_noticed};
+use daskwire_comm::conformance::{battery, peers_that_die_are_noticed};
 
 mod support;
 use support::Quic;

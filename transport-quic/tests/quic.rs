@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use daskwire_comm::Closed;
 use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
@@ -14,7 +15,6 @@ use daskwire_quic::{
     ALPN, Address, Comm, CommError, Congestion, Endpoint, Options, Priority, QuicOptions, Tls,
     quinn,
 };
-use daskwire_tcp::Closed;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 use wire::Limits;
@@ -820,7 +820,7 @@ async fn a_server_that_is_not_trusted_is_refused() {
 async fn the_name_to_verify_can_be_set() {
     let authority = Authority::of(&["scheduler.example"]);
     let (_theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
-    let over_tls = daskwire_tcp::tls::Tls::from_configs(
+    let over_tls = daskwire_comm::tls::Tls::from_configs(
         Arc::new(authority.client(true)),
         Arc::new(authority.server(true)),
     );

@@ -3,7 +3,7 @@
 //! Memory and open files are those of the process, so this is its only test.
 #![cfg(target_os = "linux")]
 
-use daskwire_tcp::conformance::nothing_is_left_of_many_comms;
+use daskwire_comm::conformance::nothing_is_left_of_many_comms;
 
 mod support;
 use support::Quic;

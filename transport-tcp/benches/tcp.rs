@@ -13,7 +13,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use daskwire_tcp::{BufferPool, CommReader, CommWriter};
+use daskwire_comm::{BufferPool, CommReader, CommWriter};
 use futures_util::{SinkExt, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -39,7 +39,7 @@ trait Sink: Send + 'static {
 
 /// Something that sends them.
 trait Source {
-    async fn send(&mut self, payload: &bytes::Bytes);
+    async fn send(&mut self, payload: &daskwire_comm::Bytes);
 }
 
 struct Raw {
@@ -81,7 +81,7 @@ impl Sink for RawFresh {
 }
 
 impl Source for OwnedWriteHalf {
-    async fn send(&mut self, payload: &bytes::Bytes) {
+    async fn send(&mut self, payload: &daskwire_comm::Bytes) {
         if payload.len() == SMALL {
             let mut both = [0; PRELUDE_LEN + SMALL];
             both[..PRELUDE_LEN].copy_from_slice(&prelude(SMALL));
@@ -123,7 +123,7 @@ impl Sink for Fresh {
 }
 
 impl Source for CommWriter<OwnedWriteHalf> {
-    async fn send(&mut self, payload: &bytes::Bytes) {
+    async fn send(&mut self, payload: &daskwire_comm::Bytes) {
         self.write_message(&[payload]).await.expect("it is taken");
     }
 }
@@ -138,7 +138,7 @@ impl Sink for Delimited {
 }
 
 impl Source for FramedWrite<OwnedWriteHalf, LengthDelimitedCodec> {
-    async fn send(&mut self, payload: &bytes::Bytes) {
+    async fn send(&mut self, payload: &daskwire_comm::Bytes) {
         SinkExt::send(self, payload.clone())
             .await
             .expect("it is taken");
@@ -194,7 +194,7 @@ impl<S: Source> Lane<S> {
         }
     }
 
-    async fn round(&mut self, payload: &bytes::Bytes) -> Duration {
+    async fn round(&mut self, payload: &daskwire_comm::Bytes) -> Duration {
         let started = Instant::now();
         self.source.send(payload).await;
         self.answers.read_u8().await.expect("an answer");
@@ -212,7 +212,7 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
 }
 
 async fn race(title: &str, len: usize, rounds: usize) {
-    let payload = bytes::Bytes::from(vec![7; len]);
+    let payload = daskwire_comm::Bytes::from(vec![7; len]);
     let limits = Limits::HOST;
     let reader = move |io| CommReader::new(io, Prefix::U64, limits);
     let writer = |io| CommWriter::new(io, Prefix::U64);

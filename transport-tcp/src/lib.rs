@@ -2,13 +2,13 @@
 //! keep between them, for [tokio].
 //!
 //! A *comm* is one connection with messages on it, after a handshake. Messages
-//! are lists of frames here; what is in them is the business of the
-//! [`daskwire`](wire) crate.
+//! are lists of frames here; what a comm is, see [`daskwire_comm`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_tcp::{Address, Listener, Options, connect};
+//! use daskwire_comm::{Address, Options};
+//! use daskwire_tcp::{Listener, connect};
 //!
 //! let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?, Options::default()).await?;
 //! let address: Address = listener.local_address()?;
@@ -20,7 +20,7 @@
 //!             while let Some(frames) = comm.read_message().await? {
 //!                 comm.write_message(&frames).await?;
 //!             }
-//!             Ok::<_, daskwire_tcp::CommError>(())
+//!             Ok::<_, daskwire_comm::CommError>(())
 //!         });
 //!     }
 //! });
@@ -34,55 +34,21 @@
 //! # }
 //! ```
 //!
-//! # What a peer can do to us
-//!
-//! * Before the handshake it gets [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE)
-//!   and a deadline, afterwards the limits of [`Options`]. Memory grows with
-//!   what arrives, never with what is announced.
-//! * Over `tcp://` nothing is encrypted or authenticated, as in Dask without
-//!   TLS: whoever reaches the port is in. Bind to the loopback or to a network
-//!   that you trust, or use `tls://`; the module [`tls`] says whom that lets
-//!   in.
+//! Over `tcp://` nothing is encrypted or authenticated, as in Dask without TLS:
+//! everybody who reaches the port is in. Bind to the loopback or to a network
+//! that you trust, or use `tls://`, with the settings of `daskwire_comm::tls`.
 //!
 //! # Features
 //!
-//! * `tls`: the module [`tls`] and `tls://` addresses, with the crypto provider
-//!   of the caller;
+//! * `tls`: `tls://` addresses, with the crypto provider of the caller;
 //! * `ring` (default), `aws-lc-rs`: a crypto provider. `ring` is used if both
 //!   are on.
-//!
-//! # Other streams
-//!
-//! [`CommReader`], [`CommWriter`] and [`Comm::establish`] work over everything
-//! that is [`AsyncRead`](tokio::io::AsyncRead) and
-//! [`AsyncWrite`](tokio::io::AsyncWrite); TCP is the default.
 #![forbid(unsafe_code)]
 // Sockets are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]
 
-mod address;
-mod comm;
-#[cfg(feature = "conformance")]
-pub mod conformance;
-mod error;
-mod frames;
-mod handshakes;
-mod inproc;
-mod linger;
 mod net;
-mod pool;
-mod reader;
 #[cfg(feature = "tls")]
-pub mod tls;
-mod writer;
+mod tls;
 
-pub use address::{Address, AddressError, Scheme};
-pub use comm::{Agreement, Comm, Connection, Encryption, Options, ReadHalf, Wire, WriteHalf};
-pub use error::{Closed, CommError, Phase};
-pub use frames::Frames;
 pub use net::{Incoming, Listener, connect, connect_bytes};
-pub use pool::BufferPool;
-pub use reader::CommReader;
-pub use writer::CommWriter;
-
-pub use bytes::Bytes;

@@ -5,19 +5,17 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+#[cfg(feature = "tls")]
+use daskwire_comm::tls::Tls;
+use daskwire_comm::{
+    Address, Comm, CommError, Connection, Handshakes, InprocListener, InprocStream, Options, Phase,
+    ReadHalf, Role, Scheme, UnderWay, WriteHalf, lingering,
+};
 use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(unix)]
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
-
-use crate::comm::Role;
-use crate::handshakes::{Handshakes, UnderWay};
-use crate::inproc::{InprocListener, InprocStream};
-use crate::linger::lingering;
-#[cfg(feature = "tls")]
-use crate::tls::Tls;
-use crate::{Address, Comm, CommError, Connection, Options, Phase, ReadHalf, Scheme, WriteHalf};
 
 /// The first pause between two attempts to connect is shorter than this; the
 /// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
@@ -215,7 +213,7 @@ impl Stream {
                 local = end(stream.local_addr().map_err(CommError::Io)?);
                 peer = end(stream.peer_addr().map_err(CommError::Io)?);
                 let after = options.handshake_timeout;
-                let handshake = tls.establish(stream, role, &host);
+                let handshake = crate::tls::establish(&tls, stream, role, &host);
                 let outcome = tokio::time::timeout(after, handshake).await;
                 let ((reading, writing), how) = outcome.unwrap_or(Err(late(after)))?;
                 (reader, writer) = (reading, writing);

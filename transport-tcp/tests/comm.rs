@@ -8,10 +8,11 @@ use core::time::Duration;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
-use daskwire_tcp::{
-    Address, BufferPool, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Listener, Options,
-    Phase, Wire, connect,
+use daskwire_comm::{
+    Address, BufferPool, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Options, Phase,
+    Wire,
 };
+use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use wire::Limits;

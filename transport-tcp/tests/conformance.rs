@@ -1,7 +1,7 @@
 //! The battery, for each transport of this package.
 
-use daskwire_tcp::Options;
-use daskwire_tcp::conformance::{battery, peers_that_die_are_noticed};
+use daskwire_comm::Options;
+use daskwire_comm::conformance::{battery, peers_that_die_are_noticed};
 
 mod support;
 use support::Scheme;
@@ -45,8 +45,8 @@ async fn within_the_process() {
 /// Comms over links that hold few bytes, such as those of serial lines.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn links_with_small_buffers() {
-    use daskwire_tcp::conformance::Transport;
-    use daskwire_tcp::{CommReader, CommWriter};
+    use daskwire_comm::conformance::Transport;
+    use daskwire_comm::{CommReader, CommWriter};
     use tokio::io::DuplexStream;
     use wire::Limits;
     use wire::frame::Prefix;
@@ -77,7 +77,7 @@ mod embedded_io {
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
 
-    use daskwire_tcp::conformance::{Transport, battery};
+    use daskwire_comm::conformance::{Transport, battery};
     use embedded_io::{ErrorType, Read, Write};
     use wire::Limits;
     use wire::frame::{FrameBuffers, Prefix, Prelude};

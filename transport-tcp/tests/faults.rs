@@ -8,7 +8,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use daskwire_tcp::{Address, Comm, CommError, Frames, Listener, Options, connect};
+use daskwire_comm::{Address, Comm, CommError, Frames, Options};
+use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
 /// What goes wrong.

@@ -3,8 +3,8 @@
 //! Memory and open files are those of the process, so this is its only test.
 #![cfg(target_os = "linux")]
 
-use daskwire_tcp::Options;
-use daskwire_tcp::conformance::nothing_is_left_of_many_comms;
+use daskwire_comm::Options;
+use daskwire_comm::conformance::nothing_is_left_of_many_comms;
 
 mod support;
 use support::Scheme;

@@ -1,26 +1,27 @@
 //! Comms over TLS, with certificates of every shape that clusters have.
 //!
-//! Those in `tests/tls/` are made by `make.sh` there, all others here.
+//! Those in `comm/tests/tls/` are made by `make.sh` there, all others here.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daskwire_tcp::tls::rustls::client::Resumption;
-use daskwire_tcp::tls::rustls::client::danger::ServerCertVerifier as _;
-use daskwire_tcp::tls::rustls::crypto::{CryptoProvider, ring};
-use daskwire_tcp::tls::rustls::pki_types::pem::PemObject as _;
-use daskwire_tcp::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use daskwire_tcp::tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
-use daskwire_tcp::tls::rustls::version::{TLS12, TLS13};
-use daskwire_tcp::tls::rustls::{
+use daskwire_comm::tls::rustls::client::Resumption;
+use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
+use daskwire_comm::tls::rustls::crypto::{CryptoProvider, ring};
+use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
+use daskwire_comm::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use daskwire_comm::tls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use daskwire_comm::tls::rustls::version::{TLS12, TLS13};
+use daskwire_comm::tls::rustls::{
     self, AlertDescription, CertificateError, ClientConfig, ServerConfig, SupportedProtocolVersion,
 };
-use daskwire_tcp::tls::{
+use daskwire_comm::tls::{
     ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, TlsVersion, Verifier,
 };
-use daskwire_tcp::{Address, Closed, Comm, CommError, Listener, Options, Phase, Scheme, connect};
+use daskwire_comm::{Address, Closed, Comm, CommError, Options, Phase, Scheme};
+use daskwire_tcp::{Listener, connect};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
@@ -28,16 +29,16 @@ use rcgen::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const CA: &str = include_str!("tls/ca.pem");
-const V1_CERT: &str = include_str!("tls/v1-cert.pem");
-const V1_KEY: &str = include_str!("tls/v1-key.pem");
-const V1_FORGED: &str = include_str!("tls/v1-forged.pem");
-const V1_EXPIRED: &str = include_str!("tls/v1-expired.pem");
-const SELF_SIGNED: &str = include_str!("tls/self-signed.pem");
+const CA: &str = include_str!("../../comm/tests/tls/ca.pem");
+const V1_CERT: &str = include_str!("../../comm/tests/tls/v1-cert.pem");
+const V1_KEY: &str = include_str!("../../comm/tests/tls/v1-key.pem");
+const V1_FORGED: &str = include_str!("../../comm/tests/tls/v1-forged.pem");
+const V1_EXPIRED: &str = include_str!("../../comm/tests/tls/v1-expired.pem");
+const SELF_SIGNED: &str = include_str!("../../comm/tests/tls/self-signed.pem");
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tls")
+        .join("../comm/tests/tls")
         .join(name)
 }
 

@@ -31,7 +31,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_tcp::{Address, CommError};
+use daskwire_comm::{Address, CommError};
 use tokio::task::JoinSet;
 
 use crate::PeerError;
@@ -62,7 +62,7 @@ pub struct Options {
     /// How it decides.
     pub rules: Rules,
     /// How connections to workers are made, for gathering and scattering.
-    pub comm: daskwire_tcp::Options,
+    pub comm: daskwire_comm::Options,
     /// How much time passes between batches to a client at least. With none, which
     /// is the default, what is there leaves at once, and batches form of what
     /// comes while the last one is being written. Dask has 2 ms.
@@ -88,7 +88,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             rules: Rules::default(),
-            comm: daskwire_tcp::Options::default(),
+            comm: daskwire_comm::Options::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
             max_queued_len: MAX_QUEUED_LEN,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
-use daskwire_tcp::Address;
+use daskwire_comm::Address;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 

@@ -30,7 +30,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use daskwire_tcp::Address;
+use daskwire_comm::Address;
 
 use super::step;
 use super::submission::{Dependency, Failure, Refusal, Resources, Submission, text};

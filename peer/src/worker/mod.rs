@@ -54,8 +54,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use daskwire_comm::{Address, Options, Scheme};
 use daskwire_quic::QuicOptions;
-use daskwire_tcp::{Address, Options, Scheme};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire::message::{BuildError, MessageBuilder};
-use daskwire_tcp::Address;
+use daskwire_comm::Address;
 use tokio::task::JoinSet;
 
 use super::diagnostics::{self, Level};

@@ -1,7 +1,7 @@
 //! Workers with a scheduler that says what the test wants it to say.
 
-use daskwire_tcp::CommError;
-use daskwire_tcp::tls::TlsSettings;
+use daskwire_comm::CommError;
+use daskwire_comm::tls::TlsSettings;
 
 use super::*;
 use crate::protocol::{
@@ -30,7 +30,7 @@ fn address(text: &str) -> Address {
 fn options() -> Options {
     let pem = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../transport-tcp/tests/tls/self-signed.pem"
+        "/../comm/tests/tls/self-signed.pem"
     );
     let tls = TlsSettings::new(pem, pem).build();
     Options {

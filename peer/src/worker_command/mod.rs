@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use daskwire::display::Printable;
+use daskwire_comm::{Address, BufferPool, Options};
 use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
-use daskwire_tcp::{Address, BufferPool, Options};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::{TlsArguments, terminal};

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use daskwire_comm::Options;
+use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
-use daskwire_tcp::Options;
-use daskwire_tcp::tls::TlsSettings;
 
 use super::{Environment, Peer, TLS_PEM};
 

@@ -281,7 +281,7 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
 /// Authority, certificate and key of everybody in a cluster over TLS.
 pub const TLS_PEM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../transport-tcp/tests/tls/self-signed.pem"
+    "/../comm/tests/tls/self-signed.pem"
 );
 
 /// What tells `dask` and `daskwire` of it.

@@ -66,6 +66,6 @@ impl Relay {
 
 /// One certificate for all, which is its own authority.
 pub fn certificate() -> PathBuf {
-    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = "../comm/tests/tls/self-signed.pem";
     Path::new(env!("CARGO_MANIFEST_DIR")).join(pem)
 }

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
+use daskwire_comm::conformance::Transport;
+use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{CommReader, CommWriter};
 use daskwire_quic::{Address, Endpoint, Options, QuicOptions, Tls};
-use daskwire_tcp::conformance::Transport;
-use daskwire_tcp::tls::TlsSettings;
-use daskwire_tcp::{CommReader, CommWriter};
 
 /// Comms between two endpoints, on one connection.
 pub(crate) struct Quic {
@@ -48,7 +48,7 @@ impl Transport for Quic {
 
 /// One certificate for all, which is its own authority.
 pub(crate) fn tls() -> Tls {
-    let pem = "../transport-tcp/tests/tls/self-signed.pem";
+    let pem = "../comm/tests/tls/self-signed.pem";
     let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
     let settings = TlsSettings::new(&*pem, &*pem);
     Tls::from(&settings.build().expect("a certificate and its key"))

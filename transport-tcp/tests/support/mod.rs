@@ -1,7 +1,8 @@
 //! What several tests need.
 
-use daskwire_tcp::conformance::Transport;
-use daskwire_tcp::{Address, CommReader, CommWriter, Listener, Options, connect};
+use daskwire_comm::conformance::Transport;
+use daskwire_comm::{Address, CommReader, CommWriter, Options};
+use daskwire_tcp::{Listener, connect};
 
 /// Comms of one scheme, all from one listener.
 pub(crate) struct Scheme {
@@ -45,9 +46,12 @@ impl Transport for Scheme {
 /// One certificate for all, which is its own authority.
 #[cfg(feature = "ring")]
 pub(crate) fn with_tls() -> Options {
-    let pem = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/self-signed.pem");
+    let pem = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../comm/tests/tls/self-signed.pem"
+    );
     let pem = std::path::Path::new(pem);
-    let tls = daskwire_tcp::tls::TlsSettings::new(pem, pem).build();
+    let tls = daskwire_comm::tls::TlsSettings::new(pem, pem).build();
     Options {
         tls: Some(tls.expect("a certificate and its key")),
         ..Options::default()

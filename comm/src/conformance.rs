@@ -9,8 +9,8 @@
 //! call [`battery`] from a test:
 //!
 //! ```
-//! use daskwire_tcp::conformance::{Transport, battery};
-//! use daskwire_tcp::{CommReader, CommWriter};
+//! use daskwire_comm::conformance::{Transport, battery};
+//! use daskwire_comm::{CommReader, CommWriter};
 //! use tokio::io::DuplexStream;
 //! use wire::{Limits, frame::Prefix};
 //!

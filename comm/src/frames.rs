@@ -43,7 +43,7 @@ const MAPPED_RATIO: usize = 1 << 10;
 /// system, or to the [`BufferPool`], when the last clone is gone.
 ///
 /// ```
-/// # fn read(frames: daskwire_tcp::Frames) {
+/// # fn read(frames: daskwire_comm::Frames) {
 /// for frame in &frames {
 ///     println!("{} bytes", frame.len());
 /// }

@@ -1,10 +1,8 @@
 //! TLS as Dask does it: both sides show a certificate, and both check it.
 //!
 //! ```no_run
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_tcp::tls::TlsSettings;
-//! use daskwire_tcp::{Options, connect};
+//! use daskwire_comm::Options;
+//! use daskwire_comm::tls::TlsSettings;
 //!
 //! let settings = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
 //!     .with_key("/etc/dask/client-key.pem");
@@ -12,9 +10,7 @@
 //!     tls: Some(settings.build()?),
 //!     ..Options::default()
 //! };
-//! let comm = connect(&"tls://scheduler:8786".parse()?, &options).await?;
-//! # Ok(())
-//! # }
+//! # Ok::<(), daskwire_comm::tls::TlsError>(())
 //! ```
 //!
 //! # Settings
@@ -52,21 +48,14 @@ mod verifier;
 mod x509;
 
 use core::fmt;
-use core::pin::Pin;
-use core::task::{Context, Poll};
-use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, ServerConfig};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::comm::Role;
-use crate::linger::lingering;
-use crate::{Address, Bytes, Closed, CommError, Encryption, ReadHalf, WriteHalf};
+use crate::{Closed, CommError};
 
 pub use rustls;
 pub use settings::{
@@ -128,54 +117,10 @@ impl Tls {
         &self.server
     }
 
-    /// Does the handshake of TLS; that of Dask comes after it.
-    pub(crate) async fn establish(
-        &self,
-        stream: TcpStream,
-        role: Role,
-        host: &Address,
-    ) -> Result<((ReadHalf, WriteHalf), Arc<Encryption>), CommError> {
-        let outcome = match role {
-            Role::Connector => {
-                let name = match &self.server_name {
-                    Some(name) => name.clone(),
-                    None => server_name(host, &stream)?,
-                };
-                let connector = TlsConnector::from(Arc::clone(&self.client));
-                let connecting = connector.connect(name, stream).into_fallible();
-                connecting.await.map(TlsStream::from)
-            }
-            Role::Listener => {
-                let acceptor = TlsAcceptor::from(Arc::clone(&self.server));
-                let accepting = acceptor.accept(stream).into_fallible();
-                accepting.await.map(TlsStream::from)
-            }
-        };
-        match outcome {
-            Ok(stream) => {
-                let encryption = Arc::new(encryption(&stream));
-                let (reader, writer) = tokio::io::split(stream);
-                let writer = EndsWhenDropped {
-                    half: Some(writer),
-                    runtime: tokio::runtime::Handle::current(),
-                };
-                Ok((lingering(UntilEnd(reader), writer), encryption))
-            }
-            Err((error, stream)) => {
-                let error = self.explain(CommError::Io(error), role);
-                if matches!(error, CommError::Tls(_)) {
-                    // Nobody has to wait for that.
-                    tokio::spawn(part(stream));
-                }
-                Err(error)
-            }
-        }
-    }
-
     /// Finds what TLS has to say in the failure of a handshake, be it its own
     /// or the one after it: with TLS 1.3 whoever connects has finished before
     /// the other side has looked at its certificate.
-    pub(crate) fn explain(&self, error: CommError, role: Role) -> CommError {
+    pub fn explain(&self, error: CommError, role: Role) -> CommError {
         let error = match error {
             CommError::Io(error) => error,
             CommError::Closed(Closed::BeforeHandshake) if role == Role::Connector => {
@@ -209,46 +154,6 @@ impl fmt::Debug for Tls {
             .field("authorities", &self.authorities)
             .field("server_name", &self.server_name)
             .finish_non_exhaustive()
-    }
-}
-
-/// The name to ask for; the number where the host is no name that TLS takes.
-fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>, CommError> {
-    match ServerName::try_from(host.host().to_owned()) {
-        Ok(name) => Ok(name),
-        Err(_) => Ok(stream.peer_addr().map_err(CommError::Io)?.ip().into()),
-    }
-}
-
-/// Closes a connection so that the peer learns why.
-///
-/// What it has sent meanwhile is read, for a while: closed with bytes unread,
-/// the connection would be reset, and the alert be lost with it.
-async fn part(mut stream: TcpStream) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const MOST: u64 = 1 << 20;
-    if stream.shutdown().await.is_ok() {
-        let rest = &mut (&mut stream).take(MOST);
-        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
-    }
-}
-
-/// A stream that may end without notice: the framing above it knows whether
-/// something is missing.
-struct UntilEnd<R>(R);
-
-impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.0).poll_read(cx, buffer) {
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Poll::Ready(Ok(()))
-            }
-            outcome => outcome,
-        }
     }
 }
 
@@ -336,86 +241,5 @@ impl fmt::Display for TlsFailure {
 impl core::error::Error for TlsFailure {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.error)
-    }
-}
-
-fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
-    let (_, session) = stream.get_ref();
-    let certificates = session.peer_certificates().unwrap_or_default();
-    let version = session
-        .protocol_version()
-        .and_then(|version| version.as_str());
-    let suite = session.negotiated_cipher_suite();
-    Encryption::new(
-        version.unwrap_or("TLS"),
-        suite.and_then(|suite| suite.suite().as_str()),
-        certificates
-            .iter()
-            .map(|der| Bytes::copy_from_slice(der))
-            .collect(),
-    )
-}
-
-/// The half that bytes leave by. The reading half keeps the connection open, so
-/// that dropping this one has to say that nothing more comes.
-struct EndsWhenDropped {
-    /// There until this is dropped.
-    half: Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>,
-    /// It may be dropped where there is none.
-    runtime: tokio::runtime::Handle,
-}
-
-impl Drop for EndsWhenDropped {
-    fn drop(&mut self) {
-        let Some(mut half) = self.half.take() else {
-            return;
-        };
-        self.runtime.spawn(async move {
-            let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
-            // Whoever does not read has waited long enough.
-            let _ = tokio::time::timeout(Duration::from_secs(10), end).await;
-        });
-    }
-}
-
-impl EndsWhenDropped {
-    fn half(
-        self: Pin<&mut Self>,
-    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<TcpStream>>>> {
-        let half = self.get_mut().half.as_mut();
-        let half = half.ok_or(io::ErrorKind::NotConnected)?;
-        Ok(Pin::new(half))
-    }
-}
-
-impl tokio::io::AsyncWrite for EndsWhenDropped {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.half()?.poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.half()?.poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.half
-            .as_ref()
-            .is_some_and(tokio::io::AsyncWrite::is_write_vectored)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.half()?.poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.half()?.poll_shutdown(context)
     }
 }

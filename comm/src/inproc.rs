@@ -33,18 +33,25 @@ fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<InprocStream
 
 /// One end of a connection.
 #[derive(Debug)]
-pub(crate) struct InprocStream {
+pub struct InprocStream {
     /// What comes. One pipe for each direction, so that the end of a half is
     /// the end of its pipe.
-    pub(crate) reader: DuplexStream,
+    pub reader: DuplexStream,
     /// What goes.
-    pub(crate) writer: DuplexStream,
-    pub(crate) local: Address,
-    pub(crate) peer: Address,
+    pub writer: DuplexStream,
+    /// The address of this end.
+    pub local: Address,
+    /// The address of the other end.
+    pub peer: Address,
 }
 
 impl InprocStream {
-    pub(crate) async fn connect(address: &Address) -> io::Result<Self> {
+    /// Connects to a listener of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::ConnectionRefused`] if nobody listens there.
+    pub async fn connect(address: &Address) -> io::Result<Self> {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let listener = listeners().get(address.path()).cloned();
         let listener = listener.ok_or_else(refused)?;
@@ -71,13 +78,18 @@ impl InprocStream {
 
 /// Listens at a path until it is dropped.
 #[derive(Debug)]
-pub(crate) struct InprocListener {
+pub struct InprocListener {
     address: Address,
     incoming: tokio::sync::Mutex<mpsc::Receiver<InprocStream>>,
 }
 
 impl InprocListener {
-    pub(crate) fn bind(address: &Address) -> io::Result<Self> {
+    /// Listens at the path of `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::AddrInUse`].
+    pub fn bind(address: &Address) -> io::Result<Self> {
         use std::collections::btree_map::Entry;
         match listeners().entry(address.path().to_owned()) {
             Entry::Occupied(_) => Err(io::ErrorKind::AddrInUse.into()),
@@ -92,7 +104,8 @@ impl InprocListener {
         }
     }
 
-    pub(crate) async fn accept(&self) -> InprocStream {
+    /// Waits for the next connection. Cancel safe.
+    pub async fn accept(&self) -> InprocStream {
         let mut incoming = self.incoming.lock().await;
         match incoming.recv().await {
             Some(stream) => stream,
@@ -101,7 +114,8 @@ impl InprocListener {
         }
     }
 
-    pub(crate) const fn address(&self) -> &Address {
+    /// Where it listens.
+    pub const fn address(&self) -> &Address {
         &self.address
     }
 }

@@ -20,7 +20,7 @@ use crate::{Address, BufferPool, Closed, CommError, CommReader, CommWriter, Fram
 ///
 /// ```
 /// use core::time::Duration;
-/// use daskwire_tcp::Options;
+/// use daskwire_comm::Options;
 /// let options = Options {
 ///     handshake_timeout: Duration::from_secs(5),
 ///     ..Options::default()
@@ -39,7 +39,7 @@ pub struct Options {
     /// connection; a short time here makes them look dead when they are only
     /// slow.
     pub handshake_timeout: Duration,
-    /// How many connections to a [`Listener`](crate::Listener) may be without a
+    /// How many connections to a listener may be without a
     /// finished handshake. With one more, or when the process has no descriptors
     /// left, the oldest of them ends ([`Closed::Displaced`]).
     pub max_handshakes: usize,
@@ -106,7 +106,7 @@ pub enum Wire {
 
 /// Which side of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// It asked for the connection.
     Connector,
     /// It was asked.
@@ -138,8 +138,7 @@ pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 /// A connection before the handshake of Dask: bytes in both directions.
 ///
 /// For what passes bytes on, and for what does the handshake in its own way.
-/// Comms come from [`connect`](crate::connect) and
-/// [`Incoming::handshake`](crate::Incoming::handshake).
+/// Comms come from `connect` and `Incoming::handshake` of a transport.
 pub struct Connection {
     /// The half that bytes arrive on.
     pub reader: ReadHalf,
@@ -233,8 +232,7 @@ pub struct Comm<R = ReadHalf, W = WriteHalf> {
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     /// Does the handshake over a connection that stands.
     ///
-    /// [`connect`](crate::connect) and [`Incoming`](crate::Incoming) do this
-    /// for TCP; this is for other streams. `local` and `peer` are the two ends;
+    /// Transports do this; here it is for any stream. `local` and `peer` are the two ends;
     /// the same host at both means no compression.
     ///
     /// # Errors

@@ -11,8 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::{Closed, CommError};
 
+/// The handshakes under way at one listener.
 #[derive(Clone, Debug)]
-pub(crate) struct Handshakes {
+pub struct Handshakes {
     max_count: usize,
     state: Arc<Mutex<State>>,
 }
@@ -26,7 +27,8 @@ struct State {
 }
 
 impl Handshakes {
-    pub(crate) fn new(max_count: usize) -> Self {
+    /// For `max_count` handshakes at the same time.
+    pub fn new(max_count: usize) -> Self {
         Self {
             max_count: max_count.max(1),
             state: Arc::default(),
@@ -34,7 +36,7 @@ impl Handshakes {
     }
 
     /// Counts one more, in place of the oldest if there are too many.
-    pub(crate) fn begin(&self) -> UnderWay {
+    pub fn begin(&self) -> UnderWay {
         let (sender, displaced) = oneshot::channel();
         let mut state = self.lock();
         let number = state.next;
@@ -52,7 +54,7 @@ impl Handshakes {
     }
 
     /// Ends the oldest.
-    pub(crate) fn displace_oldest(&self) {
+    pub fn displace_oldest(&self) {
         self.lock().under_way.pop_first();
     }
 
@@ -64,7 +66,7 @@ impl Handshakes {
 
 /// A handshake that counts, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub struct UnderWay {
     number: u64,
     all: Handshakes,
     displaced: oneshot::Receiver<()>,
@@ -72,7 +74,11 @@ pub(crate) struct UnderWay {
 
 impl UnderWay {
     /// What the handshake comes to, unless it has to give way before.
-    pub(crate) async fn limit<T>(
+    ///
+    /// # Errors
+    ///
+    /// Those of the handshake, and [`Closed::Displaced`].
+    pub async fn limit<T>(
         mut self,
         handshake: impl Future<Output = Result<T, CommError>>,
     ) -> Result<T, CommError> {

@@ -55,7 +55,7 @@ impl fmt::Display for Scheme {
 /// What is parsed and printed again is the same address.
 ///
 /// ```
-/// use daskwire_tcp::{Address, Scheme};
+/// use daskwire_comm::{Address, Scheme};
 /// let address: Address = "[::1]:8786".parse()?;
 /// assert_eq!(address.to_string(), "tcp://[::1]:8786");
 /// assert_eq!((address.host(), address.port()), ("::1", 8786));
@@ -63,7 +63,7 @@ impl fmt::Display for Scheme {
 /// assert_eq!(scheduler.to_string(), "tls://10.0.0.7:8786");
 /// let socket: Address = "unix:///run/dask.sock".parse()?;
 /// assert_eq!((socket.scheme(), socket.path()), (Scheme::Unix, "/run/dask.sock"));
-/// # Ok::<(), daskwire_tcp::AddressError>(())
+/// # Ok::<(), daskwire_comm::AddressError>(())
 /// ```
 ///
 /// Source: `distributed/comm/addressing.py`.
@@ -159,7 +159,7 @@ impl Address {
     }
 
     /// An address that has a path and no host.
-    pub(crate) fn with_path(scheme: Scheme, path: &str) -> Self {
+    pub fn with_path(scheme: Scheme, path: &str) -> Self {
         Self {
             scheme,
             host: path.into(),
@@ -203,10 +203,10 @@ impl Address {
     /// by which others reach this machine.
     ///
     /// ```
-    /// use daskwire_tcp::Address;
+    /// use daskwire_comm::Address;
     /// let listening: Address = "tcp://0.0.0.0:8786".parse()?;
     /// assert_eq!(listening.contact("10.0.0.7").to_string(), "tcp://10.0.0.7:8786");
-    /// # Ok::<(), daskwire_tcp::AddressError>(())
+    /// # Ok::<(), daskwire_comm::AddressError>(())
     /// ```
     #[must_use]
     pub fn contact(&self, host: &str) -> Self {

@@ -50,7 +50,7 @@ impl Drop for Place {
 }
 
 /// The two halves, which linger after a proper close, in the runtime of this task.
-pub(crate) fn lingering<R, W>(reader: R, writer: W) -> (ReadHalf, WriteHalf)
+pub fn lingering<R, W>(reader: R, writer: W) -> (ReadHalf, WriteHalf)
 where
     R: AsyncRead + Send + Sync + Unpin + 'static,
     W: AsyncWrite + Send + Sync + Unpin + 'static,

@@ -19,7 +19,7 @@ use memmap2::MmapMut;
 /// [`Options`](crate::Options) of all connections that are to share it.
 ///
 /// ```
-/// use daskwire_tcp::{BufferPool, Options};
+/// use daskwire_comm::{BufferPool, Options};
 /// let options = Options {
 ///     // No more than 256 MiB wait for their next use.
 ///     pool: Some(BufferPool::new(256 << 20)),

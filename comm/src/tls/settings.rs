@@ -26,7 +26,7 @@ use super::{Tls, Verifier};
 /// overwritten when it is dropped.
 ///
 /// ```
-/// use daskwire_tcp::tls::Pem;
+/// use daskwire_comm::tls::Pem;
 /// assert_eq!(format!("{:?}", Pem::from("/etc/dask/ca.pem")), "/etc/dask/ca.pem");
 /// assert_eq!(format!("{:?}", Pem::from("-----BEGIN …\n")), "PEM text");
 /// ```
@@ -425,8 +425,8 @@ fn is_encrypted(text: &[u8]) -> bool {
 /// The settings of a whole cluster, as Dask's `Security` has them.
 ///
 /// ```no_run
-/// use daskwire_tcp::tls::{ClusterRole, Security, TlsSettings};
-/// # fn main() -> Result<(), daskwire_tcp::tls::TlsError> {
+/// use daskwire_comm::tls::{ClusterRole, Security, TlsSettings};
+/// # fn main() -> Result<(), daskwire_comm::tls::TlsError> {
 /// let mut security = Security::default();
 /// security.ca_file = Some("/etc/dask/ca.pem".into());
 /// security.worker.cert = Some("/etc/dask/worker.pem".into());

@@ -1,0 +1,179 @@
+//! TLS over TCP, by the settings of [`daskwire_comm::tls`].
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+use daskwire_comm::tls::Tls;
+use daskwire_comm::tls::rustls::pki_types::ServerName;
+use daskwire_comm::{Address, Bytes, CommError, Encryption, ReadHalf, Role, WriteHalf, lingering};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+/// Does the handshake of TLS; that of Dask comes after it.
+pub(crate) async fn establish(
+    tls: &Tls,
+    stream: TcpStream,
+    role: Role,
+    host: &Address,
+) -> Result<((ReadHalf, WriteHalf), Arc<Encryption>), CommError> {
+    let outcome = match role {
+        Role::Connector => {
+            let name = match tls.server_name() {
+                Some(name) => name.clone(),
+                None => server_name(host, &stream)?,
+            };
+            let connector = TlsConnector::from(Arc::clone(tls.client_config()));
+            let connecting = connector.connect(name, stream).into_fallible();
+            connecting.await.map(TlsStream::from)
+        }
+        Role::Listener => {
+            let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
+            let accepting = acceptor.accept(stream).into_fallible();
+            accepting.await.map(TlsStream::from)
+        }
+    };
+    match outcome {
+        Ok(stream) => {
+            let encryption = Arc::new(encryption(&stream));
+            let (reader, writer) = tokio::io::split(stream);
+            let writer = EndsWhenDropped {
+                half: Some(writer),
+                runtime: tokio::runtime::Handle::current(),
+            };
+            Ok((lingering(UntilEnd(reader), writer), encryption))
+        }
+        Err((error, stream)) => {
+            let error = tls.explain(CommError::Io(error), role);
+            if matches!(error, CommError::Tls(_)) {
+                // Nobody has to wait for that.
+                tokio::spawn(part(stream));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The name to ask for; the number where the host is no name that TLS takes.
+fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>, CommError> {
+    match ServerName::try_from(host.host().to_owned()) {
+        Ok(name) => Ok(name),
+        Err(_) => Ok(stream.peer_addr().map_err(CommError::Io)?.ip().into()),
+    }
+}
+
+/// Closes a connection so that the peer learns why.
+///
+/// What it has sent meanwhile is read, for a while: closed with bytes unread,
+/// the connection would be reset, and the alert be lost with it.
+async fn part(mut stream: TcpStream) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const MOST: u64 = 1 << 20;
+    if stream.shutdown().await.is_ok() {
+        let rest = &mut (&mut stream).take(MOST);
+        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
+    }
+}
+
+/// A stream that may end without notice: the framing above it knows whether
+/// something is missing.
+struct UntilEnd<R>(R);
+
+impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.0).poll_read(cx, buffer) {
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(()))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
+    let (_, session) = stream.get_ref();
+    let certificates = session.peer_certificates().unwrap_or_default();
+    let version = session
+        .protocol_version()
+        .and_then(|version| version.as_str());
+    let suite = session.negotiated_cipher_suite();
+    Encryption::new(
+        version.unwrap_or("TLS"),
+        suite.and_then(|suite| suite.suite().as_str()),
+        certificates
+            .iter()
+            .map(|der| Bytes::copy_from_slice(der))
+            .collect(),
+    )
+}
+
+/// The half that bytes leave by. The reading half keeps the connection open, so
+/// that dropping this one has to say that nothing more comes.
+struct EndsWhenDropped {
+    /// There until this is dropped.
+    half: Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>,
+    /// It may be dropped where there is none.
+    runtime: tokio::runtime::Handle,
+}
+
+impl Drop for EndsWhenDropped {
+    fn drop(&mut self) {
+        let Some(mut half) = self.half.take() else {
+            return;
+        };
+        self.runtime.spawn(async move {
+            let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
+            // Whoever does not read has waited long enough.
+            let _ = tokio::time::timeout(Duration::from_secs(10), end).await;
+        });
+    }
+}
+
+impl EndsWhenDropped {
+    fn half(
+        self: Pin<&mut Self>,
+    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<TcpStream>>>> {
+        let half = self.get_mut().half.as_mut();
+        let half = half.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Pin::new(half))
+    }
+}
+
+impl tokio::io::AsyncWrite for EndsWhenDropped {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.half
+            .as_ref()
+            .is_some_and(tokio::io::AsyncWrite::is_write_vectored)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half()?.poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.half()?.poll_shutdown(context)
+    }
+}
