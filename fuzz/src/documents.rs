@@ -2,8 +2,8 @@
 
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
-use daskwire_peer::encode::{self, EncodeError, Target};
-use daskwire_peer::inspect::{Inspector, Options};
+use daskwire_cli::encode::{self, EncodeError, Target};
+use daskwire_cli::inspect::{Inspector, Options};
 
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated};

@@ -16,8 +16,6 @@
 //! on a runtime of one thread, where nobody has to be woken, and on one of many.
 #![allow(missing_docs)]
 
-mod support;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -29,7 +27,7 @@ use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::{Client, Key};
-use support::{Process, dask, heading, median, memory, processor_time, show};
+use daskwire_testing::bench::{Process, dask, heading, median, memory, processor_time, show};
 
 /// The client of Python.
 struct Python {
@@ -219,7 +217,7 @@ impl Rust {
 const FUTURES: i64 = 100_000;
 
 async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
-    let (_scheduler, address) = support::scheduler(python);
+    let (_scheduler, address) = daskwire_testing::bench::scheduler(python);
     let worker = ["worker", &address, "--nthreads", "1", "--no-nanny"];
     let _workers = [dask(python, &worker), dask(python, &worker)];
     let client = Client::connect(&address).await.expect("a scheduler");

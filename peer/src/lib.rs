@@ -1,12 +1,11 @@
-//! What runs on std above the transports: so far, recorded streams taken apart
-//! and put together again, a scheduler asked who it is, messages passed on
-//! between transports, and pickles listed. The `daskwire` command is made of these.
+//! The roles of the Dask `distributed` protocol on std, above the transports: a
+//! client of real clusters, a worker with functions in Rust, a small scheduler, a
+//! cluster of both in one process, and a relay between any two transports.
 
 mod batched;
 mod channel;
 pub mod client;
 pub mod cluster;
-pub mod encode;
 mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -14,13 +13,10 @@ pub mod fuzzing;
 pub mod graph;
 mod growing;
 pub mod identity;
-pub mod inspect;
-pub mod journey;
 mod key;
-mod memory;
+pub mod memory;
 mod meter;
 pub mod net;
-pub mod pickle;
 mod pool;
 pub mod protocol;
 pub mod relay;
@@ -43,8 +39,3 @@ pub(crate) fn identifier() -> String {
     let bits = |word: u64| RandomState::new().hash_one(word);
     format!("{:016x}{:016x}", bits(0), bits(1))
 }
-
-/// The blocks of Rust in the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

@@ -32,7 +32,7 @@ fn after(text: &str, name: &str) -> Option<u64> {
 
 /// How payloads are opened: [`Limits::HOST`], but a payload becomes half of the
 /// memory at most when it is decompressed and merged, and a frame of it an eighth.
-pub(crate) fn reading() -> Reading {
+pub fn reading() -> Reading {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     let mut limits = Limits::HOST;
     if let Some(total) = *TOTAL.get_or_init(total) {

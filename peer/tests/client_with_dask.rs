@@ -1,17 +1,18 @@
 //! The client against a real cluster: a scheduler and two workers of Dask, as
 //! processes.
 
-mod support;
+#[path = "support/client.rs"]
+mod client;
 
 use core::time::Duration;
 use std::collections::HashSet;
 
+use client::client_at;
 use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
+use daskwire_testing::{Environment, Peer, TLS_PEM};
 use serde_json::json;
-use support::cluster::client_at;
-use support::{Environment, Peer, TLS_PEM};
 
 /// How long something may take; this machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -382,7 +383,7 @@ fn complaints_only_of(expected: &[&str], cluster: &Peer) {
 }
 
 async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
-    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
     everything(&client).await;
     client.close().await.expect("closed");
@@ -393,7 +394,7 @@ async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
 }
 
 async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
-    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
     let key = |index: i64| Key::list([Key::from("many"), Key::from(index)]);
     let graph: Graph = (0..10_000)
@@ -421,7 +422,7 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
 }
 
 async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
-    let mut cluster = support::scheduler_with_workers_over(protocol, 2);
+    let mut cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
     // Results of the first step live on both workers when one of them dies.
     let first: Vec<TaskFuture> = (0..200)
@@ -468,7 +469,7 @@ async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
 }
 
 async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
-    let cluster = support::scheduler_with_workers_over(protocol, 2);
+    let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
     let pieces: Vec<Array> = (0..16)
         .map(|index: u64| {
@@ -512,7 +513,7 @@ async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
 }
 
 async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
-    let cluster = support::scheduler_with_workers_over(protocol, 1);
+    let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 1);
     let mut python = Peer::spawn(
         Environment::Current,
         "client_beside.py",
@@ -596,7 +597,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
 }
 
 async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
-    let cluster = support::scheduler_with_workers_over(protocol, 1);
+    let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 1);
     let client = client_at(cluster.address()).await;
     let waiting = client
         .call("time.sleep")
@@ -616,7 +617,7 @@ async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let address = cluster.address().to_owned();
     let client = client_at(&address).await;
     let submit = || {
@@ -639,10 +640,10 @@ async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
     );
     let (answer, _) = python.ask(r#"{"op": "restart"}"#, &[]);
     assert!(answer.contains("true"), "{answer}");
-    support::cluster::until("the restart", || second.status().name() == "cancelled").await;
+    daskwire_testing::cluster::until("the restart", || second.status().name() == "cancelled").await;
     let third = submit();
     assert_eq!(third.status().name(), "pending");
-    let _worker = support::worker(&address, "late");
+    let _worker = daskwire_testing::worker(&address, "late");
     let value = third.result_within(TIMEOUT).await.expect("a result");
     assert_eq!(integer(value), -1);
     assert_eq!(second.status().name(), "cancelled");

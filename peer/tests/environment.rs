@@ -1,7 +1,5 @@
 //! The Python that the other tests talk to is there and is what they think.
 
-mod support;
-
 use core::time::Duration;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,21 +8,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{fs, thread};
 
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 const ENVIRONMENTS: [Environment; 2] = [Environment::Current, Environment::Documented];
 
 #[test]
 fn each_environment_has_its_release() {
     for environment in ENVIRONMENTS {
-        assert_eq!(support::loads(environment).address(), environment.release());
+        assert_eq!(
+            daskwire_testing::loads(environment).address(),
+            environment.release()
+        );
     }
 }
 
 #[test]
 fn a_release_reads_what_it_writes_and_refuses_a_cut_message() {
     for environment in ENVIRONMENTS {
-        let mut peer = support::loads(environment);
+        let mut peer = daskwire_testing::loads(environment);
         let (written, message) = peer.ask(r#"{"op": "write", "case": "compressed-zlib"}"#, &[]);
         assert!(
             written.starts_with(r#"{"ok": true"#) && written.contains(r#""zlib""#),
@@ -39,18 +40,21 @@ fn a_release_reads_what_it_writes_and_refuses_a_cut_message() {
 
 #[test]
 fn a_python_that_is_named_and_missing_is_an_error() {
-    let (python, minor) = support::base_python(Environment::Current);
+    let (python, minor) = daskwire_testing::base_python(Environment::Current);
     let python = python.to_str().expect("a name in UTF-8");
-    assert_eq!(support::named_pythons(python), Ok(vec![(python, minor)]));
+    assert_eq!(
+        daskwire_testing::named_pythons(python),
+        Ok(vec![(python, minor)])
+    );
     let names = format!("{python} python3.99 /nowhere");
-    let error = support::named_pythons(&names).expect_err("two are missing");
+    let error = daskwire_testing::named_pythons(&names).expect_err("two are missing");
     assert!(error.ends_with(": python3.99, /nowhere"), "{error}");
-    assert!(support::named_pythons(" ").is_err());
+    assert!(daskwire_testing::named_pythons(" ").is_err());
 }
 
 #[test]
 fn random_messages_are_the_same_for_the_same_seed() {
-    let mut peer = support::loads(Environment::Current);
+    let mut peer = daskwire_testing::loads(Environment::Current);
     let first = peer.ask(r#"{"op": "write", "seed": 11}"#, &[]);
     assert_eq!(peer.ask(r#"{"op": "write", "seed": 11}"#, &[]), first);
     assert_ne!(peer.ask(r#"{"op": "write", "seed": 12}"#, &[]).1, first.1);
@@ -58,7 +62,7 @@ fn random_messages_are_the_same_for_the_same_seed() {
 
 #[test]
 fn msgpack_python_packs_values_in_their_shortest_form() {
-    let mut peer = support::msgpack();
+    let mut peer = daskwire_testing::msgpack();
     // uint 64 and str 8, where a fixint and a fixstr will do.
     let padded = [0x92, 0xcf, 0, 0, 0, 0, 0, 0, 0, 5, 0xd9, 1, b'x'];
     assert_eq!(
@@ -80,8 +84,8 @@ fn msgpack_python_packs_values_in_their_shortest_form() {
 #[test]
 fn echo_peers_send_back_what_they_get() -> io::Result<()> {
     for environment in ENVIRONMENTS {
-        let mut release = support::loads(environment);
-        let echo = support::echo(environment);
+        let mut release = daskwire_testing::loads(environment);
+        let echo = daskwire_testing::echo(environment);
         let mut socket = TcpStream::connect(echo.socket_address())?;
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
 
@@ -105,7 +109,7 @@ fn echo_peers_send_back_what_they_get() -> io::Result<()> {
 
 #[test]
 fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
-    let cluster = support::scheduler_with_workers(2);
+    let cluster = daskwire_testing::scheduler_with_workers(2);
     let addresses: Vec<String> = cluster
         .workers()
         .iter()
@@ -127,7 +131,7 @@ fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
 
 #[test]
 fn what_a_scheduler_complains_of_is_found() {
-    let scheduler = support::scheduler();
+    let scheduler = daskwire_testing::scheduler();
     assert_eq!(scheduler.complaints(), [""; 0]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -174,7 +178,7 @@ fn processes_that_want_the_same_environment_make_it_once() -> io::Result<()> {
     let scratch = Scratch::new("environment-made-once")?;
     let requirements = scratch.0.join("requirements.txt");
     fs::write(&requirements, "# nothing to install\n")?;
-    let (python, _) = support::base_python(Environment::Current);
+    let (python, _) = daskwire_testing::base_python(Environment::Current);
     let makers: Vec<_> = (0..3)
         .map(|_| {
             let (python, directory, requirements) =

@@ -1,9 +1,7 @@
 //! Keys have the prefixes that Dask gives them.
 
-mod support;
-
 use daskwire_peer::Key;
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 /// A xorshift generator: the same numbers every time.
 struct Random(u64);

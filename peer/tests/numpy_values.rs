@@ -1,8 +1,6 @@
 //! Numpy, asked: arrays of all kinds, with fields in fields, masks and objects,
 //! are the same here, in pickles of every protocol and in payloads.
 
-mod support;
-
 use std::fmt::Write as _;
 
 use daskwire::Limits;
@@ -11,7 +9,7 @@ use daskwire::pickle::Reader;
 use daskwire::pickle::tree::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
 use daskwire::pickle::tree::{Node, Registry, Tree, Value};
 use daskwire::typed::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 const BATCH: usize = 1_000;
 

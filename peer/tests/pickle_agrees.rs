@@ -1,15 +1,13 @@
 //! CPython, asked, in each version that matters: our reader sees in a pickle what `pickletools` sees, and
 //! refuses what it refuses.
 
-mod support;
-
 #[path = "../../core/tests/support/pickle_tokens.rs"]
 mod pickle_tokens;
 
 use daskwire::pickle::Reader;
+use daskwire_testing::{Interpreter, Peer, interpreters};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use support::{Interpreter, Peer, interpreters};
 
 const SCRIPT: &str = "pickle_read_peer.py";
 

@@ -1,8 +1,6 @@
 //! CPython, asked: our trees are what its stack machine builds, and the values
 //! with a meaning are those that it loads.
 
-mod support;
-
 use core::fmt::Write as _;
 use std::collections::HashMap;
 
@@ -11,7 +9,7 @@ use daskwire::pickle::Reader;
 use daskwire::pickle::tree::known::{self, Known, Native, Time, TimeDelta, TimeZone};
 use daskwire::pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
 use daskwire::typed::{ByteOrder, DType, ElementType, Kind, TimeBase};
-use support::{Peer, interpreters};
+use daskwire_testing::{Peer, interpreters};
 
 const SCRIPT: &str = "pickle_tree_peer.py";
 

@@ -1,7 +1,5 @@
 //! CPython loads the pickles that we write, and would have written the same.
 
-mod support;
-
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
@@ -9,8 +7,8 @@ use daskwire::pickle::{
     Buffers, Framing, Level, Mutability, Options, PickleBuffer, PickleErrorKind, Placement,
     Protocol, Reader, Writer,
 };
+use daskwire_testing::Peer;
 use serde_json::json;
-use support::Peer;
 
 /// How many values, and how many at a time.
 const COUNT: usize = 100_000;
@@ -587,7 +585,7 @@ fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
 
 #[test]
 fn cpython_loads_100_000_values_and_pickles_them_alike() {
-    for interpreter in support::interpreters() {
+    for interpreter in daskwire_testing::interpreters() {
         values_are_loaded_and_pickled_alike(&mut Peer::spawn_in(&interpreter, "pickle_peer.py"));
     }
 }
@@ -796,7 +794,7 @@ fn beside(name: &str) -> Vec<u8> {
 
 #[test]
 fn what_dask_pickles_is_written_alike_and_works() {
-    let with_dask = support::interpreters()
+    let with_dask = daskwire_testing::interpreters()
         .into_iter()
         .filter(|python| python.has_dask);
     let mut asked_count = 0;
@@ -907,7 +905,7 @@ fn hex_of(data: &[u8]) -> String {
 /// The example of PEP 574 both ways; `core/tests/pep_574.rs` has the rest of it.
 #[test]
 fn zero_copy_bytearrays_go_both_ways() {
-    for interpreter in support::interpreters() {
+    for interpreter in daskwire_testing::interpreters() {
         let mut peer = Peer::spawn_in(&interpreter, "pickle_peer.py");
         let decisions = (0..16).map(|bits| [1, 2, 4, 8].map(|bit| bits & bit != 0));
         for in_band in core::iter::once(None).chain(decisions.map(Some)) {

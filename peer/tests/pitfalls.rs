@@ -2,8 +2,6 @@
 //! cluster, each as a test that shows that this one does not. What concerns
 //! workers is in the tests of the worker.
 
-mod support;
-
 use core::time::Duration;
 
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
@@ -13,7 +11,7 @@ use daskwire_peer::client::{Route, TaskFuture};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
 use daskwire_tcp::Listener;
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -146,7 +144,7 @@ async fn the_stream_survives_all_that_is_said(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_well_after_a_client_of_rust() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let client = Client::connect(cluster.address()).await.expect("connected");
     what_is_gathered_is_read(&client).await;
     arguments_are_what_they_are_meant_to_be(&client).await;

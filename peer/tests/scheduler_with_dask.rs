@@ -1,12 +1,10 @@
 //! The embedded scheduler with real workers and a real client of Dask.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
 use daskwire_peer::net::Listener;
 use daskwire_peer::scheduler::{Notice, Options, Scheduler, State};
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 /// A scheduler, what it noticed, and what it runs on.
 struct Embedded {
@@ -73,7 +71,8 @@ fn complaints(log: &str) -> Vec<&str> {
 #[test]
 fn python_computes_for_python() {
     let mut embedded = Embedded::new();
-    let workers = ["worker-0", "worker-1"].map(|name| support::worker(&embedded.address(), name));
+    let workers =
+        ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&embedded.address(), name));
     let client = embedded.client(&["journey", "data", "errors", "options"]);
     assert_eq!(complaints(&client.log()), [""; 0]);
     // The client has left, and with it all that it held.
@@ -93,7 +92,7 @@ fn python_computes_for_python() {
 fn a_task_that_kills_its_workers_fails_as_python_expects() {
     let embedded = Embedded::new();
     let _workers: Vec<Peer> = (0..4)
-        .map(|number| support::worker(&embedded.address(), &format!("worker-{number}")))
+        .map(|number| daskwire_testing::worker(&embedded.address(), &format!("worker-{number}")))
         .collect();
     embedded.client(&["killed"]);
 }

@@ -2,8 +2,6 @@
 //! a real Dask arrive here; what is stored and passed on comes back to Python as
 //! it was.
 
-mod support;
-
 use daskwire::message::{
     Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, Place, Reading, SHARD_LEN,
 };
@@ -15,7 +13,7 @@ use daskwire::typed::{
 };
 use daskwire_comm::{Comm, CommError, Options};
 use daskwire_tcp::Listener;
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 /// Data that the values lie over, kept until they have been sent.
 struct Data {

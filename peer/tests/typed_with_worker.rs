@@ -6,8 +6,6 @@
 //! and by the scheduler, and comes back by both, which differ: the scheduler asks
 //! for pickles of protocol 4, without buffers beside them.
 
-mod support;
-
 use core::mem::discriminant;
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -26,8 +24,8 @@ use daskwire::typed::{
     TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
 use daskwire_comm::{Address, Comm, Frames, Options};
+use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
-use support::{Environment, Peer};
 use tokio::runtime::Runtime;
 
 /// Who we are for the scheduler.
@@ -61,7 +59,7 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Self {
-        let processes = support::scheduler_with_workers(1);
+        let processes = daskwire_testing::scheduler_with_workers(1);
         let python = Peer::spawn(
             Environment::Current,
             "typed_worker.py",

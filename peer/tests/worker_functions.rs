@@ -1,10 +1,8 @@
 //! The functions of Python that are done in Rust have the results of Python.
 
-mod support;
-
 use daskwire_peer::Value;
 use daskwire_peer::worker::{Arguments, Functions};
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 /// Those of two arguments.
 const BINARY: [&str; 22] = [

@@ -1,25 +1,22 @@
 //! A cluster of a real Dask with a client that does what a test says.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use daskwire_comm::Options;
-use daskwire_comm::tls::TlsSettings;
-use daskwire_peer::Client;
-use daskwire_peer::client::ClientOptions;
-
-use super::{Environment, Peer, TLS_PEM};
+use crate::{Environment, Peer};
 
 /// A scheduler and workers of Python, and a client.
+#[derive(Debug)]
 pub struct Cluster {
+    /// The client, `worker_client.py`.
     pub client: Peer,
+    /// The scheduler and its workers.
     pub scheduler: Peer,
 }
 
 impl Cluster {
     /// A scheduler with workers in Python, named `worker-0` …
     pub fn new(worker_count: usize) -> Self {
-        let scheduler = super::scheduler_with_workers(worker_count);
+        let scheduler = crate::scheduler_with_workers(worker_count);
         let client = Peer::spawn(
             Environment::Current,
             "worker_client.py",
@@ -78,21 +75,6 @@ impl Cluster {
             assert_eq!(line, None, "the whole log:\n{log}");
         }
     }
-}
-
-/// A client of the scheduler at this address, with the certificates of
-/// [`TLS_PEM`](super::TLS_PEM) for where they are needed.
-pub async fn client_at(address: &str) -> Client {
-    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
-    let options = ClientOptions {
-        transport: Options {
-            tls: Some(settings.build().expect("certificates")),
-            ..Options::default()
-        },
-        ..ClientOptions::default()
-    };
-    let client = Client::connect_with(address, options).await;
-    client.expect("it connects")
 }
 
 /// Waits until something is so.

@@ -1,27 +1,16 @@
-//! Real Dask for tests: Python environments with pinned releases, and
+//! A real Dask for tests: Python environments with pinned releases, and
 //! processes that run in them.
 //!
 //! Nothing needs to be installed beforehand but Python 3.11 or newer with its
-//! `venv` module. The first test that asks for an environment has it made,
-//! below `target/python/`, from the pins in `requirements-*.txt`; later runs
+//! `venv` module. The first test that asks for an environment creates it below
+//! `target/python/` from the pins in `python/requirements-*.txt`; later runs
 //! find it there. A test that cannot have one fails and says what to do: it
 //! never passes for want of Python.
 //!
 //! ```no_run
-//! let peer = support::echo(Environment::Current);
+//! let peer = daskwire_testing::echo(Environment::Current);
 //! let socket = TcpStream::connect(peer.socket_address())?;
 //! ```
-
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "starting processes needs std anyway"
-)]
-#![allow(
-    unreachable_pub,
-    reason = "a test has no outside; `pub` says what is for use"
-)]
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -33,8 +22,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+pub mod bench;
 pub mod cluster;
-pub mod relay;
 
 /// Which release of `distributed` to have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -352,25 +341,8 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
     })
 }
 
-/// A `daskwire worker` that works for whatever scheduler is at that address.
-pub fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command
-        .args(["worker", scheduler, "--name", name])
-        .args(arguments);
-    let mut peer = Peer::start(name, &mut command);
-    // Nothing is read from there, and a full pipe would stop it.
-    drop(peer.child.stdout.take());
-    let label = format!("worker {name} at");
-    peer.address = peer
-        .log
-        .wait_for(|log| address_after(log, &label))
-        .unwrap_or_else(|reason| panic!("{name} did not get ready: {reason}"));
-    peer
-}
-
 /// The address in the line of `log` that contains `label`.
-fn address_after(log: &str, label: &str) -> Option<String> {
+pub fn address_after(log: &str, label: &str) -> Option<String> {
     // A line is complete only once its end is there.
     let complete = &log[..=log.rfind('\n')?];
     let (_, after) = complete.lines().find_map(|line| line.split_once(label))?;
@@ -399,7 +371,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs `script` from `tests/python/` and waits for its line `ready …`.
+    /// Runs `script` from `testing/python/` and waits for its line `ready …`.
     ///
     /// # Panics
     ///
@@ -448,8 +420,22 @@ impl Peer {
     fn spawn_dask(name: &str, arguments: &[&str], ready: impl Fn(&str) -> Option<String>) -> Self {
         let mut command = Command::new(python(Environment::Current));
         command.args(["-m", "dask"]).args(arguments);
-        let mut peer = Self::start(name, &mut command);
-        // Nothing is read from there, and a full pipe would stop it.
+        Self::spawn_command(name, &mut command, ready)
+    }
+
+    /// Runs a command whose standard output nobody reads, and waits until `ready`
+    /// finds an address in what it logs.
+    ///
+    /// # Panics
+    ///
+    /// When the process ends, or takes too long, before it is ready.
+    pub fn spawn_command(
+        name: &str,
+        command: &mut Command,
+        ready: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let mut peer = Self::start(name, command);
+        // A full pipe would stop it.
         drop(peer.child.stdout.take());
         peer.address = peer
             .log
@@ -460,7 +446,7 @@ impl Peer {
 
     fn start(name: &str, command: &mut Command) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        let directory = target().join("tmp").join(format!(
             "peer-{}-{}",
             std::process::id(),
             STARTED.fetch_add(1, Ordering::Relaxed)
@@ -723,13 +709,17 @@ fn workspace() -> PathBuf {
 }
 
 fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// The folder that Cargo builds into, wherever that is.
+/// The folder that Cargo builds into, wherever that is. A library is not told
+/// where by a variable, as tests are; Cargo marks the folder.
 fn target() -> PathBuf {
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    scratch.parent().expect("it is target/tmp").to_owned()
+    let program = env::current_exe().expect("the path of the test");
+    let folder = program
+        .ancestors()
+        .find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    folder.expect("tests run in Cargo's folder").to_owned()
 }
 
 /// FNV-1a, because it must be the same in each version of the standard library.

@@ -37,7 +37,7 @@ trap finish EXIT
 # The interpreter of the environment with the packages of requirements-$1.txt,
 # which is made if it is not there; the same one that the tests have.
 environment() {
-    local pins=$root/peer/tests/python/requirements-$1.txt
+    local pins=$root/testing/python/requirements-$1.txt
     local base candidate name
     for candidate in ${DASKWIRE_PYTHON:-python3.13 python3.12 python3.11 python3}; do
         if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \

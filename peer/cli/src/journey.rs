@@ -14,10 +14,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::channel::{Observer, Seen};
+use daskwire_peer::protocol::body;
+use daskwire_peer::{Client, Key, Observer, PeerError, Seen, Value};
+
 use crate::inspect::text::{bytes, count};
-use crate::protocol::Opener;
-use crate::{Client, Key, PeerError, Value};
 
 /// A message as it was seen.
 #[derive(Clone, Debug)]
@@ -39,8 +39,7 @@ pub struct Sighting {
 impl Sighting {
     /// What each message of a batch, or the one message, says.
     pub fn says(&self) -> Vec<Said> {
-        let read = Opener::default().read(&self.frames, Value::read);
-        match read {
+        match body(&self.frames) {
             Ok(Value::List(batch)) if !batch.is_empty() => batch.iter().map(Said::of).collect(),
             Ok(body) => vec![Said::of(&body)],
             Err(error) => vec![Said {

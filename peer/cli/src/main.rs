@@ -16,10 +16,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
+use daskwire_cli::encode::{Target, documents};
+use daskwire_cli::inspect::{Inspector, Options};
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, Scheme};
-use daskwire_peer::encode::{Target, documents};
-use daskwire_peer::inspect::{Inspector, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::relay::{Passed, RelayError};
 use daskwire_quic::{Congestion, QuicOptions};
@@ -383,7 +383,7 @@ fn encode(arguments: &Encode) -> Result<(), String> {
     };
     let mut stream = Vec::new();
     for (line, document) in documents(&text) {
-        let message = daskwire_peer::encode::encode(document, target).map_err(|error| {
+        let message = daskwire_cli::encode::encode(document, target).map_err(|error| {
             let line = line + error.line() - 1;
             format!("{name}: line {line}: {error}")
         })?;
@@ -445,8 +445,8 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         "\n  comm       {layout} layout, compression {compression}, pickle protocol {}\n",
         agreement.pickle_protocol
     ));
-    let now = daskwire_peer::identity::now();
-    let table = identity.table(now).replacen('\n', &facts, 1);
+    let now = daskwire_cli::table::now();
+    let table = daskwire_cli::table::table(&identity, now).replacen('\n', &facts, 1);
     terminal::print(table.trim_end())
 }
 
@@ -561,12 +561,12 @@ fn pickle(arguments: &Pickle) -> Result<(), String> {
     let buffers: Option<Vec<Vec<u8>>> = paths
         .map(|paths| paths.iter().map(|path| read(path)).collect())
         .transpose()?;
-    let options = daskwire_peer::pickle::Options {
+    let options = daskwire_cli::pickle::Options {
         buffers: buffers.as_deref(),
         text_opcodes: arguments.text_opcodes,
     };
     let mut out = terminal::stdout();
-    let listed = daskwire_peer::pickle::list(&pickle, &options, &mut out)
+    let listed = daskwire_cli::pickle::list(&pickle, &options, &mut out)
         .and_then(|fault| out.flush().map(|()| fault));
     match listed {
         Ok(None) => Ok(()),

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
+use daskwire_cli::journey::{Recorder, time};
 use daskwire_comm::{Address, Options};
 use daskwire_peer::client::{ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
-use daskwire_peer::journey::{Recorder, time};
 use daskwire_peer::{Client, Key, PeerError, Value};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -399,7 +399,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
             (client, Some(cluster))
         }
     };
-    let outcome = daskwire_peer::journey::journey(&client, &recorder, arguments.verbose, &mut show);
+    let outcome = daskwire_cli::journey::journey(&client, &recorder, arguments.verbose, &mut show);
     let outcome = outcome.await.map_err(text)?;
     client.close().await.map_err(text)?;
     if let Some(cluster) = cluster {

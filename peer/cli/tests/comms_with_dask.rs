@@ -1,8 +1,6 @@
 //! Comms of a real Dask over TCP and TLS, with certificates of each shape that its
 //! clusters have.
 
-mod support;
-
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +10,11 @@ use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommError, Options};
 use daskwire_peer::identity::{identity, options};
 use daskwire_tcp::Listener;
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 /// One of the certificates that the tests of `daskwire-tcp` use too.
 fn certificate(name: &str) -> PathBuf {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     workspace.join("comm/tests/tls").join(name)
 }
 
@@ -150,7 +148,7 @@ fn a_scheduler_with_one_self_signed_certificate_says_who_it_is() {
 
 #[test]
 fn a_scheduler_without_tls_is_told_apart() {
-    let scheduler = support::scheduler();
+    let scheduler = daskwire_testing::scheduler();
     let address = scheduler.address().replace("tcp://", "tls://");
     let options = Options {
         tls: Some(Files::v1().tls()),

@@ -4,9 +4,9 @@
 # memory of 100 MiB, which takes root and Linux to mount; PYTHON is an interpreter
 # that has `distributed`, such as those that the tests make in `target/python`.
 #
-# Usage: peer/tests/full_disk.sh PYTHON
+# Usage: peer/cli/tests/full_disk.sh PYTHON
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
 fail() {
     echo "full_disk: $*" >&2
@@ -14,10 +14,10 @@ fail() {
 }
 
 python=${1:-}
-[[ -n $python ]] || fail "usage: peer/tests/full_disk.sh PYTHON"
+[[ -n $python ]] || fail "usage: peer/cli/tests/full_disk.sh PYTHON"
 "$python" -c 'import distributed' || fail "$python has no distributed"
 ((EUID == 0)) || fail "mounting a file system needs root"
-cargo build --quiet --release -p daskwire-peer
+cargo build --quiet --release -p daskwire-cli
 
 disk=$(mktemp -d)
 scheduler_log=$disk.scheduler worker_log=$disk.worker

@@ -64,7 +64,7 @@ fn each<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors")
 }
 
 /// A recorded message, or one that is wrong, or a stream of several.

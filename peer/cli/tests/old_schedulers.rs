@@ -2,10 +2,9 @@
 
 #[path = "support/command.rs"]
 mod command;
-mod support;
 
 use command::{Ran, run};
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
 
 fn daskwire(line: &str) -> Ran {
     let words: Vec<&str> = line.split_whitespace().collect();

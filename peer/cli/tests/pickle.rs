@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use command::Ran;
-use daskwire_peer::pickle::{Options, list};
+use daskwire_cli::pickle::{Options, list};
 use serde_json::Value;
 
 /// `daskwire pickle`.
@@ -319,7 +319,7 @@ fn hostile_pickles_are_listed_in_proportion() {
 /// disassembly shows is there.
 #[test]
 fn what_cpython_writes_is_listed_whole() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/pickles");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors/pickles");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("the folder of pickles") {
         let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("text");

@@ -1,7 +1,8 @@
 //! What peers notice when a process ends, politely or by `kill -9`.
 #![cfg(unix)]
 
-mod support;
+#[path = "support/relay.rs"]
+mod relay;
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use daskwire_comm::tls::TlsSettings;
 use daskwire_comm::{Address, Comm, CommError, Options};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_quic::QuicOptions;
-use support::relay::{Relay, certificate};
+use relay::{Relay, certificate};
 
 /// Bytes of each message.
 const LEN: usize = 1 << 20;

@@ -2,8 +2,6 @@
 //!
 //! The peers are real releases in environments of their own, see `support`.
 
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,12 +16,12 @@ use daskwire::message::{
     Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
+use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_comm::{Address, Options as CommOptions, Wire};
 use daskwire_peer::identity::{identity, options};
-use daskwire_peer::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_tcp::connect;
+use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
-use support::{Environment, Peer};
 
 /// A xorshift generator: the same numbers every time.
 struct Random(u64);
@@ -203,7 +201,7 @@ fn frames_of(message: &[u8], prefix: Prefix) -> Vec<&[u8]> {
 }
 
 fn vectors() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors")
 }
 
 /// Every recorded message, built again by us, means the same to real Dask as the
@@ -214,7 +212,7 @@ fn vectors() -> PathBuf {
 fn real_dask_reads_every_vector_that_we_write_again() {
     let mut same = BTreeMap::new();
     for environment in [Environment::Current, Environment::Documented] {
-        let mut peer = support::loads(environment);
+        let mut peer = daskwire_testing::loads(environment);
         let (_, layout) = layout_of(environment);
         let folders = std::fs::read_dir(vectors()).expect("the vectors are in the repository");
         for folder in folders.map(|folder| folder.expect("an entry").path()) {
@@ -264,7 +262,7 @@ fn real_dask_reads_every_vector_that_we_write_again() {
 #[test]
 fn random_messages_of_real_dask_mean_the_same_to_us() {
     for environment in [Environment::Current, Environment::Documented] {
-        let mut peer = support::loads(environment);
+        let mut peer = daskwire_testing::loads(environment);
         for seed in 0..300 {
             let (theirs, message) = ask(&mut peer, &json!({ "op": "write", "seed": seed }), &[]);
             assert_eq!(theirs["ok"], json!(true), "{theirs}");
@@ -290,7 +288,7 @@ fn random_messages_of_real_dask_mean_the_same_to_us() {
 #[test]
 fn payloads_forwarded_across_layouts_have_the_same_value() {
     let environments = [Environment::Documented, Environment::Current];
-    let mut peers = environments.map(support::loads);
+    let mut peers = environments.map(daskwire_testing::loads);
     for (from, to) in [(0, 1), (1, 0)] {
         let (source, target) = (environments[from], environments[to]);
         let (names, _) = ask(&mut peers[from], &json!({ "op": "cases" }), &[]);
@@ -394,7 +392,7 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
 /// PROTOCOL MSGPACK-2 and MSGPACK-3
 #[test]
 fn documents_of_msgpack_python_come_back_byte_for_byte() {
-    let mut peer = support::msgpack();
+    let mut peer = daskwire_testing::msgpack();
     let mut compared = 0;
     for seed in 0..20 {
         let question = json!({ "op": "random", "seed": seed, "count": 500 });
@@ -557,7 +555,7 @@ fn real_dask_opens_what_we_split_and_compress() {
             .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
             .expect("there is room");
         let frames = builder.finish(&mut [Level::EMPTY; 4]).expect("a message");
-        let mut peer = support::loads(environment);
+        let mut peer = daskwire_testing::loads(environment);
         let (answer, _) = ask(
             &mut peer,
             &json!({ "op": "value" }),
@@ -577,7 +575,7 @@ fn real_dask_opens_what_we_split_and_compress() {
 /// PROTOCOL HANDSHAKE-1
 #[test]
 fn a_real_scheduler_says_who_it_is() {
-    let scheduler = support::scheduler_with_workers(2);
+    let scheduler = daskwire_testing::scheduler_with_workers(2);
     let address: Address = scheduler.address().parse().expect("an address");
     let (answer, agreement) = runtime()
         .block_on(identity(&address, &options(Duration::from_secs(30))))
@@ -634,7 +632,7 @@ fn a_closed_port_is_one_clear_error() {
 #[test]
 fn messages_are_exchanged_with_real_processes_of_both_generations() {
     for environment in [Environment::Documented, Environment::Current] {
-        let peer = support::echo(environment);
+        let peer = daskwire_testing::echo(environment);
         let address: Address = peer.address().parse().expect("an address");
         runtime().block_on(async {
             let options = CommOptions {

@@ -2,7 +2,6 @@
 
 #[path = "support/command.rs"]
 mod command;
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,7 @@ use std::process::Command;
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::{Array, Client};
 
-const README: &str = include_str!("../../README.md");
+const README: &str = include_str!("../../../README.md");
 
 /// A block of code.
 struct Block<'r> {
@@ -44,7 +43,7 @@ fn block(what: &str) -> &'static str {
 
 fn workspace() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("a workspace").to_owned()
+    package.join("../..")
 }
 
 /// Runs lines of the README in a shell, where `daskwire` and `cargo run --release` are
@@ -182,7 +181,7 @@ fn a_pickle_is_listed_as_it_is_shown() {
 
 #[test]
 fn a_scheduler_tells_who_it_is_as_it_is_shown() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let (line, shown) = block("$ daskwire identity")
         .strip_prefix("$ ")
         .and_then(|text| text.split_once('\n'))
@@ -198,7 +197,7 @@ fn a_scheduler_tells_who_it_is_as_it_is_shown() {
 /// The commands of both sides, with ports that are free.
 #[test]
 fn relays_carry_a_cluster_over_quic() {
-    let scheduler = support::scheduler();
+    let scheduler = daskwire_testing::scheduler();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-relay");
     std::fs::create_dir_all(&directory).expect("a test may write below target/");
     let lines = block("daskwire relay");
@@ -284,7 +283,7 @@ async fn the_program_of_the_readme_runs() {
     let program = block("async fn norm");
     let program = &program[program.find("async fn norm").expect("just found")..];
     assert!(include_str!("readme.rs").contains(program), "{program}");
-    let cluster = support::scheduler_with_workers(2);
+    let cluster = daskwire_testing::scheduler_with_workers(2);
     for _ in 0..5 {
         let result = norm(cluster.address()).await.expect("it works");
         assert!((result - 30.0).abs() < 1e-9, "{result}");

@@ -1,15 +1,16 @@
 //! An unmodified Dask client reaches an unmodified scheduler over QUIC.
 
-mod support;
+#[path = "support/relay.rs"]
+mod relay;
 
 use std::process::Command;
 
-use support::relay::{Relay, certificate};
-use support::{Environment, Peer};
+use daskwire_testing::{Environment, Peer};
+use relay::{Relay, certificate};
 
 #[test]
 fn a_client_submits_and_gathers_through_two_relays_over_quic() {
-    let scheduler = support::scheduler_with_workers(1);
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
     let inner = Relay::start("quic://127.0.0.1:0", scheduler.address());
     assert!(inner.address.starts_with("quic://"), "{}", inner.address);
     let outer = Relay::start("tcp://127.0.0.1:0", &inner.address);

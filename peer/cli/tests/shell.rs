@@ -2,12 +2,11 @@
 
 #[path = "support/command.rs"]
 mod command;
-mod support;
 
 use std::path::PathBuf;
 
 use command::{Ran, run};
-use support::Peer;
+use daskwire_testing::Peer;
 
 /// The words of a command line, none of which has spaces in it.
 fn daskwire(line: &str) -> Ran {
@@ -57,7 +56,7 @@ fn a_journey_needs_nothing_installed() {
 
 #[test]
 fn a_journey_goes_through_a_real_cluster() {
-    let cluster = support::scheduler_with_workers(2);
+    let cluster = daskwire_testing::scheduler_with_workers(2);
     let short = daskwire(&format!("journey --scheduler {}", cluster.address()));
     tells_the_journey(short.good("short"));
     let verbose = daskwire(&format!("journey -v --scheduler {}", cluster.address()));
@@ -75,7 +74,7 @@ fn a_journey_goes_through_a_real_cluster() {
 
 #[test]
 fn files_go_to_a_cluster_and_come_back() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let bytes: Vec<u8> = (0..3_000_000_u32)
         .map(|n| (n.wrapping_mul(n) >> 8) as u8)
@@ -111,7 +110,7 @@ fn files_go_to_a_cluster_and_come_back() {
 
 #[test]
 fn standard_input_has_a_key_that_is_no_option() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let ran = run(&["scatter", at, "-"], Some(b"some bytes"));
     let key = ran.good("scatter").trim();
@@ -147,7 +146,7 @@ fn gone(cluster: &Peer, key: &str) {
 
 #[test]
 fn functions_are_called_by_their_names() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     for (call, result) in [
         ("operator.add 1 2", "3"),
@@ -195,7 +194,7 @@ fn functions_are_called_by_their_names() {
 
 #[test]
 fn what_goes_wrong_is_said_to_a_person() {
-    let cluster = support::scheduler_with_workers(1);
+    let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let ran = daskwire(&format!("submit {at} operator.truediv 1 0"));
     assert_eq!(ran.status, Some(1));
@@ -228,7 +227,7 @@ fn what_goes_wrong_is_said_to_a_person() {
     assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
     let ran = daskwire("journey --scheduler nonsense");
     assert!(ran.refused("nonsense").starts_with("nonsense: "));
-    let empty = support::scheduler();
+    let empty = daskwire_testing::scheduler();
     let ran = daskwire(&format!("journey --scheduler {}", empty.address()));
     let error = ran.refused("no workers");
     assert!(error.contains("has no workers"), "{error}");

@@ -5,9 +5,9 @@
 # that the tests make in `target/python`; with `embedded` the scheduler is the one of
 # this package instead of Dask's.
 #
-# Usage: peer/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]
+# Usage: peer/cli/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
 fail() {
     echo "soak: $*" >&2
@@ -15,12 +15,12 @@ fail() {
 }
 
 python=${1:-} seconds=${2:-600} seed=${3:-$RANDOM} scheduler=${4:-dask}
-[[ -n $python ]] || fail "usage: peer/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]"
+[[ -n $python ]] || fail "usage: peer/cli/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]"
 "$python" -c 'import distributed' || fail "$python has no distributed"
 profile=${PROFILE:-release}
 flag=--$profile
 [[ $profile == release ]] || flag=--profile=dev
-cargo build --quiet "$flag" -p daskwire-peer --bins --examples
+cargo build --quiet "$flag" -p daskwire-cli --bins -p daskwire-peer --examples
 binaries=${CARGO_TARGET_DIR:-target}/$profile
 options=(--worker "$binaries/daskwire" --seconds "$seconds" --seed "$seed")
 case $scheduler in
@@ -28,4 +28,4 @@ dask) ;;
 embedded) options+=(--scheduler "$binaries/examples/scheduler") ;;
 *) fail "no such scheduler: $scheduler" ;;
 esac
-exec "$python" peer/tests/python/soak.py "${options[@]}"
+exec "$python" testing/python/soak.py "${options[@]}"

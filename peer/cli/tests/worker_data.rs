@@ -1,7 +1,8 @@
 //! What becomes of data in workers of Rust, in a cluster of a real Dask: it goes
 //! to disk and back, moves on, gets lost and is made again.
 
-mod support;
+#[path = "support/worker.rs"]
+mod worker;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use daskwire_peer::client::{ClientOptions, Route};
 use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
 use daskwire_peer::{Client, Value};
-use support::Peer;
-use support::cluster::{Cluster, until};
+use daskwire_testing::Peer;
+use daskwire_testing::cluster::{Cluster, until};
 
 /// A directory for the data of workers. It goes with what is in it.
 struct Scratch(PathBuf);
@@ -67,7 +68,7 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
 fn rust_worker(cluster: &Cluster, name: &str, scratch: &Scratch, arguments: &[&str]) -> Peer {
     let own = ["--local-directory", scratch.path(), "--nthreads", "2"];
     let arguments: Vec<&str> = own.iter().chain(arguments).copied().collect();
-    support::rust_worker(cluster.scheduler.address(), name, &arguments)
+    worker::rust_worker(cluster.scheduler.address(), name, &arguments)
 }
 
 #[tokio::test(flavor = "multi_thread")]

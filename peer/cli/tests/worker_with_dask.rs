@@ -1,17 +1,22 @@
 //! A worker in Rust in a cluster of a real Dask: its scheduler, its client and
 //! other workers are Python.
 
-mod support;
+#[path = "support/worker.rs"]
+mod worker;
+
+#[path = "../../tests/support/client.rs"]
+mod client;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use client::client_at;
 use daskwire_peer::client::Submission;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
-use support::TLS_ARGUMENTS;
-use support::cluster::{Cluster, client_at, until};
+use daskwire_testing::TLS_ARGUMENTS;
+use daskwire_testing::cluster::{Cluster, until};
 
 /// What the worker can do besides Python's own.
 fn functions() -> Functions {
@@ -453,7 +458,7 @@ async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
 async fn tasks_go_on_when_a_worker_stops_that_owes_what_they_need() {
     let mut cluster = Cluster::new(0);
     let worker = cluster.worker("rust").start().await.expect("it starts");
-    let stopped = support::rust_worker(cluster.scheduler.address(), "stopped", &[]);
+    let stopped = worker::rust_worker(cluster.scheduler.address(), "stopped", &[]);
     let code = "there = dict(workers='stopped', allow_other_workers=True)\n\
                 a, b = client.map(operator.neg, [1, 2], **there)\n\
                 wait([a, b])\n\
@@ -569,8 +574,8 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_works_in_a_cluster_over_tls() {
-    let scheduler = support::scheduler_with_workers_over("tls", 1);
-    let worker = support::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS);
+    let scheduler = daskwire_testing::scheduler_with_workers_over("tls", 1);
+    let worker = worker::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS);
     assert!(worker.address().starts_with("tls://"), "{worker:?}");
     let client = client_at(scheduler.address()).await;
     // Made in Python, fetched and read in Rust, fetched and read in Python

@@ -99,6 +99,15 @@ pub(crate) struct Source<'a> {
     message: Option<Message<'a, Bytes>>,
 }
 
+/// The body of a message as a value, its payloads unopened.
+///
+/// # Errors
+///
+/// What is wrong with the message.
+pub fn body(frames: &[Bytes]) -> Result<Value, ProtocolError> {
+    Opener::default().read(frames, Value::read)
+}
+
 /// Opens messages one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Opener(Workspace);

@@ -2,6 +2,7 @@
 
 use daskwire_comm::CommError;
 use daskwire_comm::tls::TlsSettings;
+use daskwire_testing::TLS_PEM;
 
 use super::*;
 use crate::protocol::{
@@ -28,11 +29,7 @@ fn address(text: &str) -> Address {
 
 /// With a certificate, for those transports that need one.
 fn options() -> Options {
-    let pem = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../comm/tests/tls/self-signed.pem"
-    );
-    let tls = TlsSettings::new(pem, pem).build();
+    let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
     Options {
         tls: Some(tls.expect("a certificate")),
         ..Options::default()

@@ -1,11 +1,13 @@
 //! The command `daskwire relay` as a process.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A relay, as the command.
-pub struct Relay {
+pub(crate) struct Relay {
     process: Child,
     /// Where it listens.
     pub address: String,
@@ -20,7 +22,7 @@ impl Drop for Relay {
 }
 
 impl Relay {
-    pub fn start(listen: &str, connect: &str) -> Self {
+    pub(crate) fn start(listen: &str, connect: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
         command.args(["relay", "--listen", listen, "--connect", connect]);
         let is_encrypted =
@@ -52,20 +54,20 @@ impl Relay {
     }
 
     /// Sends it a signal, by its name without `SIG`.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
         let outcome = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(outcome.expect("the command kill").success());
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.wait().expect("it was started")
     }
 }
 
 /// One certificate for all, which is its own authority.
-pub fn certificate() -> PathBuf {
-    let pem = "../comm/tests/tls/self-signed.pem";
+pub(crate) fn certificate() -> PathBuf {
+    let pem = "../../comm/tests/tls/self-signed.pem";
     Path::new(env!("CARGO_MANIFEST_DIR")).join(pem)
 }

@@ -1,7 +1,4 @@
-//! What the benchmarks beside a real Dask have in common.
-
-#![allow(dead_code, reason = "each benchmark uses a part of it")]
-#![allow(unreachable_pub, reason = "a benchmark has no outside")]
+//! What the benchmarks that compare with a real Dask have in common.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

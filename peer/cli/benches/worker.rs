@@ -1,6 +1,6 @@
 //! The worker beside that of Python, both in one real cluster.
 //!
-//! `cargo bench -p daskwire-peer --bench worker -- PYTHON [ROUNDS [WORK...]]`
+//! `cargo bench -p daskwire-cli --bench worker -- PYTHON [ROUNDS [WORK...]]`
 //!
 //! PYTHON is an interpreter that has `distributed` 2026.8.0, such as those that
 //! the tests make in `target/python`; WORK is some of `tasks`, `chain`, `keys`,
@@ -26,8 +26,6 @@
 //! workers which take part.
 #![allow(missing_docs)]
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +34,7 @@ use std::time::{Duration, Instant};
 use daskwire_peer::client::{Submission, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
-use support::{Process, dask, heading, memory, processor_time, show};
+use daskwire_testing::bench::{Process, dask, heading, memory, processor_time, show};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -443,7 +441,7 @@ async fn main() {
         .map_or(5, |rounds| rounds.parse().expect("how many rounds"));
     let only: Vec<String> = arguments.collect();
     let wants = |work: &str| only.is_empty() || only.iter().any(|only| only == work);
-    let (_process, scheduler) = support::scheduler(&python);
+    let (_process, scheduler) = daskwire_testing::bench::scheduler(&python);
     let client = Client::connect(&scheduler).await.expect("a scheduler");
     let workers = [
         Worker::start(Kind::Rust, "rust-0", &python, &scheduler, &[]),

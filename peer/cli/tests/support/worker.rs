@@ -1,0 +1,15 @@
+//! The command `daskwire worker` as a process.
+
+use std::process::Command;
+
+use daskwire_testing::{Peer, address_after};
+
+/// A `daskwire worker` that works for the scheduler at that address.
+pub(crate) fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command
+        .args(["worker", scheduler, "--name", name])
+        .args(arguments);
+    let label = format!("worker {name} at");
+    Peer::spawn_command(name, &mut command, |log| address_after(log, &label))
+}

@@ -1,0 +1,24 @@
+//! A client of a real cluster.
+
+use std::path::Path;
+
+use daskwire_comm::Options;
+use daskwire_comm::tls::TlsSettings;
+use daskwire_peer::Client;
+use daskwire_peer::client::ClientOptions;
+use daskwire_testing::TLS_PEM;
+
+/// A client of the scheduler at this address, with the certificates of
+/// [`TLS_PEM`] for where they are needed.
+pub(crate) async fn client_at(address: &str) -> Client {
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
+    let options = ClientOptions {
+        transport: Options {
+            tls: Some(settings.build().expect("certificates")),
+            ..Options::default()
+        },
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(address, options).await;
+    client.expect("it connects")
+}
