@@ -81,8 +81,10 @@ pub enum RelayError {
     Frame(FrameError),
     /// A connection broke.
     Io(io::Error),
-    /// There was no connection to begin with.
+    /// The connection that came was no good to begin with.
     Comm(CommError),
+    /// The target could not be connected to.
+    Target(CommError),
 }
 
 impl From<CommError> for RelayError {
@@ -98,6 +100,7 @@ impl fmt::Display for RelayError {
             Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
             Self::Comm(error) => error.fmt(f),
+            Self::Target(error) => write!(f, "cannot reach the target: {error}"),
         }
     }
 }
@@ -233,7 +236,8 @@ pub async fn serve(
                     Ok(read) => drop(read?),
                     Err(_) => {}
                 }
-                let far = connector.connect_bytes(&to).await?;
+                let far = connector.connect_bytes(&to).await;
+                let far = far.map_err(RelayError::Target)?;
                 let reader = Cursor::new(first).chain(near.reader);
                 relay((reader, near.writer), (far.reader, far.writer), &options).await
             };

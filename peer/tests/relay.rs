@@ -329,3 +329,25 @@ async fn who_fails_at_tls_is_named() {
     );
     serving.task.abort();
 }
+
+/// The client did nothing wrong.
+#[tokio::test]
+async fn a_target_that_fails_at_tls_is_named_as_the_target() {
+    let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let to = Address::new(Scheme::Tls, target.local_addr().expect("bound"));
+    let (address, mut told, task) = serving_to("tcp", to).await;
+    let near = (address.host(), address.port());
+    let mut client = TcpStream::connect(near).await.expect("it is accepted");
+    let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
+    client.write_all(&handshake).await.expect("it is taken");
+    let (mut accepted, _) = target.accept().await.expect("a connection");
+    accepted
+        .write_all(b"no TLS at all")
+        .await
+        .expect("it is taken");
+    let (who, outcome) = told.recv().await.expect("it is told");
+    assert_eq!(who, Address::from(client.local_addr().expect("connected")));
+    let error = outcome.expect_err("there is no target").to_string();
+    assert!(error.starts_with("cannot reach the target: "), "{error}");
+    task.abort();
+}
