@@ -12,7 +12,7 @@ use daskwire_peer::protocol::{
     RequestRefreshWhoHas, Reschedule, StealRequest, TaskErred, TaskFinished, ToWorker, UpdateGraph,
     WorkerStatusChange,
 };
-use daskwire_peer::scheduler::{ClientId, Output, Rules, State, WorkerId};
+use daskwire_peer::scheduler::{ClientId, Output, Policy, State, WorkerId};
 use daskwire_peer::{Key, Value};
 
 use crate::budget::{Budget, Linear};
@@ -180,7 +180,7 @@ fn worker_step(worker: &mut WorkerMachine, choices: &mut Choices<'_>) {
             worker.executed(index, choices.below(4) != 0);
             return;
         }
-        14 => return worker.deprived(choices.byte().into(), choices.keys()),
+        14 => return worker.inputs_lost(choices.byte().into(), choices.keys()),
         15..=17 => {
             let index = choices.byte().into();
             let reply = match choices.below(6) {
@@ -260,7 +260,7 @@ impl<'c> Cluster<'c> {
     fn new(choices: Choices<'c>) -> Self {
         let mut cluster = Self {
             choices,
-            state: State::new(Rules::default()),
+            state: State::new(Policy::default()),
             now: Duration::ZERO,
             clients: Vec::new(),
             workers: Vec::new(),

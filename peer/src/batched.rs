@@ -25,12 +25,12 @@ const BATCH_LEN: usize = 32 << 20;
 /// The writing end of a stream: what is sent within an interval leaves as one
 /// message, the first of an idle time at once.
 #[derive(Debug)]
-pub(crate) struct Batched<T> {
+pub(crate) struct BatchSender<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
     queue: Arc<OpenGuard>,
 }
 
-impl<T> Clone for Batched<T> {
+impl<T> Clone for BatchSender<T> {
     fn clone(&self) -> Self {
         Self {
             messages: self.messages.clone(),
@@ -91,7 +91,7 @@ impl<T: Field> Field for Queued<T> {
 
 /// The task that writes a stream.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub(crate) struct BatchWriter {
     /// Until it has ended: a handle gives its result once.
     task: Option<JoinHandle<()>>,
     failure: Option<oneshot::Receiver<PeerError>>,
@@ -154,20 +154,20 @@ impl Backlog {
     }
 
     /// Waits until everything has been written, each time that
-    /// [`Batched::ask_drained`] asks for it. Cancel safe.
+    /// [`BatchSender::ask_drained`] asks for it. Cancel safe.
     pub(crate) async fn drained(&self) {
         self.0.drained.notified().await;
     }
 }
 
-impl<T: Field + Send + Sync + 'static> Batched<T> {
+impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     /// Writes to `sender` in the background. When all clones are dropped, what
     /// is left is sent and the comm closed.
     ///
     /// If more than `limit` bytes of messages wait, as for a peer that does not
     /// read, they are discarded and the comm ends with
     /// [`PeerError::NotReading`].
-    pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, Writing) {
+    pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, BatchWriter) {
         Self::after(None::<()>, sender, interval, limit)
     }
 
@@ -177,7 +177,7 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
         mut sender: Sender,
         interval: Duration,
         limit: usize,
-    ) -> (Self, Writing) {
+    ) -> (Self, BatchWriter) {
         let (sending, mut messages) = mpsc::unbounded_channel();
         let queue = Arc::new(Queue {
             limit,
@@ -208,7 +208,7 @@ impl<T: Field + Send + Sync + 'static> Batched<T> {
                 let _ = failed.send(error);
             }
         });
-        let writing = Writing {
+        let writing = BatchWriter {
             task: Some(task),
             failure: Some(failure),
         };
@@ -288,7 +288,7 @@ async fn write<T: Field + Send + Sync + 'static>(
     sender.close().await
 }
 
-impl Writing {
+impl BatchWriter {
     /// Waits until everything has been sent and the comm is closed. Cancel safe; an
     /// error is told once.
     pub(crate) async fn finished(&mut self) -> Result<(), PeerError> {

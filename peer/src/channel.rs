@@ -14,12 +14,12 @@ use crate::protocol::{Field, Opener, ProtocolError, Request, Source, Status};
 /// Sees every message that goes in or out: what `daskwire journey` shows.
 pub trait Observer: Send + Sync {
     /// A message that is leaving, or has arrived.
-    fn message(&self, seen: &Seen<'_>);
+    fn message(&self, seen: &ObservedMessage<'_>);
 }
 
 /// A message, seen by one of its ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedMessage<'a> {
     /// Who sees it, such as `client`.
     pub local: &'a str,
     /// The other end, as far as it is known.
@@ -34,19 +34,19 @@ pub struct Seen<'a> {
 
 /// Who talks with whom, and who watches.
 #[derive(Clone)]
-pub(crate) struct Parties {
+pub(crate) struct Ends {
     pub(crate) local: Arc<str>,
     pub(crate) peer: Arc<str>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
-impl fmt::Debug for Parties {
+impl fmt::Debug for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} and {}", self.local, self.peer)
     }
 }
 
-impl Parties {
+impl Ends {
     pub(crate) fn new(local: &str, peer: &str, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             local: local.into(),
@@ -58,7 +58,7 @@ impl Parties {
     fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
         if let Some(observer) = &self.observer {
             let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
-            observer.message(&Seen {
+            observer.message(&ObservedMessage {
                 local: &self.local,
                 peer: &self.peer,
                 is_leaving,
@@ -89,7 +89,7 @@ impl<T: Field> Encode for Whole<'_, T> {
 pub(crate) struct Sender {
     writer: CommWriter,
     room: Room,
-    parties: Parties,
+    ends: Ends,
 }
 
 impl Sender {
@@ -107,7 +107,7 @@ impl Sender {
             let whole = Whole(message);
             let error = match self.room.build(&whole, slots) {
                 Ok(frames) => {
-                    self.parties.see(true, frames);
+                    self.ends.see(true, frames);
                     self.writer.write_message(frames).await?;
                     break;
                 }
@@ -130,7 +130,7 @@ impl Sender {
 pub(crate) struct Receiver {
     reader: CommReader,
     opener: Opener,
-    parties: Parties,
+    ends: Ends,
 }
 
 impl Receiver {
@@ -139,7 +139,7 @@ impl Receiver {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
         };
-        self.parties.see(false, &frames);
+        self.ends.see(false, &frames);
         Ok(Some(self.opener.read(&frames, T::read)?))
     }
 
@@ -148,7 +148,7 @@ impl Receiver {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
         };
-        self.parties.see(false, &frames);
+        self.ends.see(false, &frames);
         Ok(Some(self.opener.read(&frames, read_batch)?))
     }
 }
@@ -171,19 +171,19 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(comm: Comm, parties: Parties) -> Self {
+    pub(crate) fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
         let (reader, writer) = comm.split();
         Self {
             sender: Sender {
                 writer,
                 room: Room::new(),
-                parties: parties.clone(),
+                ends: ends.clone(),
             },
             receiver: Receiver {
                 reader,
                 opener: Opener::default(),
-                parties,
+                ends,
             },
             peer,
             local,
@@ -193,8 +193,8 @@ impl Channel {
     /// The peer has said who it is, for whoever watches.
     pub(crate) fn rename_peer(&mut self, name: &str) {
         let name: Arc<str> = name.into();
-        self.sender.parties.peer = Arc::clone(&name);
-        self.receiver.parties.peer = name;
+        self.sender.ends.peer = Arc::clone(&name);
+        self.receiver.ends.peer = name;
     }
 
     /// Asks, and waits for the reply.

@@ -25,7 +25,7 @@ pub mod scheduler;
 pub mod value;
 pub mod worker;
 
-pub use channel::{Observer, Seen};
+pub use channel::{ObservedMessage, Observer};
 pub use client::Client;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;

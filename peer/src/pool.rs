@@ -15,7 +15,7 @@ use daskwire_comm::{Address, CommError, Options};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::channel::{Channel, Observer, Parties};
+use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, Request};
@@ -220,8 +220,8 @@ impl Pool {
                 connection.handshake(options).await?
             }
         };
-        let parties = Parties::new(&self.local, &(self.names)(address), self.observer.clone());
-        Ok(Channel::new(comm, parties))
+        let ends = Ends::new(&self.local, &(self.names)(address), self.observer.clone());
+        Ok(Channel::new(comm, ends))
     }
 
     /// Asks a peer. A comm that was idle and turns out to be closed is replaced:

@@ -61,7 +61,7 @@ impl Default for Options {
 /// What went through, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Passed {
+pub struct RelayStats {
     /// Whole messages, the handshake included.
     pub message_count: u64,
     /// Bytes, preludes included.
@@ -132,14 +132,14 @@ pub async fn relay<NR, NW, FR, FW>(
     near: (NR, NW),
     far: (FR, FW),
     options: &Options,
-) -> Result<(Passed, Passed), RelayError>
+) -> Result<(RelayStats, RelayStats), RelayError>
 where
     NR: AsyncRead + Unpin,
     NW: AsyncWrite + Unpin,
     FR: AsyncRead + Unpin,
     FW: AsyncWrite + Unpin,
 {
-    let (mut passed_there, mut passed_back) = (Passed::default(), Passed::default());
+    let (mut passed_there, mut passed_back) = (RelayStats::default(), RelayStats::default());
     let outcome = {
         let there = pass_on(near.0, far.1, options, &mut passed_there);
         let back = pass_on(far.0, near.1, options, &mut passed_back);
@@ -197,7 +197,7 @@ pub async fn serve(
     connector: Arc<Connector>,
     to: &Address,
     options: Options,
-    told: impl Fn(&Address, Result<(Passed, Passed), RelayError>) + Send + Sync + 'static,
+    told: impl Fn(&Address, Result<(RelayStats, RelayStats), RelayError>) + Send + Sync + 'static,
     stop: impl Future<Output = ()>,
 ) -> Result<(), CommError> {
     let told = Arc::new(told);
@@ -252,7 +252,7 @@ async fn pass_on<R, W>(
     mut reader: R,
     mut writer: W,
     options: &Options,
-    passed: &mut Passed,
+    passed: &mut RelayStats,
 ) -> Result<(), End>
 where
     R: AsyncRead + Unpin,
@@ -315,7 +315,7 @@ fn follow(
     decoder: &mut FrameDecoder<Vec<u8>>,
     bytes: &[u8],
     options: &Options,
-    passed: &mut Passed,
+    passed: &mut RelayStats,
 ) -> (usize, Result<(), FrameError>) {
     let mut at = 0;
     // Where the message began that is arriving, if it is in these bytes.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommError, Scheme};
 use daskwire_peer::net::{Connector, Listener};
-use daskwire_peer::relay::{Options, Passed, RelayError, relay, serve};
+use daskwire_peer::relay::{Options, RelayError, RelayStats, relay, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-type Outcome = Result<(Passed, Passed), RelayError>;
+type Outcome = Result<(RelayStats, RelayStats), RelayError>;
 
 /// Both ends of a relay whose pipes hold `room` bytes, and its outcome.
 fn between(room: usize) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Outcome>) {

@@ -15,7 +15,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use daskwire_peer::protocol::body;
-use daskwire_peer::{Client, Key, Observer, PeerError, Seen, Value};
+use daskwire_peer::{Client, Key, ObservedMessage, Observer, PeerError, Value};
 
 use crate::inspect::text::{bytes, count};
 
@@ -38,11 +38,11 @@ pub struct Sighting {
 
 impl Sighting {
     /// What each message of a batch, or the one message, says.
-    pub fn says(&self) -> Vec<Said> {
+    pub fn says(&self) -> Vec<Summary> {
         match body(&self.frames) {
-            Ok(Value::List(batch)) if !batch.is_empty() => batch.iter().map(Said::of).collect(),
-            Ok(body) => vec![Said::of(&body)],
-            Err(error) => vec![Said {
+            Ok(Value::List(batch)) if !batch.is_empty() => batch.iter().map(Summary::of).collect(),
+            Ok(body) => vec![Summary::of(&body)],
+            Err(error) => vec![Summary {
                 op: "?".to_owned(),
                 about: error.to_string(),
                 body: Value::None,
@@ -53,7 +53,7 @@ impl Sighting {
 
 /// What a message says.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct Summary {
     /// Its op, or `reply`.
     pub op: String,
     /// What it is about: keys, a status.
@@ -62,7 +62,7 @@ pub struct Said {
     pub body: Value,
 }
 
-impl Said {
+impl Summary {
     fn of(body: &Value) -> Self {
         let text = |name| body.get(name).and_then(Value::as_str);
         let op = text("op").unwrap_or("reply");
@@ -194,7 +194,7 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn message(&self, seen: &Seen<'_>) {
+    fn message(&self, seen: &ObservedMessage<'_>) {
         // Longer ones hold data: how long they are is enough.
         const KEPT: usize = 16 << 10;
         if self.sees_all && !seen.is_leaving {
@@ -318,7 +318,7 @@ fn told(seen: &[Sighting], started: Instant, verbose: bool) -> String {
         let says = sighting.says();
         let own = says.iter().find_map(|said| said.step(&sighting.from));
         // Workers say all the time how they are.
-        let is_heartbeat = |said: &Said| {
+        let is_heartbeat = |said: &Summary| {
             said.op.contains("heartbeat") || said.body.get("heartbeat-interval").is_some()
         };
         if !verbose && says.iter().all(is_heartbeat) {
@@ -332,14 +332,14 @@ fn told(seen: &[Sighting], started: Instant, verbose: bool) -> String {
             step = Some(own);
         }
         let after = sighting.at.saturating_duration_since(started);
-        let parties = format!("{:>9} → {}", sighting.from, sighting.to);
+        let ends = format!("{:>9} → {}", sighting.from, sighting.to);
         let said: Vec<String> = says
             .iter()
             .map(|said| format!("{} {}", said.op, said.about).trim_end().to_owned())
             .collect();
         let _ = writeln!(
             text,
-            "    {:>9}  {parties:<24} {}  ({}, {})",
+            "    {:>9}  {ends:<24} {}  ({}, {})",
             time(after),
             said.join(", "),
             count(sighting.frame_count, "frame"),

@@ -21,7 +21,7 @@ use daskwire_cli::inspect::{Inspector, Options};
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, Scheme};
 use daskwire_peer::net::{Connector, Listener};
-use daskwire_peer::relay::{Passed, RelayError};
+use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, QuicOptions};
 
 /// The Dask distributed wire protocol, for people.
@@ -481,7 +481,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         terminal::note(format_args!("passing on from {bound} to {connect}"));
         let told = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
             Ok((there, back)) => {
-                let (there, back): (Passed, Passed) = (there, back);
+                let (there, back): (RelayStats, RelayStats) = (there, back);
                 terminal::note(format_args!(
                     "{peer} has ended: {} messages, {} bytes there; {} messages, {} bytes back",
                     there.message_count, there.len, back.message_count, back.len

@@ -404,7 +404,7 @@ async fn a_worker_that_is_retired_leaves_its_data_to_others() {
                 retired = client.retire_workers([name['rust']])\n\
                 (list(retired) == [name['rust']], sum(client.gather(futures)), len(big.result()))";
     assert_eq!(cluster.python(code), "(True, 2450, 1000000)");
-    assert!(matches!(worker.ended().await, Ended::Told { .. }));
+    assert!(matches!(worker.ended().await, Ended::ByScheduler { .. }));
     assert_eq!(worker.status(), "closed");
     // And the other way: from Python to Rust
     let code = "client.retire_workers([name['worker-0']])\n\

@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::batched::Batched;
+use crate::batched::BatchSender;
 use crate::channel::{Observer, within};
 use crate::identity::Identity;
 use crate::net::Connector;
@@ -141,7 +141,7 @@ pub(crate) struct Shared {
     /// The keys that the scheduler holds for this client.
     entries: Mutex<Entries>,
     /// The stream to the scheduler, while there is one.
-    stream: Mutex<Option<Batched<FromClient>>>,
+    stream: Mutex<Option<BatchSender<FromClient>>>,
     /// The release of the scheduler, if it is one of Dask.
     release: Mutex<Option<Release>>,
     /// Where what goes on in the background is done.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 
 use super::{Reconnect, Shared, Status, lock};
-use crate::batched::{Batched, Writing};
-use crate::channel::{Channel, Parties, Receiver, within};
+use crate::batched::{BatchSender, BatchWriter};
+use crate::channel::{Channel, Ends, Receiver, within};
 use crate::protocol::{
     CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
     ToClient, Versions,
@@ -31,7 +31,7 @@ pub(super) async fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, PeerEr
 
 struct Session {
     receiver: Receiver,
-    writing: Writing,
+    writing: BatchWriter,
 }
 
 async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
@@ -54,8 +54,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     };
     *lock(&shared.release) = Release::of_versions(&versions);
     let comm = shared.connector.connect(&shared.address).await?;
-    let parties = Parties::new("client", "scheduler", shared.options.observer.clone());
-    let mut channel = Channel::new(comm, parties);
+    let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
+    let mut channel = Channel::new(comm, ends);
     let request = Request::RegisterClient(RegisterClient {
         client: shared.id.clone(),
         versions,
@@ -84,7 +84,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
         }
     }
     // Only what the program itself submits waits there, which it may bound.
-    let (stream, writing) = Batched::new(channel.sender, shared.options.interval, usize::MAX);
+    let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     *lock(&shared.stream) = Some(stream);
     Ok(Session {
         receiver: channel.receiver,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::channel::{Channel, Parties};
+use crate::channel::{Channel, Ends};
 use crate::net::Listener;
 use crate::protocol::{
     CancelledKeys, DataReply, KeyInMemory, RegisterClient, Restart, StreamStart,
@@ -30,7 +30,7 @@ fn versions(release: &str) -> Value {
 async fn accept(listener: &Listener) -> Channel {
     let incoming = listener.accept().await.expect("somebody connects");
     let comm = incoming.handshake().await.expect("a comm");
-    Channel::new(comm, Parties::new("scheduler", "client", None))
+    Channel::new(comm, Ends::new("scheduler", "client", None))
 }
 
 impl Scheduler {

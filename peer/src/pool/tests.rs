@@ -23,7 +23,7 @@ impl Peer {
     async fn accept(&self) -> Channel {
         let incoming = self.listener.accept().await.expect("a connection");
         let comm = incoming.handshake().await.expect("a comm");
-        Channel::new(comm, Parties::new("peer", "pool", None))
+        Channel::new(comm, Ends::new("peer", "pool", None))
     }
 }
 

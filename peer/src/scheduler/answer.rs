@@ -11,7 +11,7 @@ use crate::{Key, Value};
 
 /// A request with what goes for all of them.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct IncomingRequest {
     /// Or what is wrong with it, which is the answer.
     pub(super) request: Result<Request, ProtocolError>,
     pub(super) reply: bool,
@@ -19,7 +19,7 @@ pub(super) struct Asked {
     pub(super) close: bool,
 }
 
-impl Field for Asked {
+impl Field for IncomingRequest {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let flag = |name| {
             let mut ahead = source.reader;

@@ -40,17 +40,17 @@ use crate::channel::Observer;
 use crate::net::Listener;
 use server::Shared;
 
-pub use state::{ClientId, Notice, Output, Rules, State, WorkerId};
+pub use state::{ClientId, Notice, Output, Policy, State, WorkerId};
 pub use submission::{Refusal, Submission};
 
 /// Callback for what people may want to know. Any closure does.
-pub trait Noticing: Send + Sync {
+pub trait EventSink: Send + Sync {
     /// Something has happened. Called between messages, so it must not block. One
     /// that panics is not called again.
     fn notice(&self, notice: &Notice);
 }
 
-impl<F: Fn(&Notice) + Send + Sync> Noticing for F {
+impl<F: Fn(&Notice) + Send + Sync> EventSink for F {
     fn notice(&self, notice: &Notice) {
         self(notice);
     }
@@ -60,7 +60,7 @@ impl<F: Fn(&Notice) + Send + Sync> Noticing for F {
 #[derive(Clone)]
 pub struct Options {
     /// How it decides.
-    pub rules: Rules,
+    pub policy: Policy,
     /// How connections to workers are made, for gathering and scattering.
     pub comm: daskwire_comm::Options,
     /// How much time passes between batches to a client at least. With none, which
@@ -81,13 +81,13 @@ pub struct Options {
     /// Sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Hears of what is passed over, and of who comes and goes.
-    pub on_notice: Option<Arc<dyn Noticing>>,
+    pub on_notice: Option<Arc<dyn EventSink>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            rules: Rules::default(),
+            policy: Policy::default(),
             comm: daskwire_comm::Options::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
@@ -101,7 +101,7 @@ impl Default for Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
-            .field("rules", &self.rules)
+            .field("policy", &self.policy)
             .field("comm", &self.comm)
             .field("client_interval", &self.client_interval)
             .field("worker_interval", &self.worker_interval)

@@ -12,12 +12,12 @@ use daskwire_comm::Address;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::answer::{Answer, Asked, refused, uncaught};
+use super::answer::{Answer, IncomingRequest, refused, uncaught};
 use super::spread::spread;
 use super::state::choose;
-use super::{ClientId, Notice, Options, Output, Rules, State, Submission, WorkerId};
-use crate::batched::{Batched, Writing};
-use crate::channel::{Channel, Parties, within};
+use super::{ClientId, Notice, Options, Output, Policy, State, Submission, WorkerId};
+use crate::batched::{BatchSender, BatchWriter};
+use crate::channel::{Channel, Ends, within};
 use crate::net::{Connector, Incoming, Listener};
 use crate::pool::Pool;
 use crate::protocol::{
@@ -58,8 +58,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Core {
     state: State,
-    clients: HashMap<ClientId, Batched<ToClient>>,
-    workers: HashMap<WorkerId, Batched<ToWorker>>,
+    clients: HashMap<ClientId, BatchSender<ToClient>>,
+    workers: HashMap<WorkerId, BatchSender<ToWorker>>,
     notices: Vec<Notice>,
 }
 
@@ -115,8 +115,8 @@ impl Core {
 
     /// Puts a new state in the place of one that is half done, and tells all peers
     /// that it is over.
-    fn fail(&mut self, rules: &Rules, reason: &str) {
-        self.state = State::new(rules.clone());
+    fn fail(&mut self, policy: &Policy, reason: &str) {
+        self.state = State::new(policy.clone());
         let close = || Close {
             reason: Some(format!("the scheduler panicked: {reason}")),
             ..Close::default()
@@ -145,13 +145,13 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 }
 
 /// A message of a client, with what takes time done to it.
-enum Heard {
+enum ClientMessage {
     Submission(Submission),
     Refusal(super::Refusal),
     Other(FromClient),
 }
 
-impl Heard {
+impl ClientMessage {
     /// Reads a message. Keys that each have an answer come in parts, between which
     /// the answers leave.
     fn read(message: FromClient) -> Vec<Self> {
@@ -183,7 +183,7 @@ impl Shared {
         let connector = Arc::new(Connector::new(comm));
         Self {
             core: Mutex::new(Core {
-                state: State::new(options.rules.clone()),
+                state: State::new(options.policy.clone()),
                 clients: HashMap::new(),
                 workers: HashMap::new(),
                 notices: Vec::new(),
@@ -198,7 +198,7 @@ impl Shared {
             stream_count: AtomicUsize::new(0),
             stream_ended: Notify::new(),
             is_closed: watch::Sender::new(false),
-            random: AtomicU64::new(options.rules.seed),
+            random: AtomicU64::new(options.policy.seed),
             options,
         }
     }
@@ -225,7 +225,7 @@ impl Shared {
             }));
             if let Err(panic) = &result {
                 let reason = panic_message(panic);
-                core.fail(&self.options.rules, &reason);
+                core.fail(&self.options.policy, &reason);
                 self.failure.send_if_modified(|failure| {
                     let is_first = failure.is_none();
                     failure.get_or_insert(reason);
@@ -300,7 +300,7 @@ impl Shared {
     /// Passes time to the state.
     pub(super) async fn tick(&self) {
         const STEP: Duration = Duration::from_millis(500);
-        let step = STEP.min(self.options.rules.deletion_interval);
+        let step = STEP.min(self.options.policy.deletion_interval);
         let mut ticks = tokio::time::interval(step.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -335,13 +335,13 @@ impl Shared {
             return;
         };
         let peer = comm.peer_address().to_string();
-        let parties = Parties::new("scheduler", &peer, self.options.observer.clone());
-        self.serve(Channel::new(comm, parties)).await;
+        let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
+        self.serve(Channel::new(comm, ends)).await;
     }
 
     /// Answers requests until one of them makes the comm a stream, or it ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
-        while let Ok(Some(asked)) = channel.receiver.receive::<Asked>().await {
+        while let Ok(Some(asked)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
                 return;
             }
@@ -382,14 +382,14 @@ impl Shared {
             max_queued_len,
             ..
         } = self.options;
-        let (stream, mut writing) = Batched::new(sender, client_interval, max_queued_len);
+        let (stream, mut writing) = BatchSender::new(sender, client_interval, max_queued_len);
         let backlog = stream.backlog();
         let id = self.with_core(|core| {
             let id = core.state.add_client(name);
             core.clients.insert(id, stream);
             id
         });
-        let ending = Ending::new(self, Member::Client(id));
+        let ending = StreamGuard::new(self, Member::Client(id));
         loop {
             let batch = async {
                 backlog.has_room().await;
@@ -405,13 +405,14 @@ impl Shared {
             };
             let is_last = |message: &FromClient| matches!(message, FromClient::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            let heard: Vec<Heard> = batch.into_iter().flat_map(Heard::read).collect();
+            let heard: Vec<ClientMessage> =
+                batch.into_iter().flat_map(ClientMessage::read).collect();
             self.with_core(|core| {
                 for message in heard {
                     match message {
-                        Heard::Submission(submission) => core.state.submit(id, submission),
-                        Heard::Refusal(refusal) => core.state.refuse(id, &refusal),
-                        Heard::Other(message) => core.state.client_says(id, message),
+                        ClientMessage::Submission(submission) => core.state.submit(id, submission),
+                        ClientMessage::Refusal(refusal) => core.state.refuse(id, &refusal),
+                        ClientMessage::Other(message) => core.state.client_says(id, message),
                     }
                     core.dispatch();
                     if backlog.has_overflowed() {
@@ -460,7 +461,7 @@ impl Shared {
                     ..
                 } = self.options;
                 let (stream, writing) =
-                    Batched::after(Some(reply), sender, worker_interval, max_queued_len);
+                    BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
                 let backlog = stream.backlog();
                 core.workers.insert(id, stream);
                 Ok((id, writing, backlog))
@@ -484,7 +485,7 @@ impl Shared {
                 return;
             }
         };
-        let ending = Ending::new(self, Member::Worker(id));
+        let ending = StreamGuard::new(self, Member::Worker(id));
         self.changed.notify_waiters();
         loop {
             let batch = tokio::select! {
@@ -939,19 +940,19 @@ enum Member {
 
 /// Counts a stream as long as it is there, and removes its client or worker if a
 /// panic ends it, as one of an observer.
-struct Ending<'s> {
+struct StreamGuard<'s> {
     shared: &'s Shared,
     member: Member,
 }
 
-impl<'s> Ending<'s> {
+impl<'s> StreamGuard<'s> {
     fn new(shared: &'s Shared, member: Member) -> Self {
         shared.stream_count.fetch_add(1, Ordering::AcqRel);
         Self { shared, member }
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // A second panic must not leave this one.
@@ -977,7 +978,7 @@ fn panic_message(panic: &Panic) -> String {
 }
 
 /// Lets what was said last leave.
-async fn farewell(writing: &mut Writing) {
+async fn farewell(writing: &mut BatchWriter) {
     if tokio::time::timeout(FAREWELL, writing.finished())
         .await
         .is_err()

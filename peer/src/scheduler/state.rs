@@ -40,7 +40,7 @@ use crate::protocol::{
     ToWorker, WorkerStatusChange,
 };
 use crate::{Key, Value};
-use parts::{About, Client, Priority, Queue, Recipe, Stage, Table, TaskId, Worker};
+use parts::{About, Client, Priority, Queue, RunSpec, Stage, Table, TaskId, Worker};
 
 mod ask;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -136,7 +136,7 @@ pub enum Notice {
 
 /// What can be chosen about scheduling.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
+pub struct Policy {
     /// Decides where nothing else does.
     pub seed: u64,
     /// How often workers are told what they may delete: 500 ms.
@@ -148,7 +148,7 @@ pub struct Rules {
     pub worker_ttl: Option<Duration>,
 }
 
-impl Default for Rules {
+impl Default for Policy {
     fn default() -> Self {
         Self {
             seed: 0,
@@ -164,9 +164,9 @@ impl Default for Rules {
 /// ```
 /// use daskwire_peer::graph::{Graph, Task};
 /// use daskwire_peer::protocol::{RegisterWorker, ToWorker, UpdateGraph};
-/// use daskwire_peer::scheduler::{Output, Rules, State};
+/// use daskwire_peer::scheduler::{Output, Policy, State};
 ///
-/// let mut state = State::new(Rules::default());
+/// let mut state = State::new(Policy::default());
 /// let worker = RegisterWorker { address: "tcp://10.0.0.7:1".into(), nthreads: 1,
 ///     status: "running".into(), ..RegisterWorker::default() };
 /// state.add_worker(&worker)?;
@@ -184,7 +184,7 @@ impl Default for Rules {
 /// ```
 #[derive(Debug)]
 pub struct State {
-    rules: Rules,
+    policy: Policy,
     now: Duration,
     last_deletion: Duration,
     random: u64,
@@ -213,7 +213,7 @@ pub struct State {
 struct Todo {
     failed: Vec<(TaskId, Arc<Failure>)>,
     /// Those that can never be computed.
-    doomed: Vec<TaskId>,
+    unrunnable: Vec<TaskId>,
     /// Those that nobody may need any more.
     unneeded: Vec<TaskId>,
     ready: Queue,
@@ -224,10 +224,10 @@ struct Todo {
 // What happens.
 impl State {
     /// One without clients, workers, and tasks.
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(policy: Policy) -> Self {
         Self {
-            random: rules.seed,
-            rules,
+            random: policy.seed,
+            policy,
             now: Duration::ZERO,
             last_deletion: Duration::ZERO,
             tasks: Table::default(),
@@ -258,7 +258,7 @@ impl State {
     /// that have been silent for too long.
     pub fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
-        if self.now - self.last_deletion >= self.rules.deletion_interval {
+        if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
             for (id, worker) in &mut self.workers {
                 if worker.deletions.is_empty() {
@@ -269,7 +269,7 @@ impl State {
                 self.outputs.push(Output::Worker(*id, message));
             }
         }
-        let Some(ttl) = self.rules.worker_ttl else {
+        let Some(ttl) = self.policy.worker_ttl else {
             return;
         };
         let ttl = ttl.max(Duration::from_secs_f64(10.0 * self.heartbeat_interval()));
@@ -589,11 +589,11 @@ impl State {
                 generation: self.generation,
                 order: task.order,
             };
-            let recipe = Recipe {
-                run_spec: task.run_spec,
+            let run_spec = RunSpec {
+                payload: task.run_spec,
                 demands: Arc::clone(&demands),
             };
-            let id = self.insert_task(task.key, Some(recipe), priority);
+            let id = self.insert_task(task.key, Some(run_spec), priority);
             for dependency in &dependencies {
                 self.tasks[*dependency].dependents.insert(id);
             }

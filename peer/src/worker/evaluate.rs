@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::functions::{Arguments, Functions, Given};
+use super::functions::{Arg, Arguments, Functions};
 use super::store::{Datum, DatumError, Steps, Store};
 use crate::graph::{Argument, Function, Task, Work};
 use crate::{Key, RemoteError, Value};
 
 /// What a task needs.
 #[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct TaskContext<'a> {
     pub(super) functions: &'a Functions,
     /// Who we are, for people.
     pub(super) worker: &'a str,
@@ -21,7 +21,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// What comes of a task.
-pub(super) enum Produced {
+pub(super) enum Evaluated {
     Value(Value),
     /// What was there already under another key.
     Datum(Datum),
@@ -30,7 +30,7 @@ pub(super) enum Produced {
 /// How long a datum may be for its task to be done in place.
 const QUICK_LEN: u64 = 256;
 
-impl Surroundings<'_> {
+impl TaskContext<'_> {
     /// Whether the task takes no more time than handing it to a thread does.
     pub(super) fn is_quick(&self, task: &Task) -> bool {
         let Work::Call {
@@ -56,21 +56,21 @@ impl Surroundings<'_> {
             })
     }
 
-    pub(super) fn evaluate(&self, task: Task) -> Result<Produced, RemoteError> {
+    pub(super) fn evaluate(&self, task: Task) -> Result<Evaluated, RemoteError> {
         match task.work {
-            Work::Is(Argument::Result(key)) => self.datum(&key).cloned().map(Produced::Datum),
+            Work::Is(Argument::Result(key)) => self.datum(&key).cloned().map(Evaluated::Datum),
             Work::Fused {
                 tasks,
                 output,
                 inputs,
-            } => self.fused(tasks, output, inputs).map(Produced::Datum),
-            work => self.work(work).map(Produced::Value),
+            } => self.fused(tasks, output, inputs).map(Evaluated::Datum),
+            work => self.work(work).map(Evaluated::Value),
         }
     }
 
     fn work(&self, work: Work) -> Result<Value, RemoteError> {
         let value = match work {
-            Work::Is(argument) => self.given(argument).map(Given::into_value),
+            Work::Is(argument) => self.given(argument).map(Arg::into_value),
             Work::Call {
                 function,
                 arguments,
@@ -83,7 +83,7 @@ impl Surroundings<'_> {
             } => {
                 let datum = self.fused(tasks, output, inputs)?;
                 let opened = datum.open(self.steps)?;
-                Ok(Given::Shared(opened).into_value())
+                Ok(Arg::Shared(opened).into_value())
             }
         }?;
         value.checked().map_err(|error| {
@@ -133,13 +133,13 @@ impl Surroundings<'_> {
             let Some(task) = left.remove(&key) else {
                 continue;
             };
-            let within = Surroundings {
+            let within = TaskContext {
                 data: &data,
                 ..*self
             };
             let datum = match within.evaluate(task)? {
-                Produced::Value(value) => self.store.made(value),
-                Produced::Datum(datum) => datum,
+                Evaluated::Value(value) => self.store.made(value),
+                Evaluated::Datum(datum) => datum,
             };
             data.insert(key, datum);
         }
@@ -203,14 +203,14 @@ impl Surroundings<'_> {
         self.data.get(key).ok_or_else(|| missing(key))
     }
 
-    fn given(&self, argument: Argument) -> Result<Given, RemoteError> {
+    fn given(&self, argument: Argument) -> Result<Arg, RemoteError> {
         if let Argument::Result(key) = &argument {
             let opened = self.datum(key)?.open(self.steps);
             return opened
-                .map(Given::Shared)
+                .map(Arg::Shared)
                 .map_err(|error| damaged(key, &error));
         }
-        self.value(argument).map(Given::Own)
+        self.value(argument).map(Arg::Own)
     }
 
     /// The value of an argument. How deep it is was checked when it was read.

@@ -147,19 +147,19 @@ impl fmt::Debug for Functions {
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     function: String,
-    positional: Vec<Given>,
-    keywords: Vec<(String, Given)>,
+    positional: Vec<Arg>,
+    keywords: Vec<(String, Arg)>,
 }
 
 /// An argument: a value that belongs to the task alone, or one that others use
 /// too.
 #[derive(Clone, Debug)]
-pub(super) enum Given {
+pub(super) enum Arg {
     Own(Value),
     Shared(Opened),
 }
 
-impl Given {
+impl Arg {
     pub(super) fn value(&self) -> &Value {
         match self {
             Self::Own(value) => value,
@@ -178,12 +178,12 @@ impl Given {
 /// Arguments without names.
 impl FromIterator<Value> for Arguments {
     fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
-        Self::new(values.into_iter().map(Given::Own).collect(), Vec::new())
+        Self::new(values.into_iter().map(Arg::Own).collect(), Vec::new())
     }
 }
 
 impl Arguments {
-    pub(super) const fn new(positional: Vec<Given>, keywords: Vec<(String, Given)>) -> Self {
+    pub(super) const fn new(positional: Vec<Arg>, keywords: Vec<(String, Arg)>) -> Self {
         Self {
             function: String::new(),
             positional,
@@ -203,18 +203,18 @@ impl Arguments {
 
     /// One without a name.
     pub fn get(&self, index: usize) -> Option<&Value> {
-        self.positional.get(index).map(Given::value)
+        self.positional.get(index).map(Arg::value)
     }
 
     /// Those without a name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Value> {
-        self.positional.iter().map(Given::value)
+        self.positional.iter().map(Arg::value)
     }
 
     /// The same with one that has a name.
     #[must_use]
     pub fn with_keyword(mut self, name: &str, value: Value) -> Self {
-        self.keywords.push((name.to_owned(), Given::Own(value)));
+        self.keywords.push((name.to_owned(), Arg::Own(value)));
         self
     }
 
@@ -399,7 +399,7 @@ mod tests {
     use crate::Array;
 
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
-        let given = values.iter().cloned().map(Given::Own).collect();
+        let given = values.iter().cloned().map(Arg::Own).collect();
         let arguments = Arguments::new(given, Vec::new());
         let result = functions.call(name, arguments).expect("it is registered");
         result.map_err(|error| error.to_string())
@@ -466,8 +466,8 @@ mod tests {
         ] {
             assert_eq!(call(&functions, name, &values), Err(text.to_owned()));
         }
-        let keyword = vec![("base".to_owned(), Given::Own(2.into()))];
-        let arguments = Arguments::new(vec![Given::Own(2.into())], keyword);
+        let keyword = vec![("base".to_owned(), Arg::Own(2.into()))];
+        let arguments = Arguments::new(vec![Arg::Own(2.into())], keyword);
         let error = functions.call("half", arguments).expect("registered");
         assert_eq!(
             error.expect_err("no keywords").message,

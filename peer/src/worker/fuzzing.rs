@@ -75,7 +75,7 @@ impl WorkerMachine {
 
     /// The scheduler says all of a batch.
     pub fn batch(&mut self, batch: Vec<ToWorker>) {
-        self.events(batch.into_iter().map(Event::Told));
+        self.events(batch.into_iter().map(Event::FromScheduler));
     }
 
     /// One of the tasks that run has ended. `false` if none runs.
@@ -107,9 +107,9 @@ impl WorkerMachine {
     }
 
     /// One of the tasks that run could not, as data was lost.
-    pub fn deprived(&mut self, index: usize, lost: Vec<Key>) {
+    pub fn inputs_lost(&mut self, index: usize, lost: Vec<Key>) {
         if let Some(key) = take(&mut self.running, index) {
-            self.events([Event::Deprived { key, lost }]);
+            self.events([Event::InputsLost { key, lost }]);
         }
     }
 

@@ -60,8 +60,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::batched::{Batched, MAX_QUEUED_LEN, Writing};
-use crate::channel::{Channel, Observer, Parties, Receiver, within};
+use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
+use crate::channel::{Channel, Ends, Observer, Receiver, within};
 use crate::graph::Task;
 use crate::net::{Connector, Listener};
 use crate::pool::Pool;
@@ -80,7 +80,7 @@ pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};
-use evaluate::{Produced, Surroundings};
+use evaluate::{Evaluated, TaskContext};
 use failure::Failure;
 use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
@@ -276,8 +276,8 @@ pub struct Worker {
 pub enum Ended {
     /// It was closed here.
     Closed,
-    /// It was told to.
-    Told {
+    /// The scheduler closed it.
+    ByScheduler {
         /// Why, as the scheduler said.
         reason: String,
     },
@@ -293,10 +293,12 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("the worker was closed"),
-            Self::Told { reason } if reason.is_empty() => {
+            Self::ByScheduler { reason } if reason.is_empty() => {
                 f.write_str("the scheduler closed the worker")
             }
-            Self::Told { reason } => write!(f, "the scheduler closed the worker: {reason}"),
+            Self::ByScheduler { reason } => {
+                write!(f, "the scheduler closed the worker: {reason}")
+            }
             Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
             Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
             Self::Panicked => f.write_str("the worker panicked"),
@@ -412,7 +414,7 @@ impl Worker {
         let retired = tokio::select! {
             retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
             // Being told to end is the answer, if it comes first.
-            ended = self.ended() => return Ok(matches!(ended, Ended::Told { .. })),
+            ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
         };
         let retired = retired.map(|retired| retired.get(&shared.address).is_some());
         self.close().await;
@@ -474,7 +476,7 @@ impl fmt::Debug for Shared {
 /// order.
 struct Machine {
     state: State,
-    stream: Option<Batched<FromWorker>>,
+    stream: Option<BatchSender<FromWorker>>,
 }
 
 /// A task to run, with the data that it needs.
@@ -602,12 +604,8 @@ impl Shared {
         }
     }
 
-    fn surroundings<'a>(
-        &'a self,
-        data: &'a HashMap<Key, Datum>,
-        steps: &'a Steps,
-    ) -> Surroundings<'a> {
-        Surroundings {
+    fn context<'a>(&'a self, data: &'a HashMap<Key, Datum>, steps: &'a Steps) -> TaskContext<'a> {
+        TaskContext {
             functions: &self.functions,
             worker: &self.title,
             store: &self.store,
@@ -626,7 +624,7 @@ impl Shared {
             && let Ok(task) = Task::read(run_spec, &job.key)
         {
             let steps = Steps::default();
-            let is_quick = self.surroundings(&job.data, &steps).is_quick(&task);
+            let is_quick = self.context(&job.data, &steps).is_quick(&task);
             job.spec = Spec::Read(task);
             return is_quick;
         }
@@ -659,7 +657,7 @@ impl Shared {
         drop(in_use);
         drop(data);
         if !lost.is_empty() {
-            return self.react([], [Event::Deprived { key, lost }]);
+            return self.react([], [Event::InputsLost { key, lost }]);
         }
         let (datum, outcome) = match result {
             Ok(datum) => {
@@ -705,9 +703,9 @@ impl Shared {
             Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
             Spec::Read(task) => task,
         };
-        Ok(match self.surroundings(data, steps).evaluate(task)? {
-            Produced::Value(value) => self.store.made(value),
-            Produced::Datum(datum) => datum,
+        Ok(match self.context(data, steps).evaluate(task)? {
+            Evaluated::Value(value) => self.store.made(value),
+            Evaluated::Datum(datum) => datum,
         })
     }
 
@@ -834,8 +832,8 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
             return Err(explained.await);
         }
     };
-    let parties = Parties::new(&party, "scheduler", observer.clone());
-    let mut channel = Channel::new(comm, parties);
+    let ends = Ends::new(&party, "scheduler", observer.clone());
+    let mut channel = Channel::new(comm, ends);
     let host = own_host(&channel);
     let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
     let listener = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone()).await?;
@@ -932,7 +930,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let Channel {
         sender, receiver, ..
     } = channel;
-    let (stream, writing) = Batched::new(sender, batch_interval, MAX_QUEUED_LEN);
+    let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
     threads::start(&shared);
     let (end, ended) = watch::channel(None);
@@ -1149,15 +1147,15 @@ impl Shared {
             let events = batch.into_iter().map_while(|message| match message {
                 ToWorker::Close(close) => {
                     let reason = close.reason.unwrap_or_default();
-                    end = Some(Ended::Told { reason });
+                    end = Some(Ended::ByScheduler { reason });
                     None
                 }
                 ToWorker::CloseStream(_) => {
                     let reason = "the stream ends".to_owned();
-                    end = Some(Ended::Told { reason });
+                    end = Some(Ended::ByScheduler { reason });
                     None
                 }
-                message => Some(Event::Told(message)),
+                message => Some(Event::FromScheduler(message)),
             });
             self.handle(events);
             if let Some(end) = end {
@@ -1178,7 +1176,7 @@ struct Parts {
     first: Connector,
     listener: Listener,
     receiver: Receiver,
-    writing: Writing,
+    writing: BatchWriter,
     interval: Duration,
 }
 

@@ -12,7 +12,7 @@ use super::diagnostics::{self, Level};
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
-use crate::channel::{Channel, Parties};
+use crate::channel::{Channel, Ends};
 use crate::net::{Incoming, Listener};
 use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
@@ -49,13 +49,13 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
 }
 
 /// A request, and what goes for all of them.
-struct Asked {
+struct IncomingRequest {
     request: Request,
     wants_reply: bool,
     is_last: bool,
 }
 
-impl Field for Asked {
+impl Field for IncomingRequest {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let flag = |name: &str| {
             let mut ahead = source.reader;
@@ -81,8 +81,8 @@ async fn converse(shared: Arc<Shared>, incoming: Incoming) {
         return;
     };
     let peer = comm.peer_address().to_string();
-    let parties = Parties::new(&shared.name, &peer, shared.observer.clone());
-    let mut channel = Channel::new(comm, parties);
+    let ends = Ends::new(&shared.name, &peer, shared.observer.clone());
+    let mut channel = Channel::new(comm, ends);
     // A peer that is gone does not need an answer.
     let _ = answer_all(&shared, &mut channel).await;
     channel.close().await;
@@ -90,7 +90,7 @@ async fn converse(shared: Arc<Shared>, incoming: Incoming) {
 
 async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), PeerError> {
     loop {
-        let asked = match channel.receiver.receive::<Asked>().await {
+        let asked = match channel.receiver.receive::<IncomingRequest>().await {
             Ok(Some(asked)) => asked,
             Ok(None) => return Ok(()),
             Err(PeerError::Protocol(error)) => {
@@ -100,7 +100,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), P
             }
             Err(error) => return Err(error),
         };
-        let Asked {
+        let IncomingRequest {
             request,
             wants_reply,
             is_last,
@@ -164,7 +164,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             }));
         }
         Request::FreeKeysRequest(request) => {
-            shared.handle([Event::Told(ToWorker::FreeKeys(FreeKeys {
+            shared.handle([Event::FromScheduler(ToWorker::FreeKeys(FreeKeys {
                 keys: request.keys,
                 stimulus_id: request
                     .stimulus_id

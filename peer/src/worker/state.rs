@@ -74,11 +74,11 @@ pub(crate) struct Description {
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// The scheduler says something.
-    Told(ToWorker),
+    FromScheduler(ToWorker),
     /// A task has run.
     Executed(Executed),
     /// A task could not run, as data that it needs turned out to be lost.
-    Deprived { key: Key, lost: Vec<Key> },
+    InputsLost { key: Key, lost: Vec<Key> },
     /// Data turned out to be lost.
     Lost(Vec<Key>),
     /// The process takes too much memory, or does not any more.
@@ -88,7 +88,7 @@ pub(crate) enum Event {
     /// Somebody has put data into the store.
     Stored(Vec<(Key, Description)>),
     /// A peer that was busy can be asked again.
-    Rested(Peer),
+    PeerAvailable(Peer),
     /// It is time to ask for data that is nowhere.
     Search,
 }
@@ -437,9 +437,9 @@ impl State {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Told(message) => self.told(message),
+            Event::FromScheduler(message) => self.told(message),
             Event::Executed(executed) => self.executed(executed),
-            Event::Deprived { key, lost } => self.deprived(&key, &lost),
+            Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
             Event::Lost(keys) => self.lost(&keys),
             Event::Paused(is_paused) => {
                 let (from, to) = if is_paused {
@@ -462,11 +462,11 @@ impl State {
                     self.stored(&key, description);
                 }
             }
-            Event::Rested(peer) => {
+            Event::PeerAvailable(peer) => {
                 if let Some(state) = self.peers.get_mut(&peer) {
                     state.is_busy = false;
                 }
-                self.tidy(&peer);
+                self.forget_idle_peer(&peer);
             }
             Event::Search => self.is_searching = false,
         }
@@ -795,7 +795,7 @@ impl State {
 
     /// Once the scheduler knows what is lost, it has it made again, or finds
     /// another copy, and then has the task run, here or elsewhere.
-    fn deprived(&mut self, key: &Key, lost: &[Key]) {
+    fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
         self.stop_executing(key);
         self.lost(lost);
         let Some(task) = self.tasks.get_mut(key) else {
@@ -1140,7 +1140,7 @@ impl State {
                 self.peers.entry(Arc::clone(&peer)).or_default().is_busy = true;
                 self.actions.push(Action::Wake {
                     after: self.limits.busy_pause,
-                    event: Box::new(Event::Rested(Arc::clone(&peer))),
+                    event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
                 });
                 for key in asked {
                     self.not_fetched(&key);
@@ -1202,7 +1202,7 @@ impl State {
         if !arrived.is_empty() {
             self.send_add_keys(arrived);
         }
-        self.tidy(&peer);
+        self.forget_idle_peer(&peer);
     }
 
     /// What was in flight is not here.
@@ -1250,11 +1250,11 @@ impl State {
                 task.holders.retain(|holder| **holder != *peer);
             }
         }
-        self.tidy(peer);
+        self.forget_idle_peer(peer);
     }
 
     /// Forgets a peer of which there is nothing to know.
-    fn tidy(&mut self, peer: &str) {
+    fn forget_idle_peer(&mut self, peer: &str) {
         let is_idle = self
             .peers
             .get(peer)

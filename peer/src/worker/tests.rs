@@ -36,8 +36,8 @@ fn options() -> Options {
     }
 }
 
-fn parties() -> Parties {
-    Parties::new("scheduler", "worker", None)
+fn ends() -> Ends {
+    Ends::new("scheduler", "worker", None)
 }
 
 impl Scheduler {
@@ -68,7 +68,7 @@ impl Scheduler {
 
     async fn accept(&self) -> Channel {
         let incoming = self.listener.accept().await.expect("somebody connects");
-        Channel::new(incoming.handshake().await.expect("a comm"), parties())
+        Channel::new(incoming.handshake().await.expect("a comm"), ends())
     }
 
     /// Starts a worker, and answers what it asks for until it is at work.
@@ -195,7 +195,7 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
 async fn asking(worker: &Worker) -> Channel {
     let connector = Connector::new(options());
     let comm = connector.connect(&address(worker.address())).await;
-    Channel::new(comm.expect("it listens"), parties())
+    Channel::new(comm.expect("it listens"), ends())
 }
 
 async fn ask<T: Field>(channel: &mut Channel, request: impl Into<Request>) -> T {
@@ -360,7 +360,7 @@ impl OtherWorker {
     /// Waits until it is asked for data.
     async fn asked(&self) -> (Channel, GetData) {
         let incoming = self.listener.accept().await.expect("somebody connects");
-        let mut channel = Channel::new(incoming.handshake().await.expect("a comm"), parties());
+        let mut channel = Channel::new(incoming.handshake().await.expect("a comm"), ends());
         match channel.receiver.receive::<Request>().await {
             Ok(Some(Request::GetData(request))) => (channel, request),
             other => panic!("{other:?}"),

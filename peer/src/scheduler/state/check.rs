@@ -50,7 +50,7 @@ impl State {
             }
         }
         let todo = &self.todo;
-        assert!(todo.failed.is_empty() && todo.doomed.is_empty() && todo.unneeded.is_empty());
+        assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());
         assert!(todo.ready.is_empty() && todo.open.is_empty());
     }
 
@@ -95,7 +95,7 @@ impl State {
             Stage::Released => {
                 assert!(!is_needed, "{key} is released");
                 assert!(!task.dependents.is_empty(), "{key} is of no use");
-                assert!(task.recipe.is_some() && !task.is_orphan);
+                assert!(task.run_spec.is_some() && !task.is_orphan);
             }
             Stage::Waiting => {
                 assert_eq!(task.missing_count as usize, missing);
@@ -147,8 +147,8 @@ impl State {
         }
         let mut used: HashMap<&str, f64> = HashMap::new();
         for task in &worker.processing {
-            let recipe = self.tasks[*task].recipe.as_ref().expect("it was sent");
-            for (name, amount) in &recipe.demands.resources.0 {
+            let run_spec = self.tasks[*task].run_spec.as_ref().expect("it was sent");
+            for (name, amount) in &run_spec.demands.resources.0 {
                 *used.entry(name).or_default() += amount;
             }
         }

@@ -52,8 +52,8 @@ impl State {
 
     fn queue(&mut self, id: TaskId, on: WorkerId) {
         let task = &mut self.tasks[id];
-        if let (Some(worker), Some(recipe)) = (self.workers.get_mut(&on), &task.recipe) {
-            worker.push(&recipe.demands.resources, task.priority, id);
+        if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
+            worker.push(&run_spec.demands.resources, task.priority, id);
             task.stage = Stage::Queued(on);
             self.queued_count += 1;
             self.todo.open.insert(on);
@@ -72,8 +72,8 @@ impl State {
     /// these are the ones if there is none else.
     pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
-        let recipe = task.recipe.as_ref()?;
-        let demands = &recipe.demands;
+        let run_spec = task.run_spec.as_ref()?;
+        let demands = &run_spec.demands;
         let strict =
             |worker: &Worker| worker.is_running && demands.fit(worker) && demands.allow(worker);
         let loose = |worker: &Worker| worker.is_running && demands.fit(worker);
@@ -127,8 +127,8 @@ impl State {
             && let Some(id) = worker.next()
         {
             let task = &self.tasks[id];
-            if let Some(recipe) = &task.recipe {
-                worker.remove(&recipe.demands.resources, task.priority, id);
+            if let Some(run_spec) = &task.run_spec {
+                worker.remove(&run_spec.demands.resources, task.priority, id);
             }
             self.queued_count -= 1;
             self.send(id, on);
@@ -183,10 +183,10 @@ impl State {
     /// seconds.
     fn is_better_at(&self, id: TaskId, (to, thief): (WorkerId, &Worker), wait: f64) -> bool {
         let task = &self.tasks[id];
-        let Some(recipe) = &task.recipe else {
+        let Some(run_spec) = &task.run_spec else {
             return false;
         };
-        let demands = &recipe.demands;
+        let demands = &run_spec.demands;
         if !demands.allow(thief) || !thief.has_left(&demands.resources) {
             return false;
         }

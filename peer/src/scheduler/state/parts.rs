@@ -93,7 +93,7 @@ impl Stage {
 pub(super) struct Task {
     pub(super) key: Key,
     /// How to compute it; data that was scattered has none.
-    pub(super) recipe: Option<Recipe>,
+    pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
     pub(super) stage: Stage,
     pub(super) dependencies: Vec<TaskId>,
@@ -117,9 +117,11 @@ pub(super) struct Task {
     pub(super) is_orphan: bool,
 }
 
+/// What a task runs, and what it needs of a worker.
 #[derive(Clone, Debug)]
-pub(super) struct Recipe {
-    pub(super) run_spec: Serialized,
+pub(super) struct RunSpec {
+    /// As workers are sent it.
+    pub(super) payload: Serialized,
     pub(super) demands: Arc<Demands>,
 }
 

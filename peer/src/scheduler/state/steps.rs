@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::parts::{Priority, Recipe, Stage, Task, TaskId, Worker};
+use super::parts::{Priority, RunSpec, Stage, Task, TaskId, Worker};
 use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State, WINDOW, WorkerId, erred, free_keys};
 use crate::error::killed_worker;
 use crate::protocol::{
@@ -73,12 +73,12 @@ impl State {
     pub(super) fn insert_task(
         &mut self,
         key: Key,
-        recipe: Option<Recipe>,
+        run_spec: Option<RunSpec>,
         priority: Priority,
     ) -> TaskId {
         let id = self.tasks.insert(Task {
             key: key.clone(),
-            recipe,
+            run_spec,
             priority,
             stage: Stage::Released,
             dependencies: Vec::new(),
@@ -259,7 +259,7 @@ impl State {
             self.make_ready(task);
         }
         for task in worker.processing {
-            let allowed = self.rules.allowed_failures;
+            let allowed = self.policy.allowed_failures;
             self.make_ready(task);
             let state = &mut self.tasks[task];
             if in_peace {
@@ -471,8 +471,8 @@ impl State {
             if !matches!(task.stage, Stage::Released) {
                 continue;
             }
-            if task.recipe.is_none() || task.is_orphan {
-                self.todo.doomed.push(id);
+            if task.run_spec.is_none() || task.is_orphan {
+                self.todo.unrunnable.push(id);
                 continue;
             }
             task.stage = Stage::Waiting;
@@ -519,17 +519,19 @@ impl State {
                 self.no_worker.remove(&place);
             }
             Stage::Queued(on) => {
-                if let (Some(worker), Some(recipe)) = (self.workers.get_mut(&on), &task.recipe) {
-                    worker.remove(&recipe.demands.resources, task.priority, id);
+                if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
+                {
+                    worker.remove(&run_spec.demands.resources, task.priority, id);
                     self.queued_count -= 1;
                     self.todo.open.insert(on);
                 }
             }
             Stage::Processing(on) => {
-                if let (Some(worker), Some(recipe)) = (self.workers.get_mut(&on), &task.recipe) {
+                if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
+                {
                     worker.processing.remove(&id);
                     worker.long_running.remove(&id);
-                    worker.give_resources(&recipe.demands.resources);
+                    worker.give_resources(&run_spec.demands.resources);
                     self.todo.open.insert(on);
                     return Some(on);
                 }
@@ -570,10 +572,10 @@ impl State {
         loop {
             if let Some((id, failure)) = self.todo.failed.pop() {
                 self.fail(id, &failure);
-            } else if let Some(id) = self.todo.doomed.pop() {
-                self.doom(id);
+            } else if let Some(id) = self.todo.unrunnable.pop() {
+                self.fail_unrunnable(id);
             } else if let Some(id) = self.todo.unneeded.pop() {
-                self.tidy(id);
+                self.release_unneeded(id);
             } else {
                 break;
             }
@@ -611,7 +613,7 @@ impl State {
     }
 
     /// A task can never be computed, and so nothing that needs it.
-    pub(super) fn doom(&mut self, id: TaskId) {
+    pub(super) fn fail_unrunnable(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -633,7 +635,7 @@ impl State {
     }
 
     /// Releases a task that nobody needs, and forgets one that nothing can come of.
-    pub(super) fn tidy(&mut self, id: TaskId) {
+    pub(super) fn release_unneeded(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
@@ -653,7 +655,7 @@ impl State {
         }
         let task = &mut self.tasks[id];
         task.stage = Stage::Released;
-        if task.dependents.is_empty() || task.recipe.is_none() || task.is_orphan {
+        if task.dependents.is_empty() || task.run_spec.is_none() || task.is_orphan {
             self.forget(id);
         }
     }
@@ -686,7 +688,7 @@ impl State {
             let other = &mut self.tasks[dependent];
             other.is_orphan = true;
             if !matches!(other.stage, Stage::Memory | Stage::Erred(_)) {
-                self.todo.doomed.push(dependent);
+                self.todo.unrunnable.push(dependent);
             }
         }
         self.detach(id);
@@ -706,20 +708,20 @@ impl State {
     /// Sends a task to a worker.
     pub(super) fn send(&mut self, id: TaskId, on: WorkerId) {
         let task = &mut self.tasks[id];
-        let (Some(worker), Some(recipe)) = (self.workers.get_mut(&on), &task.recipe) else {
+        let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
             return;
         };
         self.run_count += 1;
         task.run_id = self.run_count;
         task.stage = Stage::Processing(on);
         worker.processing.insert(id);
-        worker.take_resources(&recipe.demands.resources);
+        worker.take_resources(&run_spec.demands.resources);
         let Priority {
             user,
             generation,
             order,
         } = task.priority;
-        let demands = &recipe.demands;
+        let demands = &run_spec.demands;
         let resources = demands.resources.0.iter();
         let resources = (!demands.resources.is_empty())
             .then(|| Value::dict(resources.map(|(name, amount)| (name.clone(), *amount))));
@@ -729,7 +731,7 @@ impl State {
             run_id: task.run_id,
             priority: vec![user, generation as f64, order as f64],
             stimulus_id: "compute-task".to_owned(),
-            run_spec: recipe.run_spec.clone(),
+            run_spec: run_spec.payload.clone(),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),

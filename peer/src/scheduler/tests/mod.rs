@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::batched::Batched;
-use crate::channel::{Channel, Parties, Receiver};
+use crate::batched::BatchSender;
+use crate::channel::{Channel, Ends, Receiver};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::net::Connector;
 use crate::protocol::*;
@@ -34,12 +34,12 @@ async fn scheduler_with(address: &str, options: Options) -> Scheduler {
 async fn connect(address: &Address) -> Channel {
     let connector = Connector::new(daskwire_comm::Options::default());
     let comm = connector.connect(address).await.expect("it listens");
-    Channel::new(comm, Parties::new("test", "scheduler", None))
+    Channel::new(comm, Ends::new("test", "scheduler", None))
 }
 
 /// A client: its stream, and a comm for requests.
 struct Client {
-    stream: Batched<FromClient>,
+    stream: BatchSender<FromClient>,
     receiver: Receiver,
     heard: std::collections::VecDeque<ToClient>,
     requests: Channel,
@@ -55,7 +55,7 @@ impl Client {
         };
         let register = Request::from(register);
         channel.sender.send(&register).await.expect("it listens");
-        let (stream, _) = Batched::new(channel.sender, Duration::ZERO, usize::MAX);
+        let (stream, _) = BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
         let mut client = Self {
             stream,
             receiver: channel.receiver,
@@ -175,7 +175,7 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
         let data = Arc::clone(&data);
         connections.spawn(async move {
             let comm = incoming.handshake().await.expect("a comm");
-            let mut channel = Channel::new(comm, Parties::new("worker", "", None));
+            let mut channel = Channel::new(comm, Ends::new("worker", "", None));
             while let Ok(Some(request)) = channel.receiver.receive::<Request>().await {
                 match request {
                     Request::GetData(request) => {
@@ -211,7 +211,8 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
 }
 
 async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
-    let (stream, _writing) = Batched::<FromWorker>::new(channel.sender, Duration::ZERO, usize::MAX);
+    let (stream, _writing) =
+        BatchSender::<FromWorker>::new(channel.sender, Duration::ZERO, usize::MAX);
     let mut receiver = channel.receiver;
     let connector = Arc::new(Connector::new(daskwire_comm::Options::default()));
     let pool = crate::pool::Pool::new(connector, "worker", None);

@@ -1,7 +1,7 @@
 //! Panics: of the state machine, and of hooks.
 
 use super::*;
-use crate::channel::Seen;
+use crate::channel::ObservedMessage;
 
 #[tokio::test]
 async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() {
@@ -77,7 +77,7 @@ async fn a_hook_that_panics_is_not_called_again_and_all_goes_on() {
 struct Fragile;
 
 impl Observer for Fragile {
-    fn message(&self, seen: &Seen<'_>) {
+    fn message(&self, seen: &ObservedMessage<'_>) {
         assert!(
             seen.is_leaving || seen.peer != "broken",
             "the observer panics"

@@ -52,7 +52,7 @@ async fn ten_thousand(at: &str, worker: &str) {
 #[test]
 fn ten_thousand_tasks_by_the_state_alone() {
     const COUNT: usize = 10_000;
-    let mut state = State::new(Rules::default());
+    let mut state = State::new(Policy::default());
     let worker = state.add_worker(&RegisterWorker {
         address: "tcp://10.0.0.1:1".to_owned(),
         status: "running".to_owned(),

@@ -35,7 +35,7 @@ impl Odd {
     async fn answer(&self, reply: impl Field) -> Channel {
         let incoming = self.listener.accept().await.expect("a connection");
         let comm = incoming.handshake().await.expect("a comm");
-        let mut channel = Channel::new(comm, Parties::new("odd", "scheduler", None));
+        let mut channel = Channel::new(comm, Ends::new("odd", "scheduler", None));
         let request = channel.receiver.receive::<Request>().await;
         request.expect("a request").expect("a request");
         channel.sender.send(&reply).await.expect("it listens");

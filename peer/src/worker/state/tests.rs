@@ -31,12 +31,12 @@ impl Worker {
     }
 
     fn told(&mut self, message: impl Into<ToWorker>) -> Vec<String> {
-        self.event(Event::Told(message.into()))
+        self.event(Event::FromScheduler(message.into()))
     }
 
     /// All of a batch at once.
     fn batch(&mut self, messages: Vec<ToWorker>) -> Vec<String> {
-        self.events(messages.into_iter().map(Event::Told).collect())
+        self.events(messages.into_iter().map(Event::FromScheduler).collect())
     }
 
     fn free(&mut self, keys: &[&str]) -> Vec<String> {
@@ -117,7 +117,7 @@ fn show(action: &Action) -> String {
         Action::Forget(key) => format!("forget {key}"),
         Action::Wake { after, event } => {
             let event = match &**event {
-                Event::Rested(peer) => format!("{} has rested", short(peer)),
+                Event::PeerAvailable(peer) => format!("{} is available", short(peer)),
                 Event::Search => "search".to_owned(),
                 other => format!("{other:?}"),
             };
@@ -471,10 +471,13 @@ fn a_peer_that_is_busy_is_asked_again_later() {
     worker.told(task_with("x", &[("a", &[A])]));
     assert_eq!(
         worker.fetched(A, Answer::Busy),
-        ["after 150ms: A has rested"]
+        ["after 150ms: A is available"]
     );
     assert_eq!(worker.phases(), "waiting 1, fetch 1");
-    assert_eq!(worker.event(Event::Rested(A.into())), ["fetch a from A"]);
+    assert_eq!(
+        worker.event(Event::PeerAvailable(A.into())),
+        ["fetch a from A"]
+    );
     // One that has it too is asked in the meantime.
     assert_eq!(
         worker.told(task_with("y", &[("b", &[A, B])])),
@@ -830,12 +833,12 @@ fn a_task_whose_data_is_lost_is_given_back() {
     let mut worker = Worker::new(1);
     worker.stored("a");
     worker.told(task_with("x", &[("a", &[HERE])]));
-    let deprived = |key: &str| Event::Deprived {
+    let inputs_lost = |key: &str| Event::InputsLost {
         key: key.into(),
         lost: vec!["a".into()],
     };
     assert_eq!(
-        worker.event(deprived("x")),
+        worker.event(inputs_lost("x")),
         ["forget a", "released a for lost-data-1.5", "reschedule x"]
     );
     assert_eq!(worker.phases(), "");
@@ -844,7 +847,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
     worker.told(task_with("x", &[("a", &[HERE])]));
     worker.free(&["x"]);
     assert_eq!(
-        worker.event(deprived("x")),
+        worker.event(inputs_lost("x")),
         ["forget a", "released a for lost-data-1.5"]
     );
     assert_eq!(worker.phases(), "");
@@ -968,21 +971,21 @@ fn any_order_of_events_leaves_a_good_state() {
                         .map(|key| (key.as_str(), holders))
                         .collect();
                     let run_id = i64::try_from(random(100)).expect("small");
-                    Event::Told(run(run_id, task_with(key, &dependencies)).into())
+                    Event::FromScheduler(run(run_id, task_with(key, &dependencies)).into())
                 }
-                4 => Event::Told(free(&[key]).into()),
-                5 => Event::Told(remove_replicas(&[key]).into()),
-                6 => Event::Told(acquire(&[(key, holders)]).into()),
-                7 => Event::Told(refresh(&[(key, holders)]).into()),
-                8 => Event::Told(ToWorker::StealRequest(StealRequest {
+                4 => Event::FromScheduler(free(&[key]).into()),
+                5 => Event::FromScheduler(remove_replicas(&[key]).into()),
+                6 => Event::FromScheduler(acquire(&[(key, holders)]).into()),
+                7 => Event::FromScheduler(refresh(&[(key, holders)]).into()),
+                8 => Event::FromScheduler(ToWorker::StealRequest(StealRequest {
                     key: key.into(),
                     ..StealRequest::default()
                 })),
-                9 => Event::Told(remove_worker(peers[random(2)]).into()),
+                9 => Event::FromScheduler(remove_worker(peers[random(2)]).into()),
                 10 if random(4) == 0 => Event::Stored(vec![(key.into(), description(1))]),
                 10 => {
                     let new = ["running", "paused", "running"][random(3)];
-                    Event::Told(status(new).into())
+                    Event::FromScheduler(status(new).into())
                 }
                 11 if !runs.is_empty() => {
                     let key = runs.swap_remove(random(runs.len()));
@@ -1007,7 +1010,7 @@ fn any_order_of_events_leaves_a_good_state() {
                 }
                 14 if !runs.is_empty() => {
                     let lost = keys[..index].iter().map(|key| key.as_str().into());
-                    Event::Deprived {
+                    Event::InputsLost {
                         key: runs.swap_remove(random(runs.len())),
                         lost: lost.collect(),
                     }

@@ -104,14 +104,14 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let rules = Rules {
+        let policy = Policy {
             seed,
             // Those that are lost at random are not to blame.
             allowed_failures: u32::MAX,
-            ..Rules::default()
+            ..Policy::default()
         };
         let mut world = Self {
-            state: State::new(rules),
+            state: State::new(policy),
             random: seed,
             now: Duration::ZERO,
             workers: BTreeMap::new(),

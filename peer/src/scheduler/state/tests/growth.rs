@@ -34,7 +34,7 @@ struct Eager {
 
 impl Eager {
     fn new(worker_count: usize) -> Self {
-        let mut state = State::new(Rules::default());
+        let mut state = State::new(Policy::default());
         let workers = (0..worker_count).map(|number| {
             let worker = RegisterWorker {
                 address: format!("tcp://w{number}:1"),

@@ -190,7 +190,7 @@ fn a_worker_that_deleted_a_result_by_itself_is_believed() {
 #[test]
 fn a_worker_that_misses_its_heartbeats_is_removed() {
     let mut cluster = Cluster::new();
-    cluster.state.rules.worker_ttl = Some(Duration::from_secs(10));
+    cluster.state.policy.worker_ttl = Some(Duration::from_secs(10));
     let (silent, alive) = (
         cluster.worker("tcp://a:1", 1),
         cluster.worker("tcp://b:1", 1),

@@ -33,7 +33,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         Self {
-            state: State::new(Rules::default()),
+            state: State::new(Policy::default()),
             now: Duration::ZERO,
             to_clients: BTreeMap::new(),
             to_workers: BTreeMap::new(),
