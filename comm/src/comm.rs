@@ -20,14 +20,14 @@ use crate::{Address, BufferPool, Closed, CommError, CommReader, CommWriter, Fram
 ///
 /// ```
 /// use core::time::Duration;
-/// use daskwire_comm::Options;
-/// let options = Options {
+/// use daskwire_comm::CommOptions;
+/// let options = CommOptions {
 ///     handshake_timeout: Duration::from_secs(5),
-///     ..Options::default()
+///     ..CommOptions::default()
 /// };
 /// ```
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CommOptions {
     /// How long making a connection may take, names and all. The handshake
     /// is not part of it.
     pub connect_timeout: Duration,
@@ -49,7 +49,7 @@ pub struct Options {
     /// What is accepted from a peer after the handshake.
     pub limits: Limits,
     /// Which form of the wire to use.
-    pub wire: Wire,
+    pub wire: WireFormat,
     /// Where large frames get their memory, instead of from the system each
     /// time.
     pub pool: Option<BufferPool>,
@@ -58,9 +58,9 @@ pub struct Options {
     pub tls: Option<crate::tls::Tls>,
 }
 
-impl Default for Options {
+impl Default for CommOptions {
     /// 30 seconds for each of connection and handshake, retries, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`Wire::Auto`], no pool, no TLS,
+    /// Dask since 2023.5.0), [`Limits::HOST`], [`WireFormat::Auto`], no pool, no TLS,
     /// 4,096 handshakes.
     fn default() -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Default for Options {
             max_handshakes: 4_096,
             compression: None,
             limits: Limits::HOST,
-            wire: Wire::Auto,
+            wire: WireFormat::Auto,
             pool: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -82,7 +82,7 @@ impl Default for Options {
 /// out messages, and nothing announces it (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wire {
+pub enum WireFormat {
     /// Speak the newest form, which 2021.3.1 and later understand, and send the
     /// handshake without waiting for the peer's.
     #[default]
@@ -139,7 +139,7 @@ pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 ///
 /// For what passes bytes on, and for what does the handshake in its own way.
 /// Comms come from `connect` and `Incoming::handshake` of a transport.
-pub struct Connection {
+pub struct RawConnection {
     /// The half that bytes arrive on.
     pub reader: ReadHalf,
     /// The half that bytes leave by.
@@ -192,13 +192,13 @@ impl fmt::Debug for Encryption {
     }
 }
 
-impl Connection {
+impl RawConnection {
     /// Does the handshake.
     ///
     /// # Errors
     ///
     /// As [`Comm::establish`].
-    pub async fn handshake(self, options: &Options) -> Result<Comm, CommError> {
+    pub async fn handshake(self, options: &CommOptions) -> Result<Comm, CommError> {
         let ends = (self.local, self.peer);
         let mut comm = Comm::establish(self.reader, self.writer, ends, options).await?;
         comm.encryption = self.encryption;
@@ -206,7 +206,7 @@ impl Connection {
     }
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for RawConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("local", &format_args!("{}", self.local))
@@ -237,7 +237,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Timeout`] after [`Options::handshake_timeout`];
+    /// * [`CommError::Timeout`] after [`CommOptions::handshake_timeout`];
     /// * [`CommError::Handshake`], [`CommError::Frame`] or
     ///   [`CommError::Prefix`] if the peer sends no handshake that we
     ///   understand;
@@ -246,7 +246,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         reader: R,
         writer: W,
         (local, peer): (Address, Address),
-        options: &Options,
+        options: &CommOptions,
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
         let same_host = same_host(&local, &peer);
@@ -365,26 +365,26 @@ impl<R, W> fmt::Debug for Comm<R, W> {
     }
 }
 
-/// How long [`Wire::Answer`] waits for the peer to speak first.
+/// How long [`WireFormat::Answer`] waits for the peer to speak first.
 const SILENCE: Duration = Duration::from_secs(1);
 
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
     same_host: bool,
-    options: &Options,
+    options: &CommOptions,
 ) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
     let ours = Handshake::new(options.compression.as_deref()).same_host(same_host);
     let (prefix, layout) = match options.wire {
-        Wire::Speak { prefix, layout } => (prefix, layout),
-        Wire::Auto | Wire::Answer => (Prefix::U64, Layout::Modern),
+        WireFormat::Speak { prefix, layout } => (prefix, layout),
+        WireFormat::Auto | WireFormat::Answer => (Prefix::U64, Layout::Modern),
     };
     // PROTOCOL HANDSHAKE-6
     let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
 
     // PROTOCOL HANDSHAKE-1
-    let is_peer_first = options.wire == Wire::Answer
+    let is_peer_first = options.wire == WireFormat::Answer
         && match tokio::time::timeout(SILENCE, reader.first_bytes()).await {
             Ok(first) => first.map(|_| true)?,
             Err(_) => false,

@@ -20,7 +20,7 @@ use crate::{Address, Scheme};
 pub enum CommError {
     /// The connection ended where it should not have.
     Closed(Closed),
-    /// Something took longer than [`Options`](crate::Options) allow.
+    /// Something took longer than [`CommOptions`](crate::CommOptions) allow.
     Timeout {
         /// What took so long.
         phase: Phase,
@@ -32,7 +32,7 @@ pub enum CommError {
     /// The peer's first message is no handshake.
     Handshake(HandshakeError),
     /// The peer frames its messages in another way than this side was told to
-    /// ([`Wire`](crate::Wire)).
+    /// ([`WireFormat`](crate::WireFormat)).
     Prefix {
         /// What the peer does.
         peer: Prefix,
@@ -63,7 +63,7 @@ pub enum CommError {
         /// The scheme of the address.
         scheme: Scheme,
     },
-    /// The address wants TLS, and [`Options::tls`](crate::Options::tls) has none.
+    /// The address wants TLS, and [`CommOptions::tls`](crate::CommOptions::tls) has none.
     #[cfg(feature = "tls")]
     NoTls {
         /// Which address.
@@ -102,7 +102,7 @@ pub enum Closed {
     Here,
     /// This side closed it before its handshake had finished, in favour of newer
     /// connections: there were more than
-    /// [`Options::max_handshakes`](crate::Options::max_handshakes).
+    /// [`CommOptions::max_handshakes`](crate::CommOptions::max_handshakes).
     Displaced,
 }
 
@@ -155,11 +155,11 @@ impl fmt::Display for CommError {
             Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
             Self::Prefix { peer: Prefix::None } => f.write_str(
                 "the peer sends no leading length, as distributed did up to 2021.2.0, \
-                 and this side does (see Options::wire)",
+                 and this side does (see CommOptions::wire)",
             ),
             Self::Prefix { peer: Prefix::U64 } => f.write_str(
                 "the peer sends a leading length, as distributed does since 2021.3.0, \
-                 and this side does not (see Options::wire)",
+                 and this side does not (see CommOptions::wire)",
             ),
             Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
             Self::OutOfMemory { len } => {
@@ -176,7 +176,7 @@ impl fmt::Display for CommError {
             Self::NoTls { address } => write!(
                 f,
                 "{address} needs TLS, for which there are no settings: a ca-file, a cert and \
-                 its key (Options::tls)"
+                 its key (CommOptions::tls)"
             ),
             #[cfg(feature = "tls")]
             Self::Tls(failure) => failure.fmt(f),

@@ -123,18 +123,18 @@ impl fmt::Debug for Frames {
 
 /// A large frame.
 #[derive(Debug)]
-enum Own {
+enum LargeFrame {
     Heap(Vec<u8>),
     Mapped { pages: Pages, filled: usize },
 }
 
-impl Own {
+impl LargeFrame {
     fn room(
         &mut self,
         len: usize,
         wanted: usize,
         pool: Option<&BufferPool>,
-    ) -> Result<Room<'_>, CommError> {
+    ) -> Result<FrameSpace<'_>, CommError> {
         let (arrived, has_room) = match self {
             Self::Heap(bytes) => (&bytes[..], bytes.len() < MAPPED_AFTER || len < MAPPED),
             Self::Mapped { pages, filled } => (&pages[..*filled], *filled < pages.len()),
@@ -155,9 +155,9 @@ impl Own {
         match self {
             Self::Heap(bytes) => {
                 grow(bytes, wanted, len)?;
-                Ok(Room::Heap(bytes))
+                Ok(FrameSpace::Heap(bytes))
             }
-            Self::Mapped { pages, filled } => Ok(Room::Mapped { pages, filled }),
+            Self::Mapped { pages, filled } => Ok(FrameSpace::Mapped { pages, filled }),
         }
     }
 
@@ -171,7 +171,7 @@ impl Own {
 }
 
 /// Where the next bytes of a frame go.
-pub(crate) enum Room<'r> {
+pub(crate) enum FrameSpace<'r> {
     /// Behind what is there. There is some capacity.
     Heap(&'r mut Vec<u8>),
     /// From `filled` on, where there is some room.
@@ -181,7 +181,7 @@ pub(crate) enum Room<'r> {
     },
 }
 
-impl Room<'_> {
+impl FrameSpace<'_> {
     /// Takes as many of these bytes as there is room for, which is some.
     pub(crate) fn put(self, bytes: &[u8]) -> usize {
         match self {
@@ -246,7 +246,7 @@ pub(crate) struct Arriving {
     /// Bytes of all the small frames of this message, once that is known.
     shared_len: Option<usize>,
     /// The large frames, in order.
-    own: Vec<Own>,
+    own: Vec<LargeFrame>,
     /// Which frame the last of `own` is.
     own_index: Option<usize>,
     /// Where large frames come from and go back to.
@@ -278,7 +278,7 @@ impl Arriving {
         len: usize,
         wanted: usize,
         prelude: impl FnOnce() -> Option<Prelude<'p>>,
-    ) -> Result<Room<'_>, CommError> {
+    ) -> Result<FrameSpace<'_>, CommError> {
         if len < OWN {
             let limit = *self.shared_len.get_or_insert_with(|| {
                 let lengths = prelude().into_iter().flat_map(|prelude| prelude.lengths());
@@ -288,11 +288,11 @@ impl Arriving {
                     .fold(0, usize::saturating_add)
             });
             grow(&mut self.shared, wanted, limit)?;
-            return Ok(Room::Heap(&mut self.shared));
+            return Ok(FrameSpace::Heap(&mut self.shared));
         }
         if self.own_index != Some(index) {
             self.own_index = Some(index);
-            self.own.push(Own::Heap(Vec::new()));
+            self.own.push(LargeFrame::Heap(Vec::new()));
         }
         // There is one: the lines above push the first.
         let last = self.own.len() - 1;
@@ -308,7 +308,7 @@ impl Arriving {
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
             Ok(len) if len < OWN => shared.split_to(len),
-            _ => own.next().map(Own::finish).unwrap_or_default(),
+            _ => own.next().map(LargeFrame::finish).unwrap_or_default(),
         });
         Frames(frames.collect())
     }
@@ -317,9 +317,9 @@ impl Arriving {
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         let own = self.own.iter().map(|own| match own {
-            Own::Heap(bytes) => bytes.capacity(),
+            LargeFrame::Heap(bytes) => bytes.capacity(),
             // Pages take memory where they have been touched.
-            Own::Mapped { filled, .. } => *filled,
+            LargeFrame::Mapped { filled, .. } => *filled,
         });
         self.shared.capacity() + own.sum::<usize>()
     }

@@ -9,14 +9,14 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_comm::{Address, Comm, Options};
+//! use daskwire_comm::{Address, Comm, CommOptions};
 //!
 //! // Any stream: one pipe for each direction.
 //! let (near_writer, far_reader) = tokio::io::duplex(1024);
 //! let (far_writer, near_reader) = tokio::io::duplex(1024);
 //! let address: Address = "inproc://example".parse()?;
 //! let ends = || (address.clone(), address.clone());
-//! let options = Options::default();
+//! let options = CommOptions::default();
 //! let (near, far) = tokio::join!(
 //!     Comm::establish(near_reader, near_writer, ends(), &options),
 //!     Comm::establish(far_reader, far_writer, ends(), &options),
@@ -32,7 +32,7 @@
 //! # What a peer can do to us
 //!
 //! * Before the handshake it gets [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE)
-//!   and a deadline, afterwards the limits of [`Options`]. Memory grows with
+//!   and a deadline, afterwards the limits of [`CommOptions`]. Memory grows with
 //!   what arrives, never with what is announced.
 //! * Over `tcp://` nothing is encrypted or authenticated, as in Dask without
 //!   TLS: everybody who reaches the port is in. Bind to the loopback or to a
@@ -64,7 +64,9 @@ pub mod tls;
 mod writer;
 
 pub use address::{Address, AddressError, Scheme};
-pub use comm::{Agreement, Comm, Connection, Encryption, Options, ReadHalf, Role, Wire, WriteHalf};
+pub use comm::{
+    Agreement, Comm, CommOptions, Encryption, RawConnection, ReadHalf, Role, WireFormat, WriteHalf,
+};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use handshakes::{Handshakes, UnderWay};

@@ -16,26 +16,26 @@ use memmap2::MmapMut;
 /// and go; one that keeps what it receives has nothing to use again.
 ///
 /// Cloning a pool gives another handle to the same one: put it into the
-/// [`Options`](crate::Options) of all connections that are to share it.
+/// [`CommOptions`](crate::CommOptions) of all connections that are to share it.
 ///
 /// ```
-/// use daskwire_comm::{BufferPool, Options};
-/// let options = Options {
+/// use daskwire_comm::{BufferPool, CommOptions};
+/// let options = CommOptions {
 ///     // No more than 256 MiB wait for their next use.
 ///     pool: Some(BufferPool::new(256 << 20)),
-///     ..Options::default()
+///     ..CommOptions::default()
 /// };
 /// ```
 #[derive(Clone)]
-pub struct BufferPool(Arc<Shelf>);
+pub struct BufferPool(Arc<PoolInner>);
 
-struct Shelf {
+struct PoolInner {
     most_len: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<FreeBuffer>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct FreeBuffer {
     /// Those that were given back last are last.
     maps: VecDeque<MmapMut>,
     len: usize,
@@ -45,7 +45,7 @@ impl BufferPool {
     /// A pool that keeps no more than so many bytes that nobody uses. The oldest
     /// go back to the system first.
     pub fn new(most_len: usize) -> Self {
-        Self(Arc::new(Shelf {
+        Self(Arc::new(PoolInner {
             most_len,
             kept: Mutex::default(),
         }))
@@ -58,7 +58,7 @@ impl BufferPool {
 
     /// Gives all of these back to the system.
     pub fn clear(&self) {
-        *self.kept() = Kept::default();
+        *self.kept() = FreeBuffer::default();
     }
 
     /// Pages for so many bytes that have been used before: the fewest that are
@@ -100,12 +100,12 @@ impl BufferPool {
         drop(given_up);
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, FreeBuffer> {
         let kept = &self.0.kept;
         kept.lock().unwrap_or_else(|poisoned| {
             // The length may not be that of the maps any more: keep none of them.
             let mut guard = poisoned.into_inner();
-            *guard = Kept::default();
+            *guard = FreeBuffer::default();
             kept.clear_poison();
             guard
         })

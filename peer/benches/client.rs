@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use daskwire_comm::{BufferPool, Options};
+use daskwire_comm::{BufferPool, CommOptions};
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::{Argument, Graph, Task};
@@ -228,9 +228,9 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         .expect("two workers");
     let mut theirs = Python::start(python, &address);
     let options = ClientOptions {
-        transport: Options {
+        transport: CommOptions {
             pool: Some(BufferPool::new(1 << 30)),
-            ..Options::default()
+            ..CommOptions::default()
         },
         ..ClientOptions::default()
     };

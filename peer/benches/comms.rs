@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, Comm, Options};
+use daskwire_comm::{Address, Comm, CommOptions};
 use daskwire_peer::net::{Connector, Listener};
 
 const SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
@@ -33,13 +33,13 @@ struct Lane {
     comm: Comm,
 }
 
-fn options() -> Options {
+fn options() -> CommOptions {
     let pem = "../comm/tests/tls/self-signed.pem";
     let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
     let settings = TlsSettings::new(&*pem, &*pem);
-    Options {
+    CommOptions {
         tls: Some(settings.build().expect("a certificate and its key")),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, Options};
+use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_quic::{Congestion, QuicOptions};
 
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
 fn settings(
     address: &Address,
     pem: &str,
-) -> Result<(Options, QuicOptions), Box<dyn std::error::Error>> {
-    let mut options = Options::default();
+) -> Result<(CommOptions, QuicOptions), Box<dyn std::error::Error>> {
+    let mut options = CommOptions::default();
     if address.scheme() != daskwire_comm::Scheme::Tcp {
         options.tls = Some(TlsSettings::new(Path::new(pem), Path::new(pem)).build()?);
     }

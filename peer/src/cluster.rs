@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, Options};
+use daskwire_comm::{Address, CommOptions};
 
 use crate::channel::Observer;
 use crate::client::ClientOptions;
@@ -120,10 +120,10 @@ impl Builder {
     /// left.
     pub async fn start(self) -> Result<LocalCluster, PeerError> {
         let options = match self.transport {
-            Transport::Memory | Transport::Tcp => Options::default(),
-            Transport::Tls | Transport::Quic => Options {
+            Transport::Memory | Transport::Tcp => CommOptions::default(),
+            Transport::Tls | Transport::Quic => CommOptions {
                 tls: Some(certificate()?),
-                ..Options::default()
+                ..CommOptions::default()
             },
         };
         let address = PeerError::parse_address(&self.transport.address())?;
@@ -193,7 +193,7 @@ fn certificate() -> Result<Tls, PeerError> {
 pub struct LocalCluster {
     scheduler: Scheduler,
     workers: Vec<Worker>,
-    options: Options,
+    options: CommOptions,
     observer: Option<Arc<dyn Observer>>,
 }
 

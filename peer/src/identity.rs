@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
-use daskwire_comm::{Address, Comm, CommError, Options, Wire};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, WireFormat};
 
 use crate::Release;
 use crate::net::Connector;
@@ -88,19 +88,19 @@ impl From<Malformed> for IdentityError {
     }
 }
 
-/// Options for [`identity`]: `patience` for each of connection, handshake and
+/// CommOptions for [`identity`]: `patience` for each of connection, handshake and
 /// answer, one attempt, and any wire.
 ///
 /// They understand every release since 2.23.0: whoever asks waits for the
 /// handshake of the scheduler and answers in kind.
-pub fn options(patience: Duration) -> Options {
-    Options {
+pub fn options(patience: Duration) -> CommOptions {
+    CommOptions {
         connect_timeout: patience,
         // A person can try again.
         connect_retry: false,
         handshake_timeout: patience,
-        wire: Wire::Answer,
-        ..Options::default()
+        wire: WireFormat::Answer,
+        ..CommOptions::default()
     }
 }
 
@@ -110,10 +110,10 @@ pub fn options(patience: Duration) -> Options {
 /// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
 /// use core::time::Duration;
 /// use daskwire_peer::identity::{identity, options};
-/// use daskwire_comm::{Options, tls::TlsSettings};
+/// use daskwire_comm::{CommOptions, tls::TlsSettings};
 ///
 /// let settings = TlsSettings::new("ca.pem", "client.pem");
-/// let options = Options {
+/// let options = CommOptions {
 ///     tls: Some(settings.build()?),
 ///     ..options(Duration::from_secs(10))
 /// };
@@ -129,7 +129,7 @@ pub fn options(patience: Duration) -> Options {
 /// for the handshake.
 pub async fn identity(
     address: &Address,
-    options: &Options,
+    options: &CommOptions,
 ) -> Result<(Identity, daskwire_comm::Agreement), IdentityError> {
     let patience = options.handshake_timeout;
     let connector = Connector::new(options.clone());

@@ -6,7 +6,7 @@ use core::task::{Context, Poll};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use daskwire_comm::Connection;
+use daskwire_comm::RawConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// How many bytes have gone over the comms of a client.
@@ -28,9 +28,9 @@ impl Meter {
     }
 
     /// Counts what goes over this connection from now on.
-    pub(crate) fn attach(self: &Arc<Self>, connection: Connection) -> Connection {
+    pub(crate) fn attach(self: &Arc<Self>, connection: RawConnection) -> RawConnection {
         let meter = || Arc::clone(self);
-        Connection {
+        RawConnection {
             reader: Box::new(Metered(connection.reader, meter())),
             writer: Box::new(Metered(connection.writer, meter())),
             ..connection

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daskwire_comm::{Address, Comm, CommError, Connection, Options, Scheme};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, RawConnection, Scheme};
 use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
 
 /// Makes comms to addresses of any scheme.
@@ -11,8 +11,8 @@ use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
 /// ```no_run
 /// # async fn example() -> Result<(), daskwire_comm::CommError> {
 /// use daskwire_peer::net::Connector;
-/// use daskwire_comm::Options;
-/// let connector = Connector::new(Options::default());
+/// use daskwire_comm::CommOptions;
+/// let connector = Connector::new(CommOptions::default());
 /// # let address = "tcp://10.0.0.7:8786".parse().expect("an address");
 /// let mut comm = connector.connect(&address).await?;
 /// comm.write_message(&[b"\x81\xa2op\xa8identity"]).await?;
@@ -21,7 +21,7 @@ use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
 /// ```
 #[derive(Debug)]
 pub struct Connector {
-    options: Options,
+    options: CommOptions,
     quic_options: QuicOptions,
     /// Made when it is needed; keeps one connection with each peer.
     quic: Mutex<Option<Arc<Endpoint>>>,
@@ -29,13 +29,13 @@ pub struct Connector {
 
 impl Connector {
     /// Connects with these options. `tls://` and `quic://` need
-    /// [`Options::tls`].
-    pub fn new(options: Options) -> Self {
+    /// [`CommOptions::tls`].
+    pub fn new(options: CommOptions) -> Self {
         Self::with_quic(options, QuicOptions::default())
     }
 
     /// Connects with these options, those for `quic://` included.
-    pub const fn with_quic(options: Options, quic_options: QuicOptions) -> Self {
+    pub const fn with_quic(options: CommOptions, quic_options: QuicOptions) -> Self {
         Self {
             options,
             quic_options,
@@ -59,13 +59,13 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`daskwire_tcp::connect_bytes`] and [`Endpoint::connect_bytes`].
-    pub async fn connect_bytes(&self, address: &Address) -> Result<Connection, CommError> {
+    /// As [`daskwire_tcp::connect_raw`] and [`Endpoint::connect_raw`].
+    pub async fn connect_raw(&self, address: &Address) -> Result<RawConnection, CommError> {
         if address.scheme() != Scheme::Quic {
-            return daskwire_tcp::connect_bytes(address, &self.options).await;
+            return daskwire_tcp::connect_raw(address, &self.options).await;
         }
         let quic = self.quic(address)?;
-        quic.connect_bytes(address, &self.options, Priority::Normal)
+        quic.connect_raw(address, &self.options, Priority::Normal)
             .await
     }
 
@@ -105,12 +105,12 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens. `tls://` and `quic://` need [`Options::tls`].
+    /// Listens. `tls://` and `quic://` need [`CommOptions::tls`].
     ///
     /// # Errors
     ///
     /// As [`daskwire_tcp::Listener::bind`] and [`Endpoint::bind`].
-    pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
+    pub async fn bind(address: &Address, options: CommOptions) -> Result<Self, CommError> {
         Self::bind_with_quic(address, options, QuicOptions::default()).await
     }
 
@@ -121,7 +121,7 @@ impl Listener {
     /// As [`Listener::bind`].
     pub async fn bind_with_quic(
         address: &Address,
-        options: Options,
+        options: CommOptions,
         quic: QuicOptions,
     ) -> Result<Self, CommError> {
         if address.scheme() != Scheme::Quic {
@@ -210,7 +210,7 @@ impl Incoming {
     /// # Errors
     ///
     /// [`CommError::Io`] if the peer is gone, and those of TLS.
-    pub async fn bytes(self) -> Result<Connection, CommError> {
+    pub async fn bytes(self) -> Result<RawConnection, CommError> {
         match self.0 {
             Accepted::Stream(incoming) => incoming.bytes().await,
             Accepted::Quic(incoming) => Ok(incoming.bytes(Priority::Normal)),
@@ -218,7 +218,7 @@ impl Incoming {
     }
 }
 
-fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
+fn tls(address: &Address, options: &CommOptions) -> Result<Tls, CommError> {
     let tls = options.tls.as_ref().map(Tls::from);
     tls.ok_or_else(|| CommError::NoTls {
         address: address.clone(),

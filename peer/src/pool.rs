@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daskwire_comm::{Address, CommError, Options};
+use daskwire_comm::{Address, CommError, CommOptions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
     local: String,
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
-    meter: Option<(Arc<Meter>, Options)>,
+    meter: Option<(Arc<Meter>, CommOptions)>,
     peers: Mutex<Peers>,
 }
 
@@ -204,7 +204,7 @@ impl Pool {
     }
 
     /// The same with what counts bytes, and the options of the connector.
-    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>, options: Options) -> Self {
+    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>, options: CommOptions) -> Self {
         self.meter = meter.map(|meter| (meter, options));
         self
     }
@@ -215,7 +215,7 @@ impl Pool {
         let comm = match &self.meter {
             None => self.connector.connect(address).await?,
             Some((meter, options)) => {
-                let connection = self.connector.connect_bytes(address).await?;
+                let connection = self.connector.connect_raw(address).await?;
                 let connection = meter.attach(connection);
                 connection.handshake(options).await?
             }

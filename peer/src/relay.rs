@@ -236,7 +236,7 @@ pub async fn serve(
                     Ok(read) => drop(read?),
                     Err(_) => {}
                 }
-                let far = connector.connect_bytes(&to).await;
+                let far = connector.connect_raw(&to).await;
                 let far = far.map_err(RelayError::Target)?;
                 let reader = Cursor::new(first).chain(near.reader);
                 relay((reader, near.writer), (far.reader, far.writer), &options).await

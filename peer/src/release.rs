@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use daskwire_comm::{Address, CommError, Options, Wire};
+use daskwire_comm::{Address, CommError, CommOptions, WireFormat};
 
 use crate::identity::identity;
 use crate::{PeerError, Value};
@@ -103,7 +103,7 @@ impl Release {
 pub(crate) async fn explain(
     error: PeerError,
     scheduler: &Address,
-    options: &Options,
+    options: &CommOptions,
     first: Release,
     what: &'static str,
 ) -> PeerError {
@@ -114,8 +114,8 @@ pub(crate) async fn explain(
     if !is_framing {
         return error;
     }
-    let options = Options {
-        wire: Wire::Answer,
+    let options = CommOptions {
+        wire: WireFormat::Answer,
         connect_retry: false,
         ..options.clone()
     };

@@ -139,7 +139,7 @@ fn what_a_scheduler_complains_of_is_found() {
         .expect("a runtime");
     runtime.block_on(async {
         let address = scheduler.address().parse().expect("an address");
-        let options = daskwire_comm::Options::default();
+        let options = daskwire_comm::CommOptions::default();
         let mut comm = daskwire_tcp::connect(&address, &options).await;
         let comm = comm.as_mut().expect("a comm");
         // There is nothing of that name; then something that it understands.

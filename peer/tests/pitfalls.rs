@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
 use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind, Shard};
-use daskwire_comm::Options;
+use daskwire_comm::CommOptions;
 use daskwire_peer::client::{Route, TaskFuture};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
@@ -171,7 +171,7 @@ async fn a_cluster_is_well_after_a_client_of_rust() {
 async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
     let listener = Listener::bind(
         &"tcp://127.0.0.1:0".parse().expect("an address"),
-        Options::default(),
+        CommOptions::default(),
     )
     .await
     .expect("it listens");

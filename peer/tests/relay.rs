@@ -219,10 +219,10 @@ fn tls() -> Tls {
     settings.build().expect("a certificate and its key")
 }
 
-fn with_tls() -> daskwire_comm::Options {
-    daskwire_comm::Options {
+fn with_tls() -> daskwire_comm::CommOptions {
+    daskwire_comm::CommOptions {
         tls: Some(tls()),
-        ..daskwire_comm::Options::default()
+        ..daskwire_comm::CommOptions::default()
     }
 }
 

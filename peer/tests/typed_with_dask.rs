@@ -11,7 +11,7 @@ use daskwire::typed::{
     Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
     PickledPayload, TimeBase, TimeUnit, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
-use daskwire_comm::{Comm, CommError, Options};
+use daskwire_comm::{Comm, CommError, CommOptions};
 use daskwire_tcp::Listener;
 use daskwire_testing::{Environment, Peer};
 
@@ -390,7 +390,7 @@ fn values_go_both_ways_through_a_comm_of_dask() {
         .build()
         .expect("a runtime");
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = runtime.block_on(Listener::bind(&address, Options::default()));
+    let listener = runtime.block_on(Listener::bind(&address, CommOptions::default()));
     let listener = listener.expect("a free port");
     let address = listener.local_address().expect("an address").to_string();
     let exchange = std::thread::spawn(move || {

@@ -23,7 +23,7 @@ use daskwire::typed::{
     Array, ByteOrder, DType, Description, Dimensions, Element, NumpyModules, Order, PickledPayload,
     TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into, pickle_array,
 };
-use daskwire_comm::{Address, Comm, Frames, Options};
+use daskwire_comm::{Address, Comm, CommOptions, Frames};
 use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -71,7 +71,7 @@ impl Cluster {
             .expect("a runtime");
         let connect = |address: &str| {
             let address: Address = address.parse().expect("an address");
-            let comm = runtime.block_on(daskwire_tcp::connect(&address, &Options::default()));
+            let comm = runtime.block_on(daskwire_tcp::connect(&address, &CommOptions::default()));
             comm.expect("a comm")
         };
         let to_worker = connect(processes.workers()[0].address());

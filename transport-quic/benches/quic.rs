@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use daskwire_quic::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
-use daskwire_quic::{ALPN, Address, Comm, Endpoint, Options, QuicOptions, Tls, quinn};
+use daskwire_quic::{ALPN, Address, Comm, CommOptions, Endpoint, QuicOptions, Tls, quinn};
 use wire::frame::Arena;
 use wire::transport::{CommReader, CommWriter};
 
@@ -45,7 +45,7 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
         ..Tls::default()
     };
     let address = "quic://127.0.0.1:0".parse().unwrap();
-    let theirs = Endpoint::bind(&address, &tls, Options::default(), quic);
+    let theirs = Endpoint::bind(&address, &tls, CommOptions::default(), quic);
     let theirs = theirs.await.unwrap();
     let address = theirs.local_address().unwrap();
     (ours, theirs, address)
@@ -134,7 +134,7 @@ async fn raw_bulk(stream: &mut RawStream, payload: &[u8], into: &mut [u8]) -> f6
 }
 
 async fn pair(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, Comm) {
-    let options = Options::default();
+    let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(ours.connect(address, &options), async {
         theirs.accept().await.unwrap().handshake().await
     });
@@ -241,7 +241,7 @@ async fn new_comm(rounds: usize) {
     };
     tokio::spawn(accepted);
     let loopback = "tcp://127.0.0.1:0".parse().unwrap();
-    let listener = daskwire_tcp::Listener::bind(&loopback, Options::default());
+    let listener = daskwire_tcp::Listener::bind(&loopback, CommOptions::default());
     let listener = listener.await.unwrap();
     let tcp_address = listener.local_address().unwrap();
     tokio::spawn(async move {
@@ -253,7 +253,7 @@ async fn new_comm(rounds: usize) {
             }));
         }
     });
-    let options = Options::default();
+    let options = CommOptions::default();
     // The connection stands.
     let _first = ours.connect(&address, &options).await.unwrap();
     let mut ratios =

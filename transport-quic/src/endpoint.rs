@@ -9,7 +9,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_comm::{Address, Closed, Comm, CommError, Connection, Options, Phase, Scheme};
+use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Phase, RawConnection, Scheme};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
-use crate::live::{Entry, Live};
 use crate::stream::{self, Receiver, Sender};
 use crate::{ALPN, Priority, QuicOptions, Tls};
 
@@ -56,7 +56,7 @@ pub struct Endpoint {
     settings: QuicOptions,
     client: RwLock<Option<ClientSide>>,
     pool: Mutex<HashMap<Key, Arc<Slot>>>,
-    lives: Lives,
+    lives: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
 }
@@ -73,7 +73,7 @@ type Key = (Box<str>, u16);
 
 /// All connections, those made and those accepted.
 #[derive(Clone, Debug, Default)]
-struct Lives(Arc<Mutex<Vec<Weak<Live>>>>);
+struct Connections(Arc<Mutex<Vec<Weak<SharedConnection>>>>);
 
 /// The connection to one address.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Connected {
-    live: Option<Arc<Live>>,
+    live: Option<Arc<SharedConnection>>,
     /// What the last attempt came to, for those who waited for it.
     failure: Option<Failure>,
 }
@@ -113,7 +113,7 @@ impl Endpoint {
     pub async fn bind(
         address: &Address,
         tls: &Tls,
-        options: Options,
+        options: CommOptions,
         quic: QuicOptions,
     ) -> Result<Self, CommError> {
         if address.scheme() != Scheme::Quic {
@@ -154,7 +154,7 @@ impl Endpoint {
         };
         bind_socket(wildcard(Ipv6Addr::UNSPECIFIED.into()), &quic)
             .or_else(|_| bind_socket(wildcard(Ipv4Addr::UNSPECIFIED.into()), &quic))
-            .and_then(|socket| Self::new(socket, &tls, Options::default(), quic))
+            .and_then(|socket| Self::new(socket, &tls, CommOptions::default(), quic))
             .map_err(|error| CommError::Bind {
                 address: Address::new(Scheme::Quic, wildcard(Ipv4Addr::UNSPECIFIED.into())),
                 error,
@@ -164,7 +164,7 @@ impl Endpoint {
     fn new(
         socket: std::net::UdpSocket,
         tls: &Tls,
-        options: Options,
+        options: CommOptions,
         settings: QuicOptions,
     ) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
@@ -177,7 +177,7 @@ impl Endpoint {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let quinn = quinn::Endpoint::new(config, server, socket, Arc::new(quinn::TokioRuntime))?;
         let (sender, incoming) = mpsc::channel(settings.backlog.max(1));
-        let lives = Lives::default();
+        let lives = Connections::default();
         if listens {
             let acceptor = Acceptor {
                 sender,
@@ -205,7 +205,7 @@ impl Endpoint {
     /// connection that there is, or else on a new one.
     ///
     /// While nobody listens there, or the name stands for nothing yet, further
-    /// attempts are made until [`Options::connect_timeout`] has passed, after
+    /// attempts are made until [`CommOptions::connect_timeout`] has passed, after
     /// random pauses that may grow. Those who ask for one address at the same
     /// time share the attempt and what it comes to. A connection that is found dead is
     /// replaced.
@@ -223,7 +223,11 @@ impl Endpoint {
     /// * [`CommError::Timeout`] if the last attempt met nothing at all;
     /// * [`CommError::Scheme`] unless the scheme is `quic`;
     /// * as [`Comm::establish`].
-    pub async fn connect(&self, address: &Address, options: &Options) -> Result<Comm, CommError> {
+    pub async fn connect(
+        &self,
+        address: &Address,
+        options: &CommOptions,
+    ) -> Result<Comm, CommError> {
         self.connect_with_priority(address, options, Priority::Normal)
             .await
     }
@@ -237,7 +241,7 @@ impl Endpoint {
     pub async fn connect_with_priority(
         &self,
         address: &Address,
-        options: &Options,
+        options: &CommOptions,
         priority: Priority,
     ) -> Result<Comm, CommError> {
         self.connect_and(address, options, priority, Handshake)
@@ -250,12 +254,12 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`Endpoint::connect`], but for those of the handshake.
-    pub async fn connect_bytes(
+    pub async fn connect_raw(
         &self,
         address: &Address,
-        options: &Options,
+        options: &CommOptions,
         priority: Priority,
-    ) -> Result<Connection, CommError> {
+    ) -> Result<RawConnection, CommError> {
         self.connect_and(address, options, priority, NoHandshake)
             .await
     }
@@ -265,7 +269,7 @@ impl Endpoint {
     async fn connect_and<T: Then>(
         &self,
         address: &Address,
-        options: &Options,
+        options: &CommOptions,
         priority: Priority,
         then: T,
     ) -> Result<T::Outcome, CommError> {
@@ -418,11 +422,11 @@ impl Endpoint {
         self.quinn.wait_idle().await;
     }
 
-    fn bytes(&self, opened: Opened, priority: Priority) -> Result<Connection, CommError> {
+    fn bytes(&self, opened: Opened, priority: Priority) -> Result<RawConnection, CommError> {
         let (local, peer) = ends(&self.quinn, &opened.live.connection).map_err(CommError::Io)?;
         opened.sender.set_priority(priority.of_stream());
         let encryption = Some(opened.live.encryption());
-        Ok(Connection {
+        Ok(RawConnection {
             encryption,
             reader: Box::new(opened.receiver),
             writer: Box::new(opened.sender),
@@ -587,7 +591,7 @@ impl Endpoint {
         Arc::clone(pool.entry(key).or_default())
     }
 
-    fn live(&self, connection: quinn::Connection) -> Arc<Live> {
+    fn live(&self, connection: quinn::Connection) -> Arc<SharedConnection> {
         self.lives
             .insert(connection, self.runtime.clone(), &self.settings)
     }
@@ -610,7 +614,7 @@ enum Attempt {
 
 /// A stream that was opened.
 struct Opened {
-    live: Arc<Live>,
+    live: Arc<SharedConnection>,
     receiver: Receiver,
     sender: Sender,
     /// The connection was made for it.
@@ -650,15 +654,15 @@ impl From<ConnectionError> for Failure {
     }
 }
 
-impl Lives {
+impl Connections {
     fn insert(
         &self,
         connection: quinn::Connection,
         runtime: Handle,
         settings: &QuicOptions,
-    ) -> Arc<Live> {
+    ) -> Arc<SharedConnection> {
         let drain_len = settings.stream_window as usize;
-        let live = Live::new(connection, runtime, settings.drain_timeout, drain_len);
+        let live = SharedConnection::new(connection, runtime, settings.drain_timeout, drain_len);
         let mut all = lock(&self.0);
         // Now and then, so that it is cheap for each.
         if all.len() == all.capacity() {
@@ -668,7 +672,7 @@ impl Lives {
         live
     }
 
-    fn all(&self) -> Vec<Arc<Live>> {
+    fn all(&self) -> Vec<Arc<SharedConnection>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 }
@@ -677,8 +681,8 @@ impl Lives {
 #[derive(Clone)]
 struct Acceptor {
     sender: mpsc::Sender<Incoming>,
-    lives: Lives,
-    options: Options,
+    lives: Connections,
+    options: CommOptions,
     settings: QuicOptions,
     runtime: Handle,
     /// A clone for each handshake that is under way.
@@ -753,8 +757,8 @@ trait Then: Sync {
 
     fn finish(
         &self,
-        connection: Connection,
-        options: &Options,
+        connection: RawConnection,
+        options: &CommOptions,
     ) -> impl Future<Output = Result<Self::Outcome, CommError>> + Send;
 }
 
@@ -763,7 +767,11 @@ struct Handshake;
 impl Then for Handshake {
     type Outcome = Comm;
 
-    async fn finish(&self, connection: Connection, options: &Options) -> Result<Comm, CommError> {
+    async fn finish(
+        &self,
+        connection: RawConnection,
+        options: &CommOptions,
+    ) -> Result<Comm, CommError> {
         connection.handshake(options).await
     }
 }
@@ -771,9 +779,13 @@ impl Then for Handshake {
 struct NoHandshake;
 
 impl Then for NoHandshake {
-    type Outcome = Connection;
+    type Outcome = RawConnection;
 
-    async fn finish(&self, connection: Connection, _: &Options) -> Result<Connection, CommError> {
+    async fn finish(
+        &self,
+        connection: RawConnection,
+        _: &CommOptions,
+    ) -> Result<RawConnection, CommError> {
         Ok(connection)
     }
 }
@@ -783,9 +795,9 @@ impl Then for NoHandshake {
 pub struct Incoming {
     receiver: Receiver,
     sender: Sender,
-    live: Arc<Live>,
+    live: Arc<SharedConnection>,
     local_port: u16,
-    options: Options,
+    options: CommOptions,
 }
 
 impl Incoming {
@@ -810,14 +822,14 @@ impl Incoming {
     }
 
     /// The stream without the handshake of Dask.
-    pub fn bytes(self, priority: Priority) -> Connection {
+    pub fn bytes(self, priority: Priority) -> RawConnection {
         self.sender.set_priority(priority.of_stream());
         let peer = self.peer_address();
         // Not every system says at which of its addresses a packet arrived.
         let local = self.live.connection.local_ip();
         let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let local = canonical(SocketAddr::new(local, self.local_port));
-        Connection {
+        RawConnection {
             encryption: Some(self.live.encryption()),
             reader: Box::new(self.receiver),
             writer: Box::new(self.sender),

@@ -12,7 +12,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //! use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
-//! use daskwire_quic::{CommError, Endpoint, Options, QuicOptions, Tls};
+//! use daskwire_quic::{CommError, Endpoint, CommOptions, QuicOptions, Tls};
 //!
 //! // A certificate that is its own authority. Of clients none is asked here.
 //! let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
@@ -32,7 +32,7 @@
 //!
 //! let tls = Tls { server: Some(Arc::new(server)), ..Tls::default() };
 //! let address = "quic://127.0.0.1:0".parse()?;
-//! let listener = Endpoint::bind(&address, &tls, Options::default(), QuicOptions::default()).await?;
+//! let listener = Endpoint::bind(&address, &tls, CommOptions::default(), QuicOptions::default()).await?;
 //! let port = listener.local_address()?.port();
 //! tokio::spawn(async move {
 //!     while let Ok(incoming) = listener.accept().await {
@@ -49,7 +49,7 @@
 //!
 //! let endpoint = Endpoint::client(Arc::new(client), QuicOptions::default())?;
 //! let address = format!("quic://localhost:{port}").parse()?;
-//! let mut comm = endpoint.connect(&address, &Options::default()).await?;
+//! let mut comm = endpoint.connect(&address, &CommOptions::default()).await?;
 //! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
 //! let echo = comm.read_message().await?.expect("an answer");
 //! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
@@ -79,16 +79,16 @@
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
 compile_error!("daskwire-quic needs one of its features `ring` and `aws-lc-rs`");
 
+mod connection;
 mod endpoint;
 mod error;
-mod live;
 mod options;
 mod stream;
 
 pub use endpoint::{Endpoint, Incoming};
 pub use options::{Congestion, Priority, QuicOptions, Tls};
 
-pub use daskwire_comm::{Address, Comm, CommError, Options, Scheme};
+pub use daskwire_comm::{Address, Comm, CommError, CommOptions, Scheme};
 /// What [`QuicOptions::transport`] is made with.
 pub use quinn;
 /// What [`Tls`] is made with.

@@ -53,7 +53,7 @@ impl From<&daskwire_comm::tls::Tls> for Tls {
 }
 
 /// How QUIC is spoken: every setting of an [`Endpoint`](crate::Endpoint)
-/// beside those of its comms ([`Options`](daskwire_comm::Options)).
+/// beside those of its comms ([`CommOptions`](daskwire_comm::CommOptions)).
 ///
 /// ```
 /// use daskwire_quic::{Congestion, QuicOptions};

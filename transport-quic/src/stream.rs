@@ -10,8 +10,8 @@ use std::sync::Arc;
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::connection::{Draining, Entry};
 use crate::error::{self, code};
-use crate::live::{Draining, Entry};
 
 /// What the two halves of a comm have in common.
 #[derive(Debug)]

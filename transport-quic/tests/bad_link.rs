@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use daskwire_quic::{Congestion, Endpoint, Options, QuicOptions};
+use daskwire_quic::{CommOptions, Congestion, Endpoint, QuicOptions};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
@@ -125,7 +125,7 @@ async fn every_message_arrives_once_and_in_its_place() {
     };
     let tls = support::tls();
     let any = "quic://127.0.0.1:0".parse().expect("an address");
-    let far = Endpoint::bind(&any, &tls, Options::default(), quic.clone()).await;
+    let far = Endpoint::bind(&any, &tls, CommOptions::default(), quic.clone()).await;
     let far = far.expect("it can be listened on");
     let near = Endpoint::client(tls.client.expect("it has both sides"), quic).expect("a socket");
     let bound = far.local_address().expect("it is bound");
@@ -167,7 +167,7 @@ async fn every_message_arrives_once_and_in_its_place() {
     });
     let started = Instant::now();
     let comm = near
-        .connect(&address, &Options::default())
+        .connect(&address, &CommOptions::default())
         .await
         .expect("a comm");
     let (mut reader, mut writer) = comm.split();

@@ -12,7 +12,7 @@ use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
 use daskwire_quic::{
-    ALPN, Address, Comm, CommError, Congestion, Endpoint, Options, Priority, QuicOptions, Tls,
+    ALPN, Address, Comm, CommError, CommOptions, Congestion, Endpoint, Priority, QuicOptions, Tls,
     quinn,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -94,16 +94,16 @@ fn quick() -> QuicOptions {
     }
 }
 
-fn once() -> Options {
-    Options {
+fn once() -> CommOptions {
+    CommOptions {
         connect_retry: false,
         connect_timeout: Duration::from_secs(5),
         handshake_timeout: Duration::from_secs(5),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }
 
-async fn bind(tls: &Tls, options: Options, quic: QuicOptions) -> (Endpoint, Address) {
+async fn bind(tls: &Tls, options: CommOptions, quic: QuicOptions) -> (Endpoint, Address) {
     let address = "quic://127.0.0.1:0".parse().unwrap();
     let endpoint = Endpoint::bind(&address, tls, options, quic).await.unwrap();
     let address = endpoint.local_address().unwrap();
@@ -113,13 +113,13 @@ async fn bind(tls: &Tls, options: Options, quic: QuicOptions) -> (Endpoint, Addr
 /// Two endpoints, and the address of the second.
 async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
     let tls = Authority::new().tls();
-    let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
-    let (theirs, address) = bind(&tls, Options::default(), quic).await;
+    let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
+    let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
     (ours, theirs, address)
 }
 
 async fn comm(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, Comm) {
-    let options = Options::default();
+    let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(ours.connect(address, &options), async {
         theirs.accept().await?.handshake().await
     });
@@ -167,7 +167,10 @@ async fn echo_of_all_sizes() {
         })
         .await;
         let theirs = serve_echo(theirs);
-        let comm = ours.connect(&address, &Options::default()).await.unwrap();
+        let comm = ours
+            .connect(&address, &CommOptions::default())
+            .await
+            .unwrap();
         assert_eq!(comm.peer_address(), &address);
         let (mut reader, mut writer) = comm.split();
         for len in [0, 1, 1_000, 16 << 10, 64 << 10, (1 << 20) + 1] {
@@ -208,7 +211,7 @@ async fn two_thousand_comms_on_one_connection() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let theirs = serve_echo(theirs);
     let ours = Arc::new(ours);
-    let options = Options::default();
+    let options = CommOptions::default();
     let mut tasks = tokio::task::JoinSet::new();
     // All at once: they share the one attempt to connect.
     for _ in 0..2_000 {
@@ -238,7 +241,10 @@ async fn a_new_comm_costs_no_new_connection() {
     let theirs = serve_echo(theirs);
     let mut last = None;
     for _ in 0..100 {
-        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        let mut comm = ours
+            .connect(&address, &CommOptions::default())
+            .await
+            .unwrap();
         comm.write_message(&[b"ping"]).await.unwrap();
         comm.read_message().await.unwrap().unwrap();
         comm.close().await.unwrap();
@@ -253,29 +259,39 @@ async fn a_new_comm_costs_no_new_connection() {
     })
     .await;
     // And there can be another one after it.
-    ours.connect(&address, &Options::default()).await.unwrap();
+    ours.connect(&address, &CommOptions::default())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn comms_beyond_the_limit_wait() {
     let tls = Authority::new().tls();
-    let (ours, _) = bind(&tls, Options::default(), quick()).await;
+    let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
     let few = QuicOptions {
         max_comms: 2,
         ..quick()
     };
-    let (theirs, address) = bind(&tls, Options::default(), few).await;
+    let (theirs, address) = bind(&tls, CommOptions::default(), few).await;
     let theirs = serve_echo(theirs);
-    let first = ours.connect(&address, &Options::default()).await.unwrap();
-    let _second = ours.connect(&address, &Options::default()).await.unwrap();
-    let short = Options {
+    let first = ours
+        .connect(&address, &CommOptions::default())
+        .await
+        .unwrap();
+    let _second = ours
+        .connect(&address, &CommOptions::default())
+        .await
+        .unwrap();
+    let short = CommOptions {
         connect_timeout: Duration::from_millis(200),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let error = ours.connect(&address, &short).await.unwrap_err();
     assert!(matches!(error, CommError::Timeout { .. }), "{error}");
     drop(first);
-    ours.connect(&address, &Options::default()).await.unwrap();
+    ours.connect(&address, &CommOptions::default())
+        .await
+        .unwrap();
     assert_eq!(theirs.connection_count(), 1);
 }
 
@@ -319,10 +335,10 @@ async fn comms_that_nobody_reads_hold_up_no_others() {
 #[tokio::test]
 async fn the_acceptor_may_be_the_first_to_write() {
     let (ours, theirs, address) = endpoints(quick()).await;
-    let options = Options::default();
+    let options = CommOptions::default();
     let near = async {
         let mut near = ours
-            .connect_bytes(&address, &options, Priority::Normal)
+            .connect_raw(&address, &options, Priority::Normal)
             .await?;
         let mut received = [0; 5];
         near.reader.read_exact(&mut received).await.unwrap();
@@ -346,7 +362,7 @@ async fn the_acceptor_may_be_the_first_to_write() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn control_goes_ahead_of_bulk() {
     let (ours, theirs, address) = endpoints(quick()).await;
-    let options = Options::default();
+    let options = CommOptions::default();
     let (bulk, mut their_bulk) = {
         let connecting = ours.connect_with_priority(&address, &options, Priority::Bulk);
         let accepting = async { theirs.accept().await.unwrap().handshake().await };
@@ -451,8 +467,8 @@ async fn closing_loses_nothing() {
             linger: Duration::from_millis(round % 3),
             ..QuicOptions::default()
         };
-        let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
-        let (theirs, address) = bind(&tls, Options::default(), quic).await;
+        let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
+        let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
         let (our_comm, their_comm) = comm(&ours, &theirs, &address).await;
         let side = |comm: Comm, endpoint: Endpoint, reads_first: bool| async move {
             let (mut reader, mut writer) = comm.split();
@@ -579,7 +595,7 @@ async fn the_connection_ends_with_a_code_that_says_how() {
             send.write_all(&handshake.bytes).await.unwrap();
             (connection, send, receive)
         };
-        let options = Options::default();
+        let options = CommOptions::default();
         let (comm, theirs) = tokio::join!(ours.connect(&address, &options), accepting);
         let (mut comm, (connection, mut send, mut receive)) = (comm.unwrap(), theirs);
         if is_closed {
@@ -634,7 +650,7 @@ fn a_peer_that_vanishes_is_noticed() {
         ..quick()
     };
     let tls = Authority::new().tls();
-    let (theirs, address) = there.block_on(bind(&tls, Options::default(), quic.clone()));
+    let (theirs, address) = there.block_on(bind(&tls, CommOptions::default(), quic.clone()));
     let theirs = Arc::new(theirs);
     let accepting = Arc::clone(&theirs);
     let (send, accepted) = tokio::sync::oneshot::channel();
@@ -644,8 +660,11 @@ fn a_peer_that_vanishes_is_noticed() {
         core::future::pending::<()>().await;
     });
     here.block_on(async {
-        let (ours, _) = bind(&tls, Options::default(), quic.clone()).await;
-        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
+        let mut comm = ours
+            .connect(&address, &CommOptions::default())
+            .await
+            .unwrap();
         accepted.await.unwrap();
         // Idle for longer than the timeout: kept alive.
         let idle = timeout(Duration::from_millis(1_500), comm.read_message());
@@ -677,9 +696,12 @@ fn a_peer_that_vanishes_is_noticed() {
         drop(socket);
 
         // Somebody else at the same address: the dead connection is replaced.
-        let theirs = Endpoint::bind(&address, &tls, Options::default(), quic).await;
+        let theirs = Endpoint::bind(&address, &tls, CommOptions::default(), quic).await;
         let _theirs = serve_echo(theirs.unwrap());
-        let mut comm = ours.connect(&address, &Options::default()).await.unwrap();
+        let mut comm = ours
+            .connect(&address, &CommOptions::default())
+            .await
+            .unwrap();
         comm.write_message(&[b"ping"]).await.unwrap();
         comm.read_message().await.unwrap().unwrap();
     });
@@ -716,14 +738,14 @@ async fn who_does_not_accept_any_more_refuses() {
 #[tokio::test]
 async fn a_listener_that_comes_late_is_found() {
     let tls = Authority::new().tls();
-    let (ours, _) = bind(&tls, Options::default(), quick()).await;
-    let (placeholder, address) = bind(&tls, Options::default(), quick()).await;
+    let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
+    let (placeholder, address) = bind(&tls, CommOptions::default(), quick()).await;
     placeholder.close().await;
     drop(placeholder);
     let listening = async {
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         let theirs = loop {
-            let options = Options::default();
+            let options = CommOptions::default();
             match Endpoint::bind(&address, &tls, options, quick()).await {
                 Ok(endpoint) => break endpoint,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -731,9 +753,9 @@ async fn a_listener_that_comes_late_is_found() {
         };
         serve_echo(theirs)
     };
-    let options = Options {
+    let options = CommOptions {
         connect_timeout: Duration::from_secs(10),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let (comm, _theirs) = tokio::join!(ours.connect(&address, &options), listening);
     comm.unwrap();
@@ -742,14 +764,14 @@ async fn a_listener_that_comes_late_is_found() {
 #[tokio::test]
 async fn nobody_there_is_found_out_in_time() {
     let tls = Authority::new().tls();
-    let (ours, _) = bind(&tls, Options::default(), quick()).await;
+    let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
     // A socket that nobody reads from.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let address = format!("quic://127.0.0.1:{port}").parse().unwrap();
-    let options = Options {
+    let options = CommOptions {
         connect_timeout: Duration::from_millis(500),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let start = Instant::now();
     let error = ours.connect(&address, &options).await.unwrap_err();
@@ -769,7 +791,7 @@ async fn nobody_there_is_found_out_in_time() {
 #[tokio::test]
 async fn no_certificate_where_one_is_wanted_is_refused() {
     let authority = Authority::new();
-    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let theirs = serve_echo(theirs);
     for (client, says) in [
         (authority.client(false), "certificate_required"),
@@ -789,7 +811,7 @@ async fn no_certificate_where_one_is_wanted_is_refused() {
         // With retries: this is not one of the errors that pass.
         let start = Instant::now();
         let error = ours
-            .connect(&address, &Options::default())
+            .connect(&address, &CommOptions::default())
             .await
             .unwrap_err();
         assert!(matches!(error, CommError::Connect { .. }), "{error}");
@@ -802,10 +824,10 @@ async fn no_certificate_where_one_is_wanted_is_refused() {
 #[tokio::test]
 async fn a_server_that_is_not_trusted_is_refused() {
     let authority = Authority::new();
-    let (_theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let (_theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let ours = Endpoint::client(Arc::new(Authority::new().client(true)), quick()).unwrap();
     let error = ours
-        .connect(&address, &Options::default())
+        .connect(&address, &CommOptions::default())
         .await
         .unwrap_err();
     assert!(
@@ -819,22 +841,20 @@ async fn a_server_that_is_not_trusted_is_refused() {
 #[tokio::test]
 async fn the_name_to_verify_can_be_set() {
     let authority = Authority::of(&["scheduler.example"]);
-    let (_theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let (_theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let over_tls = daskwire_comm::tls::Tls::from_configs(
         Arc::new(authority.client(true)),
         Arc::new(authority.server(true)),
     );
     let ours = Endpoint::client(&over_tls, quick()).unwrap();
-    let error = ours
-        .connect_bytes(&address, &once(), Priority::Normal)
-        .await;
+    let error = ours.connect_raw(&address, &once(), Priority::Normal).await;
     let error = error.unwrap_err();
     assert!(error.to_string().contains("not valid for name"), "{error}");
 
     let name = "scheduler.example".try_into().unwrap();
     let over_tls = over_tls.with_server_name(name);
     let ours = Endpoint::client(&over_tls, quick()).unwrap();
-    ours.connect_bytes(&address, &once(), Priority::Normal)
+    ours.connect_raw(&address, &once(), Priority::Normal)
         .await
         .unwrap();
 }
@@ -842,9 +862,9 @@ async fn the_name_to_verify_can_be_set() {
 #[tokio::test]
 async fn the_certificate_of_a_peer_can_be_seen() {
     let authority = Authority::new();
-    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
-    let (options, once) = (Options::default(), once());
+    let (options, once) = (CommOptions::default(), once());
     let (comm, incoming) = tokio::join!(ours.connect(&address, &options), async {
         let incoming = theirs.accept().await.unwrap();
         let certificates = incoming.peer_certificates();
@@ -905,7 +925,7 @@ fn socket(address: &Address) -> core::net::SocketAddr {
 #[tokio::test]
 async fn another_protocol_is_refused_on_both_sides() {
     let authority = Authority::new();
-    let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+    let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let raw = raw_client(authority.client(true), b"h3");
     let connecting = raw.connect(socket(&address), "localhost").unwrap();
     let error = connecting.await.unwrap_err();
@@ -919,7 +939,7 @@ async fn another_protocol_is_refused_on_both_sides() {
     let address = Address::new(address.scheme(), raw.local_addr().unwrap());
     tokio::spawn(async move { while raw.accept().await.unwrap().await.is_ok() {} });
     let error = theirs
-        .connect(&address, &Options::default())
+        .connect(&address, &CommOptions::default())
         .await
         .unwrap_err();
     assert!(matches!(error, CommError::Connect { .. }), "{error}");
@@ -939,7 +959,7 @@ async fn early_data_is_off() {
         server: Some(Arc::new(server)),
         ..Tls::default()
     };
-    let (_theirs, address) = bind(&tls, Options::default(), quick()).await;
+    let (_theirs, address) = bind(&tls, CommOptions::default(), quick()).await;
     let raw = raw_client(client, ALPN);
     for _ in 0..2 {
         let connecting = raw.connect(socket(&address), "localhost").unwrap();
@@ -979,7 +999,7 @@ async fn configurations_that_will_not_do_are_refused() {
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     Endpoint::client(Arc::new(old(())), quick()).unwrap();
     let address = "tcp://127.0.0.1:0".parse().unwrap();
-    let error = Endpoint::bind(&address, &authority.tls(), Options::default(), quick()).await;
+    let error = Endpoint::bind(&address, &authority.tls(), CommOptions::default(), quick()).await;
     assert!(matches!(error.unwrap_err(), CommError::Scheme { .. }));
 }
 
@@ -993,9 +1013,9 @@ async fn announcements_beyond_the_limits_are_refused() {
         message_len: 2_000,
         ..Limits::HOST
     };
-    let options = Options {
+    let options = CommOptions {
         limits,
-        ..Options::default()
+        ..CommOptions::default()
     };
     let (theirs, address) = bind(&authority.tls(), options, quick()).await;
     let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
@@ -1014,9 +1034,9 @@ async fn announcements_beyond_the_limits_are_refused() {
 #[tokio::test]
 async fn what_is_no_handshake_is_refused() {
     let authority = Authority::new();
-    let options = Options {
+    let options = CommOptions {
         handshake_timeout: Duration::from_millis(300),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let (theirs, address) = bind(&authority.tls(), options, quick()).await;
     let raw = raw_client(authority.client(true), ALPN);
@@ -1062,7 +1082,7 @@ async fn connections_beyond_the_limit_are_refused() {
         retry_threshold: 0,
         ..quick()
     };
-    let (theirs, address) = bind(&authority.tls(), Options::default(), few).await;
+    let (theirs, address) = bind(&authority.tls(), CommOptions::default(), few).await;
     let theirs = serve_echo(theirs);
     let tls = Arc::new(authority.client(true));
     let first = Endpoint::client(Arc::clone(&tls), quick()).unwrap();
@@ -1076,7 +1096,10 @@ async fn connections_beyond_the_limit_are_refused() {
     );
     // With retries it gets in when the first one has gone.
     drop(comm);
-    second.connect(&address, &Options::default()).await.unwrap();
+    second
+        .connect(&address, &CommOptions::default())
+        .await
+        .unwrap();
     drop(theirs);
 }
 
@@ -1085,9 +1108,9 @@ async fn connections_beyond_the_limit_are_refused() {
 async fn a_comm_that_is_over_does_not_make_the_end_of_its_connection_a_loss() {
     let authority = Authority::new();
     for is_over in [true, false] {
-        let (theirs, address) = bind(&authority.tls(), Options::default(), quick()).await;
+        let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
         let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
-        let options = Options::default();
+        let options = CommOptions::default();
         let (near, far) = tokio::join!(ours.connect(&address, &options), async {
             theirs.accept().await.unwrap().handshake().await
         });

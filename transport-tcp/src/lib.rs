@@ -7,10 +7,10 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_comm::{Address, Options};
+//! use daskwire_comm::{Address, CommOptions};
 //! use daskwire_tcp::{Listener, connect};
 //!
-//! let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?, Options::default()).await?;
+//! let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?, CommOptions::default()).await?;
 //! let address: Address = listener.local_address()?;
 //! tokio::spawn(async move {
 //!     while let Ok(incoming) = listener.accept().await {
@@ -25,7 +25,7 @@
 //!     }
 //! });
 //!
-//! let mut comm = connect(&address, &Options::default()).await?;
+//! let mut comm = connect(&address, &CommOptions::default()).await?;
 //! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
 //! let echo = comm.read_message().await?.expect("an answer");
 //! assert_eq!(echo.len(), 1);
@@ -51,4 +51,4 @@ mod net;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use net::{Incoming, Listener, connect, connect_bytes};
+pub use net::{Incoming, Listener, connect, connect_raw};

@@ -8,8 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 #[cfg(feature = "tls")]
 use daskwire_comm::tls::Tls;
 use daskwire_comm::{
-    Address, Comm, CommError, Connection, Handshakes, InprocListener, InprocStream, Options, Phase,
-    ReadHalf, Role, Scheme, UnderWay, WriteHalf, lingering,
+    Address, Comm, CommError, CommOptions, Handshakes, InprocListener, InprocStream, Phase,
+    RawConnection, ReadHalf, Role, Scheme, UnderWay, WriteHalf, lingering,
 };
 use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// Makes a comm to a peer that listens at `address`.
 ///
 /// While nobody listens there, or the name stands for nothing yet, further
-/// attempts are made until [`Options::connect_timeout`] has passed, after
+/// attempts are made until [`CommOptions::connect_timeout`] has passed, after
 /// random pauses that may grow, so that a thousand workers that lost their
 /// scheduler do not come back all at once. The handshake is not repeated.
 ///
@@ -40,7 +40,7 @@ const BACKOFF: Duration = Duration::from_millis(10);
 /// * `CommError::NoTls` for a `tls` address without settings, and
 ///   `CommError::Tls` if TLS fails, which is not tried again;
 /// * as [`Comm::establish`].
-pub async fn connect(address: &Address, options: &Options) -> Result<Comm, CommError> {
+pub async fn connect(address: &Address, options: &CommOptions) -> Result<Comm, CommError> {
     let stream = connect_stream(address, options).await?;
     stream.establish(Role::Connector, options).await
 }
@@ -50,12 +50,15 @@ pub async fn connect(address: &Address, options: &Options) -> Result<Comm, CommE
 /// # Errors
 ///
 /// As [`connect`], but for those of the handshake.
-pub async fn connect_bytes(address: &Address, options: &Options) -> Result<Connection, CommError> {
+pub async fn connect_raw(
+    address: &Address,
+    options: &CommOptions,
+) -> Result<RawConnection, CommError> {
     let stream = connect_stream(address, options).await?;
     stream.open(Role::Connector, options).await
 }
 
-async fn connect_stream(address: &Address, options: &Options) -> Result<Stream, CommError> {
+async fn connect_stream(address: &Address, options: &CommOptions) -> Result<Stream, CommError> {
     let after = options.connect_timeout;
     let deadline = later(after);
     // A connection request may be lost; do not wait for the first one until
@@ -146,7 +149,7 @@ enum Stream {
 
 impl Stream {
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
-    async fn connect(address: &Address, options: &Options) -> Result<Self, Attempt> {
+    async fn connect(address: &Address, options: &CommOptions) -> Result<Self, Attempt> {
         Ok(match address.scheme() {
             Scheme::Tcp => Self::Tcp(TcpStream::connect((address.host(), address.port())).await?),
             #[cfg(feature = "tls")]
@@ -173,7 +176,7 @@ impl Stream {
         })
     }
 
-    async fn establish(self, role: Role, options: &Options) -> Result<Comm, CommError> {
+    async fn establish(self, role: Role, options: &CommOptions) -> Result<Comm, CommError> {
         #[cfg(feature = "tls")]
         if let Self::Tls(_, tls, _) = &self {
             let tls = tls.clone();
@@ -192,7 +195,7 @@ impl Stream {
 
     /// The bytes of it, behind TLS where there is one.
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "for TLS"))]
-    async fn open(self, role: Role, options: &Options) -> Result<Connection, CommError> {
+    async fn open(self, role: Role, options: &CommOptions) -> Result<RawConnection, CommError> {
         let reader: ReadHalf;
         let writer: WriteHalf;
         let (local, peer);
@@ -232,7 +235,7 @@ impl Stream {
                 encryption = None;
             }
         }
-        Ok(Connection {
+        Ok(RawConnection {
             reader,
             writer,
             local,
@@ -252,7 +255,7 @@ const fn late(after: Duration) -> CommError {
 
 /// The settings of TLS, which this address needs.
 #[cfg(feature = "tls")]
-fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
+fn tls(address: &Address, options: &CommOptions) -> Result<Tls, CommError> {
     options.tls.clone().ok_or_else(|| CommError::NoTls {
         address: address.clone(),
     })
@@ -262,7 +265,7 @@ fn tls(address: &Address, options: &Options) -> Result<Tls, CommError> {
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
-    options: Options,
+    options: CommOptions,
     handshakes: Handshakes,
 }
 
@@ -409,7 +412,7 @@ impl Listener {
     /// * [`CommError::Bind`];
     /// * `CommError::NoTls` for a `tls` address without settings;
     /// * [`CommError::Scheme`] for a scheme that this package does not carry.
-    pub async fn bind(address: &Address, options: Options) -> Result<Self, CommError> {
+    pub async fn bind(address: &Address, options: CommOptions) -> Result<Self, CommError> {
         let failed = |error| CommError::Bind {
             address: address.clone(),
             error,
@@ -524,7 +527,7 @@ async fn bind_unix(path: &str) -> io::Result<UnixListener> {
 #[must_use = "a connection is closed when this is dropped"]
 pub struct Incoming {
     stream: Stream,
-    options: Options,
+    options: CommOptions,
     under_way: UnderWay,
 }
 
@@ -545,7 +548,7 @@ impl Incoming {
     /// # Errors
     ///
     /// [`CommError::Io`] if the peer is gone, and those of TLS.
-    pub async fn bytes(self) -> Result<Connection, CommError> {
+    pub async fn bytes(self) -> Result<RawConnection, CommError> {
         let handshake = self.stream.open(Role::Listener, &self.options);
         self.under_way.limit(handshake).await
     }

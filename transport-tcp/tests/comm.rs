@@ -9,8 +9,8 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
 use daskwire_comm::{
-    Address, BufferPool, Bytes, Closed, Comm, CommError, CommReader, CommWriter, Options, Phase,
-    Wire,
+    Address, BufferPool, Bytes, Closed, Comm, CommError, CommOptions, CommReader, CommWriter,
+    Phase, WireFormat,
 };
 use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -32,7 +32,7 @@ const CLASSIC: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
 const OURS: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x08\x00\xafpickle-protocol\x05";
 
-async fn listen(host: &str, options: Options) -> (Listener, Address) {
+async fn listen(host: &str, options: CommOptions) -> (Listener, Address) {
     let address = format!("tcp://{host}:0").parse().unwrap();
     let listener = Listener::bind(&address, options).await.unwrap();
     let address = listener.local_address().unwrap();
@@ -41,8 +41,8 @@ async fn listen(host: &str, options: Options) -> (Listener, Address) {
 
 /// Both ends of a comm over loopback.
 async fn pair() -> (Comm, Comm) {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
-    let options = Options::default();
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
+    let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(connect(&address, &options), async {
         listener.accept().await?.handshake().await
     });
@@ -51,11 +51,11 @@ async fn pair() -> (Comm, Comm) {
 
 /// A raw connection to a listener of ours, and what its handshake comes to.
 async fn against_listener(sent: &[u8], close: bool) -> (Result<Comm, CommError>, TcpStream) {
-    against_listener_with(Options::default(), sent, close).await
+    against_listener_with(CommOptions::default(), sent, close).await
 }
 
 async fn against_listener_with(
-    options: Options,
+    options: CommOptions,
     sent: &[u8],
     close: bool,
 ) -> (Result<Comm, CommError>, TcpStream) {
@@ -72,7 +72,7 @@ async fn against_listener_with(
 }
 
 /// A raw listener that says `sent`, and what connecting to it comes to.
-async fn against_connector(sent: &'static [u8], wire: Wire) -> Result<Comm, CommError> {
+async fn against_connector(sent: &'static [u8], wire: WireFormat) -> Result<Comm, CommError> {
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = raw.local_addr().unwrap().into();
     tokio::spawn(async move {
@@ -82,9 +82,9 @@ async fn against_connector(sent: &'static [u8], wire: Wire) -> Result<Comm, Comm
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap();
     });
-    let options = Options {
+    let options = CommOptions {
         wire,
-        ..Options::default()
+        ..CommOptions::default()
     };
     connect(&address, &options).await
 }
@@ -171,7 +171,7 @@ async fn frames_of_all_sizes_in_both_directions_at_once() {
 
 #[tokio::test]
 async fn a_hundred_comms_and_as_many_silent_peers() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     tokio::spawn(async move {
         while let Ok(incoming) = listener.accept().await {
             tokio::spawn(async move {
@@ -190,7 +190,7 @@ async fn a_hundred_comms_and_as_many_silent_peers() {
         silent.push(TcpStream::connect(to).await.unwrap());
         let address = address.clone();
         tasks.spawn(async move {
-            let mut comm = connect(&address, &Options::default()).await.unwrap();
+            let mut comm = connect(&address, &CommOptions::default()).await.unwrap();
             for _ in 0..20 {
                 comm.write_message(&[[number; 10]]).await.unwrap();
                 let answer = comm.read_message().await.unwrap().unwrap();
@@ -208,9 +208,9 @@ async fn a_hundred_comms_and_as_many_silent_peers() {
 // PROTOCOL HANDSHAKE-1, HANDSHAKE-3, HANDSHAKE-4
 #[tokio::test]
 async fn both_sides_agree() {
-    let lz4 = Options {
+    let lz4 = CommOptions {
         compression: Some("lz4".into()),
-        ..Options::default()
+        ..CommOptions::default()
     };
     // Whoever connects to 127.0.0.2 does so from 127.0.0.1, another address.
     for (host, codec) in [("127.0.0.1", None), ("127.0.0.2", Some("lz4"))] {
@@ -235,7 +235,7 @@ async fn both_sides_agree() {
 // PROTOCOL HANDSHAKE-1
 #[tokio::test]
 async fn a_connector_that_reads_first_is_served() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     let connecting = async {
         let mut raw = TcpStream::connect((address.host(), address.port())).await?;
         let mut received = [0; OURS.len()];
@@ -256,7 +256,7 @@ async fn a_connector_that_reads_first_is_served() {
 async fn handshakes_pass_each_other_in_a_pipe_of_one_byte() {
     let (near, far) = tokio::io::duplex(1);
     let [near, far] = [near, far].map(tokio::io::split);
-    let options = Options::default();
+    let options = CommOptions::default();
     let (near, far) = tokio::join!(
         Comm::establish(near.0, near.1, ends(), &options),
         Comm::establish(far.0, far.1, ends(), &options),
@@ -266,9 +266,9 @@ async fn handshakes_pass_each_other_in_a_pipe_of_one_byte() {
 
 #[tokio::test]
 async fn ipv6_works() {
-    let (listener, address) = listen("[::1]", Options::default()).await;
+    let (listener, address) = listen("[::1]", CommOptions::default()).await;
     assert!(address.to_string().starts_with("tcp://[::1]:"));
-    let options = Options::default();
+    let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(connect(&address, &options), async {
         listener.accept().await?.handshake().await
     });
@@ -295,9 +295,9 @@ async fn a_listener_can_be_told_to_answer_in_kind() {
         (CLASSIC, Prefix::None, Layout::Classic),
         (&total_of_2021_3_0[..], Prefix::U64, Layout::Classic),
     ] {
-        let options = Options {
-            wire: Wire::Answer,
-            ..Options::default()
+        let options = CommOptions {
+            wire: WireFormat::Answer,
+            ..CommOptions::default()
         };
         let (outcome, mut raw) = against_listener_with(options, sent, false).await;
         let mut comm = outcome.unwrap();
@@ -320,18 +320,20 @@ async fn a_listener_can_be_told_to_answer_in_kind() {
 
 #[tokio::test]
 async fn a_connector_can_be_told_how_the_peer_speaks() {
-    let error = against_connector(CLASSIC, Wire::Auto).await.unwrap_err();
+    let error = against_connector(CLASSIC, WireFormat::Auto)
+        .await
+        .unwrap_err();
     let peer = Prefix::None;
     assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
     assert!(error.to_string().contains("2021.2.0"), "{error}");
 
     let (prefix, layout) = (Prefix::None, Layout::Classic);
-    for wire in [Wire::Speak { prefix, layout }, Wire::Answer] {
+    for wire in [WireFormat::Speak { prefix, layout }, WireFormat::Answer] {
         let comm = against_connector(CLASSIC, wire).await.unwrap();
         assert_eq!(comm.agreement().layout, layout);
         assert_eq!(comm.agreement().pickle_protocol, 4);
     }
-    let wire = Wire::Speak { prefix, layout };
+    let wire = WireFormat::Speak { prefix, layout };
     let error = against_connector(MODERN, wire).await.unwrap_err();
     let peer = Prefix::U64;
     assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
@@ -339,9 +341,9 @@ async fn a_connector_can_be_told_how_the_peer_speaks() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_for_the_other_speaks_after_a_while() {
-    let waiting = Options {
-        wire: Wire::Answer,
-        ..Options::default()
+    let waiting = CommOptions {
+        wire: WireFormat::Answer,
+        ..CommOptions::default()
     };
     let (near, far) = tokio::io::duplex(4096);
     let started = tokio::time::Instant::now();
@@ -390,7 +392,7 @@ async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
         }
     }
-    let error = against_connector(b"\x02\0\0\0\0\0\0\0", Wire::Auto).await;
+    let error = against_connector(b"\x02\0\0\0\0\0\0\0", WireFormat::Auto).await;
     assert!(matches!(error, Err(CommError::Prefix { .. })));
     let (outcome, _raw) = against_listener(&empty_map, false).await;
     let key = Key::Compression;
@@ -418,9 +420,9 @@ async fn a_handshake_cut_short_is_closed() {
 #[tokio::test]
 async fn the_oldest_handshakes_give_way() {
     const MAX: usize = 3;
-    let options = Options {
+    let options = CommOptions {
         max_handshakes: MAX,
-        ..Options::default()
+        ..CommOptions::default()
     };
     let (listener, address) = listen("127.0.0.1", options).await;
     let mut silent = Vec::new();
@@ -431,7 +433,7 @@ async fn the_oldest_handshakes_give_way() {
         let incoming = listener.accept().await.unwrap();
         handshakes.push(tokio::spawn(incoming.handshake()));
     }
-    let options = Options::default();
+    let options = CommOptions::default();
     let (comm, accepted) = tokio::join!(connect(&address, &options), async {
         listener.accept().await?.handshake().await
     });
@@ -463,7 +465,7 @@ async fn a_silent_peer_has_until_the_deadline() {
         theirs.write_all(&MODERN[..sent]).await.unwrap();
         let (reader, writer) = tokio::io::split(ours);
         let started = tokio::time::Instant::now();
-        let options = Options::default();
+        let options = CommOptions::default();
         let error = Comm::establish(reader, writer, ends(), &options)
             .await
             .unwrap_err();
@@ -491,7 +493,7 @@ async fn a_slow_peer_has_until_the_deadline() {
     });
     let (reader, writer) = tokio::io::split(ours);
     let started = tokio::time::Instant::now();
-    let options = Options::default();
+    let options = CommOptions::default();
     let error = Comm::establish(reader, writer, ends(), &options)
         .await
         .unwrap_err();
@@ -502,18 +504,18 @@ async fn a_slow_peer_has_until_the_deadline() {
 
 #[tokio::test]
 async fn nobody_listening_is_an_error_that_names_the_address() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     drop(listener);
-    let once = Options {
+    let once = CommOptions {
         connect_retry: false,
-        ..Options::default()
+        ..CommOptions::default()
     };
     let error = connect(&address, &once).await.unwrap_err();
     assert!(matches!(error, CommError::Connect { .. }));
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 
-    let (_listener, taken) = listen("127.0.0.1", Options::default()).await;
-    let error = Listener::bind(&taken, Options::default())
+    let (_listener, taken) = listen("127.0.0.1", CommOptions::default()).await;
+    let error = Listener::bind(&taken, CommOptions::default())
         .await
         .unwrap_err();
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
@@ -1023,7 +1025,7 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
 #[tokio::test]
 async fn what_will_never_do_is_not_tried_again() {
     let long = format!("unix:///{}", "x".repeat(300)).parse().unwrap();
-    let options = Options::default();
+    let options = CommOptions::default();
     let once = tokio::time::timeout(Duration::from_secs(5), connect(&long, &options));
     let error = once.await.expect("it is not tried again").unwrap_err();
     assert!(error.to_string().contains("xxx"), "{error}");
@@ -1036,38 +1038,48 @@ async fn a_socket_that_was_left_behind_is_no_obstacle() {
     let address: Address = format!("unix://{}", path.display()).parse().unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let listener = Listener::bind(&address, Options::default()).await.unwrap();
+    let listener = Listener::bind(&address, CommOptions::default())
+        .await
+        .unwrap();
     // One that somebody listens at is.
-    let error = Listener::bind(&address, Options::default())
+    let error = Listener::bind(&address, CommOptions::default())
         .await
         .unwrap_err();
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     drop(listener);
     assert!(!path.exists());
     // One that took its place stays.
-    let listener = Listener::bind(&address, Options::default()).await.unwrap();
+    let listener = Listener::bind(&address, CommOptions::default())
+        .await
+        .unwrap();
     std::fs::remove_file(&path).unwrap();
-    let other = Listener::bind(&address, Options::default()).await.unwrap();
+    let other = Listener::bind(&address, CommOptions::default())
+        .await
+        .unwrap();
     drop(listener);
     assert!(path.exists());
     drop(other);
     assert!(!path.exists());
     // Nor is a file overwritten that is no socket.
     std::fs::write(&path, "mine").unwrap();
-    assert!(Listener::bind(&address, Options::default()).await.is_err());
+    assert!(
+        Listener::bind(&address, CommOptions::default())
+            .await
+            .is_err()
+    );
     std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]
 async fn large_frames_use_the_memory_of_a_pool_again() {
     let pool = BufferPool::new(64 << 20);
-    let options = Options {
+    let options = CommOptions {
         pool: Some(pool.clone()),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let (listener, address) = listen("127.0.0.1", options).await;
     let near = tokio::spawn(async move {
-        let mut comm = connect(&address, &Options::default()).await.unwrap();
+        let mut comm = connect(&address, &CommOptions::default()).await.unwrap();
         for byte in 0..6_u8 {
             let large = vec![byte; (8 << 20) - usize::from(byte)];
             comm.write_message(&[b"small", &large[..]]).await.unwrap();
@@ -1103,7 +1115,7 @@ async fn large_frames_use_the_memory_of_a_pool_again() {
 /// test_default_client_server_ipv4, _ipv6: an empty host is every interface.
 #[tokio::test]
 async fn an_empty_host_is_every_interface() {
-    let (listener, address) = listen("", Options::default()).await;
+    let (listener, address) = listen("", CommOptions::default()).await;
     assert_eq!(address.host(), "0.0.0.0");
     let mut hosts = vec!["127.0.0.1"];
     if std::net::TcpListener::bind("[::1]:0").is_ok() {
@@ -1111,7 +1123,7 @@ async fn an_empty_host_is_every_interface() {
     }
     for host in hosts {
         let contact = address.contact(host.trim_matches(['[', ']']));
-        let options = Options::default();
+        let options = CommOptions::default();
         let (near, far) = tokio::join!(connect(&contact, &options), async {
             listener.accept().await.unwrap().handshake().await
         });
@@ -1130,7 +1142,7 @@ async fn an_empty_host_is_every_interface() {
         if host == "[::]" && std::net::TcpListener::bind("[::1]:0").is_err() {
             continue;
         }
-        let again = Listener::bind(&address, Options::default()).await;
+        let again = Listener::bind(&address, CommOptions::default()).await;
         assert!(matches!(again, Err(CommError::Bind { .. })), "{host}");
     }
 }
@@ -1140,7 +1152,7 @@ async fn an_empty_host_is_every_interface() {
 async fn a_hundred_listeners_have_a_hundred_addresses() {
     let mut listeners = Vec::new();
     for _ in 0..100 {
-        listeners.push(listen("127.0.0.1", Options::default()).await);
+        listeners.push(listen("127.0.0.1", CommOptions::default()).await);
     }
     let addresses: std::collections::HashSet<String> = listeners
         .iter()
@@ -1148,7 +1160,7 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
         .collect();
     assert_eq!(addresses.len(), 100);
     for (listener, address) in &listeners {
-        let options = Options::default();
+        let options = CommOptions::default();
         let (near, far) = tokio::join!(connect(address, &options), async {
             listener.accept().await.unwrap().handshake().await
         });
@@ -1160,12 +1172,14 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
 #[tokio::test]
 async fn a_listener_may_come_within_the_deadline() {
     // No other test can get the port meanwhile.
-    let (listener, address) = listen("127.0.0.2", Options::default()).await;
+    let (listener, address) = listen("127.0.0.2", CommOptions::default()).await;
     drop(listener);
-    let options = Options::default();
+    let options = CommOptions::default();
     let late = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let listener = Listener::bind(&address, Options::default()).await.unwrap();
+        let listener = Listener::bind(&address, CommOptions::default())
+            .await
+            .unwrap();
         listener.accept().await.unwrap().handshake().await
     };
     let (near, far) = tokio::join!(connect(&address, &options), late);
@@ -1176,11 +1190,11 @@ async fn a_listener_may_come_within_the_deadline() {
 /// test_tcp_connect_timeout, test_connect_raises.
 #[tokio::test]
 async fn connecting_takes_no_longer_than_it_may() {
-    let (listener, address) = listen("127.0.0.3", Options::default()).await;
+    let (listener, address) = listen("127.0.0.3", CommOptions::default()).await;
     drop(listener);
-    let options = Options {
+    let options = CommOptions {
         connect_timeout: Duration::from_millis(150),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let started = tokio::time::Instant::now();
     let error = connect(&address, &options).await.unwrap_err();
@@ -1194,8 +1208,8 @@ async fn connecting_takes_no_longer_than_it_may() {
 /// not wanted ends at once.
 #[tokio::test]
 async fn who_is_dropped_before_the_handshake_is_told() {
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
-    let options = Options::default();
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
+    let options = CommOptions::default();
     let (near, _) = tokio::join!(connect(&address, &options), async {
         let incoming = listener.accept().await.unwrap();
         drop(listener);
@@ -1209,7 +1223,7 @@ async fn who_is_dropped_before_the_handshake_is_told() {
 #[tokio::test]
 async fn bad_peers_do_not_stop_a_listener() {
     rlimit::increase_nofile_limit(5000).unwrap();
-    let (listener, address) = listen("127.0.0.1", Options::default()).await;
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     let serving = tokio::spawn(async move {
         let mut good_count = 0;
         let mut tasks = tokio::task::JoinSet::new();
@@ -1236,7 +1250,7 @@ async fn bad_peers_do_not_stop_a_listener() {
         stream.shutdown().await.unwrap();
         bad.push(stream);
     }
-    connect(&address, &Options::default()).await.unwrap();
+    connect(&address, &CommOptions::default()).await.unwrap();
     assert_eq!(serving.await.unwrap(), 1);
 }
 
@@ -1244,11 +1258,11 @@ async fn bad_peers_do_not_stop_a_listener() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_thousand_failed_attempts_leave_no_task() {
-    let (listener, address) = listen("127.0.0.4", Options::default()).await;
+    let (listener, address) = listen("127.0.0.4", CommOptions::default()).await;
     drop(listener);
-    let options = Options {
+    let options = CommOptions {
         connect_retry: false,
-        ..Options::default()
+        ..CommOptions::default()
     };
     let metrics = tokio::runtime::Handle::current().metrics();
     let before = metrics.num_alive_tasks();

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use daskwire_comm::{Address, Comm, CommError, Frames, Options};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Frames};
 use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
@@ -176,7 +176,7 @@ where
     let (reader, writer) = tokio::io::split(io);
     let end = |text: &str| text.parse::<Address>().expect("an address");
     let ends = (end("tcp://10.0.0.1:1"), end("tcp://10.0.0.2:2"));
-    Comm::establish(reader, writer, ends, &Options::default()).await
+    Comm::establish(reader, writer, ends, &CommOptions::default()).await
 }
 
 /// One session. What the two ends say, and how many operations there were.
@@ -236,9 +236,9 @@ async fn the_nth_operation_may_go_wrong_in_any_way() {
 async fn two_thousand_slow_peers_keep_nobody_waiting() {
     const SLOW_COUNT: usize = 1000;
     rlimit::increase_nofile_limit(10_000).expect("10,000 open files");
-    let options = Options {
+    let options = CommOptions {
         handshake_timeout: Duration::from_secs(4),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), options)
         .await
@@ -279,7 +279,7 @@ async fn two_thousand_slow_peers_keep_nobody_waiting() {
     }
     // While all of them are there.
     for _ in 0..100 {
-        let mut comm = connect(&address, &Options::default())
+        let mut comm = connect(&address, &CommOptions::default())
             .await
             .expect("a comm");
         comm.write_message(&message(1)).await.expect("it is taken");

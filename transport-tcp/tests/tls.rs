@@ -20,7 +20,7 @@ use daskwire_comm::tls::rustls::{
 use daskwire_comm::tls::{
     ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, TlsVersion, Verifier,
 };
-use daskwire_comm::{Address, Closed, Comm, CommError, Options, Phase, Scheme};
+use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Phase, Scheme};
 use daskwire_tcp::{Listener, connect};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -130,10 +130,10 @@ const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 // Connections.
 
-fn options(tls: Tls) -> Options {
-    Options {
+fn options(tls: Tls) -> CommOptions {
+    CommOptions {
         tls: Some(tls),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }
 
@@ -690,7 +690,7 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let plain: Address = address.to_string().replace("tls", "tcp").parse().unwrap();
-    let defaults = Options::default();
+    let defaults = CommOptions::default();
     let (connector, listened) = tokio::join!(connect(&plain, &defaults), async {
         listener.accept().await?.handshake().await
     });
@@ -745,8 +745,10 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
 #[tokio::test]
 async fn tls_needs_settings() {
     let address: Address = "tls://127.0.0.1:0".parse().unwrap();
-    let connector = connect(&address, &Options::default()).await.unwrap_err();
-    let listener = Listener::bind(&address, Options::default())
+    let connector = connect(&address, &CommOptions::default())
+        .await
+        .unwrap_err();
+    let listener = Listener::bind(&address, CommOptions::default())
         .await
         .unwrap_err();
     for error in [connector, listener] {
@@ -762,7 +764,7 @@ async fn tls_needs_settings() {
 async fn both_handshakes_have_one_deadline() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let after = Duration::from_millis(200);
-    let options = Options {
+    let options = CommOptions {
         handshake_timeout: after,
         ..options(tls)
     };

@@ -1,14 +1,14 @@
 //! TLS as Dask does it: both sides show a certificate, and both check it.
 //!
 //! ```no_run
-//! use daskwire_comm::Options;
+//! use daskwire_comm::CommOptions;
 //! use daskwire_comm::tls::TlsSettings;
 //!
 //! let settings = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
 //!     .with_key("/etc/dask/client-key.pem");
-//! let options = Options {
+//! let options = CommOptions {
 //!     tls: Some(settings.build()?),
-//!     ..Options::default()
+//!     ..CommOptions::default()
 //! };
 //! # Ok::<(), daskwire_comm::tls::TlsError>(())
 //! ```

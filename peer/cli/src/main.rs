@@ -418,7 +418,7 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
-    let options = daskwire_comm::Options {
+    let options = daskwire_comm::CommOptions {
         tls: arguments.tls.tls(&[&address])?,
         ..daskwire_peer::identity::options(patience)
     };
@@ -458,9 +458,9 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
-    let options = daskwire_comm::Options {
+    let options = daskwire_comm::CommOptions {
         tls: arguments.tls.tls(&[&listen, &connect])?,
-        ..daskwire_comm::Options::default()
+        ..daskwire_comm::CommOptions::default()
     };
     runtime.block_on(async {
         let quic = QuicOptions {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_cli::journey::{Recorder, time};
-use daskwire_comm::{Address, Options};
+use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::client::{ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
@@ -138,10 +138,10 @@ impl ClusterArguments {
             .parse()
             .map_err(|error| format!("{}: {error}", self.scheduler))?;
         let options = ClientOptions {
-            transport: Options {
+            transport: CommOptions {
                 tls: self.tls.tls(&[&address])?,
                 connect_timeout: Duration::from_secs(self.timeout),
-                ..Options::default()
+                ..CommOptions::default()
             },
             route: self.route(),
             timeout: Duration::from_secs(self.timeout),
@@ -356,9 +356,9 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
                 .parse()
                 .map_err(|error| format!("{scheduler}: {error}"))?;
             let options = ClientOptions {
-                transport: Options {
+                transport: CommOptions {
                     tls: arguments.tls.tls(&[&address])?,
-                    ..Options::default()
+                    ..CommOptions::default()
                 },
                 observer: Some(Arc::<Recorder>::clone(&recorder)),
                 ..ClientOptions::default()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommError, Options};
+use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_peer::identity::{identity, options};
 use daskwire_tcp::Listener;
 use daskwire_testing::{Environment, Peer};
@@ -55,7 +55,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn asks(scheduler: &Peer, files: &Files) {
     let address: Address = scheduler.address().parse().expect("an address");
-    let options = Options {
+    let options = CommOptions {
         tls: Some(files.tls()),
         ..options(Duration::from_secs(30))
     };
@@ -79,7 +79,7 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
     asks(&scheduler, &Files([(); 3].map(|()| pem.clone())));
     // The same, not through files.
     let from_text = TlsSettings::new(text.as_str(), text.as_str()).build();
-    let options = Options {
+    let options = CommOptions {
         tls: Some(from_text.expect("good settings")),
         ..options(Duration::from_secs(30))
     };
@@ -150,7 +150,7 @@ fn a_scheduler_with_one_self_signed_certificate_says_who_it_is() {
 fn a_scheduler_without_tls_is_told_apart() {
     let scheduler = daskwire_testing::scheduler();
     let address = scheduler.address().replace("tcp://", "tls://");
-    let options = Options {
+    let options = CommOptions {
         tls: Some(Files::v1().tls()),
         ..options(Duration::from_secs(30))
     };
@@ -165,9 +165,9 @@ fn a_scheduler_without_tls_is_told_apart() {
 /// Without files it is in the clear.
 fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&str]) {
     let runtime = runtime();
-    let options = Options {
+    let options = CommOptions {
         tls: files.map(Files::tls),
-        ..Options::default()
+        ..CommOptions::default()
     };
     let scheme = if files.is_some() { "tls" } else { "tcp" };
     let address = format!("{scheme}://127.0.0.1:0");

@@ -7,7 +7,7 @@ mod relay;
 use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, Comm, CommError, Options};
+use daskwire_comm::{Address, Comm, CommError, CommOptions};
 use daskwire_peer::net::{Connector, Listener};
 use daskwire_quic::QuicOptions;
 use relay::{Relay, certificate};
@@ -15,15 +15,15 @@ use relay::{Relay, certificate};
 /// Bytes of each message.
 const LEN: usize = 1 << 20;
 
-fn options() -> Options {
+fn options() -> CommOptions {
     let pem = certificate();
-    Options {
+    CommOptions {
         tls: Some(
             TlsSettings::new(&*pem, &*pem)
                 .build()
                 .expect("a certificate"),
         ),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }
 
@@ -38,7 +38,7 @@ fn quic() -> QuicOptions {
 /// Somebody who sends messages of 1 MiB without end to whoever asks.
 async fn talker() -> Address {
     let any = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(&any, Options::default())
+    let listener = Listener::bind(&any, CommOptions::default())
         .await
         .expect("a port");
     let address = listener.local_address().expect("it is bound");

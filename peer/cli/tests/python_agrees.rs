@@ -17,7 +17,7 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
-use daskwire_comm::{Address, Options as CommOptions, Wire};
+use daskwire_comm::{Address, CommOptions, WireFormat};
 use daskwire_peer::identity::{identity, options};
 use daskwire_tcp::connect;
 use daskwire_testing::{Environment, Peer};
@@ -636,7 +636,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
         let address: Address = peer.address().parse().expect("an address");
         runtime().block_on(async {
             let options = CommOptions {
-                wire: Wire::Answer,
+                wire: WireFormat::Answer,
                 ..CommOptions::default()
             };
             let mut comm = connect(&address, &options).await.expect("a comm");

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use command::{Ran, run};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::msgpack::Writer;
-use daskwire_comm::{Address, Comm, Options};
+use daskwire_comm::{Address, Comm, CommOptions};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::worker::Functions;
 use daskwire_peer::{Key, RemoteError, Value};
@@ -168,7 +168,7 @@ fn pickles_documents_and_names_of_files() {
 /// A scheduler that answers every first request with `reply`.
 async fn fake(reply: Vec<u8>) -> Address {
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(&address, Options::default()).await;
+    let listener = Listener::bind(&address, CommOptions::default()).await;
     let listener = listener.expect("a port");
     let address = listener.local_address().expect("bound");
     tokio::spawn(async move {

@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use daskwire_comm::{Address, Options};
+use daskwire_comm::{Address, CommOptions};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -73,7 +73,7 @@ pub type UnknownHook = Arc<dyn Fn(&Unknown) + Send + Sync>;
 #[derive(Clone)]
 pub struct ClientOptions {
     /// Of the transport: timeouts, TLS, limits, a pool of buffers.
-    pub transport: Options,
+    pub transport: CommOptions,
     /// The client's name for itself; made up if there is none.
     pub id: Option<String>,
     /// What to do when the connection breaks.
@@ -96,7 +96,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
-            transport: Options::default(),
+            transport: CommOptions::default(),
             id: None,
             reconnect: Reconnect::Never,
             route: Route::Scheduler,

@@ -42,7 +42,7 @@ impl Scheduler {
     async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
         let at = format!("inproc://{}", crate::identifier());
         let address = at.parse().expect("an address");
-        let listener = Listener::bind(&address, Options::default()).await;
+        let listener = Listener::bind(&address, CommOptions::default()).await;
         let listener = listener.expect("it is free");
         let options = ClientOptions {
             interval: Duration::ZERO,
@@ -322,7 +322,7 @@ async fn asked_of_a_worker(
     let at: Address = format!("inproc://{}", crate::identifier())
         .parse()
         .expect("an address");
-    let listener = Listener::bind(&at, Options::default()).await;
+    let listener = Listener::bind(&at, CommOptions::default()).await;
     let listener = listener.expect("it is free");
     let counts = Arc::new(Mutex::new((0, 0)));
     let counted = Arc::clone(&counts);

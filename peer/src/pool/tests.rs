@@ -13,7 +13,7 @@ impl Peer {
     async fn new() -> Self {
         let at = format!("inproc://{}", crate::identifier());
         let at = at.parse().expect("an address");
-        let listener = Listener::bind(&at, Options::default()).await;
+        let listener = Listener::bind(&at, CommOptions::default()).await;
         let listener = listener.expect("it is free");
         let address = listener.local_address().expect("it listens");
         Self { listener, address }
@@ -28,7 +28,7 @@ impl Peer {
 }
 
 fn pool() -> Arc<Pool> {
-    let connector = Arc::new(Connector::new(Options::default()));
+    let connector = Arc::new(Connector::new(CommOptions::default()));
     Arc::new(Pool::new(connector, "pool", None))
 }
 

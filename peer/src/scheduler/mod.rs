@@ -62,7 +62,7 @@ pub struct Options {
     /// How it decides.
     pub policy: Policy,
     /// How connections to workers are made, for gathering and scattering.
-    pub comm: daskwire_comm::Options,
+    pub comm: daskwire_comm::CommOptions,
     /// How much time passes between batches to a client at least. With none, which
     /// is the default, what is there leaves at once, and batches form of what
     /// comes while the last one is being written. Dask has 2 ms.
@@ -88,7 +88,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
-            comm: daskwire_comm::Options::default(),
+            comm: daskwire_comm::CommOptions::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
             max_queued_len: MAX_QUEUED_LEN,

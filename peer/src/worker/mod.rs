@@ -54,7 +54,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use daskwire_comm::{Address, Options, Scheme};
+use daskwire_comm::{Address, CommOptions, Scheme};
 use daskwire_quic::QuicOptions;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -116,7 +116,7 @@ pub struct Builder {
     notify: Option<Arc<OnNotice>>,
     resources: BTreeMap<String, f64>,
     functions: Functions,
-    options: Options,
+    options: CommOptions,
     quic_options: QuicOptions,
     observer: Option<Arc<dyn Observer>>,
     batch_interval: Duration,
@@ -203,9 +203,9 @@ impl Builder {
     }
 
     /// How connections are made and accepted. `tls://` and `quic://` need
-    /// [`Options::tls`].
+    /// [`CommOptions::tls`].
     #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
+    pub fn options(mut self, options: CommOptions) -> Self {
         self.options = options;
         self
     }
@@ -321,7 +321,7 @@ impl Worker {
             notify: None,
             resources: BTreeMap::new(),
             functions: Functions::python(),
-            options: Options::default(),
+            options: CommOptions::default(),
             quic_options: QuicOptions::default(),
             observer: None,
             batch_interval: Duration::from_millis(2),
@@ -840,7 +840,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let address = listener.local_address()?;
     let address = address.contact(&host).to_string();
     // A peer that does not listen is gone: somebody else has what it had.
-    let options = Options {
+    let options = CommOptions {
         connect_retry: false,
         ..options
     };

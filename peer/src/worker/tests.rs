@@ -28,11 +28,11 @@ fn address(text: &str) -> Address {
 }
 
 /// With a certificate, for those transports that need one.
-fn options() -> Options {
+fn options() -> CommOptions {
     let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
-    Options {
+    CommOptions {
         tls: Some(tls.expect("a certificate")),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }
 
@@ -711,9 +711,9 @@ async fn a_worker_ends_when_it_is_told_to_or_its_scheduler_is_gone() {
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
     let at = address(worker.address());
     worker.close().await;
-    let options = Options {
+    let options = CommOptions {
         connect_retry: false,
-        ..Options::default()
+        ..CommOptions::default()
     };
     let refused = Connector::new(options)
         .connect(&at)

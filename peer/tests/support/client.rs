@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use daskwire_comm::Options;
+use daskwire_comm::CommOptions;
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
@@ -13,9 +13,9 @@ use daskwire_testing::TLS_PEM;
 pub(crate) async fn client_at(address: &str) -> Client {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions {
-        transport: Options {
+        transport: CommOptions {
             tls: Some(settings.build().expect("certificates")),
-            ..Options::default()
+            ..CommOptions::default()
         },
         ..ClientOptions::default()
     };

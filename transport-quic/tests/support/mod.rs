@@ -7,7 +7,7 @@ use std::path::Path;
 use daskwire_comm::conformance::Transport;
 use daskwire_comm::tls::TlsSettings;
 use daskwire_comm::{CommReader, CommWriter};
-use daskwire_quic::{Address, Endpoint, Options, QuicOptions, Tls};
+use daskwire_quic::{Address, CommOptions, Endpoint, QuicOptions, Tls};
 
 /// Comms between two endpoints, on one connection.
 pub(crate) struct Quic {
@@ -20,7 +20,7 @@ impl Quic {
     pub(crate) async fn new(address: &str) -> Self {
         let tls = tls();
         let address = address.parse().expect("an address");
-        let (options, quic) = (Options::default(), QuicOptions::default());
+        let (options, quic) = (CommOptions::default(), QuicOptions::default());
         let far = Endpoint::bind(&address, &tls, options, quic.clone()).await;
         let far = far.expect("it can be listened on");
         let client = tls.client.expect("it has both sides");
@@ -35,7 +35,7 @@ impl Transport for Quic {
     type Writer = CommWriter;
 
     async fn pair(&self) -> [(CommReader, CommWriter); 2] {
-        let options = Options::default();
+        let options = CommOptions::default();
         let far = async { self.far.accept().await?.handshake().await };
         let (near, far) = tokio::join!(self.near.connect(&self.address, &options), far);
         [near, far].map(|comm| comm.expect("a comm").split())

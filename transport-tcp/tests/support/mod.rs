@@ -1,18 +1,18 @@
 //! What several tests need.
 
 use daskwire_comm::conformance::Transport;
-use daskwire_comm::{Address, CommReader, CommWriter, Options};
+use daskwire_comm::{Address, CommOptions, CommReader, CommWriter};
 use daskwire_tcp::{Listener, connect};
 
 /// Comms of one scheme, all from one listener.
 pub(crate) struct Scheme {
     listener: Listener,
     address: Address,
-    options: Options,
+    options: CommOptions,
 }
 
 impl Scheme {
-    pub(crate) async fn with_options(address: &str, options: Options) -> Self {
+    pub(crate) async fn with_options(address: &str, options: CommOptions) -> Self {
         // Two sockets for each of 2,000 comms, in four tests at once.
         rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
         let address = address.parse().expect("an address");
@@ -45,15 +45,15 @@ impl Transport for Scheme {
 
 /// One certificate for all, which is its own authority.
 #[cfg(feature = "ring")]
-pub(crate) fn with_tls() -> Options {
+pub(crate) fn with_tls() -> CommOptions {
     let pem = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../comm/tests/tls/self-signed.pem"
     );
     let pem = std::path::Path::new(pem);
     let tls = daskwire_comm::tls::TlsSettings::new(pem, pem).build();
-    Options {
+    CommOptions {
         tls: Some(tls.expect("a certificate and its key")),
-        ..Options::default()
+        ..CommOptions::default()
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use daskwire::display::Printable;
-use daskwire_comm::{Address, BufferPool, Options};
+use daskwire_comm::{Address, BufferPool, CommOptions};
 use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
@@ -151,14 +151,14 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let scheduler = address(scheduler)?;
     let listen = arguments.listen.as_deref().map(address).transpose()?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
-    let options = Options {
+    let options = CommOptions {
         tls: arguments.tls.tls(&addresses)?,
         // With a limit, memory goes back at once.
         pool: arguments
             .memory_limit
             .is_none()
             .then(|| BufferPool::new(POOL_LEN)),
-        ..Options::default()
+        ..CommOptions::default()
     };
     // Nothing is drawn where nobody looks.
     let bar = ProgressBar::new_spinner();

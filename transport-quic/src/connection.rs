@@ -14,7 +14,7 @@ use crate::error::code;
 
 /// A connection that is up, or was.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct SharedConnection {
     pub(crate) connection: quinn::Connection,
     state: watch::Sender<State>,
     /// Where streams are drained.
@@ -44,7 +44,7 @@ struct State {
     cut_at: Option<Instant>,
 }
 
-impl Live {
+impl SharedConnection {
     pub(crate) fn new(
         connection: quinn::Connection,
         runtime: Handle,
@@ -225,7 +225,7 @@ impl State {
 /// A comm in the count, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Arc<SharedConnection>,
 }
 
 impl Drop for Entry {
@@ -239,10 +239,10 @@ impl Drop for Entry {
 
 /// A comm that drains, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Draining(Arc<Live>);
+pub(crate) struct Draining(Arc<SharedConnection>);
 
 impl Draining {
-    pub(crate) fn new(live: &Arc<Live>) -> Self {
+    pub(crate) fn new(live: &Arc<SharedConnection>) -> Self {
         live.drain_begins();
         Self(Arc::clone(live))
     }
