@@ -15,8 +15,6 @@
 //! | [`frame`] | messages on a stream of bytes: the prelude, incremental decoding |
 //! | [`msgpack`] | documents: a pull reader and a measuring writer |
 //! | [`message`] | both layouts in one model: a body with payloads at places |
-//! | [`pickle`] | pickles, taken apart and written, never run |
-//! | [`typed`] | payloads as values: bytes, arrays of numpy, pickles with their buffers |
 //! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
 //! | [`handshake`] | the first message of a comm, and what follows from it |
 //! | [`display`] | any bytes as text, for people |
@@ -53,14 +51,14 @@
 //!
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
-//! (storage that grows, `pickle::tree`). For firmware, all without a heap:
-//! `heapless-09` (storage in the vectors of heapless 0.9), `embedded-io-07` and
-//! `embedded-io-async-07` (messages over the streams of embedded-io 0.7,
-//! blocking and async; `transport::embedded_io_07`). For arrays in place:
-//! `bytemuck` (slices of elements) and `ndarray-017` (views of ndarray 0.17,
-//! which need a heap). Features add items and never change what the others do;
-//! types of a crate before its 1.0 stand in no
-//! signature outside the feature with its version.
+//! (storage that grows), `heapless-09` (storage in the vectors of heapless 0.9,
+//! without a heap). Features add items and never change what the others do; types
+//! of a crate before its 1.0 stand in no signature outside the feature with its
+//! version.
+//!
+//! Beside this crate: `daskwire-pickle` (pickles, taken apart and written, never
+//! run), `daskwire-numpy` (payloads as values) and `daskwire-embedded` (comms over
+//! embedded-io).
 //!
 //! [Dask]: https://docs.dask.org
 #![no_std]
@@ -90,11 +88,9 @@ pub mod handshake;
 mod limits;
 pub mod message;
 pub mod msgpack;
-pub mod pickle;
 #[cfg(test)]
 mod steps;
 pub mod transport;
-pub mod typed;
 
 pub use error::BufferTooSmall;
 pub use limits::Limits;

@@ -28,14 +28,6 @@ pub struct Limits {
     pub depth: u32,
     /// Values in one msgpack document (elements of arrays, keys and values of maps).
     pub items: u32,
-    /// Opcodes in one pickle.
-    pub opcode_count: u32,
-    /// Values in the tree of one pickle.
-    pub pickle_value_count: u32,
-    /// Values and marks on the stack of a pickle at a time, while its tree is built.
-    pub pickle_stack_count: u32,
-    /// Values in the memo of a pickle, while its tree is built.
-    pub pickle_memo_count: u32,
     /// Bytes that one compressed frame may decompress to. Dask splits what is
     /// longer than 64 MiB before it compresses.
     pub decompressed_len: u64,
@@ -56,10 +48,6 @@ impl Limits {
         document_len: 256 << 20,
         depth: Self::MAX_DEPTH,
         items: 16 << 20,
-        opcode_count: 16 << 20,
-        pickle_value_count: 16 << 20,
-        pickle_stack_count: 16 << 20,
-        pickle_memo_count: 16 << 20,
         decompressed_len: 1 << 30,
     };
 
@@ -72,10 +60,6 @@ impl Limits {
         document_len: 64 << 10,
         depth: 16,
         items: 256,
-        opcode_count: 0,
-        pickle_value_count: 0,
-        pickle_stack_count: 0,
-        pickle_memo_count: 0,
         decompressed_len: 0,
     };
 
@@ -92,10 +76,6 @@ impl Limits {
         document_len: 128 << 10,
         depth: 32,
         items: 16 << 10,
-        opcode_count: 4096,
-        pickle_value_count: 1024,
-        pickle_stack_count: 1024,
-        pickle_memo_count: 1024,
         decompressed_len: 128 << 10,
     };
 }

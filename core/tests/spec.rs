@@ -316,16 +316,24 @@ fn tree() -> Tree {
     let repository = package.parent().unwrap_or(package);
     let read = |folder: &str| -> Vec<Source> {
         // transport-quic has a page and a test of its own.
-        ["core", "comm", "transport-tcp", "peer"]
-            .iter()
-            .flat_map(|member| files(&repository.join(member).join(folder), "rs"))
-            // The samples below are not citations.
-            .filter(|path| !path.ends_with("core/tests/spec.rs"))
-            .map(|path| Source {
-                text: std::fs::read_to_string(&path).expect("a source file is UTF-8"),
-                path: shown(&path, repository),
-            })
-            .collect()
+        [
+            "core",
+            "core/pickle",
+            "core/numpy",
+            "core/embedded",
+            "comm",
+            "transport-tcp",
+            "peer",
+        ]
+        .iter()
+        .flat_map(|member| files(&repository.join(member).join(folder), "rs"))
+        // The samples below are not citations.
+        .filter(|path| !path.ends_with("core/tests/spec.rs"))
+        .map(|path| Source {
+            text: std::fs::read_to_string(&path).expect("a source file is UTF-8"),
+            path: shown(&path, repository),
+        })
+        .collect()
     };
     let vectors = package.join("tests/vectors");
     let name = |path: &PathBuf| {

@@ -1,12 +1,12 @@
 //! Graphs and tasks, as pickles.
 
 use bytes::Bytes;
-use daskwire::pickle::{Level, Options, WriteError, Writer};
 use daskwire_peer::fuzzing;
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::protocol::UpdateGraph;
 use daskwire_peer::scheduler::Submission;
 use daskwire_peer::{Key, Serialized};
+use daskwire_pickle::{Level, Options, WriteError, Writer};
 
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated};

@@ -36,10 +36,6 @@ use daskwire::message::{
     Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, Pending, Reading, Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
-use daskwire::pickle::{
-    Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
-    Token as PickleToken, Unescaped,
-};
 use daskwire_comm::Address;
 use daskwire_comm::tls::Verifier;
 use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
@@ -47,6 +43,10 @@ use daskwire_comm::tls::rustls::crypto::ring;
 use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
 use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
+use daskwire_pickle::{
+    Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
+    Token as PickleToken, Unescaped,
+};
 
 use budget::{Budget, Linear};
 use documents::documents;
@@ -199,11 +199,15 @@ const LIMITS: Limits = Limits {
     document_len: 1 << 20,
     depth: 128,
     items: 1 << 16,
-    opcode_count: 1 << 16,
-    pickle_value_count: 1 << 16,
-    pickle_stack_count: 1 << 16,
-    pickle_memo_count: 1 << 16,
     decompressed_len: 1 << 20,
+};
+
+/// The same for pickles.
+const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits {
+    opcode_count: 1 << 16,
+    value_count: 1 << 16,
+    stack_count: 1 << 16,
+    memo_count: 1 << 16,
 };
 
 fn reading() -> Reading {
@@ -931,7 +935,7 @@ fn pickle(input: &[u8]) {
     let Some((&buffer_count, input)) = input.split_first() else {
         return;
     };
-    let reader = PickleReader::with_limits(input, &LIMITS);
+    let reader = PickleReader::with_limits(input, &PICKLE_LIMITS);
     let (tokens, error) = pickle_tokens(reader.text_opcodes(true));
     let mut end = 0;
     for token in &tokens {
@@ -985,7 +989,7 @@ fn pickle(input: &[u8]) {
     // Cut before its end, a pickle has no other opcodes.
     let cut = end.saturating_sub(1 + usize::from(buffer_count));
     let (fewer, cut_error) =
-        pickle_tokens(PickleReader::with_limits(&input[..cut], &LIMITS).text_opcodes(true));
+        pickle_tokens(PickleReader::with_limits(&input[..cut], &PICKLE_LIMITS).text_opcodes(true));
     assert!(cut_error.is_some());
     assert!(fewer.len() <= tokens.len() && same(&fewer, &tokens[..fewer.len()]));
 
@@ -1039,7 +1043,7 @@ fn pickle(input: &[u8]) {
 /// All opcodes of a pickle, and what ended it if that was an error.
 fn pickle_tokens(
     mut reader: PickleReader<'_>,
-) -> (Vec<PickleToken<'_>>, Option<daskwire::pickle::PickleError>) {
+) -> (Vec<PickleToken<'_>>, Option<daskwire_pickle::PickleError>) {
     let mut tokens = Vec::new();
     loop {
         let before = reader.position();

@@ -1,12 +1,12 @@
 //! Pickles: what is written is right, whatever the calls.
 
-#[path = "../../core/tests/support/pickle_longer.rs"]
+#[path = "../../core/pickle/tests/support/pickle_longer.rs"]
 mod pickle_longer;
 
-use daskwire::BufferTooSmall;
-use daskwire::pickle::tree::known::{self, Known};
-use daskwire::pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
-use daskwire::pickle::{
+use daskwire_numpy::known::{self, Known};
+use daskwire_pickle::BufferTooSmall;
+use daskwire_pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
+use daskwire_pickle::{
     Buffers, Form, Framing, Level, Mutability, Opcode, Options, PickleBuffer, PickleErrorKind,
     Placement, Protocol, Reader, WriteError, Writer,
 };
@@ -309,9 +309,14 @@ pub(crate) fn pickle_tree(input: &[u8]) {
         return;
     };
     let buffers: Vec<[u8; 1]> = (0..buffer_count).map(|index| [index]).collect();
-    pickle_longer::check(input, buffer_count & 1 == 0, &buffers, &crate::LIMITS);
-    let reader = Reader::with_limits(input, &crate::LIMITS).text_opcodes(true);
-    let tree = match Tree::build(reader, &buffers, &crate::LIMITS) {
+    pickle_longer::check(
+        input,
+        buffer_count & 1 == 0,
+        &buffers,
+        &crate::PICKLE_LIMITS,
+    );
+    let reader = Reader::with_limits(input, &crate::PICKLE_LIMITS).text_opcodes(true);
+    let tree = match Tree::build(reader, &buffers, &crate::PICKLE_LIMITS) {
         Ok(tree) => tree,
         Err(error) => {
             assert!(error.offset <= input.len());
@@ -325,7 +330,7 @@ pub(crate) fn pickle_tree(input: &[u8]) {
     assert_eq!(items.reader().position(), tree.pickle_len());
     assert!(tree.value_count() < tree.pickle_len() * 2);
 
-    let again = Tree::build(reader, &buffers, &crate::LIMITS).expect("as before");
+    let again = Tree::build(reader, &buffers, &crate::PICKLE_LIMITS).expect("as before");
     assert!(tree == again);
     assert!(tree.to_string().len() < 512 * (tree.pickle_len() + 16));
     assert!(format!("{tree:.3}").len() < 8192);

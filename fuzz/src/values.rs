@@ -3,9 +3,9 @@
 use daskwire::message::{
     Buffers, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
-use daskwire::typed::{
+use daskwire_numpy::{
     Array, Class, DType, Description, Element, ElementType, Kind, Order, PickledPayload,
-    RecordType, TypedPayload, WriteOptions,
+    RecordType, TypedPayload, ValueBuilder as _, WriteOptions,
 };
 
 use super::reading;

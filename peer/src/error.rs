@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use daskwire::message::BuildError;
-use daskwire::pickle::tree::known::{self, Known, Native, native};
-use daskwire::pickle::tree::{self, Node, Registry, Tree};
-use daskwire::pickle::{Options, Writer};
 use daskwire_comm::{Address, AddressError, CommError};
+use daskwire_numpy::known::{self, Known, Native, native};
+use daskwire_pickle::tree::{self, Node, Registry, Tree};
+use daskwire_pickle::{Options, Writer};
 
 use crate::growing;
 use crate::protocol::{ProtocolError, Status};
@@ -181,7 +181,7 @@ from! {
     ValueError, error => Self::Value(error);
     WrongType, error => Self::Type(error);
     RemoteError, error => Self::Remote(Box::new(error));
-    daskwire::typed::TypedError, error => Self::Value(error.into());
+    daskwire_numpy::TypedError, error => Self::Value(error.into());
 }
 
 /// An exception that was raised elsewhere, in Python mostly.
@@ -247,7 +247,7 @@ macro_rules! raised {
 raised! {
     ValueError, "ValueError";
     WrongType, "TypeError";
-    daskwire::typed::TypedError, "ValueError";
+    daskwire_numpy::TypedError, "ValueError";
     crate::graph::GraphError, "ValueError";
 }
 
@@ -564,7 +564,7 @@ pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32)
 fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
     let pickle = growing::pickle(Options::default(), |writer| {
         write(writer);
-        Ok::<(), daskwire::pickle::WriteError>(())
+        Ok::<(), daskwire_pickle::WriteError>(())
     });
     // There is room for whatever it is.
     Serialized::of_written_pickle(pickle.unwrap_or_default().into())

@@ -3,7 +3,7 @@
 
 use daskwire::message::{Buffers, BuildError, Layout, MessageBuilder};
 use daskwire::msgpack;
-use daskwire::pickle;
+use daskwire_pickle as pickle;
 
 /// Appends a document to `out`.
 pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>)) {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
-use daskwire::pickle;
+use daskwire_pickle as pickle;
 
 /// How deep the parts of a key may be nested. Dask's own have two levels.
 const DEPTH: u32 = 16;

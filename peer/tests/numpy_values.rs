@@ -3,12 +3,11 @@
 
 use std::fmt::Write as _;
 
-use daskwire::Limits;
 use daskwire::message::{Layout, Reading, Workspace};
-use daskwire::pickle::Reader;
-use daskwire::pickle::tree::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
-use daskwire::pickle::tree::{Node, Registry, Tree, Value};
-use daskwire::typed::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
+use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
+use daskwire_numpy::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
+use daskwire_pickle::tree::{Node, Registry, Tree, Value};
+use daskwire_pickle::{Limits, Reader};
 use daskwire_testing::{Environment, Peer};
 
 const BATCH: usize = 1_000;

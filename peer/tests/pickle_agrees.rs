@@ -1,10 +1,10 @@
 //! CPython, asked, in each version that matters: our reader sees in a pickle what `pickletools` sees, and
 //! refuses what it refuses.
 
-#[path = "../../core/tests/support/pickle_tokens.rs"]
+#[path = "../../core/pickle/tests/support/pickle_tokens.rs"]
 mod pickle_tokens;
 
-use daskwire::pickle::Reader;
+use daskwire_pickle::Reader;
 use daskwire_testing::{Interpreter, Peer, interpreters};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};

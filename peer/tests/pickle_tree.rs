@@ -4,11 +4,10 @@
 use core::fmt::Write as _;
 use std::collections::HashMap;
 
-use daskwire::Limits;
-use daskwire::pickle::Reader;
-use daskwire::pickle::tree::known::{self, Known, Native, Time, TimeDelta, TimeZone};
-use daskwire::pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
-use daskwire::typed::{ByteOrder, DType, ElementType, Kind, TimeBase};
+use daskwire_numpy::known::{self, Known, Native, Time, TimeDelta, TimeZone};
+use daskwire_numpy::{ByteOrder, DType, ElementType, Kind, TimeBase};
+use daskwire_pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
+use daskwire_pickle::{Limits, Reader};
 use daskwire_testing::{Peer, interpreters};
 
 const SCRIPT: &str = "pickle_tree_peer.py";

@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
-use daskwire::pickle::{
+use daskwire_pickle::{
     Buffers, Framing, Level, Mutability, Options, PickleBuffer, PickleErrorKind, Placement,
     Protocol, Reader, Writer,
 };

@@ -6,12 +6,13 @@ use daskwire::message::{
     Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, Place, Reading, SHARD_LEN,
 };
 use daskwire::msgpack;
-use daskwire::pickle::{self, PickleBuffer, Placement};
-use daskwire::typed::{
-    Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
-    PickledPayload, TimeBase, TimeUnit, TypedPayload, WriteOptions, encode_into, pickle_array,
-};
 use daskwire_comm::{Comm, CommError, CommOptions};
+use daskwire_numpy::{
+    Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
+    PickledPayload, TimeBase, TimeUnit, TypedPayload, ValueBuilder as _, WriteOptions, encode_into,
+    pickle_array,
+};
+use daskwire_pickle::{self as pickle, PickleBuffer, Placement};
 use daskwire_tcp::Listener;
 use daskwire_testing::{Environment, Peer};
 

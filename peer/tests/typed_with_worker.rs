@@ -16,14 +16,15 @@ use daskwire::message::{
     SHARD_LEN,
 };
 use daskwire::msgpack;
-use daskwire::pickle::tree::known::{self, Known, Native};
-use daskwire::pickle::tree::{Registry, Tree};
-use daskwire::pickle::{self, Argument, Mutability, PickleBuffer, Placement, Reader};
-use daskwire::typed::{
-    Array, ByteOrder, DType, Description, Dimensions, Element, NumpyModules, Order, PickledPayload,
-    TimeBase, TimeUnit, TypedErrorKind, TypedPayload, WriteOptions, encode_into, pickle_array,
-};
 use daskwire_comm::{Address, Comm, CommOptions, Frames};
+use daskwire_numpy::known::{self, Known, Native};
+use daskwire_numpy::{
+    Array, ByteOrder, DType, Description, Dimensions, Element, NumpyModules, Order, PickledPayload,
+    TimeBase, TimeUnit, TypedErrorKind, TypedPayload, ValueBuilder as _, WriteOptions, encode_into,
+    pickle_array,
+};
+use daskwire_pickle::tree::{Registry, Tree};
+use daskwire_pickle::{self as pickle, Argument, Mutability, PickleBuffer, Placement, Reader};
 use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -351,7 +352,7 @@ impl<'a> Sent<'a> {
             Self::Pickle(Pickle {
                 pickle, buffers, ..
             }) => builder.pickle_payload(pickle, buffers, &options),
-            Self::Forward(payload) => builder.forward(payload),
+            Self::Forward(payload) => builder.forward(payload).map_err(Into::into),
         };
         written.map(|_| ()).expect("it can be written");
     }

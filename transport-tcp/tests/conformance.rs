@@ -82,10 +82,10 @@ mod embedded_io {
     use std::os::unix::net::UnixStream;
 
     use daskwire_comm::conformance::{Transport, battery};
+    use daskwire_embedded::embedded_io_07::{CommError, MessageReader, MessageWriter};
     use embedded_io::{ErrorType, Read, Write};
     use wire::Limits;
     use wire::frame::{FrameBuffers, Prefix, Prelude};
-    use wire::transport::embedded_io_07::{CommError, MessageReader, MessageWriter};
     use wire::transport::{CommReader, CommWriter};
 
     struct Pipe(UnixStream);

@@ -424,9 +424,9 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         self.state = State::Head { filled: 0 };
     }
 
-    /// Starts the next message in another form.
-    #[cfg(feature = "embedded-io-07")]
-    pub(crate) fn restart(&mut self, prefix: Prefix, limits: Limits) {
+    /// Starts the next message with another prefix and other limits, as after a
+    /// handshake that has settled both. Of an unfinished message nothing is kept.
+    pub fn restart(&mut self, prefix: Prefix, limits: Limits) {
         self.prefix = prefix;
         self.reset_with(limits);
     }

@@ -12,7 +12,6 @@ use super::{
 use crate::BufferTooSmall;
 use crate::compression::Codec;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
-use crate::typed::TypedError;
 
 /// The size that Dask splits payload frames at, in bytes: 64 MiB
 /// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
@@ -131,8 +130,6 @@ pub enum BuildError {
     /// A frame of a [`PayloadKind::Pickled`] payload in none or several pieces,
     /// which its header cannot say (PROTOCOL MODERN-4).
     PickledInPieces,
-    /// A value that cannot be put into a payload as it is.
-    Value(TypedError),
 }
 
 impl fmt::Display for BuildError {
@@ -154,7 +151,6 @@ impl fmt::Display for BuildError {
             Self::PickledInPieces => {
                 f.write_str("each frame of a __Pickled__ payload has to be one piece")
             }
-            Self::Value(error) => write!(f, "the value: {}", error.kind),
         }
     }
 }
@@ -356,8 +352,18 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         self.written_pieces(kind, entries, has_writeable, logical_count, pieces)
     }
 
-    /// The same with a function that writes the entries, and how many these are.
-    pub(crate) fn written_pieces(
+    /// Puts a payload where the next value of the body would be, as
+    /// [`payload_in_pieces`](Self::payload_in_pieces) does, with a function that
+    /// writes the entries of the header, and how many these are. The function is
+    /// called more than once, and has to write the same each time.
+    ///
+    /// `has_writeable` says that `writeable` is among them; otherwise it is added
+    /// in the layout that has to have one.
+    ///
+    /// # Errors
+    ///
+    /// As [`payload_in_pieces`](Self::payload_in_pieces).
+    pub fn written_pieces(
         &mut self,
         kind: PayloadKind,
         (entry_count, write_entries): (u32, &dyn Fn(&mut Writer<'_>)),

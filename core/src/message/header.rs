@@ -170,9 +170,9 @@ impl<'a> PayloadHeader<'a> {
         }
     }
 
-    /// Where an entry is in the message, or the header itself where it has no
-    /// such entry: frame, and offset there.
-    pub(crate) fn spot(&self, key: &str) -> (usize, usize) {
+    /// The location of an entry in the message, or of the header itself where it
+    /// has no such entry: its frame, and its offset there in bytes.
+    pub fn entry_location(&self, key: &str) -> (usize, usize) {
         (self.frame, self.find(key).map_or(self.at, |(_, at)| at))
     }
 
@@ -218,7 +218,8 @@ impl<'a> PayloadHeader<'a> {
         )
     }
 
-    pub(crate) fn missing(&self, key: &'static str) -> MessageError {
+    /// The error for an entry that has to be there and is not.
+    pub const fn missing_entry(&self, key: &'static str) -> MessageError {
         MessageError::new(self.frame, self.at, MessageErrorKind::EntryMissing { key })
     }
 
@@ -258,7 +259,13 @@ impl<'a> PayloadHeader<'a> {
         }))
     }
 
-    pub(crate) fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
+    /// The entry `key` as a header of its own; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// * [`MessageErrorKind::EntryKind`] if it is not a map;
+    /// * what is wrong with it as a document.
+    pub fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
         let Some((value, at)) = self.find(key) else {
             return Ok(None);
         };

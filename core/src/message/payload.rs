@@ -167,12 +167,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             // PROTOCOL MODERN-4
             parsed
                 .pickled_object()?
-                .ok_or_else(|| parsed.missing("pickled-obj"))?;
+                .ok_or_else(|| parsed.missing_entry("pickled-obj"))?;
         }
         // PROTOCOL MODERN-3
         let needed = parsed
             .sub_frame_count()?
-            .ok_or_else(|| parsed.missing("num-sub-frames"))?;
+            .ok_or_else(|| parsed.missing_entry("num-sub-frames"))?;
         let first_frame = index.saturating_add(1);
         let behind = frames.get(first_frame..).unwrap_or_default();
         let frames = usize::try_from(needed)
@@ -252,8 +252,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         )
     }
 
-    /// Where the header is in the message: its frame, and its offset there.
-    pub(crate) const fn header_spot(&self) -> (usize, usize) {
+    /// The location of the header in the message: its frame, and its offset there
+    /// in bytes.
+    pub const fn header_location(&self) -> (usize, usize) {
         (self.header_frame, self.header_at)
     }
 
@@ -339,7 +340,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         if let Some(counts) = lists.split_counts()? {
             let offsets = lists
                 .split_offsets()?
-                .ok_or_else(|| header.missing("split-offsets"))?;
+                .ok_or_else(|| header.missing_entry("split-offsets"))?;
             return Ok(Grouping::Split(Split {
                 counts,
                 offsets,
@@ -348,7 +349,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             }));
         }
         if lists.split_offsets()?.is_some() {
-            return Err(header.missing("split-num-sub-frames"));
+            return Err(header.missing_entry("split-num-sub-frames"));
         }
         if self.layout == Layout::Modern {
             // PROTOCOL SPLIT-4
@@ -357,7 +358,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         match lists.lengths()? {
             Some(lengths) => Ok(Grouping::Lengths(lengths)),
             None if self.reading.lengths_optional => Ok(Grouping::Single),
-            None => Err(header.missing("lengths")),
+            None => Err(header.missing_entry("lengths")),
         }
     }
 

@@ -190,9 +190,13 @@ impl Hostile {
     }
 }
 
-/// The folder of the vectors.
+/// The folder of the vectors, from this crate or one in a folder of it.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|folder| folder.join("tests/vectors"))
+        .find(|folder| folder.is_dir())
+        .expect("the folder tests/vectors of the crate daskwire")
 }
 
 /// The names of all `.bin` files in a folder of the vectors.

@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
 
-use daskwire::Limits;
-use daskwire::pickle::{Argument, Buffers, Opcode, PickleError, Reader, Token, Unescaped};
+use daskwire_pickle::{Argument, Buffers, Limits, Opcode, PickleError, Reader, Token, Unescaped};
 
 /// How to list a pickle.
 #[derive(Clone, Copy, Debug)]

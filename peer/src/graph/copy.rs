@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use daskwire::pickle::tree::{Int, Node, Operation, Tree, Value};
-use daskwire::pickle::{Options, Writer};
+use daskwire_pickle::tree::{Int, Node, Operation, Tree, Value};
+use daskwire_pickle::{Options, Writer};
 
 use super::GraphError;
 use crate::growing;

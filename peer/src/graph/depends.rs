@@ -1,7 +1,7 @@
 //! What tasks depend on, read from a graph without making anything of the values in
 //! it.
 
-use daskwire::pickle::tree::{self, Node, Tree};
+use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::GraphError;
 use super::read::{

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use bytes::Bytes;
-use daskwire::pickle::PickleError;
-use daskwire::pickle::tree::{self, Global, Node, Operation, Tree};
+use daskwire_pickle::PickleError;
+use daskwire_pickle::tree::{self, Global, Node, Operation, Tree};
 
 use super::copy::{Copier, Effects};
 use super::depends::Dependencies;
@@ -68,8 +68,8 @@ impl From<ValueError> for GraphError {
     }
 }
 
-impl From<daskwire::pickle::WriteError> for GraphError {
-    fn from(error: daskwire::pickle::WriteError) -> Self {
+impl From<daskwire_pickle::WriteError> for GraphError {
+    fn from(error: daskwire_pickle::WriteError) -> Self {
         Self::Value(error.into())
     }
 }

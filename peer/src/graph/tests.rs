@@ -80,7 +80,7 @@ fn graphs_come_back_as_they_were() {
 fn tasks_are_copied_with_what_nobody_here_understands() {
     // {"a": Task("a", f, x, x), "b": f, "c": 7} where f is a function that only
     // Python can make, and that is part of its own state.
-    use daskwire::pickle::{Options, Writer};
+    use daskwire_pickle::{Options, Writer};
     let write = |writer: &mut Writer<'_, '_>| {
         writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
         writer.dict(2);
@@ -96,7 +96,7 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
         writer.i64(1 << 40).f64(0.5);
         writer.get(shared);
         writer.str("c").i64(7);
-        Ok::<(), daskwire::pickle::WriteError>(())
+        Ok::<(), daskwire_pickle::WriteError>(())
     };
     let pickle = crate::growing::pickle(Options::default(), write).expect("it is written");
     let expression = crate::Serialized::of_written_pickle(pickle.into());
@@ -105,16 +105,16 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
         panic!("{tasks:?}");
     };
     let (copy, _) = a.run_spec.pickle().expect("a pickle");
-    let tree = daskwire::pickle::tree::Tree::new(&copy).expect("a pickle");
+    let tree = daskwire_pickle::tree::Tree::new(&copy).expect("a pickle");
     let [_, function, one, other] = match tree.root().value() {
-        daskwire::pickle::tree::Value::Call { arguments, .. } => {
+        daskwire_pickle::tree::Value::Call { arguments, .. } => {
             arguments.items().exactly().expect("four")
         }
         other => panic!("{other:?}"),
     };
     assert!(one.is_same(other));
     let state = function.operations().find_map(|operation| match operation {
-        daskwire::pickle::tree::Operation::State(state) => state.node().get("itself"),
+        daskwire_pickle::tree::Operation::State(state) => state.node().get("itself"),
         _ => None,
     });
     assert!(state.expect("its state").is_same(function));
@@ -123,8 +123,8 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
 }
 
 /// A task `a` that calls `len` with what `write` writes.
-fn task_of(write: impl Fn(&mut daskwire::pickle::Writer<'_, '_>)) -> bytes::Bytes {
-    use daskwire::pickle::{Options, WriteError};
+fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes {
+    use daskwire_pickle::{Options, WriteError};
     let pickle = crate::growing::pickle(Options::default(), |writer| {
         writer.reduce().global("dask._task_spec", "Task").tuple(3);
         writer.str("a").global("builtins", "len");
@@ -135,7 +135,7 @@ fn task_of(write: impl Fn(&mut daskwire::pickle::Writer<'_, '_>)) -> bytes::Byte
 }
 
 /// `x = TaskRef("x")`, and as often as there are levels `x = List(x, x)`.
-fn shared_lists(writer: &mut daskwire::pickle::Writer<'_, '_>, levels: usize) {
+fn shared_lists(writer: &mut daskwire_pickle::Writer<'_, '_>, levels: usize) {
     for _ in 0..levels {
         writer.reduce().global("dask._task_spec", "List").tuple(2);
     }
@@ -167,7 +167,7 @@ fn the_dependencies_of_shared_nodes_take_steps_in_proportion_to_them() {
     use crate::value::Budget;
     let steps = |levels: usize| {
         let pickle = task_of(|writer| shared_lists(writer, levels));
-        let tree = daskwire::pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let budget = Budget::new(1 << 20, 1 << 20);
         let found = Dependencies::new(&tree).of_task(tree.root(), &budget);
         assert_eq!(found.expect("they are read"), ["x".into()]);
@@ -185,7 +185,7 @@ fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
         let pickle = task_of(|writer| shared_lists(writer, levels));
         let reading = Reading::new(&pickle, &[]);
         let (before, _) = reading.budget.left();
-        let tree = daskwire::pickle::tree::Tree::new(&pickle).expect("a pickle");
+        let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let result = read::task(&reading, tree.root(), None, read::DEPTH);
         (
             result,
@@ -218,7 +218,7 @@ fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
 
 #[test]
 fn what_many_tasks_share_is_bounded() {
-    use daskwire::pickle::{Options, WriteError};
+    use daskwire_pickle::{Options, WriteError};
     // Each task has the same data, and depends on the same long key.
     let outline = |count: usize, data_len: usize, key_len: usize| {
         let (data, long_key) = (vec![0; data_len], "k".repeat(key_len));

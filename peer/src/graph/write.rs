@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use daskwire::pickle::{Options, Writer};
+use daskwire_pickle::{Options, Writer};
 
 use super::{Argument, Function, Graph, Task, Work};
 use crate::Key;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytemuck::NoUninit;
 use bytes::Bytes;
-use daskwire::typed::{
-    self, ByteOrder, DType, Dimensions, Element, Order, TypedError, as_bytes, encode_into,
+use daskwire_numpy::{
+    ByteOrder, DType, Dimensions, Element, Order, TypedError, as_bytes, encode_into,
 };
 
 /// An array of numpy with its data, which clones share.
@@ -15,7 +15,7 @@ use daskwire::typed::{
 /// let array = Array::from_slice(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// assert_eq!(array.shape(), [2, 3]);
 /// assert_eq!(array.to_vec::<f64>()?.iter().sum::<f64>(), 21.0);
-/// # Ok::<(), daskwire::typed::TypedError>(())
+/// # Ok::<(), daskwire_numpy::TypedError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
@@ -63,7 +63,7 @@ impl Array {
     /// use daskwire_peer::Array;
     /// let array = Array::from_vec(&[3], vec![1_i64, 2, 3])?;
     /// assert_eq!(array.view()?.memory_slice::<i64>()?, [1, 2, 3]);
-    /// # Ok::<(), daskwire::typed::TypedError>(())
+    /// # Ok::<(), daskwire_numpy::TypedError>(())
     /// ```
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Array {
         order: Order,
         data: Bytes,
     ) -> Result<Self, TypedError> {
-        let dimensions = *typed::Array::new(dtype, shape, order, &data)?.dimensions();
+        let dimensions = *daskwire_numpy::Array::new(dtype, shape, order, &data)?.dimensions();
         let form = Arc::new(Form {
             dtype,
             dimensions,
@@ -104,7 +104,7 @@ impl Array {
     }
 
     /// The array that `view` is, whose bytes lie in `data`.
-    pub(super) fn of_view(view: &typed::Array<'_>, data: &Bytes) -> Self {
+    pub(super) fn of_view(view: &daskwire_numpy::Array<'_>, data: &Bytes) -> Self {
         Self {
             data: data.slice_ref(view.bytes()),
             form: Arc::new(Form {
@@ -133,9 +133,12 @@ impl Array {
     /// # Errors
     ///
     /// None: what was checked once stays right.
-    pub fn view(&self) -> Result<typed::Array<'_>, TypedError> {
-        let view =
-            typed::Array::with_dimensions(self.form.dtype, self.form.dimensions, &self.data)?;
+    pub fn view(&self) -> Result<daskwire_numpy::Array<'_>, TypedError> {
+        let view = daskwire_numpy::Array::with_dimensions(
+            self.form.dtype,
+            self.form.dimensions,
+            &self.data,
+        )?;
         Ok(match self.form.writeable {
             Some(writeable) => view.with_writeable(writeable),
             None => view,

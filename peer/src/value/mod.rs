@@ -19,7 +19,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use daskwire::typed::TypedError;
+use daskwire_numpy::TypedError;
 
 pub use array::Array;
 pub(crate) use budget::Budget;
@@ -103,7 +103,7 @@ pub enum ValueError {
     /// The payload is not what its header says.
     Payload(TypedError),
     /// The pickle is wrong.
-    Pickle(daskwire::pickle::PickleError),
+    Pickle(daskwire_pickle::PickleError),
     /// It is a value of Python that has no counterpart here; it can be passed on
     /// as [`Serialized`].
     Unknown {
@@ -111,7 +111,7 @@ pub enum ValueError {
         what: String,
     },
     /// A pickle cannot be written.
-    Write(daskwire::pickle::WriteError),
+    Write(daskwire_pickle::WriteError),
     /// Its containers are nested deeper than [`MAX_DEPTH`] levels, or are shared
     /// so often that it consists of more than 67,108,864 values.
     TooLarge,
@@ -156,14 +156,14 @@ impl From<daskwire::message::MessageError> for ValueError {
     }
 }
 
-impl From<daskwire::pickle::PickleError> for ValueError {
-    fn from(error: daskwire::pickle::PickleError) -> Self {
+impl From<daskwire_pickle::PickleError> for ValueError {
+    fn from(error: daskwire_pickle::PickleError) -> Self {
         Self::Pickle(error)
     }
 }
 
-impl From<daskwire::pickle::WriteError> for ValueError {
-    fn from(error: daskwire::pickle::WriteError) -> Self {
+impl From<daskwire_pickle::WriteError> for ValueError {
+    fn from(error: daskwire_pickle::WriteError) -> Self {
         Self::Write(error)
     }
 }

@@ -7,10 +7,10 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use daskwire::pickle::tree::known::{self, Known, Native, native};
-use daskwire::pickle::tree::{self, Int, Node, Registry, Tree};
-use daskwire::pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
-use daskwire::typed::{self, NumpyModules, Order, pickle_array};
+use daskwire_numpy::known::{self, Known, Native, native};
+use daskwire_numpy::{NumpyModules, Order, pickle_array};
+use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
+use daskwire_pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 
 use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
 use crate::growing;
@@ -491,7 +491,7 @@ impl Reading<'_> {
     }
 
     fn array(&self, found: &known::NdArray<'_, '_>) -> Result<Array, ValueError> {
-        if !matches!(found.element_type(), typed::ElementType::Plain(_)) {
+        if !matches!(found.element_type(), daskwire_numpy::ElementType::Plain(_)) {
             return Err(unknown("an array of records"));
         }
         let view = found.array();
@@ -502,22 +502,22 @@ impl Reading<'_> {
     /// A number of numpy as a number, anything else as an array without
     /// dimensions.
     fn scalar(&self, found: &known::Scalar<'_, '_>) -> Result<Value, ValueError> {
-        let typed::ElementType::Plain(dtype) = found.element_type() else {
+        let daskwire_numpy::ElementType::Plain(dtype) = found.element_type() else {
             return Err(unknown("a record of numpy"));
         };
         Ok(match (dtype.kind(), dtype.item_len()) {
-            (typed::Kind::Bool, _) => Value::Bool(found.value()?),
-            (typed::Kind::Int, 1) => Value::from(found.value::<i8>()?),
-            (typed::Kind::Int, 2) => Value::from(found.value::<i16>()?),
-            (typed::Kind::Int, 4) => Value::from(found.value::<i32>()?),
-            (typed::Kind::Int, 8) => Value::from(found.value::<i64>()?),
-            (typed::Kind::UInt, 1) => Value::from(found.value::<u8>()?),
-            (typed::Kind::UInt, 2) => Value::from(found.value::<u16>()?),
-            (typed::Kind::UInt, 4) => Value::from(found.value::<u32>()?),
-            (typed::Kind::UInt, 8) => Value::from(found.value::<u64>()?),
-            (typed::Kind::Float, 4) => Value::from(found.value::<f32>()?),
-            (typed::Kind::Float, 8) => Value::from(found.value::<f64>()?),
-            (typed::Kind::Complex, 16) => {
+            (daskwire_numpy::Kind::Bool, _) => Value::Bool(found.value()?),
+            (daskwire_numpy::Kind::Int, 1) => Value::from(found.value::<i8>()?),
+            (daskwire_numpy::Kind::Int, 2) => Value::from(found.value::<i16>()?),
+            (daskwire_numpy::Kind::Int, 4) => Value::from(found.value::<i32>()?),
+            (daskwire_numpy::Kind::Int, 8) => Value::from(found.value::<i64>()?),
+            (daskwire_numpy::Kind::UInt, 1) => Value::from(found.value::<u8>()?),
+            (daskwire_numpy::Kind::UInt, 2) => Value::from(found.value::<u16>()?),
+            (daskwire_numpy::Kind::UInt, 4) => Value::from(found.value::<u32>()?),
+            (daskwire_numpy::Kind::UInt, 8) => Value::from(found.value::<u64>()?),
+            (daskwire_numpy::Kind::Float, 4) => Value::from(found.value::<f32>()?),
+            (daskwire_numpy::Kind::Float, 8) => Value::from(found.value::<f64>()?),
+            (daskwire_numpy::Kind::Complex, 16) => {
                 let [real, imaginary] = found.value()?;
                 Value::Complex(real, imaginary)
             }

@@ -8,8 +8,8 @@ use daskwire::message::{
     Serializer,
 };
 use daskwire::msgpack::Reader;
-use daskwire::pickle::PickleBuffer;
-use daskwire::typed::{self, Description, WriteOptions};
+use daskwire_numpy::{Description, PayloadWriteError, ValueBuilder as _, WriteOptions};
+use daskwire_pickle::PickleBuffer;
 
 use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
 use crate::growing::{self, Encode, Room};
@@ -318,7 +318,7 @@ impl Serialized {
 enum Content<'v> {
     Bytes(&'v [u8]),
     ByteArray(&'v [u8]),
-    Array(Box<typed::Array<'v>>),
+    Array(Box<daskwire_numpy::Array<'v>>),
     Pickle(&'v [u8], Vec<PickleBuffer<'v>>),
     #[cfg(test)]
     Pickled(&'v [u8]),
@@ -327,14 +327,20 @@ enum Content<'v> {
 impl Encode for Content<'_> {
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let options = WriteOptions::default();
-        match self {
-            Self::Bytes(data) => to.bytes_payload(data, &options)?,
-            Self::ByteArray(data) => to.bytearray_payload(data, &options)?,
-            Self::Array(array) => to.array_payload(array, &options)?,
-            Self::Pickle(pickle, buffers) => to.pickle_payload(pickle, buffers, &options)?,
+        let written = match self {
+            Self::Bytes(data) => to.bytes_payload(data, &options),
+            Self::ByteArray(data) => to.bytearray_payload(data, &options),
+            Self::Array(array) => to.array_payload(array, &options),
+            Self::Pickle(pickle, buffers) => to.pickle_payload(pickle, buffers, &options),
             #[cfg(test)]
-            Self::Pickled(pickle) => to.pickled_payload(pickle, &[])?,
+            Self::Pickled(pickle) => to.pickled_payload(pickle, &[]),
         };
+        written.map_err(|error| match error {
+            PayloadWriteError::Build(error) => error,
+            _ => BuildError::NotConvertible {
+                reason: "the value has no payload of its own",
+            },
+        })?;
         Ok(())
     }
 }
@@ -401,7 +407,7 @@ fn value_of(
             Value::Array(Array::of_view(&view.over(&data)?, &data))
         }
         Description::Array(array) => {
-            if !matches!(array.element_type(), typed::ElementType::Plain(_)) {
+            if !matches!(array.element_type(), daskwire_numpy::ElementType::Plain(_)) {
                 return Err(unknown("an array of records"));
             }
             let data = joined(frames);

@@ -41,9 +41,9 @@ fn arrays_and_bytes_are_not_copied() {
     };
     assert_eq!(bytes.as_ptr(), data.as_ptr());
     let array = Array::from_bytes(
-        daskwire::typed::DType::U8,
+        daskwire_numpy::DType::U8,
         &[1 << 16],
-        daskwire::typed::Order::C,
+        daskwire_numpy::Order::C,
         data.clone(),
     );
     let list = Value::list([Value::Array(array.expect("as many"))]);
@@ -115,7 +115,7 @@ fn what_a_compressed_frame_claims_is_not_believed() {
     use daskwire::message::MessageErrorKind;
     let why = |serialized: &Serialized| match serialized.open() {
         Err(ValueError::Payload(error)) => match error.kind {
-            daskwire::typed::TypedErrorKind::Message(MessageErrorKind::Compression(error)) => error,
+            daskwire_numpy::TypedErrorKind::Message(MessageErrorKind::Compression(error)) => error,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -259,7 +259,7 @@ fn payloads_with_the_same_data_stay_apart_in_a_pickle() {
     let square = Array::from_bytes(
         row.dtype(),
         &[4, 4],
-        daskwire::typed::Order::C,
+        daskwire_numpy::Order::C,
         row.bytes().clone(),
     );
     let square = square.expect("it fits");

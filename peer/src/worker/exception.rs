@@ -1,7 +1,7 @@
 //! Errors as exceptions that Python raises.
 
 use bytes::Bytes;
-use daskwire::pickle::Options;
+use daskwire_pickle::Options;
 
 use super::state::Failure;
 use crate::growing;

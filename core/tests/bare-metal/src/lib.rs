@@ -21,15 +21,17 @@ use daskwire::message::{
     Pending, Place, Reading, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
-use daskwire::pickle::{
-    self, Argument, Buffers as PickleBuffers, Framing, Mutability, Options, PickleBuffer,
-    PickleBufferError, Placement, Protocol, Reader as PickleReader, Unescaped,
-};
-use daskwire::transport::embedded_io_07::{
+use daskwire::{BufferTooSmall, Limits};
+use daskwire_embedded::embedded_io_07::{
     CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
 };
-use daskwire::typed::{NumpyModules, PickledPayload, TypedPayload, WriteOptions, pickle_array};
-use daskwire::{BufferTooSmall, Limits};
+use daskwire_numpy::{
+    NumpyModules, PickledPayload, TypedPayload, ValueBuilder as _, WriteOptions, pickle_array,
+};
+use daskwire_pickle::{
+    Argument, Buffers as PickleBuffers, Framing, Mutability, Options, PickleBuffer,
+    PickleBufferError, Placement, Protocol, Reader as PickleReader, Unescaped,
+};
 use embedded_io::ErrorKind;
 
 /// A message that a real release sent, and what is in it.
@@ -105,11 +107,11 @@ pub enum Fault {
     /// In a document that is written.
     Write(daskwire::msgpack::WriteError),
     /// In a pickle that is written.
-    PickleWrite(pickle::WriteError),
+    PickleWrite(daskwire_pickle::WriteError),
     /// In a buffer that goes beside a pickle.
     PickleBuffer(PickleBufferError),
     /// In a pickle.
-    Pickle(daskwire::pickle::PickleError),
+    Pickle(daskwire_pickle::PickleError),
     /// In a comm.
     Comm(CommError<ErrorKind>),
     /// Too little room.
@@ -148,9 +150,9 @@ from! {
     Compression: daskwire::compression::CompressionError,
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
-    PickleWrite: pickle::WriteError,
+    PickleWrite: daskwire_pickle::WriteError,
     PickleBuffer: PickleBufferError,
-    Pickle: daskwire::pickle::PickleError,
+    Pickle: daskwire_pickle::PickleError,
     Comm: CommError<ErrorKind>,
     Room: BufferTooSmall,
     Text: fmt::Error,
@@ -393,8 +395,8 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     );
     let written = builder.array_payload(&array, &WriteOptions::default());
     black_box(written.is_ok());
-    let mut levels = [pickle::Level::EMPTY; 6];
-    let mut writer = pickle::Writer::new(&mut room, &mut levels);
+    let mut levels = [daskwire_pickle::Level::EMPTY; 6];
+    let mut writer = daskwire_pickle::Writer::new(&mut room, &mut levels);
     let modules = NumpyModules::default();
     let written = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
     black_box((written.is_ok(), writer.finish().is_ok()));
@@ -643,13 +645,13 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
 
 /// Writes whatever the bytes say, and returns how long the pickle is.
 pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
-    let mut levels = [pickle::Level::EMPTY; 8];
+    let mut levels = [daskwire_pickle::Level::EMPTY; 8];
     let mut out = [0; 512];
     let options = Options {
         protocol: black_box(Protocol::V5),
         framing: black_box(Framing::Frames),
     };
-    let mut writer = pickle::Writer::with_options(&mut out, &mut levels, options);
+    let mut writer = daskwire_pickle::Writer::with_options(&mut out, &mut levels, options);
     let mut rest = choices;
     while let [choice, after @ ..] = rest {
         let (data, after) = after.split_at(after.len().min(9));
@@ -770,7 +772,7 @@ const PICKLE: &[u8] = b"\x80\x05(\x97\x98\x97\x94C\x01b\x96\x01\0\0\0\0\0\0\0a\x
 pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> {
     let buffers = black_box([&b"one"[..], b"two"]);
     let count = |pickle: &[u8]| {
-        let reader = PickleReader::with_limits(pickle, &reading().limits);
+        let reader = PickleReader::with_limits(pickle, &daskwire_pickle::Limits::HOST);
         let mut items = PickleBuffers::new(reader.text_opcodes(black_box(true)), &buffers);
         let mut count = 0_u32;
         while let Some(item) = items.next_item()? {
@@ -785,7 +787,7 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
                 argument => drop(black_box(argument)),
             }
         }
-        Ok::<_, daskwire::pickle::PickleError>(count)
+        Ok::<_, daskwire_pickle::PickleError>(count)
     };
     let whole = count(pickle)?;
     let mut storage = [0; 256];

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use daskwire::compression::{Compression, Lz4, Lz4Table, Zlib};
-use daskwire::typed::Element;
+use daskwire_numpy::Element;
 use daskwire_peer::worker::{Arguments, Functions};
 use daskwire_peer::{Array, RemoteError, Value};
 use sha2::{Digest as _, Sha256};

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Runs the firmware in qemu against real Dask schedulers, and against peers that
+# are no good ones.
+#
+# A scheduler with two workers is started, of the newest release and of one with
+# the classic layout; the board's serial line is joined to its TCP port, and the
+# firmware has to say that there are two workers. Then it is joined to peers
+# that say nothing, or too much, or something else (misbehave.py): it has to end
+# with an error that says so. As in core/tests/bare-metal, it links only if
+# nothing in it allocates or panics.
+#
+# Usage: core/embedded/firmware/run.sh
+#
+# Needs the Debian packages in bare-metal/common.sh, which are installed where
+# that is possible, and Python as the tests of `peer` do, whose environments it
+# shares. CARGO_TARGET_DIR says where things are built, `target` at the root of
+# the repository if it is not set.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
+chip=thumbv7m-none-eabi
+firmware=$target/firmware/$chip/release/firmware
+source "$root/core/tests/bare-metal/common.sh"
+scratch=$(mktemp -d)
+started=()
+
+finish() {
+    # Those that have ended already are not there to be killed.
+    ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
+    wait
+    rm -rf "$log" "$scratch"
+}
+trap finish EXIT
+
+# The interpreter of the environment with the packages of requirements-$1.txt,
+# which is made if it is not there; the same one that the tests have.
+environment() {
+    local pins=$root/testing/python/requirements-$1.txt
+    local base candidate name
+    for candidate in ${DASKWIRE_PYTHON:-python3.13 python3.12 python3.11 python3}; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+            2>/dev/null; then
+            base=$candidate
+            break
+        fi
+    done
+    [[ -n ${base-} ]] || fail "Python 3.11, 3.12 or 3.13 is missing; as root:" \
+        "apt-get install python3 python3-venv, or set DASKWIRE_PYTHON"
+    # FNV-1a of the pins, and the version for which packages are built.
+    name=$("$base" - "$1" "$pins" <<'PYTHON'
+import pathlib, sys
+value = 0xCBF29CE484222325
+for byte in pathlib.Path(sys.argv[2]).read_bytes():
+    value = (value ^ byte) * 0x100000001B3 % 2**64
+print(f"{sys.argv[1]}-3.{sys.version_info[1]}-{value:016x}")
+PYTHON
+    )
+    "$base" "$root/core/tests/vectors/environment.py" "$target/python/$name" "$pins"
+}
+
+# Starts a Python script that says `ready` when it is, into $scratch/NAME.
+start() {
+    local name=$1
+    shift
+    mkfifo "$scratch/$name.stdin"
+    # Nobody's own settings of Python or Dask.
+    env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
+        DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
+        "$@" <"$scratch/$name.stdin" >"$scratch/$name" 2>"$scratch/$name.log" &
+    local process=$!
+    started+=("$process")
+    # It ends when this does, however that is.
+    exec {stdin}>"$scratch/$name.stdin"
+    local patience=$((SECONDS + 120))
+    until grep -q ready "$scratch/$name"; do
+        if ! kill -0 "$process" 2>/dev/null || ((SECONDS > patience)); then
+            tail -n 40 "$scratch/$name.log" >&2
+            fail "$name did not get ready; what it said stands above"
+        fi
+        sleep 0.1
+    done
+}
+
+# Runs the firmware with its serial line at a port; what it says is the output.
+run() {
+    timeout 60 qemu-system-arm -M lm3s6965evb -display none -monitor none \
+        -serial "tcp:127.0.0.1:$1" -semihosting-config enable=on,target=native \
+        -kernel "$firmware" 2>&1
+}
+
+# The firmware has to find two workers at the scheduler of an environment.
+finds_two() {
+    local python told port
+    python=$(environment "$1")
+    start "scheduler-$1" "$python" "$here/scheduler.py"
+    port=$(sed -n 's/^ready //p' "$scratch/scheduler-$1")
+    told=$(run "$port") || {
+        echo "$told" >&2
+        fail "it does not get along with the $1 release of Dask"
+    }
+    sed -n '/^    /p' <<<"$told"
+    grep -Eq 'scheduler Scheduler-[-0-9a-f]+: 2 workers$' <<<"$told" ||
+        fail "it has not found the two workers of the $1 release of Dask"
+}
+
+# The firmware has to end at a peer that misbehaves: with status 1 and an error
+# that says this, or with status 0 and this.
+ends() {
+    local name=$1 expected_status=$2 text=$3 status=0 told port
+    port=$(sed -n "s/^$name //p" "$scratch/misbehave")
+    told=$(run "$port") || status=$?
+    if ((status != expected_status)) || ! grep -q "$text" <<<"$told"; then
+        echo "$told" >&2
+        fail "at the peer '$name' it should have ended with status $expected_status" \
+            "and '$text', it has with status $status"
+    fi
+    echo "$name: $(sed -n 's/^    \(failed\|scheduler\)/\1/p' <<<"$told")"
+}
+
+install_packages
+build_for_chip "$here" "$target/firmware" "$chip"
+quietly "${build[@]}"
+refused daskwire_panics "${build[@]}" --features break-no-panic
+echo "firmware: links without allocator and panics"
+
+finds_two current
+finds_two documented
+
+# One more than this is too long: MESSAGE_LEN in main.rs.
+room=32768
+start misbehave python3 "$here/misbehave.py" "$room"
+waiting=()
+for name in silent closing slow silent-later; do
+    ends "$name" 1 "failed: the peer has not said enough" &
+    waiting+=($!)
+done
+for process in "${waiting[@]}"; do
+    wait "$process"
+done
+ends web-server 1 "failed: .* frames announced, the limit is"
+ends noise 1 "failed: .* frames announced, the limit is"
+ends zeros 1 "failed: .* is no handshake"
+ends no-handshake 1 "failed: .* has no .compression."
+ends full 0 "scheduler full: 1 worker$"
+ends too-long 1 "failed: .*frame 0 is announced with $((room + 1)) bytes, the limit is $room"
+ends giant 1 "failed: .*frame 0 is announced with $((1 << 40)) bytes, the limit is $room"
+ends refusing 1 "failed: the answer has no"
+ends broken 1 "failed: .*at byte"
+echo "firmware: ends with an error at every peer that misbehaves"

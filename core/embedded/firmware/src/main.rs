@@ -1,0 +1,278 @@
+//! Firmware that asks a Dask scheduler for its workers.
+//!
+//! A Cortex-M3 with 64 KiB of RAM, no heap and no operating system, on the
+//! serial line of an emulated board whose other end is the TCP port of a real
+//! scheduler:
+//!
+//! ```text
+//! $ core/embedded/firmware/run.sh
+//!     handshake: modern layout, pickle protocol 5
+//!     scheduler Scheduler-0fe45433-6f35-4836-bbaf-316734425039: 2 workers
+//!       tcp://127.0.0.1:40639
+//!       tcp://127.0.0.1:43737
+//! ```
+//!
+//! To have it on another chip, replace `uart.rs`: [`receive`] and [`send`] are
+//! all that the protocol needs of a stream. A driver that is `embedded-io`, or a
+//! TCP socket of smoltcp, goes in the same place; so does an `.await`.
+//!
+//! Whatever the peer sends, the program ends: sizes are compared with [`LIMITS`]
+//! before anything is stored, each wait has a deadline, nothing allocates, and
+//! no panic is left for the linker to find.
+
+#![no_std]
+#![no_main]
+
+use core::fmt::{self, Write};
+
+use daskwire::Limits;
+use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
+use daskwire::handshake::{Handshake, detect_prefix};
+use daskwire::message::{Layout, Level, Message, Place, Reading};
+use daskwire::msgpack::Writer;
+
+use cortex_m::Semihosting;
+use deadline::Deadline;
+use uart::{TICKS_PER_SECOND, Uart, UartError};
+
+#[path = "../../../tests/bare-metal/src/cortex_m.rs"]
+mod cortex_m;
+mod deadline;
+mod register;
+mod uart;
+
+/// How long the whole conversation may take, in seconds.
+const PATIENCE: u32 = 10;
+
+/// Room for the longest message that is accepted, in bytes. A scheduler says
+/// some 750 bytes of itself and of each worker, so this is for 40 workers.
+const MESSAGE_LEN: usize = 32 << 10;
+
+/// Frames of the longest message that is accepted. An identity has 1, and 2 in
+/// the classic layout.
+const FRAME_COUNT: usize = 8;
+
+/// What is accepted of the scheduler once it is known to be one.
+const LIMITS: Limits = Limits {
+    frame_count: FRAME_COUNT as u64,
+    frame_len: MESSAGE_LEN as u64,
+    message_len: MESSAGE_LEN as u64,
+    document_len: MESSAGE_LEN as u64,
+    depth: 16,
+    items: MESSAGE_LEN as u32,
+    decompressed_len: 0,
+};
+
+/// What is accepted before: a handshake has some 70 bytes.
+const HANDSHAKE_LIMITS: Limits = Limits {
+    frame_count: 2,
+    frame_len: 512,
+    message_len: 512,
+    document_len: 512,
+    ..Limits::HANDSHAKE
+};
+
+/// The table of frame lengths has 8 bytes for each.
+type Decoder = FrameDecoder<[u8; 8 * FRAME_COUNT]>;
+
+fn program(out: &mut Semihosting) -> bool {
+    #[cfg(feature = "break-no-panic")]
+    core::hint::black_box(core::hint::black_box([1_u8; 3])[core::hint::black_box(3)]);
+
+    let mut uart = Uart::start();
+    let asked = ask(&mut uart, out);
+    if let Err(fault) = asked {
+        let _ = writeln!(out, "    failed: {fault}");
+    }
+    let (flash, stack) = cortex_m::memory_used();
+    let told = writeln!(
+        out,
+        "    flash {flash} bytes, stack {stack}, static {}",
+        cortex_m::static_len(),
+    );
+    asked.is_ok() && told.is_ok()
+}
+
+/// The conversation. Each side waits for the other to finish: Dask needs that
+/// no more than any other order, but a line without flow control does.
+fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
+    let mut deadline = Deadline::after(PATIENCE.saturating_mul(TICKS_PER_SECOND));
+    let mut storage = [0; MESSAGE_LEN];
+    let mut arena = Arena::new(&mut storage);
+
+    // A scheduler speaks first, and the first 8 bytes tell how old it is.
+    let mut first = [0; 8];
+    fill(uart, &mut first, &mut deadline)?;
+    let prefix = detect_prefix(&first).ok_or(Fault::NoHandshake)?;
+    let mut decoder = Decoder::new(prefix, [0; 8 * FRAME_COUNT], HANDSHAKE_LIMITS);
+    decoder.push(&mut &first[..], &mut arena)?;
+    receive(uart, &mut decoder, &mut arena, &mut deadline)?;
+    let prelude = decoder.prelude().ok_or(Fault::NoHandshake)?;
+    let mut slots = [&[][..]; FRAME_COUNT];
+    let frames = prelude.split(arena.filled(), &mut slots)?;
+    let (theirs, layout) = Handshake::from_frames(frames, &HANDSHAKE_LIMITS)?;
+
+    // No codec: the answer comes as it is then.
+    let ours = Handshake::new(None);
+    let agreed = ours.negotiate(&theirs);
+    let name = match layout {
+        Layout::Modern => "modern",
+        Layout::Classic => "classic",
+    };
+    let pickle_protocol = agreed.pickle_protocol;
+    writeln!(
+        out,
+        "    handshake: {name} layout, pickle protocol {pickle_protocol}"
+    )?;
+    let mut buffer = [0; 64];
+    let mut writer = Writer::new(&mut buffer);
+    ours.encode(&mut writer);
+    send(uart, prefix, layout, writer.finish()?, &mut deadline)?;
+
+    let mut writer = Writer::new(&mut buffer);
+    writer.map(2);
+    writer.str("op").str("identity");
+    writer.str("reply").bool(true);
+    send(uart, prefix, layout, writer.finish()?, &mut deadline)?;
+
+    decoder.reset_with(LIMITS);
+    receive(uart, &mut decoder, &mut arena, &mut deadline)?;
+    let prelude = decoder.prelude().ok_or(Fault::NoIdentity)?;
+    let mut slots = [&[][..]; FRAME_COUNT];
+    let frames = prelude.split(arena.filled(), &mut slots)?;
+    show(frames, layout, out)
+}
+
+/// Prints the answer to `identity`.
+fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fault> {
+    let reading = Reading {
+        limits: LIMITS,
+        ..Reading::default()
+    };
+    let (mut levels, mut places) = ([Level::EMPTY; 16], [Place::EMPTY; 4]);
+    let message = Message::open(frames, layout, &reading, &mut levels, &mut places, &mut [])?;
+
+    let (mut id, mut workers) = (message.reader(), message.reader());
+    if !id.find("id")? || !workers.find("workers")? {
+        return Err(Fault::NoIdentity);
+    }
+    let (id, count) = (id.str()?.to_str(), workers.map()?);
+    // Escaped: a peer must not control the terminal.
+    let plural = if count == 1 { "" } else { "s" };
+    let id = id.escape_default();
+    writeln!(out, "    scheduler {id}: {count} worker{plural}")?;
+    for _ in 0..count {
+        let address = workers.str()?.to_str();
+        writeln!(out, "      {}", address.escape_default())?;
+        workers.skip()?; // what is known of it
+    }
+    Ok(())
+}
+
+/// Reads until the message is complete.
+fn receive(
+    uart: &mut Uart,
+    decoder: &mut Decoder,
+    arena: &mut Arena<'_>,
+    deadline: &mut Deadline,
+) -> Result<(), Fault> {
+    loop {
+        let space = decoder.space(arena)?;
+        if space.is_empty() {
+            return Ok(());
+        }
+        let len = uart.read(space, deadline)?;
+        decoder.advance(len)?;
+    }
+}
+
+/// Reads as many bytes as `into` has.
+fn fill(uart: &mut Uart, mut into: &mut [u8], deadline: &mut Deadline) -> Result<(), UartError> {
+    while !into.is_empty() {
+        let len = uart.read(into, deadline)?;
+        into = into.get_mut(len..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Sends a message without payloads: its body, and in the classic layout the
+/// empty header before it.
+fn send(
+    uart: &mut Uart,
+    prefix: Prefix,
+    layout: Layout,
+    body: &[u8],
+    deadline: &mut Deadline,
+) -> Result<(), Fault> {
+    let frames: &[&[u8]] = match layout {
+        Layout::Modern => &[body],
+        Layout::Classic => &[&[], body],
+    };
+    let mut prelude = [0; 32];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let len = encode_prelude(prefix, lengths, &mut prelude)?;
+    uart.write(prelude.get(..len).unwrap_or_default(), deadline)?;
+    for frame in frames {
+        uart.write(frame, deadline)?;
+    }
+    Ok(())
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// What came first is no handshake.
+    NoHandshake,
+    /// The answer is a message, but no identity.
+    NoIdentity,
+    /// The serial line.
+    Uart(UartError),
+    /// The stream of the peer, which may also be longer than we take.
+    Frame(daskwire::frame::FrameError),
+    /// The handshake.
+    Handshake(daskwire::handshake::HandshakeError),
+    /// The answer.
+    Message(daskwire::message::MessageError),
+    /// A value in the answer.
+    Document(daskwire::msgpack::Malformed),
+    /// A buffer of ours, for what we send.
+    Write(daskwire::msgpack::WriteError),
+    /// The same, for its prelude.
+    Encode(daskwire::frame::EncodeError),
+    /// A buffer of ours, for what arrives.
+    Room(daskwire::BufferTooSmall),
+    /// The text could not be written.
+    Text(fmt::Error),
+}
+
+macro_rules! from {
+    ($($variant:ident: $error:ty),+ $(,)?) => {
+        $(impl From<$error> for Fault {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })+
+
+        impl fmt::Display for Fault {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::NoHandshake => f.write_str("what the peer says first is no handshake"),
+                    Self::NoIdentity => f.write_str("the answer has no `id` or no `workers`"),
+                    $(Self::$variant(error) => error.fmt(f),)+
+                }
+            }
+        }
+    };
+}
+
+from! {
+    Uart: UartError,
+    Frame: daskwire::frame::FrameError,
+    Handshake: daskwire::handshake::HandshakeError,
+    Message: daskwire::message::MessageError,
+    Document: daskwire::msgpack::Malformed,
+    Write: daskwire::msgpack::WriteError,
+    Encode: daskwire::frame::EncodeError,
+    Room: daskwire::BufferTooSmall,
+    Text: fmt::Error,
+}

@@ -1,0 +1,43 @@
+//! Comms of the Dask `distributed` protocol for firmware: the
+//! [`CommReader`](daskwire::transport::CommReader) and
+//! [`CommWriter`](daskwire::transport::CommWriter) of `daskwire` over the
+//! streams of embedded-io, without a heap.
+//!
+//! | module | feature | streams |
+//! | --- | --- | --- |
+//! | `embedded_io_07` | `embedded-io-07` | blocking, of embedded-io 0.7 |
+//! | `embedded_io_async_07` | `embedded-io-async-07` | async, of embedded-io-async 0.7 |
+//!
+//! The feature `heapless-09` turns on the feature of the same name of `daskwire`,
+//! which stores frames and preludes in the vectors of heapless 0.9. Types of a
+//! crate before its 1.0 are in no signature outside the feature with its version.
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc
+)]
+
+#[cfg(feature = "embedded-io-07")]
+pub mod embedded_io_07;
+#[cfg(feature = "embedded-io-async-07")]
+pub mod embedded_io_async_07;
+#[cfg(feature = "embedded-io-07")]
+mod halves;
+
+/// Copies as many bytes as both slices have, without the panic of
+/// `copy_from_slice` for lengths that differ.
+#[cfg(feature = "embedded-io-07")]
+fn copy(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,155 @@
+//! Which class of Python a payload is of.
+
+use super::{TypedError, TypedErrorKind};
+use daskwire::message::PayloadHeader;
+use daskwire_pickle::{Argument, Opcode, PickleError, Reader};
+
+/// A class of Python, by its name. It is compared and shown, never looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class<'a> {
+    /// The module.
+    pub module: &'a str,
+    /// The name in it, dotted where the class is in another.
+    pub name: &'a str,
+}
+
+impl<'a> Class<'a> {
+    /// `bytes`.
+    pub const BYTES: Self = Self::builtin("bytes");
+    /// `bytearray`.
+    pub const BYTEARRAY: Self = Self::builtin("bytearray");
+    /// `memoryview`.
+    pub const MEMORYVIEW: Self = Self::builtin("memoryview");
+    /// `numpy.ndarray`.
+    pub const NDARRAY: Self = Self {
+        module: "numpy",
+        name: "ndarray",
+    };
+    /// `numpy.matrix`.
+    pub const MATRIX: Self = Self {
+        module: "numpy",
+        name: "matrix",
+    };
+
+    const fn builtin(name: &'a str) -> Self {
+        Self {
+            module: "builtins",
+            name,
+        }
+    }
+
+    /// Whether Dask sends what is of this class as an array, from which it makes
+    /// one of these two (PROTOCOL HEADER-6).
+    pub(crate) fn is_array(self) -> bool {
+        let Class { module, name } = self;
+        match name {
+            "ndarray" | "memmap" | "recarray" | "matrix" if module == "numpy" => true,
+            "recarray" => matches!(module, "numpy.rec" | "numpy.core.records"),
+            "matrix" => module == "numpy.matrixlib.defmatrix",
+            "memmap" => matches!(module, "numpy.core.memmap" | "numpy._core.memmap"),
+            _ => false,
+        }
+    }
+
+    /// The class that selects the decoder of a payload of the dask family
+    /// (PROTOCOL TYPED-1): what `type-serialized` says; where there is none
+    /// (before 1.23.0), what `type` says.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`] if
+    ///   `type-serialized` is something else;
+    /// * [`TypedErrorKind::Message`] if there is neither, or of the wrong kind.
+    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+        if let Some(pickle) = header.type_serialized()? {
+            let (frame, at) = header.entry_location("type-serialized");
+            return Self::read(pickle).map_err(|kind| TypedError { frame, at, kind });
+        }
+        let full = header.type_name()?.ok_or(header.missing_entry("type"))?;
+        let dot = full.bytes().rposition(|byte| byte == b'.');
+        let parts = dot.and_then(|dot| Some((full.get(..dot)?, full.get(dot.checked_add(1)?..)?)));
+        let (module, name) = parts.unwrap_or(("builtins", full));
+        Ok(Self { module, name })
+    }
+
+    /// Reads a pickle of one class by its name, in any of the forms that Python
+    /// writes. Nothing is imported.
+    ///
+    /// ```
+    /// use daskwire_numpy::Class;
+    ///
+    /// let class = Class::read(b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.")?;
+    /// assert_eq!(class, Class::NDARRAY);
+    /// // os.system("…") would call something.
+    /// assert!(Class::read(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02ls\x85R.").is_err());
+    /// # Ok::<(), daskwire_numpy::TypedErrorKind>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`].
+    pub fn read(pickle: &'a [u8]) -> Result<Self, TypedErrorKind> {
+        // Python 2 and protocols up to 3 have it in text, which Dask never does
+        // with objects of any other kind.
+        let mut reader = Reader::new(pickle).text_opcodes(true);
+        let mut texts: [Option<&'a str>; 2] = [None; 2];
+        let mut text_count = 0_usize;
+        let mut is_first_kept = false;
+        let mut class = None;
+        loop {
+            let offset = reader.position();
+            let error = TypedErrorKind::NotAClass { offset };
+            let Some(token) = reader.next_token()? else {
+                break;
+            };
+            match (token.opcode, token.argument) {
+                (Opcode::Proto | Opcode::Frame, _) => {}
+                (Opcode::Memoize | Opcode::BinPut | Opcode::LongBinPut | Opcode::Put, _) => {
+                    is_first_kept |= text_count == 1;
+                }
+                (_, Argument::Text(text)) => {
+                    let Some(place) = texts.get_mut(text_count) else {
+                        return Err(error);
+                    };
+                    *place = Some(text.to_str().map_err(|_| error)?);
+                    text_count = text_count.saturating_add(1);
+                }
+                // array.array: both names are the same object.
+                (Opcode::BinGet, Argument::Index(0)) if is_first_kept && text_count == 1 => {
+                    texts = [texts[0]; 2];
+                    text_count = 2;
+                }
+                (Opcode::StackGlobal, _) if class.is_none() => {
+                    let [Some(module), Some(name)] = texts else {
+                        return Err(error);
+                    };
+                    class = Some(Self { module, name });
+                }
+                (Opcode::Global, Argument::Global { module, name })
+                    if class.is_none() && text_count == 0 =>
+                {
+                    // Names of Python 2 that Python 3 replaces.
+                    let module = match module {
+                        "__builtin__" => "builtins",
+                        module => module,
+                    };
+                    class = Some(Self { module, name });
+                    text_count = 2;
+                }
+                (Opcode::Stop, _) if class.is_some() => {}
+                _ => return Err(error),
+            }
+        }
+        let offset = reader.position();
+        match class {
+            Some(class) if reader.trailing().is_empty() => Ok(class),
+            _ => Err(TypedErrorKind::NotAClass { offset }),
+        }
+    }
+}
+
+impl From<PickleError> for TypedError {
+    fn from(error: PickleError) -> Self {
+        Self::of_value(error.into())
+    }
+}

@@ -1,0 +1,364 @@
+//! What a header says about the value behind it.
+
+use super::dimensions::Dimensions;
+use super::{
+    Array, Class, DType, DimensionsError, ElementType, MaskedHeader, Order, RecordType, TypedError,
+    TypedErrorKind,
+};
+use daskwire::message::{MessageErrorKind, PayloadHeader, PayloadKind, Serializer};
+use daskwire::msgpack::{Reader, Token};
+
+/// What a payload, or an element of a collection, is, as its header says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Description<'a> {
+    /// `bytes`: all logical frames, joined (PROTOCOL HEADER-5).
+    Bytes,
+    /// A `bytearray`: all logical frames, joined.
+    ByteArray,
+    /// A `memoryview`.
+    MemoryView(MemoryViewHeader<'a>),
+    /// An array of numpy in one logical frame.
+    Array(ArrayHeader<'a>),
+    /// A masked array of numpy.
+    MaskedArray(MaskedHeader<'a>),
+    /// `numpy.ma.masked`: what an element that is masked is.
+    Masked,
+    /// A pickle and its out-of-band buffers: of the family pickle, or an array
+    /// of numpy whose elements are objects. See
+    /// [`PickledPayload`](super::PickledPayload).
+    Pickle,
+    /// A value of the dask family that is not opened here.
+    Other(Class<'a>),
+    /// A collection whose elements have headers of their own
+    /// (PROTOCOL HEADER-11): see [`PayloadHeader::sub_headers`].
+    Collection,
+    /// A value of another family.
+    Family(Serializer<'a>),
+}
+
+impl<'a> Description<'a> {
+    /// Reads a header of the kind `Serialized`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header; each kind of [`TypedErrorKind`] says what.
+    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+        Self::of_kind(header, PayloadKind::Serialized)
+    }
+
+    pub(super) fn of_kind(
+        header: &PayloadHeader<'a>,
+        kind: PayloadKind,
+    ) -> Result<Self, TypedError> {
+        if kind == PayloadKind::Pickled {
+            return Ok(Self::Pickle);
+        }
+        if header.is_collection()? {
+            return Ok(Self::Collection);
+        }
+        match header.serializer()? {
+            Serializer::Dask => {}
+            Serializer::Pickle => return Ok(Self::Pickle),
+            family => return Ok(Self::Family(family)),
+        }
+        Ok(match Class::of(header)? {
+            Class::BYTES => Self::Bytes,
+            Class::BYTEARRAY => Self::ByteArray,
+            Class::MEMORYVIEW => Self::MemoryView(MemoryViewHeader::read(header)?),
+            class if class.is_array() => ArrayHeader::describe(header)?,
+            Class {
+                module: "numpy.ma" | "numpy.ma.core",
+                name,
+            } => match name {
+                "MaskedArray" => Self::MaskedArray(MaskedHeader::read(header)?),
+                "MaskedConstant" => Self::Masked,
+                _ => Self::Other(Class::of(header)?),
+            },
+            class => Self::Other(class),
+        })
+    }
+}
+
+/// What is said of a `memoryview`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryViewHeader<'a> {
+    format: &'a str,
+    /// Strides are all 0, since the length of an element is not said.
+    shape: Dimensions,
+    spot: (usize, usize),
+}
+
+impl<'a> MemoryViewHeader<'a> {
+    fn read(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+        let own = header.own()?;
+        let (frame, at) = own.entry_location("format");
+        let wrong = |kind| TypedError {
+            frame,
+            at,
+            kind: TypedErrorKind::Message(kind),
+        };
+        let key = "format";
+        let value = own.get(key);
+        let value = value.ok_or(wrong(MessageErrorKind::EntryMissing { key }))?;
+        let format = Reader::new(value).str().map(|text| text.to_str());
+        let format = format.map_err(|_| {
+            let expected = "a str";
+            wrong(MessageErrorKind::EntryKind { key, expected })
+        })?;
+        let shape = shape(header)?;
+        Ok(Self {
+            format,
+            shape,
+            spot: (frame, at),
+        })
+    }
+
+    /// What the elements are, in the words of Python's `struct`; see
+    /// [`DType::from_format`].
+    pub const fn format(&self) -> &'a str {
+        self.format
+    }
+
+    /// How many elements there are along each dimension.
+    pub fn shape(&self) -> &[usize] {
+        self.shape.shape()
+    }
+
+    /// The view over its bytes, which lie in the order of C.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::Dimensions`] if the bytes are no whole number of such
+    ///   elements;
+    /// * [`TypedErrorKind::NotPlain`] if the elements have another format than
+    ///   one of a single element.
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+        let (frame, at) = self.spot;
+        let error = |kind| TypedError { frame, at, kind };
+        let wrong = |kind: DimensionsError| error(kind.into());
+        let count = self.shape.item_count();
+        let count = count.ok_or(wrong(DimensionsError::TooLarge))?;
+        // An empty view says nothing about its elements.
+        let lens = [1_usize, 2, 4, 8];
+        let item_len = match bytes.len().checked_div(count) {
+            Some(len) => len,
+            None => lens
+                .into_iter()
+                .find(|len| DType::from_format(self.format, *len).is_some())
+                .ok_or(error(TypedErrorKind::NotPlain))?,
+        };
+        let needed = item_len.saturating_mul(count);
+        if needed != bytes.len() {
+            let available = bytes.len();
+            return Err(wrong(DimensionsError::LengthDiffers { needed, available }));
+        }
+        let dtype =
+            DType::from_format(self.format, item_len).ok_or(error(TypedErrorKind::NotPlain))?;
+        Dimensions::contiguous(self.shape(), Order::C, item_len)
+            .and_then(|dimensions| Array::check(dtype, dimensions, bytes))
+            .map(|array| array.described(None, false))
+            .map_err(wrong)
+    }
+}
+
+/// What is said of an array of numpy (PROTOCOL HEADER-6 and HEADER-7).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ArrayHeader<'a> {
+    element: ElementType<'a>,
+    dimensions: Dimensions,
+    writeable: Option<bool>,
+    is_matrix: bool,
+    /// Where `shape` is, for errors.
+    spot: (usize, usize),
+}
+
+impl<'a> ArrayHeader<'a> {
+    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, TypedError> {
+        let own = header.own()?;
+        let is_true = |key| own.get(key) == Some(&[0xc3]);
+        if is_true("pickle") {
+            return Ok(Description::Pickle);
+        }
+        let element = element_type(&own)?;
+        let stored = shape(header)?;
+        let (frame, at) = own.entry_location("strides");
+        let wrong = |error: DimensionsError| TypedError {
+            frame,
+            at,
+            kind: error.into(),
+        };
+        let mut dimensions = match header.strides()? {
+            Some(strides) => {
+                let mut dimensions = Dimensions::SCALAR;
+                let mut counts = stored.shape().iter();
+                let found = strides.count_left() as usize;
+                for (axis, stride) in strides.signed_numbers().enumerate() {
+                    let stride = stride?;
+                    let count = counts.next().ok_or(wrong(DimensionsError::CountsDiffer {
+                        shape: stored.shape().len(),
+                        other: found,
+                    }))?;
+                    let distance = u64::try_from(stride)
+                        .map_err(|_| wrong(DimensionsError::NegativeStride { axis, stride }))?;
+                    let distance =
+                        usize::try_from(distance).map_err(|_| wrong(DimensionsError::TooLarge))?;
+                    dimensions.push(*count, distance).map_err(wrong)?;
+                }
+                if counts.next().is_some() {
+                    return Err(wrong(DimensionsError::CountsDiffer {
+                        shape: stored.shape().len(),
+                        other: found,
+                    }));
+                }
+                dimensions
+            }
+            None => match element.dtype() {
+                Some(dtype) => Dimensions::contiguous(stored.shape(), Order::C, dtype.item_len())
+                    .map_err(wrong)?,
+                None => return Err(header.missing_entry("strides").into()),
+            },
+        };
+        // PROTOCOL TYPED-4: an empty list is none.
+        if let Some(value) = own.get("broadcast_to")
+            && !matches!(value, [0x90 | 0xc0])
+        {
+            let (frame, at) = own.entry_location("broadcast_to");
+            let wrong = |error: DimensionsError| TypedError {
+                frame,
+                at,
+                kind: error.into(),
+            };
+            let mut wanted = Dimensions::SCALAR;
+            let mut reader = Reader::new(value);
+            let kind = |_| TypedError {
+                frame,
+                at,
+                kind: TypedErrorKind::Message(MessageErrorKind::EntryKind {
+                    key: "broadcast_to",
+                    expected: "an array of numbers of 0 or more",
+                }),
+            };
+            for _ in 0..reader.array().map_err(kind)? {
+                let count = reader.u64().map_err(kind)?;
+                let count = usize::try_from(count).map_err(|_| wrong(DimensionsError::TooLarge))?;
+                wanted.push(count, 0).map_err(wrong)?;
+            }
+            dimensions = dimensions.broadcast_to(wanted.shape()).map_err(wrong)?;
+        }
+        let writeable = header.writeable()?;
+        let writeable = writeable.and_then(|list| list.flags().next().flatten());
+        Ok(Description::Array(Self {
+            element,
+            dimensions,
+            writeable,
+            is_matrix: is_true("matrix"),
+            spot: own.entry_location("shape"),
+        }))
+    }
+
+    /// The type of the elements (PROTOCOL HEADER-6).
+    pub const fn element_type(&self) -> ElementType<'a> {
+        self.element
+    }
+
+    /// Shape and strides.
+    pub const fn dimensions(&self) -> &Dimensions {
+        &self.dimensions
+    }
+
+    /// How many elements there are along each dimension.
+    pub fn shape(&self) -> &[usize] {
+        self.dimensions.shape()
+    }
+
+    /// Whether a reader may change it; `None` where the sender did not say
+    /// (before 2.23.0, and for elements of collections up to 2021.2.0).
+    pub const fn writeable(&self) -> Option<bool> {
+        self.writeable
+    }
+
+    /// Whether it is a `numpy.matrix`.
+    pub const fn is_matrix(&self) -> bool {
+        self.is_matrix
+    }
+
+    /// How many bytes its elements take; `None` if their type is not known here,
+    /// or if that is more than memory can have.
+    pub(super) fn stored_len(&self) -> Option<usize> {
+        let item_len = self.element.dtype()?.item_len();
+        self.dimensions.stored().len(item_len).ok()
+    }
+
+    /// The array over its bytes, which are those of its logical frame. Of records
+    /// [`element_type`](Self::element_type) has the fields.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::NotPlain`] if the type of the elements is not known
+    ///   here;
+    /// * [`TypedErrorKind::Dimensions`] if they do not take as many bytes, or lie
+    ///   outside of them.
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+        let (frame, at) = self.spot;
+        let error = |kind| TypedError { frame, at, kind };
+        let dtype = self.element.dtype();
+        let dtype = dtype.ok_or(error(TypedErrorKind::NotPlain))?;
+        Array::check(dtype, self.dimensions, bytes)
+            .map(|array| array.described(self.writeable, self.is_matrix))
+            .map_err(|wrong| error(wrong.into()))
+    }
+}
+
+fn shape(header: &PayloadHeader<'_>) -> Result<Dimensions, TypedError> {
+    let own = header.own()?;
+    let (frame, at) = own.entry_location("shape");
+    let wrong = |error: DimensionsError| TypedError {
+        frame,
+        at,
+        kind: error.into(),
+    };
+    let list = header.shape()?.ok_or(own.missing_entry("shape"))?;
+    let mut dimensions = Dimensions::SCALAR;
+    for count in list.numbers() {
+        let count = usize::try_from(count?).map_err(|_| wrong(DimensionsError::TooLarge))?;
+        dimensions.push(count, 0).map_err(wrong)?;
+    }
+    Ok(dimensions)
+}
+
+/// PROTOCOL TYPED-2: `"<f8"` or a list of fields before 1.17.0, `[0, …]` with
+/// either or `[1, pickle]` since.
+fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedError> {
+    let (frame, at) = own.entry_location("dtype");
+    let error = |kind| TypedError { frame, at, kind };
+    let value = own.get("dtype").ok_or(own.missing_entry("dtype"))?;
+    let wrong = error(TypedErrorKind::Message(MessageErrorKind::EntryKind {
+        key: "dtype",
+        expected: "a type string, a list of fields, or 0 or 1 with one of them or a pickle",
+    }));
+    let mut reader = Reader::new(value);
+    let mut inner = value;
+    let mut is_pickle = false;
+    // Two fields are a list of two as well, but without a tag.
+    if reader.array() == Ok(2) && !matches!(reader.peek(), Ok(Token::Array(_))) {
+        is_pickle = match reader.token() {
+            Ok(Token::UInt(0) | Token::Bool(false)) => false,
+            Ok(Token::UInt(1) | Token::Bool(true)) => true,
+            _ => return Err(wrong),
+        };
+        inner = reader.remaining();
+    }
+    let found = match Reader::new(inner).token() {
+        // What another release or program pickled stays as it is.
+        Ok(Token::Bin(pickle)) if is_pickle => {
+            Ok(ElementType::from_pickle(pickle).unwrap_or(ElementType::Pickled(pickle)))
+        }
+        Ok(Token::Str(text)) if !is_pickle => {
+            DType::from_bytes(text.as_bytes()).map(ElementType::Plain)
+        }
+        Ok(Token::Array(_)) if !is_pickle => RecordType::from_list(inner).map(ElementType::Record),
+        _ => return Err(wrong),
+    };
+    found.map_err(|kind| error(TypedErrorKind::DType(kind)))
+}

@@ -1,0 +1,45 @@
+//! Elements as this machine has them, where they lie.
+
+use bytemuck::{NoUninit, Pod};
+
+use super::{Array, Element, TypedError, TypedErrorKind};
+
+impl<'d> Array<'d> {
+    /// The elements as they lie, whichever [order](Self::order) that is, without
+    /// a copy; what is repeated is there once.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherType`] if `E` is not what the elements are;
+    /// * [`TypedErrorKind::NotInPlace`] if they have the other byte order, or
+    ///   begin at an address that does not fit `E`:
+    ///   [`decode_into`](Self::decode_into) copies them.
+    pub fn memory_slice<E: Element + Pod>(&self) -> Result<&'d [E], TypedError> {
+        // Says whether the type fits.
+        let _ = self.memory_elements::<E>()?;
+        let not_in_place = TypedError::of_value(TypedErrorKind::NotInPlace);
+        if !self.dtype().is_native() {
+            return Err(not_in_place);
+        }
+        if self.bytes().is_empty() {
+            return Ok(&[]);
+        }
+        bytemuck::try_cast_slice(self.bytes()).map_err(|_| not_in_place)
+    }
+}
+
+/// The bytes of elements as this machine has them, without a copy: data for an
+/// [`Array`] of [`Element::dtype`] in [`ByteOrder::NATIVE`](super::ByteOrder::NATIVE).
+///
+/// ```
+/// use daskwire_numpy::{Array, ByteOrder, Element, Order, TypedError, as_bytes};
+///
+/// let values = [1.0_f64, 2.0, 3.0];
+/// let dtype = f64::dtype(ByteOrder::NATIVE);
+/// let array = Array::new(dtype, &[3], Order::C, as_bytes(&values))?;
+/// assert_eq!(array.memory_slice::<f64>()?.as_ptr(), values.as_ptr());
+/// # Ok::<(), TypedError>(())
+/// ```
+pub fn as_bytes<E: Element + NoUninit>(elements: &[E]) -> &[u8] {
+    bytemuck::try_cast_slice(elements).unwrap_or_default()
+}

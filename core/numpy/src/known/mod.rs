@@ -1,0 +1,784 @@
+//! Names that mean something to us, in sets that a caller can allow.
+//!
+//! ```
+//! use daskwire_numpy::known;
+//! use daskwire_pickle::tree::{Registry, Tree};
+//!
+//! // pickle.dumps(datetime.date(2026, 8, 1), 4)
+//! let pickle = b"\x80\x04\x8c\x08datetime\x8c\x04date\x93C\x04\x07\xea\x08\x01\x85R.";
+//! let tree = Tree::new(pickle)?;
+//! let mut registry = Registry::new();
+//! assert!(known::native(&registry, tree.root()).is_err());
+//!
+//! registry.allow_all(known::DATETIME);
+//! let known::Native::Date(date) = known::native(&registry, tree.root())? else {
+//!     return Err("no date".into());
+//! };
+//! assert_eq!((date.year, date.month, date.day), (2026, 8, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+use core::fmt;
+
+use daskwire_pickle::tree::{Global, Items, Made, Node, Object, Operation, Registry, Value};
+
+use crate::ElementType;
+
+mod error;
+mod numpy;
+
+pub use error::{ConvertError, ConvertErrorKind};
+pub use numpy::{MaskedArray, MaskedData, NdArray, ObjectArray, Scalar};
+pub(crate) use numpy::{TreeFields, TreeRecord};
+
+/// What a name means that is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Known {
+    /// `datetime.date`.
+    Date,
+    /// `datetime.time`.
+    Time,
+    /// `datetime.datetime`.
+    DateTime,
+    /// `datetime.timedelta`.
+    TimeDelta,
+    /// `datetime.timezone`.
+    TimeZone,
+    /// `complex`.
+    Complex,
+    /// `slice`.
+    Slice,
+    /// `range`.
+    Range,
+    /// `set`.
+    Set,
+    /// `frozenset`.
+    FrozenSet,
+    /// `bytearray`.
+    ByteArray,
+    /// `bytes`.
+    Bytes,
+    /// `_codecs.encode`, of which protocols 0 to 2 make `bytes`.
+    Encode,
+    /// `numpy.dtype`.
+    DType,
+    /// The class `numpy.ndarray`, and those whose arrays differ from its only in
+    /// Python: `recarray`, `memmap`.
+    NdArray,
+    /// The class `numpy.matrix`.
+    Matrix,
+    /// The class `MaskedArray` of numpy.
+    MaskedArray,
+    /// `_reconstruct` of numpy: an array with its data in a state.
+    Reconstruct,
+    /// `_frombuffer` of numpy: an array with its data in a buffer.
+    FromBuffer,
+    /// `scalar` of numpy.
+    Scalar,
+    /// `_mareconstruct` of numpy: a masked array with its data in a state.
+    MaskedReconstruct,
+    /// `MaskedConstant` of numpy, of which `numpy.ma.masked` is.
+    MaskedConstant,
+    /// A class of exceptions.
+    Exception,
+    /// `unpickle_exception` of `tblib`, as Dask sends exceptions.
+    ExceptionOf,
+    /// `unpickle_exception_with_attrs` of `tblib`, as Dask sends exceptions.
+    ExceptionWithAttributes,
+    /// `unpickle_traceback` of `tblib`.
+    Traceback,
+}
+
+/// Names with what they mean.
+pub type Names = &'static [(&'static str, &'static str, Known)];
+
+/// Dates and times.
+pub const DATETIME: Names = &[
+    ("datetime", "date", Known::Date),
+    ("datetime", "time", Known::Time),
+    ("datetime", "datetime", Known::DateTime),
+    ("datetime", "timedelta", Known::TimeDelta),
+    ("datetime", "timezone", Known::TimeZone),
+    ("_codecs", "encode", Known::Encode),
+];
+
+/// What is built in, under the names of Python 3 and of Python 2, which
+/// protocols 0 to 2 use.
+pub const BUILTINS: Names = &[
+    ("builtins", "complex", Known::Complex),
+    ("builtins", "slice", Known::Slice),
+    ("builtins", "range", Known::Range),
+    ("builtins", "set", Known::Set),
+    ("builtins", "frozenset", Known::FrozenSet),
+    ("builtins", "bytearray", Known::ByteArray),
+    ("builtins", "bytes", Known::Bytes),
+    ("__builtin__", "complex", Known::Complex),
+    ("__builtin__", "slice", Known::Slice),
+    ("__builtin__", "xrange", Known::Range),
+    ("__builtin__", "set", Known::Set),
+    ("__builtin__", "frozenset", Known::FrozenSet),
+    ("__builtin__", "bytearray", Known::ByteArray),
+    ("__builtin__", "bytes", Known::Bytes),
+    ("_codecs", "encode", Known::Encode),
+];
+
+/// Arrays, masked arrays, scalars and types of numpy, before its version 2 and
+/// since.
+pub const NUMPY: Names = &[
+    ("numpy", "ndarray", Known::NdArray),
+    ("numpy", "memmap", Known::NdArray),
+    ("numpy", "recarray", Known::NdArray),
+    ("numpy.rec", "recarray", Known::NdArray),
+    ("numpy", "matrix", Known::Matrix),
+    ("numpy.matrixlib.defmatrix", "matrix", Known::Matrix),
+    ("numpy.ma", "MaskedArray", Known::MaskedArray),
+    ("numpy.ma.core", "MaskedArray", Known::MaskedArray),
+    ("numpy.ma.core", "MaskedConstant", Known::MaskedConstant),
+    ("numpy.ma.core", "_mareconstruct", Known::MaskedReconstruct),
+    ("numpy", "dtype", Known::DType),
+    ("numpy.core.multiarray", "_reconstruct", Known::Reconstruct),
+    ("numpy._core.multiarray", "_reconstruct", Known::Reconstruct),
+    ("numpy.core.multiarray", "scalar", Known::Scalar),
+    ("numpy._core.multiarray", "scalar", Known::Scalar),
+    ("numpy.core.numeric", "_frombuffer", Known::FromBuffer),
+    ("numpy._core.numeric", "_frombuffer", Known::FromBuffer),
+    // What protocols 0 to 2 make of no bytes, and of others.
+    ("__builtin__", "bytes", Known::Bytes),
+    ("_codecs", "encode", Known::Encode),
+];
+
+macro_rules! exceptions {
+    ($($name:literal),* $(,)?) => {
+        /// Exceptions that are built in, under the names of Python 3 and of Python
+        /// 2, and how Dask sends them with their tracebacks.
+        pub const EXCEPTIONS: Names = &[
+            $(("builtins", $name, Known::Exception),)*
+            $(("exceptions", $name, Known::Exception),)*
+            ("tblib.pickling_support", "unpickle_exception", Known::ExceptionOf),
+            (
+                "tblib.pickling_support",
+                "unpickle_exception_with_attrs",
+                Known::ExceptionWithAttributes,
+            ),
+            ("tblib.pickling_support", "unpickle_traceback", Known::Traceback),
+        ];
+    };
+}
+
+exceptions! {
+    "ArithmeticError", "AssertionError", "AttributeError", "BaseException", "BufferError",
+    "ConnectionError", "ConnectionAbortedError", "ConnectionRefusedError", "ConnectionResetError",
+    "BrokenPipeError", "EOFError", "Exception", "FileExistsError", "FileNotFoundError",
+    "FloatingPointError", "GeneratorExit", "ImportError", "IndexError", "InterruptedError",
+    "IsADirectoryError", "KeyError", "KeyboardInterrupt", "LookupError", "MemoryError",
+    "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError", "OSError",
+    "OverflowError", "PermissionError", "ProcessLookupError", "RecursionError", "ReferenceError",
+    "RuntimeError", "StopAsyncIteration", "StopIteration", "SyntaxError", "SystemError",
+    "SystemExit", "TimeoutError", "TypeError", "UnboundLocalError", "UnicodeError", "ValueError",
+    "ZeroDivisionError",
+}
+
+/// A value with a meaning.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Native<'t, 'p> {
+    /// A date.
+    Date(Date),
+    /// A time of a day.
+    Time(Time<'p>),
+    /// A time of a date.
+    DateTime(Date, Time<'p>),
+    /// A difference of times.
+    TimeDelta(TimeDelta),
+    /// A timezone with a fixed offset.
+    TimeZone(TimeZone<'p>),
+    /// A complex number.
+    Complex {
+        /// The real part.
+        real: f64,
+        /// The imaginary part.
+        imaginary: f64,
+    },
+    /// A slice.
+    Slice {
+        /// Where it starts, or `None`.
+        start: Node<'t, 'p>,
+        /// Where it stops, or `None`.
+        stop: Node<'t, 'p>,
+        /// Its step, or `None`.
+        step: Node<'t, 'p>,
+    },
+    /// A range of integers.
+    Range {
+        /// Where it starts.
+        start: i64,
+        /// Where it stops.
+        stop: i64,
+        /// Its step, which is not 0.
+        step: i64,
+    },
+    /// A set, as of protocols 0 to 3.
+    Set(Items<'t, 'p>),
+    /// A frozen set, as of protocols 0 to 3.
+    FrozenSet(Items<'t, 'p>),
+    /// A `bytearray`, as of protocols 0 to 4.
+    ByteArray(Cow<'p, [u8]>),
+    /// A `bytes` object, as of protocols 0 to 2.
+    Bytes(Cow<'p, [u8]>),
+    /// The type of the elements of an array.
+    DType {
+        /// What they are.
+        element_type: ElementType<'t>,
+        /// The shape of elements that are arrays, as fields of records are; of
+        /// others it is empty.
+        shape: Vec<usize>,
+    },
+    /// An array of numpy.
+    Array(NdArray<'t, 'p>),
+    /// An array of numpy whose elements are objects.
+    ObjectArray(ObjectArray<'t, 'p>),
+    /// A masked array of numpy.
+    MaskedArray(MaskedArray<'t, 'p>),
+    /// `numpy.ma.masked`: what an element that is masked is.
+    Masked,
+    /// A scalar of numpy.
+    Scalar(Scalar<'t, 'p>),
+    /// An exception.
+    Exception(Exception<'t, 'p>),
+    /// Where an exception was raised.
+    Traceback(Traceback<'t, 'p>),
+}
+
+/// A date of the Gregorian calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Date {
+    /// From 1 to 9999.
+    pub year: u16,
+    /// From 1 to 12.
+    pub month: u8,
+    /// From 1 to 31.
+    pub day: u8,
+}
+
+/// A time of a day.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Time<'p> {
+    /// From 0 to 23.
+    pub hour: u8,
+    /// From 0 to 59.
+    pub minute: u8,
+    /// From 0 to 59.
+    pub second: u8,
+    /// From 0 to 999,999.
+    pub microsecond: u32,
+    /// Of two times that a clock shows when it is set back, whether it is the second.
+    pub fold: bool,
+    /// The timezone, if there is one.
+    pub zone: Option<TimeZone<'p>>,
+}
+
+/// A difference of times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TimeDelta {
+    /// From -999,999,999 to 999,999,999.
+    pub days: i32,
+    /// From 0 to 86,399, towards the future.
+    pub seconds: u32,
+    /// From 0 to 999,999, towards the future.
+    pub microseconds: u32,
+}
+
+/// A timezone with a fixed offset.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TimeZone<'p> {
+    /// East of UTC.
+    pub offset: TimeDelta,
+    /// Its name, if it has one of its own.
+    pub name: Option<Cow<'p, str>>,
+}
+
+/// An exception.
+#[derive(Clone, Copy, Debug)]
+pub struct Exception<'t, 'p> {
+    /// Its class.
+    pub class: Global<'p>,
+    /// Its arguments, which are inert.
+    pub arguments: Items<'t, 'p>,
+    /// Where it was raised, if that is known.
+    pub traceback: Option<Traceback<'t, 'p>>,
+    /// The exception that it was raised from, if any: inert.
+    pub cause: Option<Node<'t, 'p>>,
+    /// The exception that was handled when it was raised, if any: inert.
+    pub context: Option<Node<'t, 'p>>,
+    /// Whether `context` is not to be shown, as with `raise ... from None`.
+    pub suppress_context: bool,
+}
+
+/// Where an exception was raised: a frame of the stack for each call, the
+/// outermost first.
+#[derive(Clone, Copy, Debug)]
+pub struct Traceback<'t, 'p> {
+    next: Option<Node<'t, 'p>>,
+    /// How many operations and entries may be looked at, so that one that contains
+    /// itself ends.
+    budget: usize,
+}
+
+/// One frame of a traceback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracebackFrame<'p> {
+    /// The file with the code.
+    pub file: Cow<'p, str>,
+    /// The line in it, from 1.
+    pub line: i64,
+    /// The name of the function.
+    pub function: Cow<'p, str>,
+}
+
+impl fmt::Display for TracebackFrame<'_> {
+    /// As the first line that Python prints for it, escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = daskwire_pickle::tree::Escaped(self.file.as_bytes());
+        let function = daskwire_pickle::tree::Escaped(self.function.as_bytes());
+        write!(f, "File \"{file}\", line {}, in {function}", self.line)
+    }
+}
+
+type Converted<T> = Result<T, ConvertError>;
+
+fn invalid<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Invalid { what })
+}
+
+fn unsupported<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Unsupported { what })
+}
+
+fn expected<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+    fail(node, ConvertErrorKind::Expected { what })
+}
+
+fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> Converted<T> {
+    Err(ConvertError {
+        offset: node.offset(),
+        kind,
+    })
+}
+
+/// What an object means, if all names that it takes are allowed.
+///
+/// # Errors
+///
+/// * [`ConvertErrorKind::NotAllowed`] if it is not made of a name that is
+///   allowed and known;
+/// * [`ConvertErrorKind::Expected`], [`ConvertErrorKind::Unsupported`] or
+///   [`ConvertErrorKind::Invalid`] if its parts are not as Python writes them.
+pub fn native<'t, 'p>(
+    registry: &Registry<Known>,
+    node: Node<'t, 'p>,
+) -> Result<Native<'t, 'p>, ConvertError> {
+    let Some((known, object)) = registry.object(node) else {
+        return fail(node, ConvertErrorKind::NotAllowed);
+    };
+    let is_class = matches!(object.made, Made::Name);
+    if is_class || object.keywords.is_some() {
+        return unsupported(node, "a name, or a call with keyword arguments,");
+    }
+    let context = Context { registry, node };
+    let mut arguments = object.arguments;
+    let count = arguments.count_left();
+    let mut next = || arguments.next().unwrap_or(node);
+    let native = match (known, count) {
+        (Known::Date, 1) => Native::Date(context.date(next())?),
+        (Known::Time, 1 | 2) => {
+            let data = next();
+            Native::Time(context.time(data, (count > 1).then(next))?)
+        }
+        (Known::DateTime, 1 | 2) => {
+            let data = next();
+            let (date, time) = context.date_time(data, (count > 1).then(next))?;
+            Native::DateTime(date, time)
+        }
+        (Known::TimeDelta, 3) => Native::TimeDelta(context.time_delta(&object)?),
+        (Known::TimeZone, 1 | 2) => Native::TimeZone(context.time_zone(&object)?),
+        (Known::Complex, 2) => {
+            let mut part = || next().as_f64();
+            let (Some(real), Some(imaginary)) = (part(), part()) else {
+                return expected(node, "two floats");
+            };
+            Native::Complex { real, imaginary }
+        }
+        (Known::Slice, 3) => Native::Slice {
+            start: next(),
+            stop: next(),
+            step: next(),
+        },
+        (Known::Range, 3) => {
+            let mut part = || next().as_i64();
+            match (part(), part(), part()) {
+                (_, _, Some(0)) => return invalid(node, "the step of a range is 0"),
+                (Some(start), Some(stop), Some(step)) => Native::Range { start, stop, step },
+                _ => return expected(node, "integers of 64 bits"),
+            }
+        }
+        (Known::Set, 0) => Native::Set(node.items()),
+        (Known::FrozenSet, 0) => Native::FrozenSet(node.items()),
+        (Known::Set, 1) => Native::Set(list(next())?),
+        (Known::FrozenSet, 1) => Native::FrozenSet(list(next())?),
+        (Known::ByteArray, 0) => Native::ByteArray(Cow::Borrowed(&[])),
+        (Known::ByteArray, 1) => Native::ByteArray(context.data(next())?),
+        // Protocols 0 to 2 have the text and the name of its encoding.
+        (Known::ByteArray, 2) => Native::ByteArray(encoded(node, next(), next())?),
+        (Known::Bytes, 0) => Native::Bytes(Cow::Borrowed(&[])),
+        (Known::Encode, 2) => Native::Bytes(encoded(node, next(), next())?),
+        (Known::DType, 3) => {
+            let (element_type, dimensions) = context.any_dtype(&object)?;
+            let shape = dimensions.shape().to_vec();
+            return Ok(Native::DType {
+                element_type,
+                shape,
+            });
+        }
+        (Known::Reconstruct, 3) => {
+            return Ok(match context.reconstructed(&object)? {
+                MaskedData::Array(array) => Native::Array(array),
+                MaskedData::Objects(objects) => Native::ObjectArray(objects),
+            });
+        }
+        (Known::MaskedReconstruct, 4) => return context.masked(&object).map(Native::MaskedArray),
+        (Known::MaskedConstant, 0) => Native::Masked,
+        (Known::FromBuffer, 4 | 5) => Native::Array(context.frombuffer(&object)?),
+        (Known::Scalar, 2) => Native::Scalar(context.scalar(next(), next())?),
+        (Known::Exception, _) => {
+            return Ok(Native::Exception(Exception {
+                class: object.global,
+                arguments: object.arguments,
+                traceback: None,
+                cause: None,
+                context: None,
+                suppress_context: false,
+            }));
+        }
+        (Known::ExceptionOf | Known::ExceptionWithAttributes, 2..) => {
+            return context.exception(known, &object).map(Native::Exception);
+        }
+        (Known::Traceback, 3) => Native::Traceback(context.traceback(node)),
+        _ => return expected(node, "another number of arguments"),
+    };
+    // What else would happen to it is not known here.
+    if object.operations().next().is_some() {
+        return unsupported(node, "a state, or items added to it,");
+    }
+    Ok(native)
+}
+
+/// What is converted, and what is allowed in it.
+#[derive(Clone, Copy)]
+struct Context<'r, 't, 'p> {
+    registry: &'r Registry<Known>,
+    node: Node<'t, 'p>,
+}
+
+/// The items of a list or a tuple.
+fn list<'t, 'p>(node: Node<'t, 'p>) -> Converted<Items<'t, 'p>> {
+    match node.value() {
+        Value::List(items) | Value::Tuple(items) => Ok(items),
+        _ => expected(node, "a list"),
+    }
+}
+
+/// Text as bytes in Latin-1.
+fn encoded<'p>(
+    node: Node<'_, '_>,
+    text: Node<'_, 'p>,
+    encoding: Node<'_, 'p>,
+) -> Converted<Cow<'p, [u8]>> {
+    let (Value::Str(text), Value::Str(encoding)) = (text.value(), encoding.value()) else {
+        return expected(node, "text and an encoding");
+    };
+    if encoding != *"latin1" && encoding != *"latin-1" {
+        return unsupported(node, "an encoding other than latin1");
+    }
+    match text.to_bytes() {
+        Cow::Borrowed(bytes) if bytes.is_ascii() => Ok(Cow::Borrowed(bytes)),
+        bytes => {
+            let Ok(text) = core::str::from_utf8(&bytes) else {
+                return invalid(node, "the text has surrogates");
+            };
+            let bytes = text.chars().map(|character| u8::try_from(character).ok());
+            match bytes.collect::<Option<Vec<u8>>>() {
+                Some(bytes) => Ok(Cow::Owned(bytes)),
+                None => invalid(node, "the text is not in Latin-1"),
+            }
+        }
+    }
+}
+
+impl<'t, 'p> Context<'_, 't, 'p> {
+    /// What is made by a call of one of these.
+    fn made_by(self, node: Node<'t, 'p>, wanted: Known) -> Converted<Object<'t, 'p>> {
+        match self.registry.object(node) {
+            Some((known, object)) if known == wanted => Ok(object),
+            _ => fail(node, ConvertErrorKind::NotAllowed),
+        }
+    }
+
+    /// Bytes, however they were written.
+    fn data(self, node: Node<'t, 'p>) -> Converted<Cow<'p, [u8]>> {
+        if let Some(bytes) = node.as_bytes() {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        match self.registry.object(node) {
+            Some((Known::Encode, object)) if object.operations().next().is_none() => {
+                match object.arguments.exactly() {
+                    Some([text, encoding]) => encoded(node, text, encoding),
+                    None => expected(node, "text and an encoding"),
+                }
+            }
+            // What protocols 0 to 2 make of no bytes.
+            Some((Known::Bytes, object)) if object.arguments.count_left() == 0 => {
+                Ok(Cow::Borrowed(&[]))
+            }
+            Some((Known::ByteArray, object)) => match object.arguments.exactly() {
+                Some([bytes]) if bytes.as_bytes().is_some() => {
+                    Ok(Cow::Borrowed(bytes.as_bytes().unwrap_or_default()))
+                }
+                _ => expected(node, "bytes"),
+            },
+            _ => expected(node, "bytes"),
+        }
+    }
+
+    fn date(self, data: Node<'t, 'p>) -> Converted<Date> {
+        match *self.data(data)? {
+            [high, low, month, day] => check_date(data, [high, low, month, day]),
+            _ => expected(data, "4 bytes of a date"),
+        }
+    }
+
+    fn time(self, data: Node<'t, 'p>, zone: Option<Node<'t, 'p>>) -> Converted<Time<'p>> {
+        let bytes = self.data(data)?;
+        let [hour, rest @ ..] = &*bytes else {
+            return expected(data, "6 bytes of a time");
+        };
+        match rest.try_into() {
+            Ok(rest) => self.check_time(data, *hour & 0x7f, rest, *hour & 0x80 != 0, zone),
+            Err(_) => expected(data, "6 bytes of a time"),
+        }
+    }
+
+    fn date_time(
+        self,
+        data: Node<'t, 'p>,
+        zone: Option<Node<'t, 'p>>,
+    ) -> Converted<(Date, Time<'p>)> {
+        let bytes = self.data(data)?;
+        let [high, low, month, day, hour, rest @ ..] = &*bytes else {
+            return expected(data, "10 bytes of a date and a time");
+        };
+        let Ok(rest) = rest.try_into() else {
+            return expected(data, "10 bytes of a date and a time");
+        };
+        let date = check_date(data, [*high, *low, *month & 0x7f, *day])?;
+        let time = self.check_time(data, *hour, rest, *month & 0x80 != 0, zone)?;
+        Ok((date, time))
+    }
+
+    fn check_time(
+        self,
+        data: Node<'t, 'p>,
+        hour: u8,
+        [minute, second, high, middle, low]: [u8; 5],
+        fold: bool,
+        zone: Option<Node<'t, 'p>>,
+    ) -> Converted<Time<'p>> {
+        let microsecond = u32::from_be_bytes([0, high, middle, low]);
+        if hour > 23 || minute > 59 || second > 59 || microsecond > 999_999 {
+            return invalid(data, "there is no such time");
+        }
+        let zone = match zone {
+            Some(zone) if !zone.is_none() => {
+                let object = self.made_by(zone, Known::TimeZone)?;
+                Some(self.time_zone(&object)?)
+            }
+            _ => None,
+        };
+        Ok(Time {
+            hour,
+            minute,
+            second,
+            microsecond,
+            fold,
+            zone,
+        })
+    }
+
+    fn time_delta(self, object: &Object<'t, 'p>) -> Converted<TimeDelta> {
+        let Some([days, seconds, microseconds]) = object.arguments.exactly() else {
+            return expected(object.node, "days, seconds and microseconds");
+        };
+        let below = |node: Node<'_, '_>, limit| {
+            let value = u32::try_from(node.as_u64()?).ok()?;
+            (value < limit).then_some(value)
+        };
+        let days = days.as_i64().and_then(|days| i32::try_from(days).ok());
+        let days = days.filter(|days| days.unsigned_abs() <= 999_999_999);
+        match (days, below(seconds, 86_400), below(microseconds, 1_000_000)) {
+            (Some(days), Some(seconds), Some(microseconds)) => Ok(TimeDelta {
+                days,
+                seconds,
+                microseconds,
+            }),
+            _ => invalid(object.node, "there is no such difference of times"),
+        }
+    }
+
+    fn time_zone(self, object: &Object<'t, 'p>) -> Converted<TimeZone<'p>> {
+        let mut arguments = object.arguments;
+        let Some(offset) = arguments.next() else {
+            return expected(object.node, "an offset");
+        };
+        let name = match (arguments.next().map(Node::value), arguments.next()) {
+            (None, _) => None,
+            (Some(Value::Str(name)), None) => name.to_str(),
+            _ => return expected(object.node, "the name of a timezone"),
+        };
+        let offset = self.time_delta(&self.made_by(offset, Known::TimeDelta)?)?;
+        if !matches!(offset.days, -1 | 0) {
+            return invalid(object.node, "the offset of a timezone is a day or more");
+        }
+        Ok(TimeZone { offset, name })
+    }
+
+    /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`, or
+    /// with attributes, of which `args` is one, in the place of the arguments.
+    fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
+        let mut parts = object.arguments;
+        let mut next = || parts.next().filter(|node| !node.is_none());
+        let (class, arguments) = (next().unwrap_or(self.node), next());
+        let (cause, traceback, context) = (next(), next(), next());
+        let suppress_context = next().and_then(Node::as_bool).unwrap_or_default();
+        let made = self.made_by(class, Known::Exception)?;
+        if !matches!(made.made, Made::Name) {
+            return expected(class, "a class of exceptions");
+        }
+        let arguments = match (known, arguments) {
+            (Known::ExceptionWithAttributes, Some(attributes)) => attributes.get("args"),
+            (_, arguments) => arguments,
+        };
+        let arguments = match arguments.map(Node::value) {
+            Some(Value::Tuple(items) | Value::List(items)) => items,
+            _ => return expected(self.node, "the arguments of an exception"),
+        };
+        let traceback = match traceback {
+            Some(node) => {
+                self.made_by(node, Known::Traceback)?;
+                Some(self.traceback(node))
+            }
+            None => None,
+        };
+        Ok(Exception {
+            class: made.global,
+            arguments,
+            traceback,
+            cause,
+            context,
+            suppress_context,
+        })
+    }
+
+    fn traceback(self, node: Node<'t, 'p>) -> Traceback<'t, 'p> {
+        Traceback {
+            next: Some(node),
+            // A frame as `tblib` writes it takes twice as many as it has values.
+            budget: node.tree().value_count().saturating_mul(16),
+        }
+    }
+}
+
+impl<'t, 'p> Traceback<'t, 'p> {
+    /// What the states of an object have under a name.
+    fn attribute(&mut self, object: Node<'t, 'p>, name: &str) -> Option<Node<'t, 'p>> {
+        let mut found = None;
+        for operation in object.operations() {
+            self.budget = self.budget.checked_sub(1)?;
+            let Operation::State(state) = operation else {
+                continue;
+            };
+            for (key, value) in state.node().entries() {
+                self.budget = self.budget.checked_sub(1)?;
+                if matches!(key.value(), Value::Str(key) if key == *name) {
+                    found = Some(value);
+                }
+            }
+        }
+        found
+    }
+}
+
+impl<'p> Iterator for Traceback<'_, 'p> {
+    type Item = TracebackFrame<'p>;
+
+    /// A frame that is not as `tblib` writes it, and what follows it, is left out.
+    fn next(&mut self) -> Option<Self::Item> {
+        let node = self.next.take()?;
+        self.budget = self.budget.checked_sub(1)?;
+        // The first is what a call makes of its arguments, those that follow are
+        // objects of `tblib.Traceback`.
+        let (frame, line, next) = match (self.attribute(node, "tb_frame"), node.value()) {
+            (Some(frame), _) => {
+                let line = self.attribute(node, "tb_lineno")?;
+                (frame, line, self.attribute(node, "tb_next"))
+            }
+            (None, Value::Call { arguments, .. }) => {
+                let [frame, line, next] = arguments.items().exactly()?;
+                (frame, line, Some(next))
+            }
+            _ => return None,
+        };
+        self.next = next;
+        let code = self.attribute(frame, "f_code")?;
+        let mut text = |name| match self.attribute(code, name)?.value() {
+            Value::Str(text) => text.to_str(),
+            _ => None,
+        };
+        Some(TracebackFrame {
+            file: text("co_filename")?,
+            line: line.as_i64()?,
+            function: text("co_name")?,
+        })
+    }
+}
+
+fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted<Date> {
+    let year = u16::from_be_bytes([high, low]);
+    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let most = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap => 29,
+        2 => 28,
+        1..=12 => 31,
+        _ => 0,
+    };
+    if !(1..=9999).contains(&year) || !(1..=most).contains(&day) {
+        return invalid(data, "there is no such date");
+    }
+    Ok(Date { year, month, day })
+}
+
+/// The text of `_codecs.encode(TEXT, "latin1")`.
+fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
+    let Value::Call {
+        callable,
+        arguments,
+    } = node.value()
+    else {
+        return None;
+    };
+    let is_encode = callable.as_global()?.is("_codecs", "encode");
+    let [text, _] = arguments.items().exactly()?;
+    text.as_str().filter(|text| is_encode && text.is_ascii())
+}

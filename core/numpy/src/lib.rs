@@ -1,0 +1,101 @@
+//! Payloads as values: `bytes`, `bytearray`, `memoryview`, arrays of numpy, and
+//! pickles with their out-of-band buffers, read and written without Python.
+//!
+//! * [`TypedPayload`] reads a payload of a message; [`Description`] says what it
+//!   is, [`Array`] is an array over its frame.
+//! * Elements of numpy are plain, as a [`DType`] says, or records: a
+//!   [`RecordType`] has their fields, and [`Array::field`] is one field of all.
+//! * [`MaskedArray`] pairs an array with a mask.
+//! * [`PickledPayload`] pairs a pickle with its buffers.
+//! * [`ValueBuilder`] gives [`MessageBuilder`](daskwire::message::MessageBuilder) a
+//!   method for each of them, such as [`array_payload`](ValueBuilder::array_payload).
+//!
+//! Data is not copied where it lies in one frame. Nothing of Python is run or
+//! looked up: classes are compared by their names.
+//!
+//! ```
+//! use daskwire::message::{Buffers, Layout, Level, Message, MessageBuilder, Place, Reading};
+//! use daskwire_numpy::{Array, DType, Order, TypedPayload, ValueBuilder, WriteOptions};
+//!
+//! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! let array = Array::new(DType::F64, &[2, 2], Order::Fortran, &bytes)?;
+//!
+//! let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 3]);
+//! let mut builder = MessageBuilder::new(Layout::Modern, Buffers {
+//!     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
+//! });
+//! builder.body().map(1).str("data");
+//! builder.array_payload(&array, &WriteOptions::default())?;
+//! let frames = builder.finish(&mut [])?;
+//!
+//! let (mut levels, mut places) = ([Level::EMPTY; 4], [Place::EMPTY; 1]);
+//! let message = Message::open(
+//!     frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//! )?;
+//! let payload = message.payload(0)?;
+//! let again = TypedPayload::read(&payload)?.array()?;
+//! assert_eq!(again, array);
+//! assert!(again.elements::<f64>()?.eq([1.0, 3.0, 2.0, 4.0]));
+//! assert_eq!(again.bytes().as_ptr(), bytes.as_ptr()); // never copied
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc
+)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
+mod array;
+mod class;
+mod description;
+mod dimensions;
+mod dtype;
+mod error;
+#[cfg(feature = "bytemuck")]
+mod in_place;
+#[cfg(feature = "alloc")]
+pub mod known;
+mod masked;
+#[cfg(feature = "ndarray-017")]
+mod ndarray_017;
+mod payload;
+mod pickled;
+mod pickled_type;
+mod record;
+mod write;
+
+pub use array::{Array, elements, encode_into};
+pub use class::Class;
+pub use description::{ArrayHeader, Description, MemoryViewHeader};
+pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
+pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
+pub use error::{PayloadWriteError, TypedError, TypedErrorKind};
+#[cfg(feature = "bytemuck")]
+pub use in_place::as_bytes;
+pub use masked::{FillValue, MaskedArray, MaskedHeader};
+pub use payload::TypedPayload;
+pub use pickled::{InPlace, PickledPayload};
+pub use record::{ElementType, Field, Fields, RecordType};
+#[cfg(feature = "alloc")]
+pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};
+pub use write::{NumpyModules, ValueBuilder, WriteOptions, pickle_array};
+
+/// Copies as many bytes as both slices have, without the panic of
+/// `copy_from_slice` for lengths that differ.
+fn copy(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,224 @@
+//! Masked arrays: elements of which some do not count.
+
+use super::{
+    Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind, TypedError,
+    TypedErrorKind,
+};
+use daskwire::message::{MessageErrorKind, PayloadHeader};
+use daskwire::msgpack::{Reader, Token};
+
+/// What is said of a masked array (PROTOCOL TYPED-9): two headers, of the data
+/// and of the mask, which are read when someone asks for them.
+#[derive(Clone, Copy, Debug)]
+pub struct MaskedHeader<'a> {
+    own: PayloadHeader<'a>,
+    is_masked: bool,
+    data_frame_count: u64,
+}
+
+impl PartialEq for MaskedHeader<'_> {
+    /// Whether they are written in the same way.
+    fn eq(&self, other: &Self) -> bool {
+        self.own.entries().eq(other.own.entries())
+    }
+}
+
+/// What stands in for masked elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum FillValue<'a> {
+    /// A boolean.
+    Bool(bool),
+    /// An integer of 64 bits, with or without a sign.
+    Int(i128),
+    /// A float.
+    Float(f64),
+    /// Anything else, as a pickle.
+    Pickled(&'a [u8]),
+}
+
+impl<'a> MaskedHeader<'a> {
+    pub(super) fn read(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+        let own = header.own()?;
+        let key = "nframes";
+        let value = own.get(key).ok_or(own.missing_entry(key))?;
+        let this = Self {
+            own,
+            is_masked: own.map_entry("mask-header")?.is_some(),
+            data_frame_count: Reader::new(value).u64().map_err(|_| {
+                let expected = "an integer of 0 or more";
+                entry_kind(&own, key, expected)
+            })?,
+        };
+        Ok(this)
+    }
+
+    /// What the data is: an array, or the pickle of one whose elements are
+    /// objects.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with its header.
+    pub fn data(&self) -> Result<Description<'a>, TypedError> {
+        let key = "data-header";
+        let header = self
+            .own
+            .map_entry(key)?
+            .ok_or(self.own.missing_entry(key))?;
+        ArrayHeader::describe(&header)
+    }
+
+    /// What the mask is, if there is one: booleans in the shape of the data; of
+    /// records, records with a boolean for each field.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with its header.
+    pub fn mask(&self) -> Result<Option<ArrayHeader<'a>>, TypedError> {
+        let key = "mask-header";
+        let Some(header) = self.own.map_entry(key)? else {
+            return Ok(None);
+        };
+        match ArrayHeader::describe(&header)? {
+            Description::Array(header) => Ok(Some(header)),
+            _ => Err(entry_kind(&self.own, key, "a map that describes an array")),
+        }
+    }
+
+    /// Whether there is a mask.
+    pub const fn has_mask(&self) -> bool {
+        self.is_masked
+    }
+
+    /// How many logical frames the data has; those of the mask follow.
+    pub const fn data_frame_count(&self) -> u64 {
+        self.data_frame_count
+    }
+
+    /// What stands in for masked elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TypedErrorKind::Message`] if there is nothing, or something else than
+    /// Dask writes.
+    pub fn fill_value(&self) -> Result<FillValue<'a>, TypedError> {
+        let key = "fill-value";
+        let value = self.own.get(key).ok_or(self.own.missing_entry(key))?;
+        let wrong = entry_kind(&self.own, key, "false and a number, or true and a pickle");
+        let mut reader = Reader::new(value);
+        if reader.array() != Ok(2) {
+            return Err(wrong);
+        }
+        let is_pickled = reader.bool().map_err(|_| wrong)?;
+        Ok(match reader.token().map_err(|_| wrong)? {
+            Token::Bin(pickle) if is_pickled => FillValue::Pickled(pickle),
+            _ if is_pickled => return Err(wrong),
+            Token::Bool(value) => FillValue::Bool(value),
+            Token::UInt(value) => FillValue::Int(value.into()),
+            Token::Int(value) => FillValue::Int(value.into()),
+            Token::F32(value) => FillValue::Float(value.into()),
+            Token::F64(value) => FillValue::Float(value),
+            _ => return Err(wrong),
+        })
+    }
+
+    pub(super) fn fault(&self, kind: TypedErrorKind) -> TypedError {
+        let (frame, at) = self.own.entry_location("data-header");
+        TypedError { frame, at, kind }
+    }
+}
+
+fn entry_kind(own: &PayloadHeader<'_>, key: &'static str, expected: &'static str) -> TypedError {
+    let (frame, at) = own.entry_location(key);
+    let kind = TypedErrorKind::Message(MessageErrorKind::EntryKind { key, expected });
+    TypedError { frame, at, kind }
+}
+
+/// A masked array: an array, and another of the same shape that says which
+/// elements do not count.
+///
+/// ```
+/// use daskwire_numpy::{Array, DType, MaskedArray, Order, TypedError};
+///
+/// let data = Array::new(DType::U8, &[3], Order::C, &[10, 20, 30])?;
+/// let mask = Array::new(DType::BOOL, &[3], Order::C, &[0, 1, 0])?;
+/// let masked = MaskedArray::new(data, Some(mask))?;
+/// assert!(masked.elements::<u8>()?.eq([Some(10), None, Some(30)]));
+/// # Ok::<(), TypedError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaskedArray<'d> {
+    data: Array<'d>,
+    mask: Option<Array<'d>>,
+}
+
+impl<'d> MaskedArray<'d> {
+    /// An array with a mask, or without one if nothing is masked.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherType`] if the elements of the mask are no
+    ///   booleans, nor records where those of the data are;
+    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::ShapesDiffer`].
+    pub fn new(data: Array<'d>, mask: Option<Array<'d>>) -> Result<Self, TypedError> {
+        if let Some(mask) = &mask {
+            let found = mask.dtype();
+            let is_record = |dtype: DType| dtype.kind() == Kind::Record;
+            if found != DType::BOOL && !(is_record(found) && is_record(data.dtype())) {
+                let wanted = DType::BOOL;
+                let kind = TypedErrorKind::OtherType { wanted, found };
+                return Err(TypedError::of_value(kind));
+            }
+            if mask.shape() != data.shape() {
+                return Err(TypedError::of_value(DimensionsError::ShapesDiffer.into()));
+            }
+        }
+        Ok(Self { data, mask })
+    }
+
+    /// All elements, those that are masked too.
+    pub const fn data(&self) -> &Array<'d> {
+        &self.data
+    }
+
+    /// Which elements are masked; `None` if none is. Of records, it is of
+    /// records too, with booleans in the fields.
+    pub const fn mask(&self) -> Option<&Array<'d>> {
+        self.mask.as_ref()
+    }
+
+    /// Shape and strides of the data.
+    pub const fn dimensions(&self) -> &Dimensions {
+        self.data.dimensions()
+    }
+
+    /// Whether the element with these indices is masked, of a record whether all
+    /// of its fields are; `None` if there is no such element.
+    pub fn is_masked(&self, indices: &[usize]) -> Option<bool> {
+        self.data.item(indices)?;
+        match &self.mask {
+            None => Some(false),
+            Some(mask) => mask.item(indices).map(is_true),
+        }
+    }
+
+    /// Each element in the order of C, `None` where it is masked.
+    ///
+    /// # Errors
+    ///
+    /// [`TypedErrorKind::OtherType`] if `E` is not what the elements are.
+    pub fn elements<E: Element>(
+        &self,
+    ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E>, TypedError> {
+        let mut mask = self.mask.as_ref().map(Array::items);
+        let elements = self.data.elements::<E>()?;
+        Ok(elements.map(move |element| {
+            let flag = mask.as_mut().and_then(Iterator::next);
+            (!flag.is_some_and(is_true)).then_some(element)
+        }))
+    }
+}
+
+fn is_true(flags: &[u8]) -> bool {
+    !flags.is_empty() && flags.iter().all(|flag| *flag != 0)
+}

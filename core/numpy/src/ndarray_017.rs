@@ -1,0 +1,44 @@
+//! Arrays as views of ndarray 0.17.
+
+use bytemuck::Pod;
+use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
+
+use super::{Array, DimensionsError, Element, TypedError, TypedErrorKind};
+
+impl<'d> Array<'d> {
+    /// The array as a view of ndarray 0.17, where it lies.
+    ///
+    /// ```
+    /// use daskwire_numpy::{Array, ByteOrder, Element, Order, TypedError, as_bytes};
+    ///
+    /// let values = [1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+    /// let dtype = f64::dtype(ByteOrder::NATIVE);
+    /// let array = Array::new(dtype, &[2, 3], Order::Fortran, as_bytes(&values))?;
+    /// let view = array.to_ndarray_017::<f64>()?;
+    /// assert_eq!(view[[1, 0]], 2.0);
+    /// assert_eq!(view.as_ptr(), values.as_ptr());
+    /// # Ok::<(), TypedError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * as [`memory_slice`](Self::memory_slice);
+    /// * [`TypedErrorKind::Dimensions`] with
+    ///   [`DimensionsError::NotContiguous`] where strides are none of whole
+    ///   elements, or ndarray refuses them.
+    pub fn to_ndarray_017<E: Element + Pod>(&self) -> Result<ArrayViewD<'d, E>, TypedError> {
+        let elements = self.memory_slice::<E>()?;
+        let not_contiguous =
+            TypedError::of_value(TypedErrorKind::Dimensions(DimensionsError::NotContiguous));
+        let mut strides = IxDyn(self.strides());
+        for stride in ndarray_017::Dimension::slice_mut(&mut strides) {
+            // Elements are not empty: `E` has compared the length.
+            if stride.checked_rem(size_of::<E>()) != Some(0) {
+                return Err(not_contiguous);
+            }
+            *stride = stride.checked_div(size_of::<E>()).unwrap_or_default();
+        }
+        ArrayViewD::from_shape(IxDyn(self.shape()).strides(strides), elements)
+            .map_err(|_| not_contiguous)
+    }
+}

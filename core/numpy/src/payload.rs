@@ -1,0 +1,310 @@
+//! Payloads as values: a description, and data that stays where it is.
+
+use super::{Array, Description, MaskedArray, MaskedHeader, TypedError, TypedErrorKind};
+use daskwire::BufferTooSmall;
+use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
+
+/// A payload with what its header says about the value.
+///
+/// The data is looked at when someone asks for it. Where it came in one frame
+/// that is not compressed it is that frame, as a slice; otherwise it can be had
+/// [in parts](Self::parts) or [copied](Self::copy_into).
+#[derive(Debug)]
+pub struct TypedPayload<'a, T> {
+    payload: Payload<'a, T>,
+    description: Description<'a>,
+}
+
+impl<T> Clone for TypedPayload<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for TypedPayload<'_, T> {}
+
+impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
+    /// Reads the header of `payload`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header, or with how the frames belong together:
+    /// an array has one logical frame, a mask another.
+    pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
+        let header = payload.header()?;
+        let description = Description::of_kind(&header, payload.kind())?;
+        payload.check()?;
+        let this = Self {
+            payload: *payload,
+            description,
+        };
+        let expected = match &description {
+            Description::Array(_) => Some(1),
+            Description::MaskedArray(header) => {
+                let data_count = usize::try_from(header.data_frame_count()).unwrap_or(usize::MAX);
+                Some(data_count.saturating_add(usize::from(header.has_mask())))
+            }
+            Description::Masked => Some(0),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            let found = payload.logical_count()?;
+            if found != expected {
+                return Err(this.error(TypedErrorKind::FrameCount { found, expected }));
+            }
+        }
+        Ok(this)
+    }
+
+    /// What the value is.
+    pub const fn description(&self) -> &Description<'a> {
+        &self.description
+    }
+
+    /// The payload.
+    pub const fn payload(&self) -> &Payload<'a, T> {
+        &self.payload
+    }
+
+    /// Length of the data, in bytes; `None` if that is not known without
+    /// decompressing it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Payload::merged_len`].
+    pub fn data_len(&self) -> Result<Option<u64>, TypedError> {
+        Ok(self.payload.merged_len()?)
+    }
+
+    /// The data as it lies: one part for each frame, in order, empty ones left
+    /// out. Nothing is copied.
+    ///
+    /// Dask splits data of more than 64 MiB (PROTOCOL SPLIT-1), between whole
+    /// elements unless these are of more than 8 bytes.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header. Items are errors too:
+    /// [`TypedErrorKind::Compressed`], and [`TypedErrorKind::Message`] as those
+    /// of [`Payload::logical_frames`].
+    pub fn parts(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<&'a [u8], TypedError>> + use<'a, T>, TypedError> {
+        let this = *self;
+        let mut frames = self.payload.logical_frames()?;
+        let mut now: &'a [T] = &[];
+        Ok(core::iter::from_fn(move || {
+            loop {
+                if let Some((first, rest)) = now.split_first() {
+                    now = rest;
+                    let part = first.as_ref();
+                    if part.is_empty() {
+                        continue;
+                    }
+                    return Some(Ok(part));
+                }
+                match this.plain(frames.next()?) {
+                    Ok(frame) => now = frame.parts(),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        }))
+    }
+
+    fn plain(
+        &self,
+        frame: Result<LogicalFrame<'a, T>, MessageError>,
+    ) -> Result<LogicalFrame<'a, T>, TypedError> {
+        match frame? {
+            frame if frame.is_compressed() => Err(self.error(TypedErrorKind::Compressed)),
+            frame => Ok(frame),
+        }
+    }
+
+    /// All of the data where it lies. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// As the items of [`parts`](Self::parts), and [`TypedErrorKind::InParts`].
+    pub fn as_slice(&self) -> Result<&'a [u8], TypedError> {
+        let mut found: &[u8] = &[];
+        for part in self.parts()? {
+            let part = part?;
+            if !found.is_empty() {
+                return Err(self.error(TypedErrorKind::InParts));
+            }
+            found = part;
+        }
+        Ok(found)
+    }
+
+    /// All of the data, if its frames lie side by side in `whole`, such as what
+    /// an [`Arena`](daskwire::frame::Arena) was filled with. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// As [`as_slice`](Self::as_slice).
+    pub fn join_in<'w>(&self, whole: &'w [u8]) -> Result<&'w [u8], TypedError> {
+        let apart = self.error(TypedErrorKind::InParts);
+        let base = whole.as_ptr().addr();
+        let mut run: Option<(usize, usize)> = None;
+        for part in self.parts()? {
+            let part = part?;
+            let start = part.as_ptr().addr().checked_sub(base).ok_or(apart)?;
+            let end = start.saturating_add(part.len());
+            run = match run {
+                None => Some((start, end)),
+                Some((first, last)) if last == start => Some((first, end)),
+                Some(_) => return Err(apart),
+            };
+        }
+        let (start, end) = run.unwrap_or_default();
+        whole.get(start..end).ok_or(apart)
+    }
+
+    /// Decompresses and joins all of the data at the front of `out`, which has
+    /// to have [`data_len`](Self::data_len) bytes, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::BufferTooSmall`];
+    /// * [`TypedErrorKind::Message`] as [`Payload::merge_into`].
+    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], TypedError> {
+        let available = out.len();
+        if let Some(len) = self.data_len()? {
+            let needed = usize::try_from(len).unwrap_or(usize::MAX);
+            if needed > available {
+                let short = BufferTooSmall { needed, available };
+                return Err(self.error(TypedErrorKind::BufferTooSmall(short)));
+            }
+        }
+        self.payload.join_into(out).map_err(|error| {
+            let mut error = TypedError::from(error);
+            if let TypedErrorKind::Message(MessageErrorKind::DataBuffer(short)) = error.kind {
+                error.kind = TypedErrorKind::BufferTooSmall(short);
+            }
+            error
+        })
+    }
+
+    /// The array, or the view as one, over the data where it lies.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * as [`as_slice`](Self::as_slice) and
+    ///   [`ArrayHeader::over`](super::ArrayHeader::over).
+    pub fn array(&self) -> Result<Array<'a>, TypedError> {
+        self.check_array()?;
+        self.array_over(self.as_slice()?)
+    }
+
+    /// The array, or the view as one, over a copy of the data in `out`.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * as [`copy_into`](Self::copy_into) and
+    ///   [`ArrayHeader::over`](super::ArrayHeader::over).
+    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
+        self.check_array()?;
+        self.array_over(self.copy_into(out)?)
+    }
+
+    /// Before the data is looked at.
+    fn check_array(&self) -> Result<(), TypedError> {
+        match &self.description {
+            Description::Array(_) | Description::MemoryView(_) => Ok(()),
+            _ => Err(self.no_array()),
+        }
+    }
+
+    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+        match &self.description {
+            Description::Array(header) => header.over(bytes),
+            Description::MemoryView(header) => header.over(bytes),
+            _ => Err(self.no_array()),
+        }
+    }
+
+    fn no_array(&self) -> TypedError {
+        let wanted = "an array of numpy, or a memoryview";
+        self.error(TypedErrorKind::OtherClass { wanted })
+    }
+
+    /// The masked array over its frames where they lie, one of data and perhaps
+    /// one of the mask.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if the value is none, or one of objects,
+    ///   whose data is a pickle;
+    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if frames
+    ///   have to be copied: [`masked_array_into`](Self::masked_array_into);
+    /// * what is wrong with the header, or with the array.
+    pub fn masked_array(&self) -> Result<MaskedArray<'a>, TypedError> {
+        let header = self.masked_header()?;
+        let mut frames = self.payload.logical_frames()?;
+        let mut next = || {
+            // They have been counted.
+            let missing = self.error(TypedErrorKind::InParts);
+            let frame = self.plain(frames.next().ok_or(missing)?)?;
+            frame.as_slice().ok_or(missing)
+        };
+        let data = next()?;
+        let mask = if header.has_mask() { next()? } else { &[] };
+        masked_over(header, data, mask)
+    }
+
+    /// The masked array over a copy of its frames in `out`.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
+    /// * as [`copy_into`](Self::copy_into);
+    /// * what is wrong with the header, or with the array.
+    pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, TypedError> {
+        let header = self.masked_header()?;
+        let whole = self.copy_into(out)?;
+        let len = match header.data()? {
+            Description::Array(data) => data.stored_len(),
+            _ => None,
+        };
+        let parts = len.and_then(|len| whole.split_at_checked(len));
+        // Where nothing can be split, the array says what is wrong.
+        let (data, mask) = parts.unwrap_or((whole, &[]));
+        masked_over(header, data, mask)
+    }
+
+    fn masked_header(&self) -> Result<&MaskedHeader<'a>, TypedError> {
+        match &self.description {
+            Description::MaskedArray(header) if header.data_frame_count() == 1 => Ok(header),
+            _ => {
+                let wanted = "a masked array of numpy, not of objects";
+                Err(self.error(TypedErrorKind::OtherClass { wanted }))
+            }
+        }
+    }
+
+    fn error(&self, kind: TypedErrorKind) -> TypedError {
+        let (frame, at) = self.payload.header_location();
+        TypedError { frame, at, kind }
+    }
+}
+
+fn masked_over<'d>(
+    header: &MaskedHeader<'_>,
+    data: &'d [u8],
+    mask: &'d [u8],
+) -> Result<MaskedArray<'d>, TypedError> {
+    let Description::Array(array) = header.data()? else {
+        let wanted = "a masked array of numpy, not of objects";
+        return Err(header.fault(TypedErrorKind::OtherClass { wanted }));
+    };
+    let data = array.over(data)?;
+    let mask = match header.mask()? {
+        Some(header) => Some(header.over(mask)?),
+        None => None,
+    };
+    MaskedArray::new(data, mask).map_err(|error| header.fault(error.kind))
+}

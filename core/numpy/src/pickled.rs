@@ -1,0 +1,231 @@
+//! Pickles with their out-of-band buffers.
+
+use super::{Description, TypedError, TypedErrorKind};
+use daskwire::BufferTooSmall;
+use daskwire::message::{ItemList, LogicalFrame, MessageError, Payload, PayloadKind};
+use daskwire_pickle::{Buffers, Mutability, PickleBuffer, Reader};
+
+/// A payload that is a pickle with its out-of-band buffers: of the family
+/// pickle, a `__Pickled__`, or an array of numpy whose elements are objects
+/// (PROTOCOL TYPED-5).
+///
+/// The pickle is never run.
+#[derive(Debug)]
+pub struct PickledPayload<'a, T> {
+    payload: Payload<'a, T>,
+    /// Where the pickle is not the first of the logical frames.
+    in_header: Option<&'a [u8]>,
+    buffer_count: usize,
+}
+
+impl<T> Clone for PickledPayload<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for PickledPayload<'_, T> {}
+
+impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
+    /// Reads the header of `payload`.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::OtherClass`] if it is no pickle;
+    /// * [`TypedErrorKind::FrameCount`] if there is no frame for the pickle;
+    /// * what is wrong with the header.
+    pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
+        let header = payload.header()?;
+        let (frame, at) = payload.header_location();
+        let error = |kind| TypedError { frame, at, kind };
+        if Description::of_kind(&header, payload.kind())? != Description::Pickle {
+            let wanted = "a pickle";
+            return Err(error(TypedErrorKind::OtherClass { wanted }));
+        }
+        payload.check()?;
+        let found = payload.logical_count()?;
+        let (in_header, buffer_count) = match payload.kind() {
+            PayloadKind::Pickled => (header.pickled_object()?, found),
+            PayloadKind::Serialized => {
+                let expected = 1;
+                let count = found.checked_sub(expected);
+                let missing = error(TypedErrorKind::FrameCount { found, expected });
+                (None, count.ok_or(missing)?)
+            }
+        };
+        Ok(Self {
+            payload: *payload,
+            in_header,
+            buffer_count,
+        })
+    }
+
+    /// The payload.
+    pub const fn payload(&self) -> &Payload<'a, T> {
+        &self.payload
+    }
+
+    /// How many buffers go with the pickle.
+    pub const fn buffer_count(&self) -> usize {
+        self.buffer_count
+    }
+
+    /// Whether each buffer may be changed; `None` where the sender does not say,
+    /// as in a `__Pickled__`, where the pickle alone does.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header.
+    pub fn writeable(
+        &self,
+    ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, TypedError> {
+        let mut flags = self.payload.header()?.writeable()?;
+        // PROTOCOL HEADER-8: it was one for each frame, the pickle too.
+        if let Some(list) = &mut flags
+            && self.in_header.is_none()
+            && list.count_left() as usize == self.buffer_count.saturating_add(1)
+        {
+            list.next();
+        }
+        let mut flags = flags.into_iter().flat_map(ItemList::flags);
+        Ok((0..self.buffer_count).map(move |_| flags.next().flatten()))
+    }
+
+    /// The pickle and its buffers where they lie, if that is one frame each:
+    /// not compressed, not split.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if they
+    ///   have to be merged, see [`merged`](Self::merged);
+    /// * what is wrong with the header.
+    pub fn in_place(&self) -> Result<InPlace<'a, T>, TypedError> {
+        let mut frames = self.payload.logical_frames()?;
+        let pickle = match self.in_header {
+            Some(pickle) => pickle,
+            None => self.slice(frames.next())?,
+        };
+        // The buffers as they stand in the message, if they do.
+        let first = self
+            .payload
+            .frames()
+            .len()
+            .saturating_sub(self.buffer_count);
+        let buffers = self.payload.frames().get(first..).unwrap_or_default();
+        let mut places = buffers.iter();
+        for _ in 0..self.buffer_count {
+            let frame = self.slice(frames.next())?;
+            let same = |place: &T| {
+                let place = place.as_ref();
+                place.len() == frame.len()
+                    && (frame.is_empty() || core::ptr::eq(place.as_ptr(), frame.as_ptr()))
+            };
+            if !places.next().is_some_and(same) {
+                return Err(self.error(TypedErrorKind::InParts));
+            }
+        }
+        Ok(InPlace { pickle, buffers })
+    }
+
+    fn slice(
+        &self,
+        frame: Option<Result<LogicalFrame<'a, T>, MessageError>>,
+    ) -> Result<&'a [u8], TypedError> {
+        // The count has been compared.
+        let frame = frame.ok_or(self.error(TypedErrorKind::InParts))??;
+        if frame.is_compressed() {
+            return Err(self.error(TypedErrorKind::Compressed));
+        }
+        frame.as_slice().ok_or(self.error(TypedErrorKind::InParts))
+    }
+
+    /// Decompresses and merges the pickle and its buffers into `out`, which has
+    /// to have [`Payload::merged_len`] bytes, and returns the pickle and the
+    /// buffers; `slots` takes one entry for each logical frame, and `ends` too.
+    ///
+    /// # Errors
+    ///
+    /// * [`TypedErrorKind::BufferTooSmall`] if there are too few slots, counted
+    ///   in them;
+    /// * as [`Payload::merge_into`].
+    pub fn merged<'s, 'o: 's>(
+        &self,
+        out: &'o mut [u8],
+        ends: &'o mut [usize],
+        slots: &'s mut [&'o [u8]],
+    ) -> Result<InPlace<'s, &'o [u8]>, TypedError>
+    where
+        'a: 'o,
+    {
+        let frames = self.payload.merge_into(out, ends)?;
+        let mut frames = frames.iter();
+        let pickle = match self.in_header {
+            Some(pickle) => pickle,
+            None => frames.next().unwrap_or_default(),
+        };
+        let (needed, available) = (frames.len(), slots.len());
+        let places = slots.get_mut(..needed).ok_or({
+            let short = BufferTooSmall { needed, available };
+            self.error(TypedErrorKind::BufferTooSmall(short))
+        })?;
+        for (place, frame) in places.iter_mut().zip(frames) {
+            *place = frame;
+        }
+        Ok(InPlace {
+            pickle,
+            buffers: places,
+        })
+    }
+
+    fn error(&self, kind: TypedErrorKind) -> TypedError {
+        let (frame, at) = self.payload.header_location();
+        TypedError { frame, at, kind }
+    }
+}
+
+/// A pickle and its buffers, each in one piece.
+#[derive(Debug)]
+pub struct InPlace<'a, T> {
+    pickle: &'a [u8],
+    buffers: &'a [T],
+}
+
+impl<T> Clone for InPlace<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for InPlace<'_, T> {}
+
+impl<'a, T: AsRef<[u8]>> InPlace<'a, T> {
+    /// The pickle.
+    pub const fn pickle(&self) -> &'a [u8] {
+        self.pickle
+    }
+
+    /// The buffers.
+    pub const fn buffers(&self) -> &'a [T] {
+        self.buffers
+    }
+
+    /// The buffers with what the header says about them, to be written again;
+    /// where it says nothing, a buffer may be changed.
+    pub fn pickle_buffers(
+        &self,
+        writeable: impl IntoIterator<Item = Option<bool>>,
+    ) -> impl Iterator<Item = PickleBuffer<'a>> {
+        self.buffers.iter().zip(writeable).map(|(buffer, flag)| {
+            let mutability = match flag {
+                Some(false) => Mutability::ReadOnly,
+                _ => Mutability::Writable,
+            };
+            PickleBuffer::new(buffer.as_ref(), mutability)
+        })
+    }
+
+    /// The opcodes of the pickle, each NEXT_BUFFER with its buffer.
+    pub const fn items(&self) -> Buffers<'a, T> {
+        Buffers::new(Reader::new(self.pickle), self.buffers)
+    }
+}

@@ -1,0 +1,488 @@
+//! Records: elements with fields, numpy's structured types.
+
+use super::pickled_type::{PickledFields, PickledRecord};
+use super::{DType, DTypeError, Dimensions, Order};
+#[cfg(feature = "alloc")]
+use crate::known::{TreeFields, TreeRecord};
+use daskwire::msgpack::{Malformed, Reader, Token};
+
+/// Levels of records in records that are read.
+pub(crate) const MAX_DEPTH: u8 = 16;
+
+pub(crate) const TOO_DEEP: &str = "records in at most 16 levels";
+pub(crate) const TOO_LARGE: &str = "lengths that memory can have";
+pub(crate) const OUTSIDE: &str = "a field within its record";
+
+/// What the elements of an array, or a field of a record, are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ElementType<'a> {
+    /// Elements that a [`DType`] says all of.
+    Plain(DType),
+    /// Records.
+    Record(RecordType<'a>),
+    /// The pickle of a `numpy.dtype` that is not known here, such as one that a
+    /// program defines.
+    Pickled(&'a [u8]),
+}
+
+impl<'a> ElementType<'a> {
+    /// Reads the pickle of a `numpy.dtype`, where it lies. Nothing is imported or
+    /// called.
+    ///
+    /// # Errors
+    ///
+    /// [`DTypeError`] says where the pickle is another than numpy writes for
+    /// plain types and records.
+    pub fn from_pickle(pickle: &'a [u8]) -> Result<Self, DTypeError> {
+        super::pickled_type::read(pickle)
+    }
+
+    /// The type as far as a [`DType`] says it, of records their length; `None`
+    /// if it is not known here.
+    pub const fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Plain(dtype) => Some(*dtype),
+            Self::Record(record) => Some(record.dtype()),
+            Self::Pickled(_) => None,
+        }
+    }
+}
+
+/// The type of records: fields of any type, each at some place
+/// (PROTOCOL TYPED-8).
+///
+/// It stays where it was written, as a list of fields or in the pickle of a
+/// `numpy.dtype`, and is read again whenever someone asks for a field.
+///
+/// ```
+/// use daskwire_numpy::{Array, DType, Order, RecordType};
+///
+/// // [["n", "<u4"], ["x", "<f8"]] in MessagePack
+/// let record = RecordType::from_list(b"\x92\x92\xa1n\xa3<u4\x92\xa1x\xa3<f8")?;
+/// assert_eq!((record.field_count(), record.item_len()), (2, 12));
+///
+/// let bytes = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 64];
+/// let array = Array::new(record.dtype(), &[2], Order::C, &bytes)?;
+/// let x = record.field("x")?.ok_or("there is no x")?;
+/// assert_eq!((x.offset(), x.dtype()), (4, Some(DType::F64)));
+/// assert!(array.field(&x)?.elements::<f64>()?.eq([2.0, 3.0]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A field may be of records again, in up to 16 levels, and a pickle may have the
+/// same type in many places: some hundred bytes are enough for more fields in
+/// fields than anyone can go through. Whoever does that needs a budget.
+///
+/// Names are text as it lies there, so that those of protocol 0 have to be ASCII.
+///
+/// Two of them are equal if they are written in the same way, and those of trees
+/// if the trees are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecordType<'a> {
+    source: Source<'a>,
+    field_count: usize,
+    item_len: usize,
+    /// Levels of records that may be in it.
+    depth: u8,
+}
+
+/// Where the fields are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Source<'a> {
+    /// At `at` in what `numpy.dtype.descr` is in MessagePack.
+    List { list: &'a [u8], at: usize },
+    /// In the pickle of a `numpy.dtype`.
+    Pickle(PickledRecord<'a>),
+    /// The same in a tree.
+    #[cfg(feature = "alloc")]
+    Tree(TreeRecord<'a>),
+}
+
+impl<'a> RecordType<'a> {
+    /// Reads what `numpy.dtype.descr` is in MessagePack: a list with
+    /// `[name, type]` or `[name, type, shape]` for each field, where the name may
+    /// be `[title, name]`, and the type a list of fields again.
+    ///
+    /// A field whose name is empty is space in between, though numpy makes up a
+    /// name when it reads such a list.
+    ///
+    /// # Errors
+    ///
+    /// [`DTypeError`] says where the list is something else.
+    pub fn from_list(list: &'a [u8]) -> Result<Self, DTypeError> {
+        let mut whole = Reader::new(list);
+        let checked = whole.skip().and_then(|_| whole.finish());
+        checked.map_err(|error| malformed(0, error))?;
+        Self::list_at(list, 0, MAX_DEPTH)
+    }
+
+    fn list_at(list: &'a [u8], at: usize, depth: u8) -> Result<Self, DTypeError> {
+        let (field_count, item_len) = measure(list, at, depth)?;
+        Ok(Self {
+            source: Source::List { list, at },
+            field_count,
+            item_len,
+            depth,
+        })
+    }
+
+    pub(super) const fn pickled(
+        record: PickledRecord<'a>,
+        field_count: usize,
+        item_len: usize,
+        depth: u8,
+    ) -> Self {
+        Self {
+            source: Source::Pickle(record),
+            field_count,
+            item_len,
+            depth,
+        }
+    }
+
+    #[cfg(feature = "alloc")]
+    pub(crate) const fn tree(
+        record: TreeRecord<'a>,
+        field_count: usize,
+        item_len: usize,
+        depth: u8,
+    ) -> Self {
+        Self {
+            source: Source::Tree(record),
+            field_count,
+            item_len,
+            depth,
+        }
+    }
+
+    /// How many fields there are, not counting those in fields.
+    pub const fn field_count(&self) -> usize {
+        self.field_count
+    }
+
+    /// Length of a record, in bytes.
+    pub const fn item_len(&self) -> usize {
+        self.item_len
+    }
+
+    /// What an [`Array`](super::Array) of such records has as its type.
+    pub const fn dtype(&self) -> DType {
+        DType::record(self.item_len)
+    }
+
+    /// The fields, in their order. After an error nothing follows.
+    pub fn fields(&self) -> Fields<'a> {
+        Fields {
+            walk: match self.source {
+                Source::List { list, at } => Walk::list(list, at),
+                Source::Pickle(record) => Walk::Pickle(record.fields()),
+                #[cfg(feature = "alloc")]
+                Source::Tree(record) => Walk::Tree(record.fields()),
+            },
+            left: self.field_count,
+            item_len: self.item_len,
+            depth: self.depth,
+        }
+    }
+
+    /// The field with this name, or else with this title, as numpy finds it.
+    ///
+    /// # Errors
+    ///
+    /// [`DTypeError`] if something is wrong with it, or with one before it.
+    pub fn field(&self, name: &str) -> Result<Option<Field<'a>>, DTypeError> {
+        let mut titled = None;
+        for field in self.fields() {
+            let field = field?;
+            if field.name == name {
+                return Ok(Some(field));
+            }
+            if field.title == Some(name) && titled.is_none() {
+                titled = Some(field);
+            }
+        }
+        Ok(titled)
+    }
+}
+
+/// A field of records.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Field<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) title: Option<&'a str>,
+    pub(crate) offset: usize,
+    pub(crate) element_type: ElementType<'a>,
+    pub(crate) dimensions: Dimensions,
+}
+
+impl<'a> Field<'a> {
+    /// Its name.
+    pub const fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// Its title, if it has one, which is text.
+    pub const fn title(&self) -> Option<&'a str> {
+        self.title
+    }
+
+    /// Where it begins in the record, in bytes.
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// What it is; of a field that is an array, what its elements are.
+    pub const fn element_type(&self) -> ElementType<'a> {
+        self.element_type
+    }
+
+    /// The same as far as a [`DType`] says it.
+    pub const fn dtype(&self) -> Option<DType> {
+        self.element_type.dtype()
+    }
+
+    /// Shape and strides of a field that is an array, whose elements lie one
+    /// behind the other in the order of C. Of any other there are no dimensions.
+    pub const fn dimensions(&self) -> &Dimensions {
+        &self.dimensions
+    }
+
+    /// The shape of a field that is an array; of any other it is empty.
+    pub fn shape(&self) -> &[usize] {
+        self.dimensions.shape()
+    }
+}
+
+/// The fields of records, in their order, see [`RecordType::fields`].
+#[derive(Clone, Debug)]
+pub struct Fields<'a> {
+    walk: Walk<'a>,
+    left: usize,
+    item_len: usize,
+    depth: u8,
+}
+
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and no heap"
+)]
+enum Walk<'a> {
+    List {
+        list: &'a [u8],
+        /// Where the next field is in the list.
+        at: usize,
+        /// Where it is in the record.
+        offset: usize,
+    },
+    Pickle(PickledFields<'a>),
+    #[cfg(feature = "alloc")]
+    Tree(TreeFields<'a>),
+}
+
+impl<'a> Walk<'a> {
+    fn list(list: &'a [u8], at: usize) -> Self {
+        let mut reader = Reader::new(list.get(at..).unwrap_or_default());
+        // It has been read before.
+        let _ = reader.array();
+        Self::List {
+            list,
+            at: at.saturating_add(reader.position()),
+            offset: 0,
+        }
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<Field<'a>, DTypeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let found = match &mut self.walk {
+            Walk::List { list, at, offset } => listed(list, at, offset, self.depth),
+            Walk::Pickle(fields) => fields.next(self.depth, self.item_len),
+            #[cfg(feature = "alloc")]
+            Walk::Tree(fields) => fields.next(self.depth, self.item_len),
+        };
+        if found.is_err() {
+            self.left = 0;
+        }
+        Some(found)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(self.left > 0), Some(self.left))
+    }
+}
+
+impl core::iter::FusedIterator for Fields<'_> {}
+
+const LIST: &str = "[name, type] or [name, type, shape] of a field, in MessagePack";
+
+fn malformed(at: usize, error: Malformed) -> DTypeError {
+    DTypeError {
+        at: at.saturating_add(error.at),
+        expected: LIST,
+    }
+}
+
+/// How many fields the list at `at` has, and how long they are together.
+fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeError> {
+    /// A list that is not done.
+    #[derive(Clone, Copy, Default)]
+    struct Open {
+        left: u32,
+        len: usize,
+        /// Whether a shape follows it.
+        has_shape: bool,
+    }
+    let mut levels = [Open::default(); MAX_DEPTH as usize];
+    let mut open_count = 0_usize;
+    let mut reader = Reader::new(list.get(at..).unwrap_or_default());
+    let fault = |error| malformed(at, error);
+    let field_count = reader.array().map_err(fault)?;
+    let mut now = Open {
+        left: field_count,
+        ..Open::default()
+    };
+    loop {
+        let here = |reader: &Reader<'_>, expected| DTypeError {
+            at: at.saturating_add(reader.position()),
+            expected,
+        };
+        // The length of an element, and whether a shape follows.
+        let (len, has_shape) = match now.left.checked_sub(1) {
+            Some(left) => {
+                let part_count = reader.array().map_err(fault)?;
+                if !matches!(part_count, 2 | 3) {
+                    return Err(here(&reader, LIST));
+                }
+                reader.skip().map_err(fault)?;
+                now.left = left;
+                let has_shape = part_count == 3;
+                match reader.peek().map_err(fault)? {
+                    Token::Array(_) => {
+                        if open_count.saturating_add(1) >= usize::from(depth) {
+                            return Err(here(&reader, TOO_DEEP));
+                        }
+                        let left = reader.array().map_err(fault)?;
+                        if let Some(place) = levels.get_mut(open_count) {
+                            *place = now;
+                            open_count = open_count.saturating_add(1);
+                        }
+                        now = Open {
+                            left,
+                            len: 0,
+                            has_shape,
+                        };
+                        continue;
+                    }
+                    _ => (plain(&mut reader, at)?.item_len(), has_shape),
+                }
+            }
+            None => {
+                let Some(outer) = open_count.checked_sub(1) else {
+                    return Ok((field_count as usize, now.len));
+                };
+                let done = now;
+                now = levels.get(outer).copied().unwrap_or_default();
+                open_count = outer;
+                (done.len, done.has_shape)
+            }
+        };
+        let shape = sub_shape(&mut reader, at, has_shape)?;
+        let sum = shape.len(len).ok().and_then(|len| now.len.checked_add(len));
+        now.len = sum.ok_or(here(&reader, TOO_LARGE))?;
+    }
+}
+
+fn plain(reader: &mut Reader<'_>, at: usize) -> Result<DType, DTypeError> {
+    let text = reader.raw_str().map_err(|error| malformed(at, error))?;
+    let text = text.as_bytes();
+    let end = at.saturating_add(reader.position());
+    DType::from_bytes(text).map_err(|error| DTypeError {
+        at: end.saturating_sub(text.len()).saturating_add(error.at),
+        ..error
+    })
+}
+
+/// A shape or a single number, if there is one; strides are all 0.
+fn sub_shape(
+    reader: &mut Reader<'_>,
+    at: usize,
+    has_shape: bool,
+) -> Result<Dimensions, DTypeError> {
+    const SHAPE: &str = "the shape of a field, in numbers of 0 or more";
+    let mut shape = Dimensions::SCALAR;
+    if !has_shape {
+        return Ok(shape);
+    }
+    let error = DTypeError {
+        at: at.saturating_add(reader.position()),
+        expected: SHAPE,
+    };
+    let count = match reader.peek().map_err(|_| error)? {
+        Token::Array(_) => reader.array().map_err(|_| error)?,
+        _ => 1,
+    };
+    for _ in 0..count {
+        let count = reader.u64().map_err(|_| error)?;
+        let count = usize::try_from(count).map_err(|_| error)?;
+        shape.push(count, 0).map_err(|_| error)?;
+    }
+    Ok(shape)
+}
+
+/// The field at `at` of a list that has been measured, which moves on behind it.
+fn listed<'a>(
+    list: &'a [u8],
+    at: &mut usize,
+    offset: &mut usize,
+    depth: u8,
+) -> Result<Field<'a>, DTypeError> {
+    let base = *at;
+    let mut reader = Reader::new(list.get(base..).unwrap_or_default());
+    let fault = |error| malformed(base, error);
+    let part_count = reader.array().map_err(fault)?;
+    let title = match reader.peek().map_err(fault)? {
+        Token::Array(2) => {
+            reader.array().map_err(fault)?;
+            Some(reader.str().map_err(fault)?.to_str())
+        }
+        _ => None,
+    };
+    let name = reader.str().map_err(fault)?.to_str();
+    let (element_type, item_len) = match reader.peek().map_err(fault)? {
+        Token::Array(_) => {
+            let at = base.saturating_add(reader.position());
+            let expected = TOO_DEEP;
+            let depth = depth.checked_sub(1).ok_or(DTypeError { at, expected })?;
+            let record = RecordType::list_at(list, at, depth)?;
+            reader.skip().map_err(fault)?;
+            (ElementType::Record(record), record.item_len)
+        }
+        _ => {
+            let dtype = plain(&mut reader, base)?;
+            (ElementType::Plain(dtype), dtype.item_len())
+        }
+    };
+    let shape = sub_shape(&mut reader, base, part_count == 3)?;
+    let too_large = DTypeError {
+        at: base,
+        expected: TOO_LARGE,
+    };
+    let dimensions =
+        Dimensions::contiguous(shape.shape(), Order::C, item_len).map_err(|_| too_large)?;
+    let len = dimensions.len(item_len).map_err(|_| too_large)?;
+    let field = Field {
+        name,
+        title,
+        offset: *offset,
+        element_type,
+        dimensions,
+    };
+    *offset = offset.saturating_add(len);
+    *at = base.saturating_add(reader.position());
+    Ok(field)
+}

@@ -1,0 +1,508 @@
+//! Values as payloads.
+
+use super::dtype::TimeBase;
+use super::{
+    Array, ByteOrder, Class, DType, DimensionsError, Kind, Order, PayloadWriteError, TypedError,
+    TypedErrorKind,
+};
+use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, Shard, shards};
+use daskwire::msgpack;
+use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// The protocol of the pickle that names a class: what the
+    /// [handshake](daskwire::handshake) agreed on.
+    pub protocol: Protocol,
+    /// Where frames are split, in bytes; see [`SHARD_LEN`]. An array is split
+    /// between whole elements.
+    pub shard_len: usize,
+}
+
+impl Default for WriteOptions {
+    /// Protocol 5, [`SHARD_LEN`].
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::V5,
+            shard_len: SHARD_LEN,
+        }
+    }
+}
+
+/// Values as payloads, for a [`MessageBuilder`].
+///
+/// A payload goes where the next value of the body would be, as with
+/// [`MessageBuilder::payload`].
+pub trait ValueBuilder<'a> {
+    /// Puts `bytes` where the next value of the body would be
+    /// (PROTOCOL HEADER-5).
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageBuilder::payload`].
+    fn bytes_payload(
+        &mut self,
+        data: &'a [u8],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError>;
+
+    /// Puts a `bytearray` where the next value of the body would be.
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageBuilder::payload`].
+    fn bytearray_payload(
+        &mut self,
+        data: &'a [u8],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError>;
+
+    /// Puts a `memoryview` where the next value of the body would be. It has the
+    /// format that Python's `struct` has for the elements (PROTOCOL TYPED-6).
+    ///
+    /// # Errors
+    ///
+    /// * [`PayloadWriteError::Value`] if the elements are not in the order of C, or of a
+    ///   type that a `memoryview` can be cast to nowhere: it has the byte order
+    ///   of Python's machine, so that only that of this one is taken for it;
+    /// * as [`MessageBuilder::payload`].
+    fn memoryview_payload(
+        &mut self,
+        view: &Array<'a>,
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError>;
+
+    /// Puts an array where the next value of the body would be, which arrives as
+    /// an ordinary array of numpy (PROTOCOL HEADER-6, HEADER-7 and TYPED-4).
+    ///
+    /// Its bytes go as they lie, in the order of C or Fortran; of what is
+    /// broadcast, one copy goes.
+    ///
+    /// # Errors
+    ///
+    /// * [`PayloadWriteError::Value`] if the elements do not lie one behind the other:
+    ///   [`Array::copy_into`] makes them so; or if they are records, whose fields
+    ///   an array does not have, or references;
+    /// * as [`MessageBuilder::payload`].
+    fn array_payload(
+        &mut self,
+        array: &Array<'a>,
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError>;
+
+    /// Puts a value that was pickled where the next value of the body would be:
+    /// a payload of the family pickle, with `buffers` beside it
+    /// (PROTOCOL HEADER-8).
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageBuilder::payload`].
+    fn pickle_payload(
+        &mut self,
+        pickle: &'a [u8],
+        buffers: &[PickleBuffer<'a>],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError>;
+
+    /// Puts a value that was pickled where the next value of the body would be,
+    /// as a `__Pickled__`: Python unpickles it wherever it arrives, the scheduler
+    /// included. Of the buffers, the pickle alone says which cannot be changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`MessageBuilder::payload`]; [`BuildError::NotConvertible`](daskwire::message::BuildError::NotConvertible) in the
+    /// classic layout, which has none.
+    fn pickled_payload(
+        &mut self,
+        pickle: &'a [u8],
+        buffers: &[PickleBuffer<'a>],
+    ) -> Result<&mut Self, PayloadWriteError>;
+}
+
+impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
+    fn bytes_payload(
+        &mut self,
+        data: &'a [u8],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError> {
+        class_payload(
+            self,
+            Class::BYTES,
+            "bytes",
+            0,
+            &|_| {},
+            None,
+            (data, 1),
+            options,
+        )
+    }
+
+    fn bytearray_payload(
+        &mut self,
+        data: &'a [u8],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError> {
+        let class = Class::BYTEARRAY;
+        class_payload(
+            self,
+            class,
+            "bytearray",
+            0,
+            &|_| {},
+            None,
+            (data, 1),
+            options,
+        )
+    }
+
+    fn memoryview_payload(
+        &mut self,
+        view: &Array<'a>,
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError> {
+        let dtype = view.dtype();
+        let format = format(dtype).ok_or(value(TypedErrorKind::NotPlain))?;
+        if !view.dimensions().is_contiguous(Order::C, dtype.item_len()) {
+            return Err(value(DimensionsError::NotContiguous.into()));
+        }
+        let write = |writer: &mut msgpack::Writer<'_>| {
+            writer.str("format").str(format);
+            write_numbers(writer, "shape", view.shape());
+        };
+        let data = (view.bytes(), dtype.item_len());
+        class_payload(
+            self,
+            Class::MEMORYVIEW,
+            "memoryview",
+            2,
+            &write,
+            None,
+            data,
+            options,
+        )
+    }
+
+    fn array_payload(
+        &mut self,
+        array: &Array<'a>,
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError> {
+        let item_len = array.dtype().item_len();
+        if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
+            return Err(value(TypedErrorKind::NotPlain));
+        }
+        let stored = array.dimensions().stored();
+        if stored.order(item_len).is_none() {
+            return Err(value(DimensionsError::NotContiguous.into()));
+        }
+        let is_broadcast = array.strides().contains(&0);
+        let writeable = array.writeable().unwrap_or(true);
+        let (class, name) = if array.is_matrix() {
+            (Class::MATRIX, "numpy.matrix")
+        } else {
+            (Class::NDARRAY, "numpy.ndarray")
+        };
+        let is_modern = self.layout() == Layout::Modern;
+        let count = 3_u32
+            .saturating_add(u32::from(is_modern))
+            .saturating_add(u32::from(is_broadcast))
+            .saturating_add(u32::from(array.is_matrix()));
+        let write = |writer: &mut msgpack::Writer<'_>| {
+            writer.str("dtype").array(2).u64(0);
+            writer.str(array.dtype().to_text().as_str());
+            write_numbers(writer, "shape", stored.shape());
+            write_numbers(writer, "strides", stored.strides());
+            if is_modern {
+                writer.str("writeable").array(1).bool(writeable);
+            }
+            if is_broadcast {
+                write_numbers(writer, "broadcast_to", array.shape());
+            }
+            if array.is_matrix() {
+                writer.str("matrix").bool(true);
+            }
+        };
+        let data = (array.bytes(), item_len);
+        class_payload(
+            self,
+            class,
+            name,
+            count,
+            &write,
+            Some(writeable),
+            data,
+            options,
+        )
+    }
+
+    fn pickle_payload(
+        &mut self,
+        pickle: &'a [u8],
+        buffers: &[PickleBuffer<'a>],
+        options: &WriteOptions,
+    ) -> Result<&mut Self, PayloadWriteError> {
+        let is_modern = self.layout() == Layout::Modern;
+        let flags = buffers.len().saturating_add(usize::from(!is_modern));
+        let write = |writer: &mut msgpack::Writer<'_>| {
+            writer.str("serializer").str("pickle");
+            writer.str("writeable");
+            writer.array(u32::try_from(flags).unwrap_or(u32::MAX));
+            if !is_modern {
+                // Of the pickle, as Dask writes it: `bytes` cannot be changed.
+                writer.bool(false);
+            }
+            for buffer in buffers {
+                writer.bool(buffer.mutability() == Mutability::Writable);
+            }
+        };
+        let shard_len = options.shard_len;
+        let frames = core::iter::once(pickle).chain(buffers.iter().map(PickleBuffer::as_bytes));
+        let pieces = frames.enumerate().flat_map(move |(index, frame)| {
+            shards(frame, shard_len, 1).map(move |shard| (index, Shard::plain(shard)))
+        });
+        let count = buffers.len().saturating_add(1);
+        Ok(self.written_pieces(PayloadKind::Serialized, (2, &write), true, count, pieces)?)
+    }
+
+    fn pickled_payload(
+        &mut self,
+        pickle: &'a [u8],
+        buffers: &[PickleBuffer<'a>],
+    ) -> Result<&mut Self, PayloadWriteError> {
+        let write = |writer: &mut msgpack::Writer<'_>| {
+            writer.str("pickled-obj").bin(pickle);
+        };
+        let pieces = buffers.iter().map(PickleBuffer::as_bytes).enumerate();
+        let pieces = pieces.map(|(index, bytes)| (index, Shard::plain(bytes)));
+        let kind = PayloadKind::Pickled;
+        Ok(self.written_pieces(kind, (1, &write), false, buffers.len(), pieces)?)
+    }
+}
+
+/// A payload of the dask family with one logical frame, and the length of an
+/// element in it. `write` writes `count` entries of the class's own, of which
+/// `writeable` is one in the modern layout.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the header")]
+fn class_payload<'b, 's, 'a>(
+    builder: &'b mut MessageBuilder<'s, 'a>,
+    class: Class<'_>,
+    name: &str,
+    count: u32,
+    write: &dyn Fn(&mut msgpack::Writer<'_>),
+    writeable: Option<bool>,
+    (data, item_len): (&'a [u8], usize),
+    options: &WriteOptions,
+) -> Result<&'b mut MessageBuilder<'s, 'a>, PayloadWriteError> {
+    let is_modern = builder.layout() == Layout::Modern;
+    let write_all = |writer: &mut msgpack::Writer<'_>| {
+        // PROTOCOL HEADER-4
+        if is_modern {
+            writer.str("sub-header").map(count);
+        }
+        write(writer);
+        writer.str("type").str(name).str("type-serialized");
+        write_class(writer, class, options.protocol);
+        writer.str("serializer").str("dask");
+        if !is_modern {
+            writer.str("writeable").array(1);
+            match writeable {
+                Some(flag) => writer.bool(flag),
+                None => writer.nil(),
+            };
+        }
+    };
+    let entry_count = if is_modern {
+        4
+    } else {
+        count.saturating_add(4)
+    };
+    let shard_len = options.shard_len;
+    let pieces = shards(data, shard_len, item_len).map(|shard| (0, Shard::plain(shard)));
+    let kind = PayloadKind::Serialized;
+    Ok(builder.written_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
+}
+
+const fn value(kind: TypedErrorKind) -> PayloadWriteError {
+    PayloadWriteError::Value(kind)
+}
+
+fn write_numbers(writer: &mut msgpack::Writer<'_>, key: &str, numbers: &[usize]) {
+    // No array has so many dimensions.
+    let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+    writer.str(key).array(count);
+    for number in numbers {
+        writer.u64(*number as u64);
+    }
+}
+
+/// The pickle of a class as CPython writes it, memoized strings and all, so that
+/// a header is the same byte for byte (PROTOCOL TYPED-1).
+fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Protocol) {
+    let mut pickle = [0_u8; 64];
+    let mut len = 0_usize;
+    let mut put = |bytes: &[u8]| {
+        let rest = pickle.get_mut(len..).unwrap_or_default();
+        if let Some(place) = rest.get_mut(..bytes.len()) {
+            crate::copy(place, bytes);
+        }
+        len = len.saturating_add(bytes.len());
+    };
+    // All names are short: those of the constants of `Class`.
+    let short = |len: usize| u8::try_from(len).unwrap_or_default();
+    let names_len = class.module.len().saturating_add(class.name.len());
+    let frame_len = short(names_len.saturating_add(9));
+    put(&[
+        0x80,
+        protocol.number(),
+        0x95,
+        frame_len,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]);
+    for text in [class.module, class.name] {
+        put(&[0x8c, short(text.len())]);
+        put(text.as_bytes());
+        put(b"\x94");
+    }
+    put(b"\x93\x94.");
+    writer.bin(pickle.get(..len).unwrap_or_default());
+}
+
+/// The format of a `memoryview` of such elements, of those that every machine
+/// has in the same length.
+fn format(dtype: DType) -> Option<&'static str> {
+    if !dtype.is_native() {
+        return None;
+    }
+    Some(match (dtype.kind(), dtype.item_len()) {
+        (Kind::Bool, 1) => "?",
+        (Kind::Int, 1) => "b",
+        (Kind::UInt, 1) => "B",
+        (Kind::Bytes, 1) => "c",
+        (Kind::Int, 2) => "h",
+        (Kind::UInt, 2) => "H",
+        (Kind::Int, 4) => "i",
+        (Kind::UInt, 4) => "I",
+        (Kind::Int, 8) => "q",
+        (Kind::UInt, 8) => "Q",
+        (Kind::Float, 4) => "f",
+        (Kind::Float, 8) => "d",
+        _ => return None,
+    })
+}
+
+/// Where numpy has what its pickles name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum NumpyModules {
+    /// `numpy._core`, of numpy 2.
+    #[default]
+    Underscore,
+    /// `numpy.core`, up to numpy 1.26; numpy 2 still finds it, and warns.
+    Core,
+}
+
+/// Writes an array into a pickle as numpy does in protocol 5: a call of
+/// `_frombuffer` with a buffer, the type, the shape and the order
+/// (PROTOCOL TYPED-7). Takes six of the writer's levels.
+///
+/// `decide` says where the bytes go, see [`Writer::buffer`].
+///
+/// ```
+/// use daskwire_pickle::{Level, Placement, Writer};
+/// use daskwire_numpy::{Array, DType, NumpyModules, Order, pickle_array};
+///
+/// let bytes = [0; 48];
+/// let array = Array::new(DType::F64, &[2, 3], Order::C, &bytes)?;
+/// let mut beside = None;
+/// let (mut out, mut levels) = ([0; 128], [Level::EMPTY; 6]);
+/// let mut writer = Writer::new(&mut out, &mut levels);
+/// pickle_array(&mut writer, &array, NumpyModules::default(), |buffer| {
+///     beside = Some(buffer);
+///     Placement::OutOfBand
+/// })?;
+/// assert_eq!(writer.finish()?.len(), 105);
+/// assert_eq!(beside.map(|buffer| buffer.as_bytes().as_ptr()), Some(bytes.as_ptr()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// * [`TypedErrorKind::Dimensions`] if the elements do not lie one behind the
+///   other, as those of a broadcast array do not;
+/// * [`TypedErrorKind::NotPlain`] if they are records or references.
+///
+/// Nothing was written then.
+pub fn pickle_array<'d>(
+    writer: &mut Writer<'_, '_>,
+    array: &Array<'d>,
+    modules: NumpyModules,
+    decide: impl FnOnce(PickleBuffer<'d>) -> Placement,
+) -> Result<(), TypedError> {
+    if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
+        return Err(TypedError::of_value(TypedErrorKind::NotPlain));
+    }
+    let order = match array.order() {
+        Some(_) if array.is_broadcast() => None,
+        order => order,
+    };
+    let order = match order {
+        Some(Order::C) => "C",
+        Some(Order::Fortran) => "F",
+        None => return Err(TypedError::of_value(DimensionsError::NotContiguous.into())),
+    };
+    let module = match modules {
+        NumpyModules::Underscore => "numpy._core.numeric",
+        NumpyModules::Core => "numpy.core.numeric",
+    };
+    let mutability = match array.writeable() {
+        Some(false) => Mutability::ReadOnly,
+        _ => Mutability::Writable,
+    };
+    writer.reduce().global(module, "_frombuffer").tuple(4);
+    writer.buffer(PickleBuffer::new(array.bytes(), mutability), decide);
+    pickle_dtype(writer, array.dtype());
+    writer.tuple(array.shape().len());
+    for count in array.shape() {
+        writer.u64(*count as u64);
+    }
+    writer.str(order);
+    Ok(())
+}
+
+/// A `numpy.dtype` as numpy pickles it.
+fn pickle_dtype(writer: &mut Writer<'_, '_>, dtype: DType) {
+    writer.build().reduce().global("numpy", "dtype").tuple(3);
+    writer.str(dtype.to_name().as_str()).bool(false).bool(true);
+    let unit = match dtype.kind() {
+        Kind::Datetime(unit) | Kind::Timedelta(unit) => Some(unit),
+        _ => None,
+    };
+    writer.tuple(if unit.is_some() { 9 } else { 8 });
+    writer.u64(if unit.is_some() { 4 } else { 3 });
+    writer.str(match dtype.order() {
+        ByteOrder::Little => "<",
+        ByteOrder::Big => ">",
+        ByteOrder::NotApplicable => "|",
+    });
+    writer.none().none().none();
+    // Length, alignment and flags, which the name says but for these.
+    match dtype.kind() {
+        Kind::Text => writer.u64(dtype.item_len() as u64).u64(4).u64(8),
+        Kind::Bytes | Kind::Void => writer.u64(dtype.item_len() as u64).u64(1).u64(0),
+        _ => writer.i64(-1).i64(-1).u64(0),
+    };
+    if let Some(unit) = unit {
+        let name = match unit.base {
+            TimeBase::Generic => "generic",
+            base => base.name(),
+        };
+        writer.tuple(2).none().tuple(4).bytes(name.as_bytes());
+        writer.u64(u64::from(unit.count)).u64(1).u64(1);
+    }
+}

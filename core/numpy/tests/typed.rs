@@ -1,0 +1,1233 @@
+//! Payloads as values: every array, byte string and pickle of the recorded
+//! messages, what is wrong with them when something is, and the same written.
+#![allow(clippy::std_instead_of_alloc, reason = "a test has std")]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+
+use daskwire::message::{
+    Buffers, BuildError, Layout, MessageBuilder, MessageErrorKind, Payload, PayloadHeader,
+    PayloadKind, Pending, Serializer,
+};
+use daskwire::msgpack;
+use daskwire_numpy::{
+    Array, ByteOrder, Class, DType, Description, Dimensions, DimensionsError, Element, ElementType,
+    FillValue, Kind, MAX_DIMENSIONS, NumpyModules, Order, PayloadWriteError, PickledPayload,
+    TimeBase, TimeUnit, TypedError, TypedErrorKind, TypedPayload, ValueBuilder, WriteOptions,
+    elements, encode_into, pickle_array,
+};
+use daskwire_pickle::{self as pickle, Mutability, PickleBuffer, Placement, Protocol};
+use serde_json::Value;
+use support::{Room, is_frame, merged, vector, vectors};
+
+/// Opens a vector and does something with each payload of it.
+fn each_payload(vector: &support::Vector, mut with: impl FnMut(usize, Payload<'_, &[u8]>, &Value)) {
+    let frames = vector.frames();
+    let mut room = Room::new();
+    let (message, _) = room
+        .open(&frames, vector.layout(), &vector.reading())
+        .unwrap();
+    for (number, payload) in message.payloads().enumerate() {
+        with(number, payload.unwrap(), &vector.payloads()[number]);
+    }
+}
+
+/// The numbers under a key.
+fn numbers(value: &Value) -> Vec<usize> {
+    let list = value.as_array().unwrap();
+    list.iter()
+        .map(|number| usize::try_from(number.as_u64().unwrap()).unwrap())
+        .collect()
+}
+
+/// The value's own entries as the vector has them.
+fn own(header: &Value) -> &Value {
+    header.get("sub-header").unwrap_or(header)
+}
+
+/// PROTOCOL TYPED-1, TYPED-2, TYPED-3, TYPED-4
+#[test]
+fn every_array_of_every_release_is_what_its_header_says() {
+    let mut releases: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut plain, mut records, mut in_place) = (0, 0, 0);
+    for vector in vectors() {
+        if vector.missing_body_codec().is_some() {
+            continue;
+        }
+        each_payload(&vector, |number, payload, json| {
+            let name = format!("{} payload {number}", vector.name);
+            let expected = &json["header"];
+            if expected["type"] != "numpy.ndarray" || own(expected)["pickle"] == true {
+                return;
+            }
+            let typed = TypedPayload::read(&payload).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let Description::Array(header) = typed.description() else {
+                panic!("{name}: {:?}", typed.description());
+            };
+            let own = own(expected);
+            *releases.entry(vector.generation().into()).or_default() += 1;
+            let shape = own.get("broadcast_to").unwrap_or(&own["shape"]);
+            assert_eq!(header.shape(), numbers(shape), "{name}");
+            let strides = numbers(&own["strides"]);
+            assert_eq!(header.dimensions().strides(), strides, "{name}");
+            let writeable = own.get("writeable").or(expected.get("writeable"));
+            assert_eq!(
+                header.writeable(),
+                writeable.map(|list| list[0].as_bool().unwrap()),
+                "{name}"
+            );
+            if vector.missing_codec(number).is_some() {
+                return;
+            }
+            let bytes = merged(&payload).unwrap().concat();
+            let array = header.over(&bytes);
+            match &own["dtype"] {
+                Value::String(text) => assert_eq!(array.unwrap().dtype().to_string(), *text),
+                Value::Array(pair) if pair[0] == 0 => {
+                    assert_eq!(
+                        array.unwrap().dtype().to_string(),
+                        pair[1].as_str().unwrap()
+                    );
+                }
+                _ => {
+                    let array = array.unwrap();
+                    let record = match header.element_type() {
+                        ElementType::Record(record) => record,
+                        other => {
+                            assert_eq!(array.dtype().kind(), Kind::Void, "{name}: {other:?}");
+                            return;
+                        }
+                    };
+                    assert_eq!(array.dtype(), record.dtype(), "{name}");
+                    assert_eq!(record.fields().count(), record.field_count(), "{name}");
+                    for field in record.fields() {
+                        let field = field.unwrap_or_else(|error| panic!("{name}: {error}"));
+                        let of_all = array.field(&field).unwrap();
+                        assert_eq!(Some(of_all.dtype()), field.dtype(), "{name}");
+                    }
+                    records += 1;
+                }
+            }
+            plain += 1;
+            let array = header.over(&bytes).unwrap();
+            assert_eq!(array.items().len(), shape_len(array.shape()), "{name}");
+            // The same from the payload, in place or copied.
+            let mut copy = vec![0xa5; bytes.len()];
+            let is_plain = payload_is_plain(json);
+            match typed.array() {
+                Ok(there) => {
+                    assert!(is_plain);
+                    assert_eq!(there, array, "{name}");
+                    let frame = payload.frames().iter().find(|frame| !frame.is_empty());
+                    if let Some(frame) = frame {
+                        assert!(core::ptr::eq(there.bytes().as_ptr(), frame.as_ptr()));
+                    }
+                    in_place += 1;
+                }
+                Err(error) => match error.kind {
+                    TypedErrorKind::Compressed => assert!(!is_plain, "{name}"),
+                    TypedErrorKind::InParts => {
+                        let parts = typed.parts().unwrap();
+                        let parts: Vec<&[u8]> = parts.map(Result::unwrap).collect();
+                        assert!(parts.len() > 1 && parts.concat() == bytes, "{name}");
+                    }
+                    other => panic!("{name}: {other}"),
+                },
+            }
+            // zlib does not say how long it is.
+            if typed.data_len().unwrap().is_some() {
+                assert_eq!(typed.array_into(&mut copy).unwrap(), array, "{name}");
+                if !bytes.is_empty() {
+                    let kind = typed.array_into(&mut copy[1..]).map_err(|error| error.kind);
+                    assert!(
+                        matches!(kind, Err(TypedErrorKind::BufferTooSmall(_))),
+                        "{name}"
+                    );
+                }
+            }
+        });
+    }
+    assert!(
+        plain >= 120 && records > 5 && in_place > 90,
+        "{plain} {records} {in_place}"
+    );
+    assert!(releases.len() >= 18, "{releases:?}");
+}
+
+fn payload_is_plain(json: &Value) -> bool {
+    json["compression"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .all(Value::is_null)
+}
+
+fn shape_len(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// PROTOCOL HEADER-5
+#[test]
+fn every_byte_string_is_its_frames() {
+    let (mut count, mut in_place) = (0, 0);
+    for vector in vectors() {
+        if vector.missing_body_codec().is_some() {
+            continue;
+        }
+        each_payload(&vector, |number, payload, json| {
+            let class = json["header"]["type"].as_str().unwrap_or_default();
+            let expected = match class.trim_start_matches("builtins.") {
+                "bytes" => Description::Bytes,
+                "bytearray" => Description::ByteArray,
+                _ => return,
+            };
+            let typed = TypedPayload::read(&payload).unwrap();
+            assert_eq!(*typed.description(), expected, "{}", vector.name);
+            if vector.missing_codec(number).is_some() {
+                return;
+            }
+            let bytes = merged(&payload).unwrap().concat();
+            let mut copy = vec![0; bytes.len()];
+            if typed.data_len().unwrap().is_some() {
+                assert_eq!(
+                    typed.copy_into(&mut copy).unwrap(),
+                    bytes,
+                    "{}",
+                    vector.name
+                );
+            }
+            if let Ok(there) = typed.as_slice() {
+                assert_eq!(there, bytes);
+                in_place += 1;
+            }
+            count += 1;
+        });
+    }
+    assert!(count > 300 && in_place > 150, "{count} {in_place}");
+}
+
+/// PROTOCOL TYPED-5
+#[test]
+fn every_pickle_has_as_many_buffers_as_it_takes() {
+    let (mut in_place, mut merged_count, mut with_buffers) = (0, 0, 0);
+    for vector in vectors() {
+        if vector.missing_body_codec().is_some() {
+            continue;
+        }
+        each_payload(&vector, |number, payload, json| {
+            let name = format!("{} payload {number}", vector.name);
+            // Some are put together by hand, and are no pickles.
+            if vector.name.contains("/hm-") {
+                return;
+            }
+            let is_pickle = json["kind"] == "pickled"
+                || json["header"]["serializer"] == "pickle"
+                || own(&json["header"])["pickle"] == true;
+            let pickled = match PickledPayload::read(&payload) {
+                Ok(pickled) => pickled,
+                Err(error) => {
+                    let wanted = "a pickle";
+                    assert_eq!(error.kind, TypedErrorKind::OtherClass { wanted }, "{name}");
+                    assert!(!is_pickle, "{name}");
+                    return;
+                }
+            };
+            if vector.missing_codec(number).is_some() {
+                return;
+            }
+            with_buffers += usize::from(pickled.buffer_count() > 0);
+            let whole = merged(&payload).unwrap();
+            let buffers = match pickled.in_place() {
+                Ok(there) => {
+                    in_place += 1;
+                    if let Some(frame) = payload.frames().last() {
+                        let last = there.buffers().last().map_or(there.pickle(), AsRef::as_ref);
+                        let is_header =
+                            payload.kind() == PayloadKind::Pickled && there.buffers().is_empty();
+                        assert!(is_header || core::ptr::eq(last.as_ptr(), frame.as_ptr()));
+                    }
+                    count_taken(there.items())
+                }
+                Err(error) => {
+                    assert!(
+                        matches!(
+                            error.kind,
+                            TypedErrorKind::Compressed | TypedErrorKind::InParts
+                        ),
+                        "{name}: {error}"
+                    );
+                    merged_count += 1;
+                    let mut out = vec![0; whole.concat().len()];
+                    let mut ends = vec![0; whole.len()];
+                    let mut slots = vec![&[][..]; whole.len()];
+                    if payload.merged_len().unwrap().is_none() {
+                        return;
+                    }
+                    let there = pickled.merged(&mut out, &mut ends, &mut slots).unwrap();
+                    count_taken(there.items())
+                }
+            };
+            assert_eq!(buffers, pickled.buffer_count(), "{name}");
+            let flags: Vec<_> = pickled.writeable().unwrap().collect();
+            assert_eq!(flags.len(), buffers);
+            if let Some(list) = json["header"]["writeable"].as_array()
+                && json["kind"] == "serialized"
+            {
+                let said: Vec<_> = list.iter().map(Value::as_bool).collect();
+                // The last ones: some releases have one for the pickle too.
+                assert!(said.ends_with(&flags), "{name}: {said:?} {flags:?}");
+            }
+        });
+    }
+    assert!(
+        in_place > 60 && merged_count > 3 && with_buffers > 8,
+        "{in_place} {merged_count} {with_buffers}"
+    );
+}
+
+fn count_taken<T: AsRef<[u8]>>(mut items: pickle::Buffers<'_, T>) -> usize {
+    while items.next_item().unwrap().is_some() {}
+    items.used_count()
+}
+
+/// PROTOCOL TYPED-6
+#[test]
+fn a_memoryview_is_read_as_dask_wrote_it() {
+    let view = vector("modern-nosplit-2026.8.0/case-memoryview");
+    each_payload(&view, |_, payload, _| {
+        let typed = TypedPayload::read(&payload).unwrap();
+        let Description::MemoryView(header) = typed.description() else {
+            panic!("{:?}", typed.description());
+        };
+        assert_eq!((header.format(), header.shape()), ("H", &[2, 3][..]));
+        let array = typed.array().unwrap();
+        assert_eq!(array.dtype(), DType::U16);
+        assert_eq!(array.writeable(), None);
+        let expected = [0x100, 0x302, 0x504, 0x706, 0x908, 0xb0a];
+        assert!(array.elements::<u16>().unwrap().eq(expected));
+        let short = header.over(&[0; 11]).unwrap_err();
+        let (needed, available) = (6, 11);
+        let differs = DimensionsError::LengthDiffers { needed, available };
+        assert_eq!(short.kind, TypedErrorKind::Dimensions(differs));
+        // 24 bytes would be 4 each, which is no H.
+        let long = header.over(&[0; 24]).unwrap_err();
+        assert_eq!(long.kind, TypedErrorKind::NotPlain);
+    });
+    each_payload(
+        &vector("modern-nosplit-2026.8.0/case-bytearray"),
+        |_, payload, _| {
+            let typed = TypedPayload::read(&payload).unwrap();
+            assert_eq!(*typed.description(), Description::ByteArray);
+            assert_eq!(typed.as_slice(), Ok(&b"changeable"[..]));
+            let error = typed.array().unwrap_err();
+            assert!(matches!(error.kind, TypedErrorKind::OtherClass { .. }));
+        },
+    );
+    // In a message it is bytes.
+    let inside = vector("modern-total-2021.12.0/bytearray-memoryview");
+    assert!(inside.payloads().is_empty());
+}
+
+#[test]
+fn elements_are_numbers() {
+    let read = |name: &str, check: &dyn Fn(Array<'_>)| {
+        let mut count = 0;
+        let name = format!("modern-nosplit-2026.8.0/{name}");
+        each_payload(&vector(&name), |_, payload, _| {
+            check(TypedPayload::read(&payload).unwrap().array().unwrap());
+            count += 1;
+        });
+        assert_eq!(count, 1, "{name}");
+    };
+    read("case-array-fortran-order", &|array| {
+        assert_eq!(array.order(), Some(Order::Fortran));
+        assert!(array.elements::<f64>().unwrap().eq((0..12).map(f64::from)));
+        let mut decoded = [0.0; 12];
+        assert_eq!(array.decode_into(&mut decoded[..]).unwrap()[5], 5.0);
+        let mut room = [0; 96];
+        let copy = array.copy_into(&mut room).unwrap();
+        assert_eq!(copy.order(), Some(Order::C));
+        assert!(copy.memory_elements::<f64>().unwrap().eq(decoded));
+        let first = array.memory_elements::<f64>().unwrap().next_chunk_of_3();
+        assert_eq!(first, [0.0, 4.0, 8.0]);
+        assert_eq!(array.item(&[2, 1]), Some(&9.0_f64.to_le_bytes()[..]));
+        assert_eq!(array.item(&[3, 0]), None);
+        assert_eq!(array.item(&[0]), None);
+    });
+    read("case-array-big-endian", &|array| {
+        assert_eq!(array.dtype(), DType::I32.with_order(ByteOrder::Big));
+        assert!(array.elements::<i32>().unwrap().eq(0..5));
+    });
+    read("case-array-of-booleans", &|array| {
+        assert!(array.elements::<bool>().unwrap().eq([true, false, true]));
+    });
+    read("case-array-of-dates", &|array| {
+        let unit = TimeUnit::one(TimeBase::Nanosecond);
+        assert_eq!(array.dtype(), DType::datetime(unit));
+        let times = [1_577_836_800_000_000_000, i64::MIN];
+        assert!(array.elements::<i64>().unwrap().eq(times));
+    });
+    read("np-c16", &|array| {
+        let mut elements = array.elements::<[f64; 2]>().unwrap();
+        assert_eq!(elements.len(), 6);
+        assert!(elements.all(|[real, _]| real.is_finite()));
+    });
+    read("case-array-broadcast-read-only", &|array| {
+        assert_eq!((array.shape(), array.strides()), (&[4, 3][..], &[0, 2][..]));
+        assert!(array.is_broadcast() && array.writeable() == Some(false));
+        assert_eq!(array.bytes().len(), 6);
+        let expected = [0, 1, 2].repeat(4);
+        assert!(array.elements::<i16>().unwrap().eq(expected));
+        let mut room = [0; 24];
+        assert_eq!(array.copy_into(&mut room).unwrap().strides(), [6, 2]);
+    });
+    read("case-array-matrix", &|array| {
+        assert!(array.is_matrix());
+        assert!(array.elements::<f64>().unwrap().eq([1.0, 2.0, 3.0, 4.0]));
+    });
+    read("case-array-no-items", &|array| {
+        assert_eq!(array.shape(), [0, 3]);
+        assert_eq!(array.elements::<f64>().unwrap().len(), 0);
+    });
+    read("case-array-no-dimensions", &|array| {
+        assert_eq!(array.shape(), [0; 0]);
+        assert!(array.elements::<f64>().unwrap().eq([2.5]));
+        let error = array.elements::<f32>().err().unwrap();
+        let (wanted, found) = (DType::F32, DType::F64);
+        assert_eq!(error.kind, TypedErrorKind::OtherType { wanted, found });
+        assert_eq!(
+            error.to_string(),
+            "in frame 0, at byte 0: the elements are <f8; expected <f4"
+        );
+    });
+}
+
+/// The first three, for a test that compares no more.
+trait FirstThree: Iterator + Sized {
+    fn next_chunk_of_3(mut self) -> [Self::Item; 3] {
+        [(); 3].map(|()| self.next().unwrap())
+    }
+}
+
+impl<I: Iterator> FirstThree for I {}
+
+#[test]
+fn elements_of_a_collection_have_headers_of_their_own() {
+    each_payload(
+        &vector("modern-nosplit-2026.8.0/case-collection-list"),
+        |_, payload, _| {
+            let typed = TypedPayload::read(&payload).unwrap();
+            assert_eq!(*typed.description(), Description::Collection);
+            let header = payload.header().unwrap();
+            let headers: Vec<PayloadHeader<'_>> = header
+                .sub_headers()
+                .unwrap()
+                .unwrap()
+                .map(Result::unwrap)
+                .collect();
+            let frames = payload.logical_frames().unwrap();
+            let frames: Vec<&[u8]> = frames.map(|f| f.unwrap().as_slice().unwrap()).collect();
+            let describe = |index: usize| Description::of(&headers[index]).unwrap();
+            let Description::Array(first) = describe(0) else {
+                panic!("{:?}", describe(0));
+            };
+            let first = first.over(frames[0]).unwrap();
+            assert!(first.elements::<i64>().unwrap().eq(0..4));
+            assert_eq!(describe(1), Description::Bytes);
+            let Description::Array(last) = describe(2) else {
+                panic!("{:?}", describe(2));
+            };
+            assert_eq!(last.over(frames[2]).unwrap().dtype(), DType::F32);
+        },
+    );
+    each_payload(
+        &vector("modern-nosplit-2026.8.0/serializer-error"),
+        |_, payload, _| {
+            let typed = TypedPayload::read(&payload).unwrap();
+            let family = Description::Family(Serializer::Error);
+            assert_eq!(*typed.description(), family);
+        },
+    );
+    each_payload(
+        &vector("modern-nosplit-2026.8.0/np-masked"),
+        |_, payload, _| {
+            let typed = TypedPayload::read(&payload).unwrap();
+            let Description::MaskedArray(header) = typed.description() else {
+                panic!("{:?}", typed.description());
+            };
+            assert_eq!(header.fill_value(), Ok(FillValue::Float(1e20)));
+            assert!(matches!(header.data(), Ok(Description::Array(_))));
+            let masked = typed.masked_array().unwrap();
+            let elements = masked.elements::<f64>().unwrap();
+            assert!(elements.eq([Some(1.0), None, Some(3.0)]), "{masked:?}");
+            let mut copy = [0xa5; 27];
+            assert_eq!(typed.masked_array_into(&mut copy).unwrap(), masked);
+            let wanted = "an array of numpy, or a memoryview";
+            let kind = TypedErrorKind::OtherClass { wanted };
+            assert_eq!(typed.array().unwrap_err().kind, kind);
+        },
+    );
+}
+
+#[test]
+fn split_data_is_had_in_parts_or_copied() {
+    let vector = vector("modern-nosplit-2026.8.0/case-split-array");
+    let mut room = [0; 4000];
+    each_payload(&vector, |_, payload, _| {
+        let typed = TypedPayload::read(&payload).unwrap();
+        let error = typed.array().unwrap_err();
+        assert_eq!((error.frame, error.kind), (1, TypedErrorKind::InParts));
+        let mut found = Vec::new();
+        for (part, frame) in typed.parts().unwrap().zip(payload.frames()) {
+            let part = part.unwrap();
+            assert!(core::ptr::eq(part, *frame));
+            found.extend(elements::<u32>(DType::U32, part).unwrap());
+        }
+        assert!(found.iter().copied().eq(0..1000));
+        let array = typed.array_into(&mut room).unwrap();
+        assert!(array.elements::<u32>().unwrap().eq(0..1000));
+        // They arrived side by side.
+        let joined = typed.join_in(&vector.bytes).unwrap();
+        assert_eq!(joined, array.bytes());
+        assert!(core::ptr::eq(joined.as_ptr(), payload.frames()[0].as_ptr()));
+        let error = typed.join_in(&vector.bytes[..100]).unwrap_err();
+        assert_eq!(error.kind, TypedErrorKind::InParts);
+    });
+}
+
+/// A header of an array whose own entries are these, over a frame.
+fn header_with(own: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut space = vec![0; 4096];
+    let mut writer = msgpack::Writer::new(&mut space);
+    writer.map(4).str("serializer").str("dask");
+    writer.str("type-serialized");
+    writer.bin(b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.");
+    writer.str("num-sub-frames").u64(1);
+    writer
+        .str("sub-header")
+        .map(u32::try_from(own.len()).unwrap());
+    for (key, value) in own {
+        writer.str(key).encoded(value);
+    }
+    writer.finish().unwrap().to_vec()
+}
+
+fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
+    let header = header_with(own);
+
+    let body: &[u8] = b"\x81\xae__Serialized__\x01";
+    let frames = [body, &header, frame];
+    let mut room = Room::with(8, 8, 0);
+    let reading = daskwire::message::Reading::default();
+    let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let payload = message.payload(0).unwrap();
+    TypedPayload::read(&payload)
+        .and_then(|typed| typed.array())
+        .unwrap_err()
+}
+
+/// PROTOCOL TYPED-3, TYPED-4: what is wrong is said, and where.
+#[test]
+fn arrays_that_contradict_themselves_are_refused() {
+    const F8: &[u8] = b"\x92\x00\xa3<f8";
+    let dimensions = |own: &[(&str, &[u8])], frame: &[u8]| {
+        let error = array_error(own, frame);
+        assert_eq!(error.frame, 1, "{error}");
+        assert!(error.at > 0, "{error}");
+        match error.kind {
+            TypedErrorKind::Dimensions(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    let of = |shape: &[u8], strides: &[u8], frame: &[u8]| {
+        dimensions(
+            &[("dtype", F8), ("shape", shape), ("strides", strides)],
+            frame,
+        )
+    };
+    for (needed, available) in [(40, 39), (40, 41), (40, 0)] {
+        let differs = DimensionsError::LengthDiffers { needed, available };
+        assert_eq!(of(b"\x91\x05", b"\x91\x08", &vec![0; available]), differs);
+    }
+    // Without strides it is in C order.
+    let (needed, available) = (48, 8);
+    let differs = DimensionsError::LengthDiffers { needed, available };
+    assert_eq!(of(b"\x92\x02\x03", b"\xc0", &[0; 8]), differs);
+    let (needed, available) = (72, 40);
+    let outside = DimensionsError::OutOfBounds { needed, available };
+    assert_eq!(of(b"\x91\x05", b"\x91\x10", &[0; 40]), outside);
+    let (axis, stride) = (1, -8);
+    let negative = DimensionsError::NegativeStride { axis, stride };
+    assert_eq!(of(b"\x92\x01\x05", b"\x92\x28\xf8", &[0; 40]), negative);
+    let (shape, other) = (2, 1);
+    let counts = DimensionsError::CountsDiffer { shape, other };
+    assert_eq!(of(b"\x92\x01\x05", b"\x91\x08", &[0; 40]), counts);
+    let (shape, other) = (1, 2);
+    let counts = DimensionsError::CountsDiffer { shape, other };
+    assert_eq!(of(b"\x91\x05", b"\x92\x28\x08", &[0; 40]), counts);
+    // 2^32 times 2^32 elements, and 2^61 elements of 8 bytes.
+    let large = b"\x92\xcf\0\0\0\x01\0\0\0\0\xcf\0\0\0\x01\0\0\0\0";
+    assert_eq!(of(large, b"\xc0", &[0; 8]), DimensionsError::TooLarge);
+    assert_eq!(
+        of(large, b"\x92\x08\x08", &[0; 8]),
+        DimensionsError::TooLarge
+    );
+    let large = b"\x91\xcf\x20\0\0\0\0\0\0\0";
+    assert_eq!(of(large, b"\x91\x08", &[0; 8]), DimensionsError::TooLarge);
+    // The last element of two would end beyond what can be counted.
+    let far = b"\x91\xcf\x7f\xff\xff\xff\xff\xff\xff\xff";
+    let error = of(b"\x91\x03", far, &[0; 24]);
+    assert_eq!(error, DimensionsError::TooLarge);
+    let mut many = vec![0xdc, 0, 65];
+    many.extend([1; 65]);
+    let count = 65;
+    assert_eq!(
+        of(&many, b"\xc0", &[0; 8]),
+        DimensionsError::TooMany { count }
+    );
+    many[2] = 64;
+    many.pop();
+    assert_eq!(MAX_DIMENSIONS, 64);
+    let most = of(&many, b"\xc0", &[0; 7]);
+    let (needed, available) = (8, 7);
+    assert_eq!(most, DimensionsError::LengthDiffers { needed, available });
+
+    let broadcast = |to: &[u8], shape: &[u8], strides: &[u8], frame: &[u8]| {
+        let own = [
+            ("dtype", F8),
+            ("shape", shape),
+            ("strides", strides),
+            ("broadcast_to", to),
+        ];
+        dimensions(&own, frame)
+    };
+    let (axis, stored, wanted) = (0, 1, 4);
+    let not = DimensionsError::NotBroadcast {
+        axis,
+        stored,
+        wanted,
+    };
+    assert_eq!(
+        broadcast(b"\x91\x04", b"\x91\x01", b"\x91\x08", &[0; 8]),
+        not
+    );
+    let (axis, stored, wanted) = (1, 2, 4);
+    let not = DimensionsError::NotBroadcast {
+        axis,
+        stored,
+        wanted,
+    };
+    let found = broadcast(b"\x92\x04\x04", b"\x92\x01\x02", b"\x92\x00\x08", &[0; 16]);
+    assert_eq!(found, not);
+    let (shape, other) = (1, 2);
+    let counts = DimensionsError::CountsDiffer { shape, other };
+    let found = broadcast(b"\x92\x04\x04", b"\x91\x01", b"\x91\x00", &[0; 8]);
+    assert_eq!(found, counts);
+    // 2^64 elements, of 8 bytes that are there.
+    let found = broadcast(
+        b"\x92\xcf\0\0\0\x01\0\0\0\0\xcf\0\0\0\x01\0\0\0\0",
+        b"\x92\x01\x01",
+        b"\x92\x00\x00",
+        &[0; 8],
+    );
+    assert_eq!(found, DimensionsError::TooLarge);
+
+    let error = array_error(&[("shape", b"\x90"), ("strides", b"\x90")], &[0; 8]);
+    let key = "dtype";
+    let missing = MessageErrorKind::EntryMissing { key };
+    assert_eq!(error.kind, TypedErrorKind::Message(missing));
+    let error = array_error(
+        &[("dtype", b"\x92\x00\xa3<q8"), ("shape", b"\x90")],
+        &[0; 8],
+    );
+    assert!(
+        error.to_string().contains("at byte 1 of the type"),
+        "{error}"
+    );
+    let error = array_error(
+        &[("dtype", b"\x92\x02\xa3<f8"), ("shape", b"\x90")],
+        &[0; 8],
+    );
+    assert!(error.to_string().contains("dtype"), "{error}");
+    let error = array_error(
+        &[
+            ("dtype", b"\x92\x01\xc4\x01."),
+            ("shape", b"\x90"),
+            ("strides", b"\x90"),
+        ],
+        &[0; 8],
+    );
+    assert_eq!(error.kind, TypedErrorKind::NotPlain);
+}
+
+/// PROTOCOL TYPED-1
+#[test]
+fn classes_are_recognised_and_nothing_else() {
+    let read = |pickle: &[u8]| {
+        Class::read(pickle)
+            .map(|class| format!("{} {}", class.module, class.name))
+            .map_err(|error| match error {
+                TypedErrorKind::NotAClass { offset } => offset,
+                other => panic!("{other}"),
+            })
+    };
+    for good in [
+        &b"\x80\x05\x95\x15\0\0\0\0\0\0\0\x8c\x05numpy\x94\x8c\x07ndarray\x94\x93\x94."[..],
+        b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.",
+        b"\x80\x02cnumpy\nndarray\nq\0.",
+        b"cnumpy\nndarray\np0\n.",
+        b"\x80\x04X\x05\0\0\0numpy\x8c\x07ndarray\x93.",
+    ] {
+        assert_eq!(read(good), Ok("numpy ndarray".into()));
+    }
+    assert_eq!(
+        read(b"\x80\x05\x8c\x05array\x94h\0\x93\x94."),
+        Ok("array array".into())
+    );
+    assert_eq!(
+        read(b"\x80\x02c__builtin__\nbytearray\nq\0."),
+        Ok("builtins bytearray".into())
+    );
+    // A call, more than one, a text alone, bytes behind, something from the memo.
+    let class = b"\x80\x04\x8c\x01m\x8c\x01n\x93";
+    let with = |rest: &[u8]| [class, rest].concat();
+    assert_eq!(read(&with(b")R.")), Err(9));
+    assert_eq!(read(&with(b"\x8c\x01m\x8c\x01n\x93.")), Err(9));
+    assert_eq!(read(&with(b"..")), Err(10));
+    assert_eq!(read(&with(b"0N.")), Err(9));
+    assert_eq!(read(b"\x80\x04\x8c\x01m."), Err(5));
+    assert_eq!(read(b"\x80\x04\x8c\x01mh\0\x93."), Err(5));
+    assert_eq!(read(b"\x80\x04\x8c\x01m\x8c\x01n\x8c\x01o\x93."), Err(8));
+    assert_eq!(read(b"\x80\x04\x93."), Err(2));
+    assert!(matches!(
+        Class::read(b"\x80\x04\x8c\x01\x80\x8c\x01n\x93."),
+        Err(TypedErrorKind::Pickle { offset: 2, .. })
+    ));
+    assert!(matches!(
+        Class::read(b""),
+        Err(TypedErrorKind::Pickle { offset: 0, .. })
+    ));
+}
+
+/// PROTOCOL TYPED-2
+#[test]
+fn types_are_printed_as_they_are_read() {
+    for text in [
+        "|b1",
+        "|i1",
+        "<i2",
+        ">i4",
+        "<i8",
+        "|u1",
+        "<u2",
+        ">u4",
+        "<u8",
+        "<f2",
+        "<f4",
+        ">f8",
+        "<f12",
+        "<f16",
+        "<c8",
+        ">c16",
+        "<c24",
+        "<c32",
+        "<M8",
+        "<M8[ns]",
+        ">M8[D]",
+        "<m8[25s]",
+        "<m8[7us]",
+        "<M8[4294967295as]",
+        "|S0",
+        "|S3",
+        "<U0",
+        ">U5",
+        "<U4611686018427387903",
+        "|V8",
+        "|V18446744073709551615",
+    ] {
+        let dtype = DType::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(dtype.to_string(), text);
+        assert_eq!(dtype.to_text().as_str(), text);
+    }
+    // Where there is no order, it is not looked at.
+    for (text, same) in [
+        ("<b1", "|b1"),
+        (">i1", "|i1"),
+        ("<S4", "|S4"),
+        ("<V4", "|V4"),
+    ] {
+        assert_eq!(DType::parse(text), DType::parse(same));
+    }
+    for (text, at) in [
+        ("", 0),
+        ("f8", 0),
+        ("=f8", 0),
+        ("|f8", 0),
+        ("|U2", 0),
+        ("<", 1),
+        ("<x8", 1),
+        ("|O", 1),
+        ("|O8", 1),
+        ("<f", 2),
+        ("<f3", 2),
+        ("<i16", 2),
+        ("<b2", 2),
+        ("<c4", 2),
+        ("<M4[s]", 2),
+        ("<U4611686018427387904", 2),
+        ("|V18446744073709551616", 2),
+        ("<f8 ", 3),
+        ("<f8[s]", 3),
+        ("<M8[]", 3),
+        ("<M8[0s]", 3),
+        ("<M8[x]", 3),
+        ("<M8[s", 3),
+        ("<M8[4294967296s]", 3),
+        ("<M8[s/2]", 3),
+    ] {
+        let error = DType::parse(text).expect_err(text);
+        assert_eq!(error.at, at, "{text}: {error}");
+    }
+    let unit = TimeUnit {
+        count: 25,
+        base: TimeBase::Second,
+    };
+    assert_eq!(DType::parse("<m8[25s]"), Ok(DType::timedelta(unit)));
+    assert_eq!(
+        DType::parse("<m8[25s]").unwrap().kind(),
+        Kind::Timedelta(unit)
+    );
+    assert_eq!(DType::parse("<U5"), Ok(DType::text(5).unwrap()));
+    assert_eq!(DType::text(usize::MAX), None);
+    assert_eq!(DType::parse("|S3"), Ok(DType::bytes(3)));
+    assert_eq!(DType::parse("|V8"), Ok(DType::void(8)));
+    assert_eq!(DType::from_format("d", 8), Some(DType::F64));
+    assert_eq!(DType::from_format("l", 4), Some(DType::I32));
+    assert_eq!(DType::from_format("l", 8), Some(DType::I64));
+    assert_eq!(DType::from_format(">h", 2).unwrap().order(), ByteOrder::Big);
+    for (format, len) in [("d", 4), ("dd", 8), ("", 1), ("O", 8), ("4s", 4)] {
+        assert_eq!(DType::from_format(format, len), None);
+    }
+}
+
+/// Every type there and back, in both orders.
+#[test]
+fn elements_are_read_as_they_are_written() {
+    fn both<E: Element + PartialEq + core::fmt::Debug>(values: &[E]) {
+        let mut bytes = vec![0xa5; 64];
+        let bytes = encode_into(values, &mut bytes).unwrap();
+        let dtype = E::dtype(ByteOrder::Little);
+        let array = Array::new(dtype, &[values.len()], Order::C, bytes).unwrap();
+        assert!(array.elements::<E>().unwrap().eq(values.iter().copied()));
+        assert!(
+            array
+                .memory_elements::<E>()
+                .unwrap()
+                .eq(values.iter().copied())
+        );
+        let mut out = values.to_vec();
+        out.reverse();
+        assert_eq!(array.decode_into(&mut out), Ok(values));
+        let error = array.decode_into(&mut out[..1]).unwrap_err();
+        assert!(matches!(error.kind, TypedErrorKind::BufferTooSmall(_)));
+        // As if it were written by the other kind of machine.
+        let mut swapped = bytes.to_vec();
+        let part_len = match dtype.kind() {
+            Kind::Complex => dtype.item_len() / 2,
+            _ => dtype.item_len(),
+        };
+        swapped.chunks_mut(part_len).for_each(<[u8]>::reverse);
+        let dtype = E::dtype(ByteOrder::Big);
+        let array = Array::new(dtype, &[values.len()], Order::C, &swapped).unwrap();
+        assert!(array.elements::<E>().unwrap().eq(values.iter().copied()));
+        let error = encode_into(values, &mut [0; 1]).unwrap_err();
+        assert!(matches!(error.kind, TypedErrorKind::BufferTooSmall(_)));
+    }
+    both(&[true, false]);
+    both(&[i8::MIN, 7]);
+    both(&[i16::MIN, 7]);
+    both(&[i32::MIN, 7]);
+    both(&[i64::MIN, 7]);
+    both(&[u8::MAX, 7]);
+    both(&[u16::MAX, 7]);
+    both(&[u32::MAX, 7]);
+    both(&[u64::MAX, 7]);
+    both(&[1.5_f32, -0.25]);
+    both(&[1.5_f64, -0.25]);
+    both(&[[1.5_f32, 2.5], [3.5, 4.5]]);
+    both(&[[1.5_f64, 2.5], [3.5, 4.5]]);
+}
+
+/// What a builder of messages needs.
+struct Space {
+    body: [u8; 256],
+    headers: [u8; 4096],
+}
+
+impl Space {
+    fn new() -> Self {
+        Self {
+            body: [0; 256],
+            headers: [0; 4096],
+        }
+    }
+
+    /// The frames of `{"x": payload}`.
+    fn build<'a>(
+        &'a mut self,
+        layout: Layout,
+        slots: &'a mut [&'a [u8]],
+        put: impl FnOnce(&mut MessageBuilder<'_, 'a>) -> Result<(), PayloadWriteError>,
+    ) -> Result<Vec<&'a [u8]>, PayloadWriteError> {
+        let mut pending = [Pending::EMPTY; 4];
+        let mut builder = MessageBuilder::new(
+            layout,
+            Buffers {
+                body: &mut self.body,
+                headers: &mut self.headers,
+                slots,
+                pending: &mut pending,
+            },
+        );
+        builder.body().map(1).str("x");
+        put(&mut builder)?;
+        let mut levels = [daskwire::message::Level::EMPTY; 4];
+        Ok(builder.finish(&mut levels)?.to_vec())
+    }
+}
+
+/// Each recorded array, byte string, view and pickle of the current release,
+/// written again from what was read, is the message that Dask wrote, byte for
+/// byte; nothing is copied.
+#[test]
+fn what_is_written_is_what_dask_wrote() {
+    let mut names = Vec::new();
+    for vector in vectors() {
+        let version = vector.release();
+        // From here on the header is what it is today.
+        if vector.layout() == Layout::Classic
+            || version < (2021, 11, 0)
+            || vector.payloads().len() != 1
+            || vector.json["message"] != serde_json::json!({"x": {"$payload": 0}})
+            || vector.payloads()[0]["kind"] != "serialized"
+            || vector.name.contains("/hm-")
+            || vector.name.contains("/pass-through")
+            || vector.name.contains("/case-forwarded")
+        {
+            continue;
+        }
+        let shard_len = vector.json["shard"].as_u64();
+        let shard_len = shard_len.map_or(64 << 20, |len| usize::try_from(len).unwrap());
+        let frames = vector.frames();
+        each_payload(&vector, |_, payload, _| {
+            let Ok(typed) = TypedPayload::read(&payload) else {
+                return;
+            };
+            let class = payload.header().unwrap().type_serialized().unwrap();
+            let protocol = match class {
+                Some([_, 4, ..]) => Protocol::V4,
+                _ => Protocol::V5,
+            };
+            let options = WriteOptions {
+                protocol,
+                shard_len,
+            };
+            let whole = &vector.bytes;
+            let Ok(data) = typed.join_in(whole) else {
+                return;
+            };
+            let mut space = Space::new();
+            let mut slots = [&[][..]; 64];
+            let pickled = PickledPayload::read(&payload).and_then(|p| {
+                let there = p.in_place()?;
+                Ok((
+                    there.pickle(),
+                    there.pickle_buffers(p.writeable()?).collect::<Vec<_>>(),
+                ))
+            });
+            let written = space.build(Layout::Modern, &mut slots, |builder| {
+                match typed.description() {
+                    Description::Bytes => builder.bytes_payload(data, &options),
+                    Description::ByteArray => builder.bytearray_payload(data, &options),
+                    Description::MemoryView(header) => {
+                        builder.memoryview_payload(&header.over(data).unwrap(), &options)
+                    }
+                    Description::Array(header) => match header.over(data) {
+                        Ok(array) => builder.array_payload(&array, &options),
+                        Err(_) => return Err(BuildError::Entry.into()),
+                    },
+                    Description::Pickle => match &pickled {
+                        Ok((pickle, buffers))
+                            if payload.header().unwrap().type_name().unwrap().is_none() =>
+                        {
+                            builder.pickle_payload(pickle, buffers, &options)
+                        }
+                        _ => return Err(BuildError::Entry.into()),
+                    },
+                    _ => return Err(BuildError::Entry.into()),
+                }
+                .map(drop)
+            });
+            let Ok(written) = written else {
+                return;
+            };
+            // `bytes` were called `builtins.bytes` at first, and zero frames are
+            // one empty frame here.
+            let old_name = version < (2021, 8, 1)
+                || payload.header().unwrap().type_name() == Ok(Some("builtins.bytes"));
+            if old_name || payload.frames().is_empty() {
+                return;
+            }
+            assert_eq!(written.len(), frames.len(), "{}", vector.name);
+            for (index, (own, frame)) in written.iter().zip(&frames).enumerate() {
+                assert_eq!(own, frame, "{} frame {index}", vector.name);
+                if index > 1 && !frame.is_empty() {
+                    assert!(core::ptr::eq(own.as_ptr(), frame.as_ptr()), "copied");
+                }
+            }
+            names.push(vector.name.clone());
+        });
+    }
+    assert!(names.len() >= 48, "{} {names:#?}", names.len());
+    for name in [
+        "case-memoryview",
+        "case-bytearray",
+        "case-array-matrix",
+        "case-array-broadcast-read-only",
+        "case-array-fortran-order",
+        "case-array-no-items",
+        "case-split-array",
+    ] {
+        let full = format!("modern-nosplit-2026.8.0/{name}");
+        assert!(names.contains(&full), "{name} in {names:#?}");
+    }
+}
+
+/// The classic layout too: what is written there reads as the same.
+#[test]
+fn values_are_the_same_in_both_layouts() {
+    let bytes: Vec<u8> = (0..96).collect();
+    let shape = &[2, 6, 1];
+    let array = Array::new(DType::F64, shape, Order::Fortran, &bytes).unwrap();
+    let array = array.with_writeable(false);
+    let buffers = [
+        PickleBuffer::new(&bytes, Mutability::Writable),
+        PickleBuffer::new(&bytes[..3], Mutability::ReadOnly),
+    ];
+    let options = WriteOptions {
+        protocol: Protocol::V4,
+        shard_len: 40,
+    };
+    let reading = daskwire::message::Reading::default();
+    for layout in [Layout::Classic, Layout::Modern] {
+        let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
+        let frames = space
+            .build(layout, &mut slots, |builder| {
+                builder.array_payload(&array, &options).map(drop)
+            })
+            .unwrap();
+        let mut room = Room::with(8, 8, 0);
+        let (message, _) = room.open(&frames, layout, &reading).unwrap();
+        let payload = message.payload(0).unwrap();
+        let typed = TypedPayload::read(&payload).unwrap();
+        assert_eq!(payload.frames().len(), 3);
+        assert_eq!(typed.join_in(&bytes), Ok(&bytes[..]));
+        let mut out = [0; 96];
+        assert_eq!(typed.array_into(&mut out).unwrap(), array, "{layout:?}");
+
+        let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
+        let whole = WriteOptions::default();
+        let frames = space
+            .build(layout, &mut slots, |builder| {
+                builder
+                    .pickle_payload(b"\x80\x05\x97\x97\x98\x86.", &buffers, &whole)
+                    .map(drop)
+            })
+            .unwrap();
+        let mut room = Room::with(8, 8, 0);
+        let (message, _) = room.open(&frames, layout, &reading).unwrap();
+        let payload = message.payload(0).unwrap();
+        let pickled = PickledPayload::read(&payload).unwrap();
+        assert!(pickled.writeable().unwrap().eq([Some(true), Some(false)]));
+        let there = pickled.in_place().unwrap();
+        assert!(
+            there
+                .pickle_buffers(pickled.writeable().unwrap())
+                .eq(buffers)
+        );
+        assert_eq!(count_taken(there.items()), 2);
+        assert!(core::ptr::eq(there.buffers()[0].as_ptr(), bytes.as_ptr()));
+    }
+    // A __Pickled__ is only in one.
+    let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
+    let frames = space
+        .build(Layout::Modern, &mut slots, |builder| {
+            builder
+                .pickled_payload(b"\x80\x05\x97\x97\x86.", &buffers)
+                .map(drop)
+        })
+        .unwrap();
+    let mut room = Room::with(8, 8, 0);
+    let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let payload = message.payload(0).unwrap();
+    assert_eq!(payload.kind(), PayloadKind::Pickled);
+    let pickled = PickledPayload::read(&payload).unwrap();
+    assert!(pickled.writeable().unwrap().eq([None, None]));
+    assert_eq!(
+        pickled.in_place().unwrap().buffers(),
+        [&bytes[..], &bytes[..3]]
+    );
+    let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
+    let refused = space.build(Layout::Classic, &mut slots, |builder| {
+        builder.pickled_payload(b"N.", &[]).map(drop)
+    });
+    assert!(matches!(
+        refused,
+        Err(PayloadWriteError::Build(BuildError::NotConvertible { .. }))
+    ));
+}
+
+#[test]
+fn arrays_that_cannot_be_written_as_they_lie_are_refused() {
+    let bytes = [0; 32];
+    let apart = Dimensions::with_strides(&[2, 2], &[16, 4]).unwrap();
+    // 16 bytes of elements over 32.
+    let error = Array::with_dimensions(DType::F32, apart, &bytes).unwrap_err();
+    assert!(matches!(error.kind, TypedErrorKind::Dimensions(_)));
+    // As many bytes as elements, but one of them twice.
+    let twice = Dimensions::with_strides(&[2, 2], &[4, 4]).unwrap();
+    let array = Array::with_dimensions(DType::F32, twice, &bytes[..16]).unwrap();
+    assert_eq!(array.order(), None);
+    let (mut space, mut slots) = (Space::new(), [&[][..]; 4]);
+    let refused = space.build(Layout::Modern, &mut slots, |builder| {
+        builder
+            .array_payload(&array, &WriteOptions::default())
+            .map(drop)
+    });
+    let not = TypedErrorKind::Dimensions(DimensionsError::NotContiguous);
+    assert!(matches!(refused, Err(PayloadWriteError::Value(kind)) if kind == not));
+    let mut writer = pickle::Writer::new(&mut [], &mut []);
+    let modules = NumpyModules::default();
+    let refused = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
+    assert_eq!(refused.map_err(|error| error.kind), Err(not));
+    assert!(writer.is_empty());
+    let mut room = [0; 16];
+    assert_eq!(array.copy_into(&mut room).unwrap().order(), Some(Order::C));
+    let error = Dimensions::with_strides(&[2], &[-4]).unwrap_err();
+    let (axis, stride) = (0, -4);
+    assert_eq!(error, DimensionsError::NegativeStride { axis, stride });
+    assert_eq!(
+        error.to_string(),
+        "the stride of dimension 0 is -4; expected 0 or more"
+    );
+}
+
+/// PROTOCOL TYPED-7: what numpy writes, opcode for opcode.
+#[test]
+fn arrays_are_pickled_as_numpy_does() {
+    let write = |array: &Array<'_>, placement| {
+        let (mut out, mut levels) = ([0; 256], [pickle::Level::EMPTY; 6]);
+        let mut writer = pickle::Writer::new(&mut out, &mut levels);
+        pickle_array(&mut writer, array, NumpyModules::default(), |_| placement).unwrap();
+        writer.finish().unwrap().to_vec()
+    };
+    // pickletools.optimize(pickle.dumps(numpy.arange(6.0).reshape(2, 3), 5, buffer_callback=...))
+    let bytes = [0; 48];
+    let array = Array::new(DType::F64, &[2, 3], Order::C, &bytes).unwrap();
+    assert_eq!(
+        write(&array, Placement::OutOfBand),
+        b"\x80\x05\x95\x5e\0\0\0\0\0\0\0\x8c\x13numpy._core.numeric\x8c\x0b_frombuffer\x93(\x97\
+          \x8c\x05numpy\x8c\x05dtype\x93\x8c\x02f8\x89\x88\x87R(K\x03\x8c\x01<NNN\
+          J\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tbK\x02K\x03\x86\x8c\x01CtR."
+    );
+    // numpy.array(["ab", "c"]), read-only.
+    let array = Array::new(DType::text(2).unwrap(), &[2], Order::C, &bytes[..16]).unwrap();
+    assert_eq!(
+        write(&array.with_writeable(false), Placement::OutOfBand),
+        b"\x80\x05\x95\x57\0\0\0\0\0\0\0\x8c\x13numpy._core.numeric\x8c\x0b_frombuffer\x93(\x97\x98\
+          \x8c\x05numpy\x8c\x05dtype\x93\x8c\x02U2\x89\x88\x87R(K\x03\x8c\x01<NNNK\x08K\x04K\x08tb\
+          K\x02\x85\x8c\x01CtR."
+    );
+    // The recorded ones, but for what is memoized there.
+    let recorded = vector("modern-nosplit-2026.8.0/topickle-buffers");
+    each_payload(&recorded, |number, payload, json| {
+        if number != 0 {
+            return;
+        }
+        let there = PickledPayload::read(&payload).unwrap().in_place().unwrap();
+        let mut theirs = there.items();
+        let mut opcodes = Vec::new();
+        while let Some(item) = theirs.next_item().unwrap() {
+            opcodes.push(item.token.opcode);
+        }
+        assert!(opcodes.contains(&pickle::Opcode::NextBuffer));
+        assert!(is_frame(payload.frames()[0], &json["frames"][0]));
+    });
+}
+
+/// With feature `bytemuck`: slices of elements, and back, without a copy.
+#[cfg(feature = "bytemuck")]
+#[test]
+fn elements_are_slices_where_they_lie() {
+    use daskwire_numpy::as_bytes;
+
+    let values = [1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let bytes = as_bytes(&values);
+    let dtype = f64::dtype(ByteOrder::NATIVE);
+    let array = Array::new(dtype, &[2, 3], Order::Fortran, bytes).unwrap();
+    let slice = array.memory_slice::<f64>().unwrap();
+    assert!(core::ptr::eq(slice.as_ptr(), values.as_ptr()));
+    assert_eq!(slice, values);
+    let error = array.memory_slice::<i64>().unwrap_err();
+    assert!(matches!(error.kind, TypedErrorKind::OtherType { .. }));
+    // An address that is not a multiple of 8, and the other byte order.
+    let mut shifted = [0; 64];
+    let start = 1 + shifted.as_ptr().align_offset(8) % 8;
+    let place = &mut shifted[start..start + 48];
+    place.copy_from_slice(bytes);
+    let odd = Array::new(dtype, &[6], Order::C, place).unwrap();
+    let error = odd.memory_slice::<f64>().unwrap_err();
+    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    let swapped = match ByteOrder::NATIVE {
+        ByteOrder::Big => ByteOrder::Little,
+        _ => ByteOrder::Big,
+    };
+    let other = Array::new(f64::dtype(swapped), &[6], Order::C, bytes).unwrap();
+    let error = other.memory_slice::<f64>().unwrap_err();
+    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    let none = Array::new(dtype, &[0], Order::C, &place[..0]).unwrap();
+    assert_eq!(none.memory_slice::<f64>(), Ok(&[][..]));
+    assert!(as_bytes::<u16>(&[]).is_empty());
+}
+
+/// With feature `ndarray-017`: views, strided and broadcast too.
+#[cfg(feature = "ndarray-017")]
+#[test]
+fn arrays_are_views_of_ndarray() {
+    use daskwire_numpy::as_bytes;
+
+    let values = [0_i32, 1, 2, 3, 4, 5];
+    let dtype = i32::dtype(ByteOrder::NATIVE);
+    for order in [Order::C, Order::Fortran] {
+        let array = Array::new(dtype, &[2, 3], order, as_bytes(&values)).unwrap();
+        let view = array.to_ndarray_017::<i32>().unwrap();
+        assert_eq!(view.shape(), [2, 3]);
+        assert!(view.iter().copied().eq(array.elements::<i32>().unwrap()));
+        assert!(core::ptr::eq(view.as_ptr(), values.as_ptr()));
+    }
+    let dimensions = Dimensions::with_strides(&[4, 3], &[0, 4]).unwrap();
+    let three = as_bytes(&values[..3]);
+    let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
+    let view = array.to_ndarray_017::<i32>().unwrap();
+    assert_eq!(view.shape(), [4, 3]);
+    assert!(view.iter().copied().eq([0, 1, 2].repeat(4)));
+    // Half an element apart.
+    let dimensions = Dimensions::with_strides(&[3], &[2]).unwrap();
+    let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
+    let not = TypedErrorKind::Dimensions(DimensionsError::NotContiguous);
+    assert_eq!(array.to_ndarray_017::<i32>().unwrap_err().kind, not);
+    let scalar = Array::new(dtype, &[], Order::C, &three[..4]).unwrap();
+    assert_eq!(scalar.to_ndarray_017::<i32>().unwrap().ndim(), 0);
+}

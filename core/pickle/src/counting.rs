@@ -1,0 +1,92 @@
+//! Copying without panics, and writing that counts on where the buffer ends, for
+//! writers that measure.
+//!
+//! Each function that writes takes the length so far and returns the new one.
+//! Where there is no place, nothing is written; a length that overflows stays at
+//! the most.
+
+#[inline]
+pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
+    append(out, at, &bytes)
+}
+
+#[inline]
+pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    let Some(end) = at.checked_add(bytes.len()) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end) {
+        copy(place, bytes);
+    }
+    end
+}
+
+/// Copies as many bytes as both slices have. `copy_from_slice` has a panic for
+/// lengths that differ, which compilers leave in when they make code small.
+#[inline]
+pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
+    if cfg!(debug_assertions) {
+        // This loop is one call of `memcpy`, but only where code is optimised.
+        let len = to.len().min(from.len());
+        if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        return;
+    }
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}
+
+/// Short data under a head of fixed length.
+#[inline]
+pub(crate) fn short<const N: usize>(
+    out: &mut [u8],
+    at: usize,
+    head: [u8; N],
+    data: &[u8],
+) -> usize {
+    let Some(end) = at.checked_add(data.len().saturating_add(N)) else {
+        return usize::MAX;
+    };
+    if let Some(place) = out.get_mut(at..end)
+        && let Some((first, rest)) = place.split_first_chunk_mut()
+    {
+        *first = head;
+        copy_short(rest, data);
+    }
+    end
+}
+
+/// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
+/// moves of a fixed size, the later ones overlapping, and no call.
+#[inline]
+fn copy_short(to: &mut [u8], from: &[u8]) {
+    let len = to.len();
+    if cfg!(not(target_pointer_width = "64")) || len > 64 || len != from.len() {
+        copy(to, from);
+    } else if len >= 32 {
+        ends::<32>(to, from);
+    } else if len >= 16 {
+        ends::<16>(to, from);
+    } else if len >= 8 {
+        ends::<8>(to, from);
+    } else if len >= 4 {
+        ends::<4>(to, from);
+    } else if len >= 2 {
+        ends::<2>(to, from);
+    } else {
+        ends::<1>(to, from);
+    }
+}
+
+/// Copies the first and the last `N` bytes, if there are as many.
+#[inline]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+    if let (Some(from), Some(to)) = (from.first_chunk::<N>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<N>(), to.last_chunk_mut()) {
+        *to = *from;
+    }
+}

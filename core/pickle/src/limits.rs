@@ -1,0 +1,45 @@
+//! Bounds on what a pickle may ask of its reader.
+
+/// Bounds on what a pickle may ask of its reader.
+///
+/// ```
+/// use daskwire_pickle::Limits;
+/// let limits = Limits { opcode_count: 1000, ..Limits::HOST };
+/// assert_eq!(limits.value_count, Limits::HOST.value_count);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Opcodes in one pickle.
+    pub opcode_count: u32,
+    /// Values in the tree of one pickle.
+    pub value_count: u32,
+    /// Values and marks on the stack of a pickle at a time, while its tree is built.
+    pub stack_count: u32,
+    /// Values in the memo of a pickle, while its tree is built.
+    pub memo_count: u32,
+}
+
+impl Limits {
+    /// For machines with an operating system: 16 Mi of each.
+    pub const HOST: Self = Self {
+        opcode_count: 16 << 20,
+        value_count: 16 << 20,
+        stack_count: 16 << 20,
+        memo_count: 16 << 20,
+    };
+
+    /// For machines with some hundreds of KiB of memory.
+    pub const MICROCONTROLLER: Self = Self {
+        opcode_count: 4096,
+        value_count: 1024,
+        stack_count: 1024,
+        memo_count: 1024,
+    };
+}
+
+impl Default for Limits {
+    /// [`Limits::HOST`].
+    fn default() -> Self {
+        Self::HOST
+    }
+}

@@ -1,0 +1,462 @@
+//! Text and integers as they lie in a pickle, and what makes them valid.
+
+use core::fmt;
+
+/// Text in UTF-8 that may contain surrogates.
+///
+/// Python writes and reads the text of pickles with the error handler
+/// `surrogatepass`: half of a surrogate pair takes three bytes, as if it were a
+/// character. Everything else is as in UTF-8. Only a [`Reader`](super::Reader)
+/// makes one of these, so that it is always valid in this sense.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Text<'p>(&'p [u8]);
+
+impl<'p> Text<'p> {
+    /// The text in these bytes; otherwise, how many of them are good.
+    #[inline]
+    pub(super) fn new(bytes: &'p [u8]) -> Result<Self, usize> {
+        // Most text is, and it is soon seen.
+        if bytes.is_ascii() {
+            return Ok(Self(bytes));
+        }
+        Self::not_ascii(bytes)
+    }
+
+    fn not_ascii(bytes: &'p [u8]) -> Result<Self, usize> {
+        let mut rest = bytes;
+        while let Err(error) = core::str::from_utf8(rest) {
+            let behind = rest.get(error.valid_up_to()..).unwrap_or_default();
+            match behind.split_first_chunk() {
+                Some(([0xed, 0xa0..=0xbf, 0x80..=0xbf], behind)) => rest = behind,
+                _ => return Err(bytes.len().wrapping_sub(behind.len())),
+            }
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Bytes that are known to be text, since a reader gave them as such.
+    #[cfg(feature = "alloc")]
+    pub(super) const fn known(bytes: &'p [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the text.
+    pub const fn as_bytes(self) -> &'p [u8] {
+        self.0
+    }
+
+    /// The text, if it has no surrogates.
+    ///
+    /// # Errors
+    ///
+    /// What [`core::str::from_utf8`] says of the first surrogate.
+    pub const fn to_str(self) -> Result<&'p str, core::str::Utf8Error> {
+        core::str::from_utf8(self.0)
+    }
+
+    /// How many bytes the text has.
+    pub const fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no text.
+    pub const fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl PartialEq<str> for Text<'_> {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Text<'_> {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == other.as_bytes()
+    }
+}
+
+impl fmt::Debug for Text<'_> {
+    /// In quotes and escaped, on one line; surrogates as `\u{d800}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        let mut rest = self.0;
+        loop {
+            let (good, behind) = match core::str::from_utf8(rest) {
+                Ok(text) => (text, &[][..]),
+                Err(error) => {
+                    let (good, behind) = rest
+                        .split_at_checked(error.valid_up_to())
+                        .unwrap_or_default();
+                    (core::str::from_utf8(good).unwrap_or_default(), behind)
+                }
+            };
+            write!(f, "{}", good.escape_debug())?;
+            let Some(([_, second, third], behind)) = behind.split_first_chunk() else {
+                break;
+            };
+            let low = (u16::from(second & 0x3f) << 6) | u16::from(third & 0x3f);
+            write!(f, "\\u{{{:x}}}", 0xd000 | low)?;
+            rest = behind;
+        }
+        f.write_str("\"")
+    }
+}
+
+/// An integer of any size: two's complement, the least significant byte first,
+/// without bytes that say nothing but the sign again.
+///
+/// Conversions look at no more than 16 bytes. There is none to decimal digits,
+/// which takes time in the square of the size: a pickle of some megabytes would
+/// keep a machine busy for minutes.
+///
+/// ```
+/// use daskwire_pickle::{Argument, Reader};
+/// let token = Reader::new(b"\x8a\x09\0\0\0\0\0\0\0\x80\0.").next_token()?;
+/// let Some(Argument::BigInt(value)) = token.map(|token| token.argument) else { panic!() };
+/// assert_eq!((value.to_i64(), value.to_u64()), (None, Some(1 << 63)));
+/// # Ok::<(), daskwire_pickle::PickleError>(())
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct BigInt<'p>(&'p [u8]);
+
+impl<'p> BigInt<'p> {
+    pub(super) const fn new(bytes: &'p [u8]) -> Self {
+        let mut bytes = bytes;
+        loop {
+            bytes = match bytes {
+                [shorter @ .., 0] if !is_negative(shorter) => shorter,
+                [shorter @ .., 0xff] if is_negative(shorter) => shorter,
+                _ => return Self(bytes),
+            };
+        }
+    }
+
+    /// The bytes; of 0 there are none.
+    pub const fn as_bytes(self) -> &'p [u8] {
+        self.0
+    }
+
+    /// Whether it is less than 0.
+    pub const fn is_negative(self) -> bool {
+        is_negative(self.0)
+    }
+
+    /// The value, if it fits.
+    pub fn to_i128(self) -> Option<i128> {
+        let mut bytes = [if self.is_negative() { 0xff } else { 0 }; 16];
+        crate::counting::copy(bytes.get_mut(..self.0.len())?, self.0);
+        Some(i128::from_le_bytes(bytes))
+    }
+
+    /// The value, if it fits.
+    pub fn to_i64(self) -> Option<i64> {
+        self.to_i128()?.try_into().ok()
+    }
+
+    /// The value, if it fits.
+    pub fn to_u64(self) -> Option<u64> {
+        self.to_i128()?.try_into().ok()
+    }
+}
+
+const fn is_negative(bytes: &[u8]) -> bool {
+    matches!(bytes, [.., 0x80..=0xff])
+}
+
+impl fmt::Debug for BigInt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_i128() {
+            Some(value) => value.fmt(f),
+            None => write!(
+                f,
+                "{} integer of {} bytes",
+                if self.is_negative() {
+                    "negative"
+                } else {
+                    "positive"
+                },
+                self.0.len()
+            ),
+        }
+    }
+}
+
+/// An integer of any size in decimal digits, as protocols 0 and 1 write it.
+///
+/// It is what Python's `int` takes: a sign, or none, and digits, with single
+/// underscores between them at most. Python itself refuses more than 4300
+/// digits, by a setting; here no number of digits is too large, since nothing
+/// is computed before someone asks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Decimal<'p>(&'p [u8]);
+
+impl<'p> Decimal<'p> {
+    /// What Python's `int` makes of a line: white space around it is nothing.
+    pub(super) fn new(line: &'p [u8]) -> Option<Self> {
+        let text = trim(line);
+        let (_, number) = sign(text);
+        match digits(number)? {
+            (1.., []) => Some(Self(text)),
+            _ => None,
+        }
+    }
+
+    /// The text: digits, perhaps with a sign and underscores.
+    pub const fn as_bytes(self) -> &'p [u8] {
+        self.0
+    }
+
+    /// The value, if it fits.
+    pub fn to_i128(self) -> Option<i128> {
+        let (is_negative, digits) = sign(self.0);
+        let mut value = 0_i128;
+        for &byte in digits.iter().filter(|&&byte| byte != b'_') {
+            let digit = i128::from(byte.checked_sub(b'0')?);
+            value = value.checked_mul(10)?;
+            value = if is_negative {
+                value.checked_sub(digit)?
+            } else {
+                value.checked_add(digit)?
+            };
+        }
+        Some(value)
+    }
+
+    /// The value, if it fits.
+    pub fn to_i64(self) -> Option<i64> {
+        self.to_i128()?.try_into().ok()
+    }
+
+    /// The value, if it fits.
+    pub fn to_u64(self) -> Option<u64> {
+        self.to_i128()?.try_into().ok()
+    }
+}
+
+impl fmt::Debug for Decimal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+const fn sign(text: &[u8]) -> (bool, &[u8]) {
+    match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        _ => (false, text),
+    }
+}
+
+/// Without white space at both ends, as Python's `int` and `float` see bytes.
+fn trim(mut text: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t'..=b'\r', inner @ ..] | [inner @ .., b' ' | b'\t'..=b'\r'] = text {
+        text = inner;
+    }
+    text
+}
+
+/// A float in decimal digits, as protocol 0 writes it.
+///
+/// It is what Python's `float` takes: decimal digits with a point and an
+/// exponent, with single underscores between digits at most, `inf`, `infinity`
+/// or `nan` in any case; with a sign or none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FloatText<'p>(&'p [u8]);
+
+/// Underscores in a float are taken out in a buffer of this size. No Python
+/// writes any.
+const UNDERSCORED_LEN: usize = 512;
+
+impl<'p> FloatText<'p> {
+    /// What Python's `float` makes of a line: white space around it is nothing.
+    pub(super) fn new(line: &'p [u8]) -> Option<Self> {
+        let text = trim(line);
+        let (_, number) = sign(text);
+        let is_word = |word: &[u8]| number.eq_ignore_ascii_case(word);
+        if is_word(b"inf") || is_word(b"infinity") || is_word(b"nan") {
+            return Some(Self(text));
+        }
+        let (whole_count, rest) = digits(number)?;
+        let (part_count, rest) = match rest {
+            [b'.', rest @ ..] => digits(rest)?,
+            _ => (0, rest),
+        };
+        let exponent = match rest {
+            [b'e' | b'E', exponent @ ..] => digits(sign(exponent).1)?,
+            _ => (1, rest),
+        };
+        let is_number = whole_count | part_count != 0 && exponent.0 != 0 && exponent.1.is_empty();
+        is_number.then_some(Self(text))
+    }
+
+    /// The text: a decimal number, perhaps with a sign and underscores, or a word.
+    pub const fn as_bytes(self) -> &'p [u8] {
+        self.0
+    }
+
+    /// The float that is nearest to it; `None` only if it has underscores and
+    /// more than 512 bytes.
+    ///
+    /// This takes the parser of the standard library, of some kilobytes, which
+    /// firmware that does not call this need not have.
+    pub fn to_f64(self) -> Option<f64> {
+        if !self.0.contains(&b'_') {
+            return core::str::from_utf8(self.0).ok()?.parse().ok();
+        }
+        let mut buffer = [0; UNDERSCORED_LEN];
+        let mut len = 0_usize;
+        for &byte in self.0.iter().filter(|&&byte| byte != b'_') {
+            *buffer.get_mut(len)? = byte;
+            len = len.wrapping_add(1);
+        }
+        core::str::from_utf8(buffer.get(..len)?).ok()?.parse().ok()
+    }
+}
+
+impl fmt::Debug for FloatText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+/// How many digits and underscores the text begins with, and what follows them.
+/// `None` if an underscore has no digit on both sides.
+fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'_');
+    let count = text.iter().take_while(|byte| is_digit(byte)).count();
+    let (digits, rest) = text.split_at_checked(count)?;
+    let mut before = b'_';
+    for &byte in digits {
+        if byte == b'_' && before == b'_' {
+            return None;
+        }
+        before = byte;
+    }
+    (before != b'_' || count == 0).then_some((count, rest))
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests {
+    use super::{BigInt, Decimal, FloatText, Text};
+
+    #[test]
+    fn surrogates_pass_and_nothing_else_does() {
+        for good in [
+            &b""[..],
+            b"a\xed\xa0\x80b",
+            b"\xed\xa0\xbd\xed\xb2\x80",
+            b"\xed\x9f\xbf",
+        ] {
+            assert!(Text::new(good).is_ok());
+        }
+        for (bad, valid_len) in [
+            (&b"ab\xff"[..], 2),
+            (b"\xed\xa0\x80\xed\xa0", 3),
+            (b"\xc0\x80", 0),
+            (b"a\xf4\x90\x80\x80", 1),
+            (b"\xed\xa0\x80x\xed\xa0a", 4),
+        ] {
+            assert_eq!(Text::new(bad), Err(valid_len));
+        }
+    }
+
+    #[test]
+    fn integers_lose_bytes_that_only_repeat_the_sign() {
+        for (bytes, short, value) in [
+            (&[][..], &[][..], 0),
+            (&[0, 0, 0], &[], 0),
+            (&[0xff; 40], &[0xff], -1),
+            (&[0xff, 0], &[0xff, 0], 255),
+            (&[0x80], &[0x80], -128),
+            (&[0x80, 0xff, 0xff], &[0x80], -128),
+            (&[0, 0xff], &[0, 0xff], -256),
+            (&[1, 0], &[1], 1),
+        ] {
+            let integer = BigInt::new(bytes);
+            assert_eq!(
+                (integer.as_bytes(), integer.to_i128()),
+                (short, Some(value))
+            );
+        }
+        let mut large = [0; 17];
+        if let Some(last) = large.last_mut() {
+            *last = 1;
+        }
+        assert_eq!(BigInt::new(&large).to_i128(), None);
+    }
+
+    #[test]
+    fn decimals_are_what_int_takes() {
+        for (line, value) in [
+            (&b" 12_3 "[..], 123),
+            (b"-0", 0),
+            (b"+7\r", 7),
+            (b"0_1", 1),
+            (b"170141183460469231731687303715884105727", i128::MAX),
+            (b"-170141183460469231731687303715884105728", i128::MIN),
+        ] {
+            let value_found = Decimal::new(line).and_then(Decimal::to_i128);
+            assert_eq!(value_found, Some(value));
+        }
+        for bad in [
+            &b""[..],
+            b"_1",
+            b"1_",
+            b"1__0",
+            b"+-1",
+            b"1 2",
+            b"0x1",
+            b"\x1c1",
+            b"-",
+        ] {
+            assert_eq!(Decimal::new(bad), None);
+        }
+        let too_large = Decimal::new(b"170141183460469231731687303715884105728");
+        assert_eq!(too_large.and_then(Decimal::to_i128), None);
+    }
+
+    #[test]
+    fn floats_are_what_float_takes() {
+        let float = |line| FloatText::new(line).and_then(FloatText::to_f64);
+        for (line, value) in [
+            (&b"1_0.5"[..], 10.5),
+            (b" 1e400\t", f64::INFINITY),
+            (b"InFinity", f64::INFINITY),
+            (b".5e3", 500.0),
+            (b"1.", 1.0),
+            (b"-0.0", -0.0),
+            (b"+1_2e-0_1", 1.2),
+            (b"-iNf", f64::NEG_INFINITY),
+        ] {
+            assert_eq!(float(line).map(f64::to_bits), Some(value.to_bits()));
+        }
+        assert!(float(b"-nan").is_some_and(f64::is_nan));
+        // One byte more than there is room for, underscores not counted.
+        let mut long = [b'1'; 514];
+        long[1] = b'_';
+        assert!(FloatText::new(&long).is_some() && float(&long).is_none());
+        assert_eq!(
+            long.get(1..).and_then(float),
+            None,
+            "it begins with an underscore"
+        );
+        assert!(long.get(..513).and_then(float).is_some());
+        for bad in [
+            &b""[..],
+            b".",
+            b"1e",
+            b"1_e5",
+            b"1_.0",
+            b"_1",
+            b"1_",
+            b"0x1p3",
+            b"1\0",
+            b"\xff",
+        ] {
+            assert_eq!(float(bad), None);
+        }
+    }
+}

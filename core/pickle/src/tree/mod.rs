@@ -1,0 +1,1080 @@
+//! Values of a pickle, inert.
+//!
+//! A [`Tree`] is what a pickle would build, without building it: containers
+//! with what they contain, and names, calls and states as data. Sharing is kept:
+//! what Python would have once is one [`Node`], and a list may contain itself.
+//! Nothing is imported or called, and no data is copied.
+//!
+//! ```
+//! use daskwire_pickle::tree::{Tree, Value};
+//!
+//! // pickle.dumps({"when": 1, "what": os.system}, 4)
+//! let pickle = b"\x80\x04\x95\x28\0\0\0\0\0\0\0}\x94(\x8c\x04when\x94K\x01\
+//!     \x8c\x04what\x94\x8c\x05posix\x94\x8c\x06system\x94\x93\x94u.";
+//! let tree = Tree::new(pickle)?;
+//! let root = tree.root();
+//! assert_eq!(root.get("when").and_then(|when| when.as_i64()), Some(1));
+//! let what = root.get("what").ok_or("nothing")?;
+//! let Value::Global(global) = what.value() else { return Err("no name".into()) };
+//! assert!(global.is("posix", "system"));
+//! assert_eq!(tree.to_string(), r#"{"when": 1, "what": global posix.system}"#);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Memory
+//!
+//! A value takes 12 bytes and a place among the items of another 4; a batch of
+//! items, a tuple, a call have a head of 4 to 8. While it is built, the stack and
+//! the memo take 4 for each of theirs, and vectors are up to twice as large as
+//! what they hold. All in all a pickle of `n` bytes with `k` buffers takes less
+//! than `64 * n + 32 * k` bytes at any time, and most take less than `4 * n`;
+//! memo indices that do not follow one another take some 24 bytes more each.
+//!
+//! # What is refused
+//!
+//! All that makes CPython's stack machine fail ([`PickleErrorKind`] has the
+//! list), and what it does to values of its own kinds would fail for sure:
+//! appending to a number, calling a text. The names of nothing are looked up,
+//! keys need no hash, and operations on objects are recorded, whatever the
+//! object may be. Beyond the limits that [`Limits`] sets, three things that
+//! CPython loads are refused, and no Python writes them: BUILD on a value that
+//! is no object, SETITEM on a list, and APPEND on a `bytearray`.
+//!
+//! # Meaning
+//!
+//! A [`Registry`] gives it, to exact names that the caller allows.
+//!
+//! [`PickleErrorKind`]: super::PickleErrorKind
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::escapes::quoted;
+use super::{BigInt, Decimal, Opcode, PickleError, Reader, Text, Unescaped};
+use crate::Limits;
+use build::{Builder, to_usize};
+
+mod build;
+mod compare;
+mod registry;
+mod show;
+mod walk;
+
+pub use registry::{Made, Object, Registry};
+pub use show::Escaped;
+pub use walk::{BudgetExceeded, Event, Walk};
+
+/// What a pickle would build, as data.
+///
+/// Two trees are equal if their values are, however these came about and
+/// whatever is shared in them; values of sets and dictionaries in the same
+/// order. It takes time in proportion to the trees, also where values are
+/// shared or contain themselves. A float equals one with the same bits.
+#[derive(Clone)]
+pub struct Tree<'p> {
+    /// All that followed the place where the reader was.
+    pickle: &'p [u8],
+    /// How much of that was read.
+    len: usize,
+    /// Offset of `pickle` in what the reader had.
+    base: usize,
+    slots: Vec<Slot>,
+    /// What values are made of, each a `u32`:
+    ///
+    /// * of tuples and frozen sets: how many items, items;
+    /// * of objects with operands: the last segment or 0, operands;
+    /// * segments of all that grows: the next segment (of the last one, the
+    ///   first), the operation with the number of items, items.
+    words: Vec<u32>,
+    buffers: Vec<&'p [u8]>,
+    root: u32,
+}
+
+/// A value: its kind, where the opcode is that made it, and what belongs to it.
+#[derive(Clone, Copy)]
+struct Slot {
+    place_low: u32,
+    /// The kind, then 24 bits of the place.
+    kind_and_place_high: u32,
+    /// A place in the words, 0 if there is nothing; of a buffer its index.
+    link: u32,
+}
+
+macro_rules! kinds {
+    ($($kind:ident),* $(,)?) => {
+        /// What a slot is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        enum Kind { $($kind),* }
+
+        impl Kind {
+            const ALL: &'static [Self] = &[$(Self::$kind),*];
+        }
+    };
+}
+
+kinds! {
+    None, True, False, Int, Float, Text, ByteString, Bytes, ByteArray, ReadOnlyByteArray,
+    Buffer, ReadOnlyBuffer, Tuple, FrozenSet, List, Set, Dict,
+    // From here on, objects.
+    Global, Extension, PersistentLine,
+    // From here on, they have operands.
+    StackGlobal, Call, New, NewWithKeywords, Instance, ObjectOf, Persistent, ReadOnly,
+}
+
+impl Kind {
+    const fn is_object(self) -> bool {
+        self as u8 >= Self::Global as u8
+    }
+
+    const fn has_operands(self) -> bool {
+        self as u8 >= Self::StackGlobal as u8
+    }
+
+    const fn operand_count(self) -> usize {
+        match self {
+            Self::NewWithKeywords => 3,
+            Self::StackGlobal | Self::Call | Self::New | Self::ObjectOf => 2,
+            Self::Instance | Self::Persistent | Self::ReadOnly => 1,
+            _ => 0,
+        }
+    }
+}
+
+impl Slot {
+    fn new(kind: Kind, place: usize, link: u32) -> Self {
+        let place = u64::try_from(place).unwrap_or(u64::MAX);
+        let [a, b, c, d, e, f, g, _] = place.to_le_bytes();
+        Self {
+            place_low: u32::from_le_bytes([a, b, c, d]),
+            kind_and_place_high: u32::from_le_bytes([e, f, g, kind as u8]),
+            link,
+        }
+    }
+
+    fn kind(self) -> Kind {
+        let [_, _, _, kind] = self.kind_and_place_high.to_le_bytes();
+        Kind::ALL
+            .get(usize::from(kind))
+            .copied()
+            .unwrap_or(Kind::None)
+    }
+
+    fn place(self) -> usize {
+        let [a, b, c, d] = self.place_low.to_le_bytes();
+        let [e, f, g, _] = self.kind_and_place_high.to_le_bytes();
+        usize::try_from(u64::from_le_bytes([a, b, c, d, e, f, g, 0])).unwrap_or(usize::MAX)
+    }
+}
+
+/// What happened to something that grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Append,
+    Set,
+    Add,
+    State,
+}
+
+impl Op {
+    /// In one word with a number of items, if that is not too large.
+    fn with_count(self, count: usize) -> Option<u32> {
+        let count = u32::try_from(count).ok()?;
+        (count < 1 << 30).then_some((count << 2) | u32::from(self as u8))
+    }
+
+    fn unpack(word: u32) -> (Self, usize) {
+        let op = match word & 3 {
+            0 => Self::Append,
+            1 => Self::Set,
+            2 => Self::Add,
+            _ => Self::State,
+        };
+        (op, to_usize(word >> 2))
+    }
+}
+
+impl<'p> Tree<'p> {
+    /// The value of a pickle without out-of-band buffers, under the limits of
+    /// [`Limits::HOST`], without text opcodes.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn new(pickle: &'p [u8]) -> Result<Self, PickleError> {
+        Self::build::<&[u8]>(Reader::new(pickle), &[], &Limits::HOST)
+    }
+
+    /// The same, with the out-of-band buffers of the pickle.
+    ///
+    /// In a payload of Dask the pickle is the first frame and the buffers are
+    /// the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    pub fn with_buffers<T: AsRef<[u8]>>(
+        pickle: &'p [u8],
+        buffers: &'p [T],
+    ) -> Result<Self, PickleError> {
+        Self::build(Reader::new(pickle), buffers, &Limits::HOST)
+    }
+
+    /// The value of the pickle that `reader` is at the beginning of.
+    ///
+    /// Of the limits `value_count`, `stack_count` and
+    /// `memo_count` count here; the reader has its own.
+    ///
+    /// # Errors
+    ///
+    /// * what [`Reader::next_token`] says;
+    /// * [`PickleErrorKind::TooFewBuffers`] or [`PickleErrorKind::TooManyBuffers`]
+    ///   if the buffers do not fit the pickle;
+    /// * [`PickleErrorKind::StackUnderflow`], [`PickleErrorKind::NoMark`],
+    ///   [`PickleErrorKind::NotMemoized`], [`PickleErrorKind::OddItems`],
+    ///   [`PickleErrorKind::WrongOperand`], [`PickleErrorKind::ExtensionCode`] or
+    ///   [`PickleErrorKind::NoBuffer`] where no value can come about;
+    /// * [`PickleErrorKind::TooManyValues`], [`PickleErrorKind::StackTooLarge`] or
+    ///   [`PickleErrorKind::MemoTooLarge`] if a limit is reached.
+    ///
+    /// [`PickleErrorKind::TooFewBuffers`]: super::PickleErrorKind::TooFewBuffers
+    /// [`PickleErrorKind::TooManyBuffers`]: super::PickleErrorKind::TooManyBuffers
+    /// [`PickleErrorKind::StackUnderflow`]: super::PickleErrorKind::StackUnderflow
+    /// [`PickleErrorKind::NoMark`]: super::PickleErrorKind::NoMark
+    /// [`PickleErrorKind::NotMemoized`]: super::PickleErrorKind::NotMemoized
+    /// [`PickleErrorKind::OddItems`]: super::PickleErrorKind::OddItems
+    /// [`PickleErrorKind::WrongOperand`]: super::PickleErrorKind::WrongOperand
+    /// [`PickleErrorKind::ExtensionCode`]: super::PickleErrorKind::ExtensionCode
+    /// [`PickleErrorKind::NoBuffer`]: super::PickleErrorKind::NoBuffer
+    /// [`PickleErrorKind::TooManyValues`]: super::PickleErrorKind::TooManyValues
+    /// [`PickleErrorKind::StackTooLarge`]: super::PickleErrorKind::StackTooLarge
+    /// [`PickleErrorKind::MemoTooLarge`]: super::PickleErrorKind::MemoTooLarge
+    pub fn build<T: AsRef<[u8]>>(
+        reader: Reader<'p>,
+        buffers: &'p [T],
+        limits: &Limits,
+    ) -> Result<Self, PickleError> {
+        Builder::new(reader.remaining(), limits).run(reader, buffers)
+    }
+
+    /// The value that the pickle is of.
+    pub const fn root(&self) -> Node<'_, 'p> {
+        Node {
+            tree: self,
+            id: self.root,
+        }
+    }
+
+    /// Length of the pickle with its STOP, in bytes. What follows belongs to
+    /// something else, or to nothing.
+    pub const fn pickle_len(&self) -> usize {
+        self.len
+    }
+
+    /// How many values there are, also those that belong to nothing in the end.
+    pub const fn value_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// All values, each once, in the order in which they were made; also those
+    /// that belong to nothing in the end.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node<'_, 'p>> {
+        let count = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+        (0..count).map(|id| Node { tree: self, id })
+    }
+
+    fn slot(&self, id: u32) -> Slot {
+        const NOTHING: Slot = Slot {
+            place_low: 0,
+            kind_and_place_high: 0,
+            link: 0,
+        };
+        self.slots.get(to_usize(id)).copied().unwrap_or(NOTHING)
+    }
+
+    fn kind(&self, id: u32) -> Kind {
+        self.slot(id).kind()
+    }
+
+    fn word(&self, place: u32) -> u32 {
+        self.words.get(to_usize(place)).copied().unwrap_or(0)
+    }
+
+    fn words(&self, start: u32, count: usize) -> &[u32] {
+        let start = to_usize(start);
+        let words = self.words.get(start..start.saturating_add(count));
+        words.unwrap_or_default()
+    }
+
+    /// The opcode of a value, and what follows it in the pickle.
+    fn opcode_at(&self, slot: Slot) -> (Opcode, &'p [u8]) {
+        let rest = self.pickle.get(slot.place()..).unwrap_or_default();
+        let (first, rest) = rest.split_first().unwrap_or((&0, &[]));
+        (Opcode::from_byte(*first).unwrap_or(Opcode::None), rest)
+    }
+
+    fn argument_at(&self, slot: Slot) -> super::Argument<'p> {
+        let (opcode, rest) = self.opcode_at(slot);
+        match super::reader::argument(opcode, rest, true) {
+            Ok((argument, _)) => argument,
+            // It was read before.
+            Err(_) => super::Argument::None,
+        }
+    }
+}
+
+/// One value of a tree. Copying it copies a place, not the value.
+#[derive(Clone, Copy)]
+pub struct Node<'t, 'p> {
+    tree: &'t Tree<'p>,
+    id: u32,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Value<'t, 'p> {
+    /// `None`.
+    None,
+    /// A boolean.
+    Bool(bool),
+    /// An integer of any size.
+    Int(Int<'p>),
+    /// A float. One written in decimal digits with underscores and more than
+    /// 512 bytes, which Python never writes, is NaN here.
+    Float(f64),
+    /// A `str`.
+    Str(Str<'p>),
+    /// A `str` of Python 2, which Python 3 takes for ASCII unless it is told
+    /// otherwise.
+    ByteString(ByteString<'p>),
+    /// A `bytes` object.
+    Bytes(&'p [u8]),
+    /// A `bytearray`, or a read-only view of one.
+    ByteArray {
+        /// Its data, in the pickle.
+        data: &'p [u8],
+        /// Whether it is a read-only view.
+        read_only: bool,
+    },
+    /// An out-of-band buffer.
+    Buffer {
+        /// Its data, which is beside the pickle.
+        data: &'p [u8],
+        /// Which of the buffers it is, from 0.
+        index: usize,
+        /// Whether READONLY_BUFFER makes it read-only.
+        read_only: bool,
+    },
+    /// A tuple.
+    Tuple(Items<'t, 'p>),
+    /// A list.
+    List(Items<'t, 'p>),
+    /// A set: its items as they were added, which Python may take for equal.
+    Set(Items<'t, 'p>),
+    /// A frozen set: its items as they were added, which Python may take for equal.
+    FrozenSet(Items<'t, 'p>),
+    /// A dictionary: its keys and values as they were set. Python keeps the last
+    /// value of keys that are equal.
+    Dict(Entries<'t, 'p>),
+    /// Whatever has a name in a module.
+    Global(Global<'p>),
+    /// What `copyreg` registered under a code.
+    Extension(i32),
+    /// What a persistent id stands for, which is text.
+    PersistentLine(&'p str),
+    /// What a persistent id stands for, which is a value.
+    Persistent(Node<'t, 'p>),
+    /// What a callable returns.
+    Call {
+        /// The callable, which is an object.
+        callable: Node<'t, 'p>,
+        /// A tuple, or an object.
+        arguments: Node<'t, 'p>,
+    },
+    /// What `__new__` of a class makes.
+    New {
+        /// The class, which is an object.
+        class: Node<'t, 'p>,
+        /// A tuple, or an object.
+        arguments: Node<'t, 'p>,
+        /// A dictionary, or an object.
+        keywords: Option<Node<'t, 'p>>,
+    },
+    /// An instance of a class by INST.
+    Instance {
+        /// The class.
+        class: Global<'p>,
+        /// A tuple.
+        arguments: Node<'t, 'p>,
+    },
+    /// An instance of a class by OBJ.
+    ObjectOf {
+        /// The class, which is an object.
+        class: Node<'t, 'p>,
+        /// A tuple.
+        arguments: Node<'t, 'p>,
+    },
+    /// A read-only view of an object.
+    ReadOnly(Node<'t, 'p>),
+}
+
+/// What a pickle does to an object after it is there.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Operation<'t, 'p> {
+    /// Items are appended.
+    Append(Items<'t, 'p>),
+    /// Items are set.
+    Set(Entries<'t, 'p>),
+    /// Items are added, as to a set.
+    Add(Items<'t, 'p>),
+    /// It gets a state.
+    State(State<'t, 'p>),
+}
+
+/// The state that an object gets.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'t, 'p>(Items<'t, 'p>);
+
+impl<'t, 'p> State<'t, 'p> {
+    /// The value that is the state.
+    pub fn node(self) -> Node<'t, 'p> {
+        let Self(Items { tree, ids, .. }) = self;
+        Node {
+            tree,
+            id: ids.first().copied().unwrap_or(0),
+        }
+    }
+}
+
+/// An integer as it lies in the pickle.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Int<'p> {
+    /// One that fits 32 bits.
+    Small(i64),
+    /// One of any size.
+    Big(BigInt<'p>),
+    /// One of any size in decimal digits.
+    Decimal(Decimal<'p>),
+}
+
+impl Int<'_> {
+    /// The value, if it fits.
+    pub fn to_i128(self) -> Option<i128> {
+        match self {
+            Self::Small(value) => Some(value.into()),
+            Self::Big(value) => value.to_i128(),
+            Self::Decimal(value) => value.to_i128(),
+        }
+    }
+
+    /// The value, if it fits.
+    pub fn to_i64(self) -> Option<i64> {
+        self.to_i128()?.try_into().ok()
+    }
+
+    /// The value, if it fits.
+    pub fn to_u64(self) -> Option<u64> {
+        self.to_i128()?.try_into().ok()
+    }
+}
+
+impl fmt::Debug for Int<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Small(value) => value.fmt(f),
+            Self::Big(value) => value.fmt(f),
+            Self::Decimal(value) => match value.to_i128() {
+                Some(value) => value.fmt(f),
+                None => write!(f, "integer of {} digits", value.as_bytes().len()),
+            },
+        }
+    }
+}
+
+/// Text as it lies in the pickle.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Str<'p> {
+    /// In UTF-8, perhaps with surrogates.
+    Utf8(Text<'p>),
+    /// In Latin-1 with raw-unicode-escapes, as UNICODE has it.
+    Escaped(&'p [u8]),
+    /// A `str` of Python 2, which names something.
+    ByteString(ByteString<'p>),
+}
+
+impl<'p> Str<'p> {
+    /// The text, if it lies as such in the pickle. It does not if it has
+    /// surrogates, or if it has other than ASCII or escapes in an old protocol.
+    pub fn as_str(self) -> Option<&'p str> {
+        match self.to_bytes() {
+            Cow::Borrowed(bytes) => core::str::from_utf8(bytes).ok(),
+            Cow::Owned(_) => None,
+        }
+    }
+
+    /// The text, if it has no surrogates, decoded if need be.
+    pub fn to_str(self) -> Option<Cow<'p, str>> {
+        match self.to_bytes() {
+            Cow::Borrowed(bytes) => Some(Cow::Borrowed(core::str::from_utf8(bytes).ok()?)),
+            Cow::Owned(bytes) => Some(Cow::Owned(alloc::string::String::from_utf8(bytes).ok()?)),
+        }
+    }
+
+    /// The text in UTF-8, perhaps with surrogates, as [`Text`] has it. It is a
+    /// copy if it has other than ASCII or escapes in an old protocol, with up to
+    /// twice the length.
+    pub fn to_bytes(self) -> Cow<'p, [u8]> {
+        match self {
+            Self::Utf8(text) => Cow::Borrowed(text.as_bytes()),
+            Self::Escaped(line) if line.is_ascii() && !line.contains(&b'\\') => Cow::Borrowed(line),
+            Self::Escaped(line) => Cow::Owned(Unescaped::unicode(line).collect()),
+            Self::ByteString(string) => string.to_bytes(),
+        }
+    }
+}
+
+impl PartialEq<str> for Str<'_> {
+    fn eq(&self, other: &str) -> bool {
+        *self.to_bytes() == *other.as_bytes()
+    }
+}
+
+/// A `str` of Python 2 as it lies in the pickle.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum ByteString<'p> {
+    /// Its bytes.
+    Raw(&'p [u8]),
+    /// Its bytes in quotes, with escapes.
+    Quoted(&'p [u8]),
+}
+
+impl<'p> ByteString<'p> {
+    /// Its bytes; a copy if there are escapes.
+    pub fn to_bytes(self) -> Cow<'p, [u8]> {
+        match self {
+            Self::Raw(bytes) => Cow::Borrowed(bytes),
+            Self::Quoted(line) => match quoted(line).unwrap_or_default() {
+                inner if inner.contains(&b'\\') => Cow::Owned(Unescaped::string(line).collect()),
+                inner => Cow::Borrowed(inner),
+            },
+        }
+    }
+}
+
+/// A name in a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Global<'p> {
+    /// The module.
+    pub module: Str<'p>,
+    /// The name, with dots where it is a name in a name.
+    pub name: Str<'p>,
+}
+
+impl Global<'_> {
+    /// Whether it is exactly this name in exactly this module.
+    pub fn is(&self, module: &str, name: &str) -> bool {
+        self.module == *module && self.name == *name
+    }
+}
+
+impl fmt::Display for Global<'_> {
+    /// As `module.name`, escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (module, name) = (self.module.to_bytes(), self.name.to_bytes());
+        write!(f, "{}.{}", Escaped(&module), Escaped(&name))
+    }
+}
+
+impl<'t, 'p> Node<'t, 'p> {
+    /// The tree that it is in.
+    pub const fn tree(self) -> &'t Tree<'p> {
+        self.tree
+    }
+
+    /// What it is.
+    pub fn value(self) -> Value<'t, 'p> {
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::None => Value::None,
+            Kind::True => Value::Bool(true),
+            Kind::False => Value::Bool(false),
+            Kind::Int => Value::Int(match self.tree.argument_at(slot) {
+                super::Argument::BigInt(value) => Int::Big(value),
+                super::Argument::Decimal(value) => Int::Decimal(value),
+                super::Argument::Int(value) => Int::Small(value),
+                _ => Int::Small(0),
+            }),
+            Kind::Float => Value::Float(match self.tree.argument_at(slot) {
+                super::Argument::Float(value) => value,
+                super::Argument::FloatText(text) => text.to_f64().unwrap_or(f64::NAN),
+                _ => f64::NAN,
+            }),
+            Kind::Text => Value::Str(self.text(slot)),
+            Kind::ByteString => Value::ByteString(self.byte_string(slot)),
+            Kind::Bytes => Value::Bytes(self.data(slot)),
+            kind @ (Kind::ByteArray | Kind::ReadOnlyByteArray) => Value::ByteArray {
+                data: self.data(slot),
+                read_only: matches!(kind, Kind::ReadOnlyByteArray),
+            },
+            kind @ (Kind::Buffer | Kind::ReadOnlyBuffer) => {
+                let index = to_usize(slot.link);
+                Value::Buffer {
+                    data: self.tree.buffers.get(index).copied().unwrap_or_default(),
+                    index,
+                    read_only: matches!(kind, Kind::ReadOnlyBuffer),
+                }
+            }
+            Kind::Tuple => Value::Tuple(self.items()),
+            Kind::FrozenSet => Value::FrozenSet(self.items()),
+            Kind::List => Value::List(self.items()),
+            Kind::Set => Value::Set(self.items()),
+            Kind::Dict => Value::Dict(self.entries()),
+            Kind::Global => Value::Global(self.named(slot)),
+            Kind::StackGlobal => Value::Global(self.stack_named(slot)),
+            Kind::Extension => Value::Extension(match self.tree.argument_at(slot) {
+                super::Argument::Code(code) => code,
+                _ => 0,
+            }),
+            Kind::PersistentLine => Value::PersistentLine(match self.tree.argument_at(slot) {
+                super::Argument::Line(line) => core::str::from_utf8(line).unwrap_or_default(),
+                _ => "",
+            }),
+            Kind::Persistent => Value::Persistent(self.operands(slot)[0]),
+            Kind::ReadOnly => Value::ReadOnly(self.operands(slot)[0]),
+            Kind::Call => {
+                let [callable, arguments, _] = self.operands(slot);
+                Value::Call {
+                    callable,
+                    arguments,
+                }
+            }
+            Kind::New => {
+                let [class, arguments, _] = self.operands(slot);
+                Value::New {
+                    class,
+                    arguments,
+                    keywords: None,
+                }
+            }
+            Kind::NewWithKeywords => {
+                let [class, arguments, keywords] = self.operands(slot);
+                Value::New {
+                    class,
+                    arguments,
+                    keywords: Some(keywords),
+                }
+            }
+            Kind::Instance => Value::Instance {
+                class: self.named(slot),
+                arguments: self.operands(slot)[0],
+            },
+            Kind::ObjectOf => {
+                let [class, arguments, _] = self.operands(slot);
+                Value::ObjectOf { class, arguments }
+            }
+        }
+    }
+
+    /// Offset in the pickle, in bytes, of the opcode that made it.
+    pub fn offset(self) -> usize {
+        self.slot().place().saturating_add(self.tree.base)
+    }
+
+    /// Which of [`Tree::nodes`] it is: the same number for the same value.
+    pub fn index(self) -> usize {
+        to_usize(self.id)
+    }
+
+    /// Whether it is the same value, and not only an equal one.
+    pub fn is_same(self, other: Self) -> bool {
+        core::ptr::eq(self.tree, other.tree) && self.id == other.id
+    }
+
+    /// Whether it is `None`.
+    pub fn is_none(self) -> bool {
+        matches!(self.slot().kind(), Kind::None)
+    }
+
+    /// Whether it is an object: a name, what an id stands for, or what a call
+    /// returns.
+    pub fn is_object(self) -> bool {
+        self.slot().kind().is_object()
+    }
+
+    /// The boolean.
+    pub fn as_bool(self) -> Option<bool> {
+        match self.slot().kind() {
+            Kind::True => Some(true),
+            Kind::False => Some(false),
+            _ => None,
+        }
+    }
+
+    /// The integer, if it fits.
+    pub fn as_i64(self) -> Option<i64> {
+        match self.value() {
+            Value::Int(value) => value.to_i64(),
+            _ => None,
+        }
+    }
+
+    /// The integer, if it fits.
+    pub fn as_u64(self) -> Option<u64> {
+        match self.value() {
+            Value::Int(value) => value.to_u64(),
+            _ => None,
+        }
+    }
+
+    /// The float. An integer is none.
+    pub fn as_f64(self) -> Option<f64> {
+        match self.value() {
+            Value::Float(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The text, if it lies as such in the pickle, see [`Str::as_str`].
+    pub fn as_str(self) -> Option<&'p str> {
+        match self.value() {
+            Value::Str(text) => text.as_str(),
+            _ => None,
+        }
+    }
+
+    /// The data of a `bytes` object, of a `bytearray` or of a buffer.
+    pub fn as_bytes(self) -> Option<&'p [u8]> {
+        match self.value() {
+            Value::Bytes(data) | Value::ByteArray { data, .. } | Value::Buffer { data, .. } => {
+                Some(data)
+            }
+            _ => None,
+        }
+    }
+
+    /// The name.
+    pub fn as_global(self) -> Option<Global<'p>> {
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::Global => Some(self.named(slot)),
+            Kind::StackGlobal => Some(self.stack_named(slot)),
+            _ => None,
+        }
+    }
+
+    /// The items of a tuple, list, set or frozen set; of anything else, none.
+    pub fn items(self) -> Items<'t, 'p> {
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::Tuple | Kind::FrozenSet => self.block(slot.link),
+            Kind::List | Kind::Set => Items::segments(self.tree, slot.link),
+            _ => self.block(0),
+        }
+    }
+
+    /// The keys and values of a dictionary; of anything else, none.
+    pub fn entries(self) -> Entries<'t, 'p> {
+        let slot = self.slot();
+        Entries(match slot.kind() {
+            Kind::Dict => Items::segments(self.tree, slot.link),
+            _ => self.block(0),
+        })
+    }
+
+    /// The last value in a dictionary at a key that is this text.
+    pub fn get(self, key: &str) -> Option<Self> {
+        let entries = self.entries();
+        let found = entries.filter(|(at, _)| matches!(at.value(), Value::Str(at) if at == *key));
+        found.last().map(|(_, value)| value)
+    }
+
+    /// What happens to an object after it is there, in order; to anything else,
+    /// nothing.
+    pub fn operations(self) -> Operations<'t, 'p> {
+        let slot = self.slot();
+        let last = match slot.kind() {
+            kind if kind.has_operands() => self.tree.word(slot.link),
+            kind if kind.is_object() => slot.link,
+            _ => 0,
+        };
+        Operations {
+            tree: self.tree,
+            segments: Segments::new(self.tree, last),
+        }
+    }
+
+    /// This value and all in it, down to a budget, as [`Walk`] says.
+    pub fn walk(self, budget: usize) -> Walk<'t, 'p> {
+        Walk::new(self, budget)
+    }
+
+    fn slot(self) -> Slot {
+        self.tree.slot(self.id)
+    }
+
+    const fn of(self, id: u32) -> Self {
+        Self {
+            tree: self.tree,
+            id,
+        }
+    }
+
+    /// The items of a tuple, in one piece.
+    fn block(self, link: u32) -> Items<'t, 'p> {
+        let count = match link {
+            0 => 0,
+            link => to_usize(self.tree.word(link)),
+        };
+        Items {
+            tree: self.tree,
+            ids: self.tree.words(link.saturating_add(1), count),
+            segments: Segments::new(self.tree, 0),
+        }
+    }
+
+    /// As many as the kind has; others are the value itself.
+    fn operands(self, slot: Slot) -> [Self; 3] {
+        let count = slot.kind().operand_count();
+        let ids = self.tree.words(slot.link.saturating_add(1), count);
+        core::array::from_fn(|index| ids.get(index).map_or(self, |id| self.of(*id)))
+    }
+
+    /// The bytes behind a count, as they lie in the pickle.
+    fn data(self, slot: Slot) -> &'p [u8] {
+        let (opcode, rest) = self.tree.opcode_at(slot);
+        counted(opcode, rest)
+    }
+
+    fn text(self, slot: Slot) -> Str<'p> {
+        let (opcode, rest) = self.tree.opcode_at(slot);
+        match opcode {
+            Opcode::Unicode => Str::Escaped(line(rest).0),
+            _ => Str::Utf8(Text::known(counted(opcode, rest))),
+        }
+    }
+
+    fn byte_string(self, slot: Slot) -> ByteString<'p> {
+        let (opcode, rest) = self.tree.opcode_at(slot);
+        match opcode {
+            Opcode::String => ByteString::Quoted(line(rest).0),
+            _ => ByteString::Raw(counted(opcode, rest)),
+        }
+    }
+
+    /// The text of a node that names something.
+    fn name_text(self) -> Str<'p> {
+        let slot = self.slot();
+        match slot.kind() {
+            Kind::Text => self.text(slot),
+            Kind::ByteString => Str::ByteString(self.byte_string(slot)),
+            _ => Str::Escaped(&[]),
+        }
+    }
+
+    fn stack_named(self, slot: Slot) -> Global<'p> {
+        let [module, name, _] = self.operands(slot);
+        Global {
+            module: module.name_text(),
+            name: name.name_text(),
+        }
+    }
+
+    fn named(self, slot: Slot) -> Global<'p> {
+        let (module, rest) = line(self.tree.opcode_at(slot).1);
+        let (name, _) = line(rest);
+        Global {
+            module: Str::Utf8(Text::known(module)),
+            name: Str::Utf8(Text::known(name)),
+        }
+    }
+}
+
+/// What a reader has read as counted bytes.
+fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
+    let super::Form::Counted(len) = opcode.form() else {
+        return &[];
+    };
+    let (head, rest) = rest.split_at_checked(len.into()).unwrap_or_default();
+    let mut count = [0; 8];
+    for (to, from) in count.iter_mut().zip(head) {
+        *to = *from;
+    }
+    let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
+    rest.get(..count).unwrap_or_default()
+}
+
+/// What a reader has read as a line, and what follows it.
+fn line(rest: &[u8]) -> (&[u8], &[u8]) {
+    let mut parts = rest.splitn(2, |byte| *byte == b'\n');
+    (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    )
+}
+
+/// The items of a value, in order.
+#[derive(Clone, Copy)]
+pub struct Items<'t, 'p> {
+    tree: &'t Tree<'p>,
+    ids: &'t [u32],
+    segments: Segments,
+}
+
+/// What is left of a circle of segments.
+#[derive(Clone, Copy)]
+struct Segments {
+    /// 0 if nothing is left.
+    next: u32,
+    last: u32,
+}
+
+impl Segments {
+    fn new(tree: &Tree<'_>, last: u32) -> Self {
+        let next = match last {
+            0 => 0,
+            last => tree.word(last),
+        };
+        Self { next, last }
+    }
+
+    #[inline]
+    fn take<'t>(&mut self, tree: &'t Tree<'_>) -> Option<(Op, &'t [u32])> {
+        let segment = match self.next {
+            0 => return None,
+            segment => segment,
+        };
+        self.next = match segment {
+            segment if segment == self.last => 0,
+            segment => tree.word(segment),
+        };
+        let (op, count) = Op::unpack(tree.word(segment.saturating_add(1)));
+        Some((op, tree.words(segment.saturating_add(2), count)))
+    }
+}
+
+impl<'t, 'p> Items<'t, 'p> {
+    fn segments(tree: &'t Tree<'p>, last: u32) -> Self {
+        Self {
+            tree,
+            ids: &[],
+            segments: Segments::new(tree, last),
+        }
+    }
+
+    /// How many are left. It takes time in the number of batches in which they
+    /// were written, of which CPython puts 1000 items in each.
+    pub fn count_left(&self) -> usize {
+        let mut count = self.ids.len();
+        let mut segments = self.segments;
+        while let Some((_, ids)) = segments.take(self.tree) {
+            count = count.saturating_add(ids.len());
+        }
+        count
+    }
+
+    /// So many items, if there are so many and no more.
+    pub fn exactly<const N: usize>(self) -> Option<[Node<'t, 'p>; N]> {
+        let mut items = self;
+        let first = Node {
+            tree: self.tree,
+            id: 0,
+        };
+        let mut found = [first; N];
+        for place in &mut found {
+            *place = items.next()?;
+        }
+        items.next().is_none().then_some(found)
+    }
+}
+
+impl<'t, 'p> Iterator for Items<'t, 'p> {
+    type Item = Node<'t, 'p>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((&id, rest)) = self.ids.split_first() {
+                self.ids = rest;
+                return Some(Node {
+                    tree: self.tree,
+                    id,
+                });
+            }
+            self.ids = self.segments.take(self.tree)?.1;
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.ids.len(), None)
+    }
+}
+
+impl fmt::Debug for Items<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} items", self.count_left())
+    }
+}
+
+/// The keys and values of a dictionary, in order.
+#[derive(Clone, Copy)]
+pub struct Entries<'t, 'p>(Items<'t, 'p>);
+
+impl<'t, 'p> Iterator for Entries<'t, 'p> {
+    type Item = (Node<'t, 'p>, Node<'t, 'p>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        Some((self.0.next()?, self.0.next()?))
+    }
+}
+
+impl Entries<'_, '_> {
+    /// How many are left, in time as [`Items::count_left`] says.
+    pub fn count_left(&self) -> usize {
+        self.0.count_left() >> 1
+    }
+}
+
+impl fmt::Debug for Entries<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} entries", self.count_left())
+    }
+}
+
+/// What happens to an object, in order.
+#[derive(Clone, Copy)]
+pub struct Operations<'t, 'p> {
+    tree: &'t Tree<'p>,
+    segments: Segments,
+}
+
+impl<'t, 'p> Iterator for Operations<'t, 'p> {
+    type Item = Operation<'t, 'p>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (op, ids) = self.segments.take(self.tree)?;
+        let items = Items {
+            tree: self.tree,
+            ids,
+            segments: Segments { next: 0, last: 0 },
+        };
+        Some(match op {
+            Op::Append => Operation::Append(items),
+            Op::Set => Operation::Set(Entries(items)),
+            Op::Add => Operation::Add(items),
+            Op::State => Operation::State(State(items)),
+        })
+    }
+}
+
+impl fmt::Debug for Operations<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(*self).finish()
+    }
+}

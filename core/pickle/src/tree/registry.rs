@@ -1,0 +1,159 @@
+//! What names mean, as far as the caller says so.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+
+use super::{Global, Items, Node, Operations, Value};
+
+/// The names that the caller allows to mean something: exact pairs of a module
+/// and a name, each with a meaning of the caller's. There are none at first.
+///
+/// A meaning is data of the caller's, such as a variant of an enum; what it does
+/// with an [`Object`] of that name is up to it. Meanings that are known here are
+/// in [`known`](super::known), in sets that can be allowed as a whole.
+///
+/// ```
+/// use daskwire_pickle::tree::{Registry, Tree};
+///
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Mine {
+///     Fraction,
+/// }
+/// let mut registry = Registry::new();
+/// registry.allow("fractions", "Fraction", Mine::Fraction);
+///
+/// // pickle.dumps(Fraction(3, 4), 4), and the same of another class.
+/// let tree = Tree::new(b"\x80\x04\x8c\x09fractions\x8c\x08Fraction\x93K\x03K\x04\x86R.")?;
+/// let (meaning, object) = registry.object(tree.root()).ok_or("not allowed")?;
+/// assert_eq!(meaning, Mine::Fraction);
+/// let [above, below] = object.arguments.exactly().ok_or("other arguments")?;
+/// assert_eq!((above.as_i64(), below.as_i64()), (Some(3), Some(4)));
+///
+/// let other = Tree::new(b"\x80\x04\x8c\x09fractions\x8c\x08fraction\x93K\x03K\x04\x86R.")?;
+/// assert!(registry.object(other.root()).is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Registry<T> {
+    modules: BTreeMap<String, BTreeMap<String, T>>,
+}
+
+impl<T> Default for Registry<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How an object comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Made {
+    /// It is the name itself.
+    Name,
+    /// By a call (REDUCE, INST or OBJ).
+    Call,
+    /// By `__new__` of a class.
+    New,
+}
+
+/// Something made of what has a name that is allowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'t, 'p> {
+    /// The name.
+    pub global: Global<'p>,
+    /// How it comes about.
+    pub made: Made,
+    /// The arguments; of a name there are none.
+    pub arguments: Items<'t, 'p>,
+    /// The keyword arguments: a dictionary or an object.
+    pub keywords: Option<Node<'t, 'p>>,
+    /// The value itself.
+    pub node: Node<'t, 'p>,
+}
+
+impl<'t, 'p> Object<'t, 'p> {
+    /// What happens to it after it is there.
+    pub fn operations(&self) -> Operations<'t, 'p> {
+        self.node.operations()
+    }
+}
+
+impl<T> Registry<T> {
+    /// Without any names.
+    pub const fn new() -> Self {
+        Self {
+            modules: BTreeMap::new(),
+        }
+    }
+
+    /// Allows a name in a module, in place of what it meant before.
+    pub fn allow(&mut self, module: &str, name: &str, meaning: T) -> &mut Self {
+        self.modules
+            .entry(module.into())
+            .or_default()
+            .insert(name.into(), meaning);
+        self
+    }
+
+    /// Allows a set of names, such as those in [`known`](super::known).
+    pub fn allow_all<M: Copy + Into<T>>(&mut self, names: &[(&str, &str, M)]) -> &mut Self {
+        for (module, name, meaning) in names {
+            self.allow(module, name, (*meaning).into());
+        }
+        self
+    }
+
+    /// What a name means, if it is allowed.
+    pub fn meaning(&self, global: Global<'_>) -> Option<&T> {
+        let names = self.modules.get(&*global.module.to_str()?)?;
+        names.get(&*global.name.to_str()?)
+    }
+
+    /// What an object is made of, if that has a name that is allowed, and its
+    /// arguments are a tuple.
+    pub fn object<'t, 'p>(&self, node: Node<'t, 'p>) -> Option<(T, Object<'t, 'p>)>
+    where
+        T: Copy,
+    {
+        let (global, made, arguments, keywords) = match node.value() {
+            Value::Global(global) => (global, Made::Name, None, None),
+            Value::Call {
+                callable,
+                arguments,
+            } => (callable.as_plain_name()?, Made::Call, Some(arguments), None),
+            Value::New {
+                class,
+                arguments,
+                keywords,
+            } => (class.as_plain_name()?, Made::New, Some(arguments), keywords),
+            Value::Instance { class, arguments } => (class, Made::Call, Some(arguments), None),
+            Value::ObjectOf { class, arguments } => {
+                (class.as_plain_name()?, Made::Call, Some(arguments), None)
+            }
+            _ => return None,
+        };
+        let arguments = match arguments.map(Node::value) {
+            None => node.block(0),
+            Some(Value::Tuple(items)) => items,
+            Some(_) => return None,
+        };
+        let object = Object {
+            global,
+            made,
+            arguments,
+            keywords,
+            node,
+        };
+        Some((*self.meaning(global)?, object))
+    }
+}
+
+impl<'p> Node<'_, 'p> {
+    /// A name to which nothing happens.
+    fn as_plain_name(self) -> Option<Global<'p>> {
+        match self.operations().next() {
+            None => self.as_global(),
+            Some(_) => None,
+        }
+    }
+}

@@ -1,0 +1,1197 @@
+//! The measuring writer.
+
+use core::fmt;
+
+use super::{Mutability, Opcode, PickleBuffer, Placement};
+use crate::BufferTooSmall;
+use crate::counting::{append, put, short};
+
+/// Writes one pickle into a buffer, opcode for opcode as CPython would.
+///
+/// Values are written from the outside in, with the number of their members
+/// first, as the writer of [`msgpack`](crate::msgpack::Writer) does; each method
+/// of a value says how many values it takes after it. What has to follow the
+/// last of them (`APPENDS`, `TUPLE2`, `REDUCE` …), and the marks of the batches
+/// of 1,000 in which CPython writes long containers, the writer adds by itself.
+/// It knows by counting, in levels that the caller supplies, one for each value
+/// that is open at a time: no recursion is needed, neither here nor in the
+/// caller. No method fails; [`finish`](Self::finish) says how it went.
+///
+/// ```
+/// use daskwire_pickle::{Level, WriteError, Writer};
+///
+/// let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// let mut writer = Writer::new(&mut buffer, &mut levels);
+/// // {"call": operator.add, "of": (1, [2, None])}
+/// writer.dict(2);
+/// writer.str("call").global("operator", "add");
+/// writer.str("of").tuple(2).i64(1).list(2).i64(2).none();
+/// assert_eq!(
+///     writer.finish()?,
+///     b"\x80\x05\x95\x27\0\0\0\0\0\0\0}(\
+///       \x8c\x04call\x8c\x08operator\x8c\x03add\x93\
+///       \x8c\x02ofK\x01](K\x02Ne\x86u."
+/// );
+/// # Ok::<(), WriteError>(())
+/// ```
+///
+/// # Objects
+///
+/// A value of a class is a call: [`reduce`](Self::reduce) takes the callable and
+/// the tuple of its arguments, [`newobj`](Self::newobj) the class and those.
+/// Around it comes what CPython does with the result, from the outside in:
+/// [`build`](Self::build) its state, [`update`](Self::update) its entries,
+/// [`extend`](Self::extend) its items.
+///
+/// ```
+/// # use daskwire_pickle::{Level, WriteError, Writer};
+/// # let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// # let mut writer = Writer::new(&mut buffer, &mut levels);
+/// // OrderedDict(a=1)
+/// writer.update(1);
+/// writer.reduce().global("collections", "OrderedDict").tuple(0);
+/// writer.str("a").i64(1);
+/// # assert!(writer.finish().is_ok());
+/// ```
+///
+/// # Sharing
+///
+/// [`memoize`](Self::memoize) keeps the value on top of the reader's stack, and
+/// [`get`](Self::get) is that same object again. A list, dict or set may be kept
+/// as soon as it is begun, and then contain itself. Any other value of several
+/// values has to be complete, which [`end`](Self::end) makes of it:
+///
+/// ```
+/// # use daskwire_pickle::{Level, WriteError, Writer};
+/// # let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// # let mut writer = Writer::new(&mut buffer, &mut levels);
+/// writer.list(2);
+/// let list = writer.memoize();
+/// writer.tuple(1).str("same").end();
+/// let tuple = writer.memoize();
+/// writer.list(2).get(tuple).get(list);
+/// # assert!(writer.finish().is_ok());
+/// ```
+///
+/// CPython memoizes every value that could be shared, used or not;
+/// `pickletools.optimize` removes what is not used, and what is written here is
+/// equal to its output if just what is used is memoized. Recursion through a
+/// tuple, a frozen set or the arguments of a call cannot be written.
+///
+/// # Measuring
+///
+/// A writer goes on counting where the buffer ends, so an empty buffer measures:
+///
+/// ```
+/// # use daskwire_pickle::{Level, WriteError, Writer};
+/// let mut measure = Writer::new(&mut [], &mut []);
+/// measure.str("no need of levels");
+/// assert_eq!(measure.measure()?, 31);
+/// # Ok::<(), WriteError>(())
+/// ```
+#[derive(Debug)]
+pub struct Writer<'b, 'l> {
+    out: &'b mut [u8],
+    /// Bytes of the pickle so far, whether they fit or not.
+    len: usize,
+    /// The length from which on an opcode does not go into the frame as it is.
+    /// 0 if the frame has no header yet, since it may be too short for one.
+    frame_full: usize,
+    /// Where the contents of the frame begin.
+    frame_start: usize,
+    /// The innermost value that is open.
+    level: Level,
+    /// Those around it.
+    levels: &'l mut [Level],
+    depth: usize,
+    memo_count: u32,
+    /// Whether a value is on top of the reader's stack that can be memoized.
+    on_top: bool,
+    options: Options,
+    /// The first thing that went wrong.
+    error: Option<WriteError>,
+}
+
+/// How a pickle is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The version of the protocol.
+    pub protocol: Protocol,
+    /// Whether it is cut into frames.
+    pub framing: Framing,
+}
+
+/// The version of the protocol that is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// 4, of Python 3.4: has no buffers.
+    V4,
+    /// 5, of Python 3.8.
+    #[default]
+    V5,
+}
+
+impl Protocol {
+    /// The number that PROTO has.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V5 => 5,
+        }
+    }
+}
+
+/// Whether a pickle is cut into frames.
+///
+/// A reader takes it either way. Frames save CPython small reads from files;
+/// from memory they change nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Framing {
+    /// Frames of 64 KiB and what one opcode is more, and opcodes above 64 KiB
+    /// between them, as `pickletools.optimize` does.
+    #[default]
+    Frames,
+    /// No frames.
+    None,
+}
+
+/// A value that is open: what a [`Writer`] needs to know about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// Values until something has to be written between them.
+    left: usize,
+    /// Values after those.
+    rest: usize,
+    kind: Kind,
+    batch: Batch,
+}
+
+impl Level {
+    /// One without content, to make room for some.
+    pub const EMPTY: Self = Self::new(Kind::Root, 0, 0);
+
+    const fn new(kind: Kind, left: usize, rest: usize) -> Self {
+        Self {
+            left,
+            rest,
+            kind,
+            batch: Batch::None,
+        }
+    }
+
+    const fn owed(&self) -> u64 {
+        (self.left as u64).saturating_add(self.rest as u64)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The pickle itself.
+    Root,
+    /// A number of values, then this opcode.
+    Then(Opcode),
+    List,
+    Dict,
+    Set,
+    /// An object, and then the items of a list.
+    Extend,
+    /// An object, and then the entries of a dictionary.
+    Update,
+}
+
+/// What was begun in a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Batch {
+    None,
+    /// One item or entry without a mark.
+    One,
+    /// Items or entries after a mark.
+    Many,
+    /// As many as a batch can have, and the last of a container where CPython
+    /// notices only with the next batch that there is nothing more.
+    Full,
+}
+
+/// Why a pickle could not be written. Offsets are those in the pickle at which
+/// the call that went wrong would have gone on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The buffer is too small; the rest of the pickle is right.
+    BufferTooSmall(BufferTooSmall),
+    /// Values are missing: something announced more than was written when the
+    /// pickle was finished or [`Writer::end`] was called.
+    Unfinished {
+        /// Offset in the pickle.
+        at: usize,
+        /// How many values are missing, in all that is open.
+        owed: u64,
+    },
+    /// More values were written than those around them announced, or
+    /// [`Writer::end`] was called where nothing was open.
+    TooMany {
+        /// Offset in the pickle.
+        at: usize,
+    },
+    /// More values were open at a time than there are levels.
+    TooDeep {
+        /// Offset in the pickle.
+        at: usize,
+        /// How many levels the caller supplied.
+        levels: usize,
+    },
+    /// An integer that is longer than the format allows (2^31 - 1 bytes).
+    TooLong {
+        /// Offset in the pickle.
+        at: usize,
+        /// Its length, in bytes.
+        len: usize,
+    },
+    /// Bytes for text that are no UTF-8, even with surrogates.
+    NotText {
+        /// Offset in the pickle.
+        at: usize,
+        /// How many of the bytes are text.
+        valid_len: usize,
+    },
+    /// A [`PickleBuffer`] in a pickle of protocol 4.
+    NeedsProtocol5 {
+        /// Offset in the pickle.
+        at: usize,
+    },
+    /// There is no value to memoize: none yet, one that is not complete, or one
+    /// that is memoized already.
+    NothingToMemoize {
+        /// Offset in the pickle.
+        at: usize,
+    },
+    /// More values were memoized than can be named (2^32 - 1).
+    MemoFull {
+        /// Offset in the pickle.
+        at: usize,
+    },
+    /// Nothing was memoized under this index before.
+    NotMemoized {
+        /// Offset in the pickle.
+        at: usize,
+        /// The index that was asked for.
+        index: u32,
+        /// How many values are memoized.
+        count: u32,
+    },
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::Unfinished { at, owed } => write!(
+                f,
+                "the pickle is not finished at byte {at}: {owed} more values were announced"
+            ),
+            Self::TooMany { at } => write!(
+                f,
+                "more values were written or ended than were announced, at byte {at} of the pickle"
+            ),
+            Self::TooDeep { at, levels } => write!(
+                f,
+                "more than {levels} values are open at byte {at} of the pickle, \
+                 which is how many levels were supplied"
+            ),
+            Self::TooLong { at, len } => write!(
+                f,
+                "an integer of {len} bytes, at byte {at} of the pickle, is longer than \
+                 pickles allow (2147483647)"
+            ),
+            Self::NotText { at, valid_len } => write!(
+                f,
+                "bytes for text, at byte {at} of the pickle, are not UTF-8 after the first \
+                 {valid_len}"
+            ),
+            Self::NeedsProtocol5 { at } => write!(
+                f,
+                "a buffer at byte {at} of the pickle needs protocol 5, and this is protocol 4"
+            ),
+            Self::NothingToMemoize { at } => write!(
+                f,
+                "there is no complete value to memoize at byte {at} of the pickle"
+            ),
+            Self::MemoFull { at } => write!(
+                f,
+                "more values were memoized than can be named (4294967295), at byte {at} of the \
+                 pickle"
+            ),
+            Self::NotMemoized { at, index, count } => write!(
+                f,
+                "nothing was memoized under {index} at byte {at} of the pickle, only {count} \
+                 values before it"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for WriteError {}
+
+impl From<BufferTooSmall> for WriteError {
+    fn from(error: BufferTooSmall) -> Self {
+        Self::BufferTooSmall(error)
+    }
+}
+
+impl<'b, 'l> Writer<'b, 'l> {
+    /// Writes into `out`, in protocol 5 and in frames. An empty buffer measures.
+    ///
+    /// `levels` bounds how many values may be open at a time: 1 is enough for a
+    /// list of numbers, 2 for a list of tuples of them.
+    #[inline]
+    pub fn new(out: &'b mut [u8], levels: &'l mut [Level]) -> Self {
+        Self::with_options(out, levels, Options::default())
+    }
+
+    /// The same, in another way.
+    pub fn with_options(out: &'b mut [u8], levels: &'l mut [Level], options: Options) -> Self {
+        let protocol = options.protocol.number();
+        let len = put(out, 0, [Opcode::Proto.byte(), protocol]);
+        Self {
+            out,
+            len,
+            frame_full: match options.framing {
+                Framing::Frames => 0,
+                Framing::None => usize::MAX,
+            },
+            frame_start: len,
+            level: Level::new(Kind::Root, 1, 0),
+            levels,
+            depth: 0,
+            memo_count: 0,
+            on_top: false,
+            options,
+            error: None,
+        }
+    }
+
+    /// Values that are still owed before the pickle is complete.
+    pub fn owed(&self) -> u64 {
+        self.levels
+            .iter()
+            .take(self.depth)
+            .fold(self.level.owed(), |owed, level| {
+                owed.saturating_add(level.owed())
+            })
+    }
+
+    /// Values that are open: begun and not ended. One that is complete is open until
+    /// the next call that writes a value, or [`end`](Self::end).
+    pub const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Ends the values that are complete, now rather than with the next call that
+    /// writes a value. What is open then is waiting for values.
+    pub fn settle(&mut self) -> &mut Self {
+        while self.error.is_none() && self.level.owed() == 0 && self.level.kind != Kind::Root {
+            self.close();
+        }
+        self
+    }
+
+    /// Length of the pickle so far, in bytes, whether it fits or not. What ends
+    /// the values that are open is still to come.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no value has been written yet.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.len == HEADER_LEN
+    }
+
+    /// Ends the pickle.
+    ///
+    /// # Errors
+    ///
+    /// * The first thing that went wrong, any [`WriteError`];
+    /// * [`WriteError::Unfinished`] if values are missing;
+    /// * [`WriteError::BufferTooSmall`] if all is well but the buffer. What it
+    ///   contains then means nothing.
+    #[inline]
+    pub fn finish(self) -> Result<&'b [u8], WriteError> {
+        self.finish_mut().map(|(pickle, _)| &*pickle)
+    }
+
+    /// Ends the pickle, and returns it and what is left of the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_mut(mut self) -> Result<(&'b mut [u8], &'b mut [u8]), WriteError> {
+        self.stop()?;
+        let available = self.out.len();
+        self.out
+            .split_at_mut_checked(self.len)
+            .ok_or(WriteError::BufferTooSmall(BufferTooSmall {
+                needed: self.len,
+                available,
+            }))
+    }
+
+    /// Ends the pickle, and returns its length in bytes, whether it fits or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish), but never [`WriteError::BufferTooSmall`].
+    pub fn measure(mut self) -> Result<usize, WriteError> {
+        self.stop()?;
+        Ok(self.len)
+    }
+
+    /// Writes `None`.
+    #[inline]
+    pub fn none(&mut self) -> &mut Self {
+        self.value();
+        self.opcode(Opcode::None)
+    }
+
+    /// Writes `True` or `False`.
+    #[inline]
+    pub fn bool(&mut self, value: bool) -> &mut Self {
+        self.value();
+        self.opcode(if value {
+            Opcode::NewTrue
+        } else {
+            Opcode::NewFalse
+        })
+    }
+
+    /// Writes an integer, in the form that CPython chooses: `BININT1`, `BININT2`,
+    /// `BININT`, or `LONG1` above 4 bytes.
+    #[inline]
+    pub fn i64(&mut self, value: i64) -> &mut Self {
+        let Ok(value) = i32::try_from(value) else {
+            return self.long(&value.to_le_bytes());
+        };
+        self.value();
+        let [a, b, c, d] = value.to_le_bytes();
+        match [b, c, d] {
+            [0, 0, 0] => self.put([Opcode::BinInt1.byte(), a]),
+            [_, 0, 0] => self.put([Opcode::BinInt2.byte(), a, b]),
+            _ => self.put([Opcode::BinInt.byte(), a, b, c, d]),
+        }
+    }
+
+    /// Writes an integer of zero or more.
+    #[inline]
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        match i64::try_from(value) {
+            Ok(value) => self.i64(value),
+            Err(_) => self.long(&i128::from(value).to_le_bytes()),
+        }
+    }
+
+    /// Writes an integer.
+    #[inline]
+    pub fn i128(&mut self, value: i128) -> &mut Self {
+        match i64::try_from(value) {
+            Ok(value) => self.i64(value),
+            Err(_) => self.long(&value.to_le_bytes()),
+        }
+    }
+
+    /// Writes an integer of any size, in two's complement, the least significant
+    /// byte first. No bytes at all are 0.
+    pub fn int_bytes(&mut self, twos_complement: &[u8]) -> &mut Self {
+        let bytes = shortest(twos_complement);
+        match sign_extended(bytes) {
+            Some(value) => self.i64(value),
+            None => self.long(bytes),
+        }
+    }
+
+    /// Writes an integer of any size as its sign and its magnitude, the least
+    /// significant byte first. No bytes at all are 0.
+    ///
+    /// ```
+    /// # use daskwire_pickle::{Framing, Options, WriteError, Writer};
+    /// # let options = Options { framing: Framing::None, ..Options::default() };
+    /// # let mut buffer = [0; 32];
+    /// # let mut writer = Writer::with_options(&mut buffer, &mut [], options);
+    /// writer.int_magnitude(true, &0x80_u128.pow(8).to_le_bytes()); // -2^56
+    /// assert_eq!(writer.finish()?, b"\x80\x05\x8a\x08\0\0\0\0\0\0\0\xff.");
+    /// # Ok::<(), WriteError>(())
+    /// ```
+    pub fn int_magnitude(&mut self, negative: bool, magnitude: &[u8]) -> &mut Self {
+        let mut magnitude = magnitude;
+        while let [rest @ .., 0] = magnitude {
+            magnitude = rest;
+        }
+        let Some((&top, below)) = magnitude.split_last() else {
+            return self.i64(0);
+        };
+        let mut small = [0; 16];
+        if let Some(place) = small.get_mut(..magnitude.len())
+            && magnitude.len() < 16
+        {
+            crate::counting::copy(place, magnitude);
+            let value = i128::from_le_bytes(small);
+            return self.i128(if negative {
+                value.wrapping_neg()
+            } else {
+                value
+            });
+        }
+        // Whether the sign has a bit left in the last byte.
+        let fits = top < 0x80 || (negative && top == 0x80 && below.iter().all(|byte| *byte == 0));
+        let len = magnitude.len().saturating_add(usize::from(!fits));
+        if !self.long_head(len) {
+            return self;
+        }
+        let at = self.len;
+        self.len = at.saturating_add(len);
+        let Some(place) = self.out.get_mut(at..self.len) else {
+            return self;
+        };
+        // Two's complement is the complement and one more.
+        let mut carry = negative;
+        let magnitude = magnitude.iter().copied().chain([0]);
+        for (to, byte) in place.iter_mut().zip(magnitude) {
+            let byte = if negative { !byte } else { byte };
+            (*to, carry) = byte.overflowing_add(u8::from(carry));
+        }
+        self
+    }
+
+    /// Writes a float.
+    #[inline]
+    pub fn f64(&mut self, value: f64) -> &mut Self {
+        self.value();
+        let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+        self.put([Opcode::BinFloat.byte(), a, b, c, d, e, f, g, h])
+    }
+
+    /// Writes text.
+    #[inline]
+    pub fn str(&mut self, text: &str) -> &mut Self {
+        self.value();
+        self.text(text.as_bytes());
+        self
+    }
+
+    /// Writes text that is at hand as bytes: UTF-8, in which surrogates may stand
+    /// as if they were characters. This is how CPython writes text with
+    /// surrogates (`surrogatepass`), such as file names that are no UTF-8.
+    ///
+    /// Other bytes are [`WriteError::NotText`].
+    pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
+        if let Err(valid_len) = check_text(text) {
+            self.fail(WriteError::NotText {
+                at: self.len,
+                valid_len,
+            });
+        }
+        self.value();
+        self.text(text);
+        self
+    }
+
+    /// Writes a `bytes` object.
+    #[inline]
+    pub fn bytes(&mut self, data: &[u8]) -> &mut Self {
+        self.value();
+        self.bytes_data(data);
+        self
+    }
+
+    /// Writes a `bytearray`. In protocol 4, which has no opcode for it, this is a
+    /// call of `bytearray` with a `bytes` object, as in CPython.
+    pub fn bytearray(&mut self, data: &[u8]) -> &mut Self {
+        self.value();
+        match self.options.protocol {
+            Protocol::V5 => {
+                self.counted8(Opcode::ByteArray8, data);
+            }
+            Protocol::V4 => {
+                self.global_opcodes("builtins", "bytearray");
+                if data.is_empty() {
+                    self.opcode(Opcode::EmptyTuple);
+                } else {
+                    self.bytes_data(data);
+                    self.opcode(Opcode::Tuple1);
+                }
+                self.opcode(Opcode::Reduce);
+            }
+        }
+        self
+    }
+
+    /// Writes a buffer, in the stream or not as `decide` says: it is what
+    /// `buffer_callback` is in CPython, and whoever says
+    /// [`Placement::OutOfBand`] hands the bytes over beside the pickle.
+    ///
+    /// In the stream a read-only buffer is `bytes` and a writable one a
+    /// `bytearray`, which is why an object that takes either can be made of it.
+    /// In protocol 4 any buffer is [`WriteError::NeedsProtocol5`], and `decide`
+    /// is not asked. A writer that measures asks too: what is measured and then
+    /// written is decided twice.
+    ///
+    /// ```
+    /// use daskwire_pickle::{Level, Mutability, PickleBuffer, Placement, WriteError, Writer};
+    ///
+    /// let pixels = [7; 1000];
+    /// let mut beside = [None; 4];
+    /// let mut free = beside.iter_mut();
+    ///
+    /// let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 2]);
+    /// let mut writer = Writer::new(&mut buffer, &mut levels);
+    /// writer.reduce().global("builtins", "bytearray").tuple(1);
+    /// let view = PickleBuffer::new(&pixels, Mutability::Writable);
+    /// writer.buffer(view, |view| match free.next() {
+    ///     Some(slot) => {
+    ///         *slot = Some(view);
+    ///         Placement::OutOfBand
+    ///     }
+    ///     None => Placement::InBand,
+    /// });
+    /// assert!(writer.finish()?.len() < 64);
+    /// assert_eq!(beside[0].map(|view| view.as_bytes().as_ptr()), Some(pixels.as_ptr()));
+    /// # Ok::<(), WriteError>(())
+    /// ```
+    pub fn buffer<'d>(
+        &mut self,
+        buffer: PickleBuffer<'d>,
+        decide: impl FnOnce(PickleBuffer<'d>) -> Placement,
+    ) -> &mut Self {
+        if self.options.protocol < Protocol::V5 {
+            self.fail(WriteError::NeedsProtocol5 { at: self.len });
+            return self;
+        }
+        match (decide(buffer), buffer.mutability()) {
+            (Placement::InBand, Mutability::ReadOnly) => self.bytes(buffer.as_bytes()),
+            (Placement::InBand, Mutability::Writable) => self.bytearray(buffer.as_bytes()),
+            (Placement::OutOfBand, mutability) => {
+                self.value();
+                self.opcode(Opcode::NextBuffer);
+                if mutability == Mutability::ReadOnly {
+                    self.opcode(Opcode::ReadOnlyBuffer);
+                }
+                self
+            }
+        }
+    }
+
+    /// Writes what a module has under a name, which may be dotted
+    /// (`Expr._reconstruct`).
+    pub fn global(&mut self, module: &str, name: &str) -> &mut Self {
+        self.value();
+        self.global_opcodes(module, name);
+        self
+    }
+
+    /// The same as an opcode of 2 values, the module and the name, for where one
+    /// of the two comes from the memo or goes there.
+    #[inline]
+    pub fn stack_global(&mut self) -> &mut Self {
+        self.value();
+        self.then(Opcode::StackGlobal, 2)
+    }
+
+    /// Begins a tuple of `count` values.
+    #[inline]
+    pub fn tuple(&mut self, count: usize) -> &mut Self {
+        self.value();
+        match count {
+            0 => self.then(Opcode::EmptyTuple, 0),
+            1 => self.then(Opcode::Tuple1, 1),
+            2 => self.then(Opcode::Tuple2, 2),
+            3 => self.then(Opcode::Tuple3, 3),
+            _ => {
+                self.opcode(Opcode::Mark);
+                self.then(Opcode::Tuple, count)
+            }
+        }
+    }
+
+    /// Begins a frozen set of `count` values, which should differ.
+    #[inline]
+    pub fn frozenset(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.opcode(Opcode::Mark);
+        self.then(Opcode::FrozenSet, count)
+    }
+
+    /// Begins a list of `count` values.
+    #[inline]
+    pub fn list(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.opcode(Opcode::EmptyList);
+        self.open(Level::new(Kind::List, 0, count))
+    }
+
+    /// Begins a dictionary of `count` entries: twice as many values, each key
+    /// before its value. Keys should differ.
+    #[inline]
+    pub fn dict(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.opcode(Opcode::EmptyDict);
+        self.open(Level::new(Kind::Dict, 0, count.saturating_mul(2)))
+    }
+
+    /// Begins a set of `count` values, which should differ.
+    #[inline]
+    pub fn set(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.opcode(Opcode::EmptySet);
+        self.open(Level::new(Kind::Set, 0, count))
+    }
+
+    /// Begins a call; takes 2 values: the callable, and a tuple of arguments.
+    #[inline]
+    pub fn reduce(&mut self) -> &mut Self {
+        self.value();
+        self.then(Opcode::Reduce, 2)
+    }
+
+    /// Begins an instance; takes 2 values: the class, and a tuple of arguments
+    /// for its `__new__`.
+    #[inline]
+    pub fn newobj(&mut self) -> &mut Self {
+        self.value();
+        self.then(Opcode::NewObj, 2)
+    }
+
+    /// Begins an instance; takes 3 values: the class, and a tuple and a
+    /// dictionary of arguments for its `__new__`.
+    #[inline]
+    pub fn newobj_ex(&mut self) -> &mut Self {
+        self.value();
+        self.then(Opcode::NewObjEx, 3)
+    }
+
+    /// Begins an object with a state; takes 2 values: the object, and what its
+    /// `__setstate__` or its `__dict__` gets.
+    #[inline]
+    pub fn build(&mut self) -> &mut Self {
+        self.value();
+        self.then(Opcode::Build, 2)
+    }
+
+    /// Begins an object with `count` items, such as a `deque`; takes as many
+    /// values and 1 before them: the object, which has `append`, and its items.
+    #[inline]
+    pub fn extend(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.on_top = false;
+        self.open(Level::new(Kind::Extend, 1, count))
+    }
+
+    /// Begins an object with `count` entries, such as a `defaultdict`; takes twice
+    /// as many values and 1 before them: the object, then each key before its
+    /// value.
+    #[inline]
+    pub fn update(&mut self, count: usize) -> &mut Self {
+        self.value();
+        self.on_top = false;
+        self.open(Level::new(Kind::Update, 1, count.saturating_mul(2)))
+    }
+
+    /// Ends the innermost value that is open, now rather than with the next call
+    /// that writes a value, so that it can be [memoized](Self::memoize). It must
+    /// be complete, or it is [`WriteError::Unfinished`].
+    pub fn end(&mut self) -> &mut Self {
+        if self.error.is_some() {
+            return self;
+        }
+        if self.level.kind == Kind::Root {
+            self.fail(WriteError::TooMany { at: self.len });
+        } else if self.level.owed() > 0 {
+            self.fail(WriteError::Unfinished {
+                at: self.len,
+                owed: self.level.owed(),
+            });
+        } else {
+            self.close();
+        }
+        self
+    }
+
+    /// Memoizes the value that was written or begun or [ended](Self::end) last,
+    /// and returns its index for [`get`](Self::get). Indices count from 0.
+    ///
+    /// A tuple, a frozen set and whatever calls something can be memoized only
+    /// once it has ended, see [above](Self#sharing).
+    pub fn memoize(&mut self) -> u32 {
+        let index = self.memo_count;
+        if !self.on_top {
+            self.fail(WriteError::NothingToMemoize { at: self.len });
+        }
+        match index.checked_add(1) {
+            Some(count) => self.memo_count = count,
+            None => self.fail(WriteError::MemoFull { at: self.len }),
+        }
+        self.on_top = false;
+        self.opcode(Opcode::Memoize);
+        index
+    }
+
+    /// Writes the object that was memoized under an index once more.
+    pub fn get(&mut self, index: u32) -> &mut Self {
+        if index >= self.memo_count {
+            self.fail(WriteError::NotMemoized {
+                at: self.len,
+                index,
+                count: self.memo_count,
+            });
+        }
+        self.value();
+        let [a, b, c, d] = index.to_le_bytes();
+        match [b, c, d] {
+            [0, 0, 0] => self.put([Opcode::BinGet.byte(), a]),
+            _ => self.put([Opcode::LongBinGet.byte(), a, b, c, d]),
+        }
+    }
+
+    // Structure: levels count values down.
+
+    /// Accounts for one value that is about to be written.
+    #[inline]
+    fn value(&mut self) {
+        if self.level.left == 0 {
+            self.turn();
+        }
+        self.level.left = self.level.left.wrapping_sub(1);
+        self.on_top = true;
+    }
+
+    /// Makes place for a value: ends what is complete, and begins a batch.
+    #[inline(never)]
+    fn turn(&mut self) {
+        // After an error nothing means anything any more.
+        while self.error.is_none() && self.level.left == 0 {
+            if self.level.rest > 0 {
+                self.end_batch();
+                self.begin_batch();
+            } else if self.level.kind == Kind::Root {
+                self.fail(WriteError::TooMany { at: self.len });
+            } else {
+                self.close();
+            }
+        }
+    }
+
+    #[inline]
+    fn open(&mut self, level: Level) -> &mut Self {
+        if let Some(slot) = self.levels.get_mut(self.depth) {
+            *slot = self.level;
+            self.depth = self.depth.wrapping_add(1);
+            self.level = level;
+        } else {
+            self.fail(WriteError::TooDeep {
+                at: self.len,
+                levels: self.levels.len(),
+            });
+        }
+        self
+    }
+
+    /// Begins what takes `count` values and then this opcode.
+    #[inline]
+    fn then(&mut self, opcode: Opcode, count: usize) -> &mut Self {
+        self.on_top = false;
+        self.open(Level::new(Kind::Then(opcode), count, 0))
+    }
+
+    /// Ends the innermost level, which is complete and not the outermost.
+    #[inline]
+    fn close(&mut self) {
+        if let Kind::Then(opcode) = self.level.kind {
+            self.opcode(opcode);
+        } else {
+            self.end_batch();
+        }
+        self.on_top = true;
+        if let Some(depth) = self.depth.checked_sub(1)
+            && let Some(level) = self.levels.get(depth)
+        {
+            self.depth = depth;
+            self.level = *level;
+        }
+    }
+
+    fn begin_batch(&mut self) {
+        let Level { rest, kind, .. } = self.level;
+        let width = match kind {
+            Kind::Dict | Kind::Update => 2,
+            _ => 1,
+        };
+        // One alone has no mark. Of exact lists and dictionaries CPython looks at
+        // the length; to others, which it gets from an iterator, it looks ahead.
+        let alone = match kind {
+            Kind::List | Kind::Dict => self.level.batch == Batch::None,
+            Kind::Extend | Kind::Update => true,
+            _ => false,
+        };
+        let most = BATCH_COUNT.wrapping_mul(width);
+        let batch_count = rest.min(most);
+        self.level.left = batch_count;
+        self.level.rest = rest.wrapping_sub(batch_count);
+        self.level.batch = if alone && rest == width {
+            Batch::One
+        } else if rest == most && matches!(kind, Kind::Dict | Kind::Set) {
+            Batch::Full
+        } else {
+            Batch::Many
+        };
+        if self.level.batch != Batch::One {
+            self.opcode(Opcode::Mark);
+        }
+    }
+
+    fn end_batch(&mut self) {
+        let (one, many) = match self.level.kind {
+            Kind::List | Kind::Extend => (Opcode::Append, Opcode::Appends),
+            Kind::Dict | Kind::Update => (Opcode::SetItem, Opcode::SetItems),
+            _ => (Opcode::AddItems, Opcode::AddItems),
+        };
+        match self.level.batch {
+            Batch::None => {}
+            Batch::One => {
+                self.opcode(one);
+            }
+            Batch::Many => {
+                self.opcode(many);
+            }
+            Batch::Full => {
+                self.opcode(many).opcode(Opcode::Mark).opcode(many);
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Result<(), WriteError> {
+        self.settle();
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let owed = self.owed();
+        if owed > 0 {
+            return Err(WriteError::Unfinished { at: self.len, owed });
+        }
+        self.opcode(Opcode::Stop);
+        self.end_frame();
+        Ok(())
+    }
+
+    #[cold]
+    fn fail(&mut self, error: WriteError) {
+        self.error.get_or_insert(error);
+    }
+
+    // Opcodes with their arguments.
+
+    /// An integer that is longer than an `i32`.
+    #[inline(never)]
+    fn long(&mut self, twos_complement: &[u8]) -> &mut Self {
+        let bytes = shortest(twos_complement);
+        if self.long_head(bytes.len()) {
+            self.len = append(self.out, self.len, bytes);
+        }
+        self
+    }
+
+    /// What comes before the bytes of an integer, which must follow at once.
+    fn long_head(&mut self, len: usize) -> bool {
+        let Ok(signed) = i32::try_from(len) else {
+            self.fail(WriteError::TooLong { at: self.len, len });
+            return false;
+        };
+        self.value();
+        let [a, b, c, d] = signed.to_le_bytes();
+        match [b, c, d] {
+            [0, 0, 0] => self.head([Opcode::Long1.byte(), a], len),
+            _ => self.head([Opcode::Long4.byte(), a, b, c, d], len),
+        }
+        true
+    }
+
+    #[inline]
+    fn text(&mut self, text: &[u8]) {
+        if let Ok(len) = u8::try_from(text.len()) {
+            self.short(Opcode::ShortBinUnicode, len, text);
+        } else if let Ok(len) = u32::try_from(text.len()) {
+            self.counted4(Opcode::BinUnicode, len, text);
+        } else {
+            self.counted8(Opcode::BinUnicode8, text);
+        }
+    }
+
+    #[inline]
+    fn bytes_data(&mut self, data: &[u8]) {
+        if let Ok(len) = u8::try_from(data.len()) {
+            self.short(Opcode::ShortBinBytes, len, data);
+        } else if let Ok(len) = u32::try_from(data.len()) {
+            self.counted4(Opcode::BinBytes, len, data);
+        } else {
+            self.counted8(Opcode::BinBytes8, data);
+        }
+    }
+
+    fn global_opcodes(&mut self, module: &str, name: &str) {
+        self.text(module.as_bytes());
+        self.text(name.as_bytes());
+        self.opcode(Opcode::StackGlobal);
+    }
+
+    #[inline]
+    fn opcode(&mut self, opcode: Opcode) -> &mut Self {
+        self.put([opcode.byte()])
+    }
+
+    #[inline]
+    fn put<const N: usize>(&mut self, opcode: [u8; N]) -> &mut Self {
+        self.reserve(N);
+        self.len = put(self.out, self.len, opcode);
+        self
+    }
+
+    #[inline]
+    fn short(&mut self, opcode: Opcode, len: u8, data: &[u8]) {
+        self.reserve(data.len().wrapping_add(2));
+        self.len = short(self.out, self.len, [opcode.byte(), len], data);
+    }
+
+    #[inline(never)]
+    fn counted4(&mut self, opcode: Opcode, len: u32, data: &[u8]) {
+        let [a, b, c, d] = len.to_le_bytes();
+        self.long_data([opcode.byte(), a, b, c, d], data);
+    }
+
+    #[inline(never)]
+    fn counted8(&mut self, opcode: Opcode, data: &[u8]) {
+        let [a, b, c, d, e, f, g, h] = (data.len() as u64).to_le_bytes();
+        self.long_data([opcode.byte(), a, b, c, d, e, f, g, h], data);
+    }
+
+    /// An opcode that may be too long for a frame.
+    fn long_data<const N: usize>(&mut self, head: [u8; N], data: &[u8]) {
+        self.head(head, data.len());
+        self.len = append(self.out, self.len, data);
+    }
+
+    /// The beginning of an opcode that has `data_len` bytes more.
+    fn head<const N: usize>(&mut self, head: [u8; N], data_len: usize) {
+        let opcode_len = data_len.saturating_add(N);
+        if opcode_len > FRAME_LEN && self.options.framing == Framing::Frames {
+            // Between two frames: the next begins behind it.
+            self.end_frame();
+            self.frame_start = self.len.saturating_add(opcode_len);
+        } else {
+            self.reserve(opcode_len);
+        }
+        self.len = put(self.out, self.len, head);
+    }
+
+    // Frames: an opcode is either in one as a whole or between two.
+
+    /// Called before each opcode with its length.
+    #[inline]
+    fn reserve(&mut self, opcode_len: usize) {
+        if self.len >= self.frame_full {
+            self.turn_frame(opcode_len);
+        }
+    }
+
+    /// Ends a frame that is full, and gives one a header that is not too short.
+    #[inline(never)]
+    fn turn_frame(&mut self, opcode_len: usize) {
+        if self.options.framing == Framing::None {
+            return;
+        }
+        if self.frame_full > 0 {
+            self.end_frame();
+        }
+        let start = self.frame_start;
+        let before = self.len.saturating_sub(start);
+        if before.saturating_add(opcode_len) < FRAME_LEN_MIN {
+            return;
+        }
+        // What there is already, at most 3 bytes, moves behind the header.
+        let mut moved = [0; FRAME_LEN_MIN];
+        let moved = moved.get_mut(..before).unwrap_or_default();
+        for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
+            *to = *from;
+        }
+        self.frame_start = put(
+            self.out,
+            start,
+            [Opcode::Frame.byte(), 0, 0, 0, 0, 0, 0, 0, 0],
+        );
+        self.frame_full = self.frame_start.saturating_add(FRAME_LEN);
+        self.len = append(self.out, self.frame_start, moved);
+    }
+
+    /// Ends a frame, if there is one.
+    fn end_frame(&mut self) {
+        if self.options.framing == Framing::None {
+            return;
+        }
+        if self.frame_full > 0 {
+            let len = self.len.saturating_sub(self.frame_start) as u64;
+            put(
+                self.out,
+                self.frame_start.saturating_sub(8),
+                len.to_le_bytes(),
+            );
+        }
+        self.frame_start = self.len;
+        self.frame_full = 0;
+    }
+}
+
+/// Without what a reader adds by itself: bytes at the end that only repeat the
+/// sign.
+fn shortest(twos_complement: &[u8]) -> &[u8] {
+    let mut bytes = twos_complement;
+    while let [rest @ .., before, last] = bytes
+        && matches!((*before < 0x80, *last), (true, 0) | (false, 0xff))
+    {
+        bytes = bytes.get(..rest.len().wrapping_add(1)).unwrap_or_default();
+    }
+    bytes
+}
+
+/// The value of at most 8 bytes.
+fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
+    let negative = twos_complement.last().is_some_and(|last| *last >= 0x80);
+    let mut value = [if negative { 0xff } else { 0 }; 8];
+    crate::counting::copy(value.get_mut(..twos_complement.len())?, twos_complement);
+    Some(i64::from_le_bytes(value))
+}
+
+/// Whether bytes are UTF-8 in which surrogates count as characters; if not, how
+/// many of them are.
+fn check_text(text: &[u8]) -> Result<(), usize> {
+    let mut rest = text;
+    while let Err(error) = core::str::from_utf8(rest) {
+        let (_, tail) = rest
+            .split_at_checked(error.valid_up_to())
+            .unwrap_or_default();
+        let [0xed, 0xa0..=0xbf, 0x80..=0xbf, after @ ..] = tail else {
+            return Err(text.len().wrapping_sub(tail.len()));
+        };
+        rest = after;
+    }
+    Ok(())
+}
+
+/// `PROTO` and its argument.
+const HEADER_LEN: usize = 2;
+
+/// Items or entries to each mark: `BATCHSIZE` of CPython.
+const BATCH_COUNT: usize = 1000;
+
+/// A frame of so many bytes gets no more: `FRAME_SIZE_TARGET` of CPython.
+const FRAME_LEN: usize = 64 << 10;
+
+/// A frame of less has no header: `FRAME_SIZE_MIN` of CPython.
+const FRAME_LEN_MIN: usize = 4;
