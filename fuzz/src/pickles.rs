@@ -1,6 +1,6 @@
 //! Pickles: what is written is right, whatever the calls.
 
-#[path = "../../core/pickle/tests/support/pickle_longer.rs"]
+#[path = "../../core/pickle/tests/it/longer.rs"]
 mod pickle_longer;
 
 use daskwire_numpy::known::{self, Known};

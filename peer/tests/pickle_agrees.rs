@@ -1,7 +1,7 @@
 //! CPython, asked, in each version that matters: our reader sees in a pickle what `pickletools` sees, and
 //! refuses what it refuses.
 
-#[path = "../../core/pickle/tests/support/pickle_tokens.rs"]
+#[path = "../../core/pickle/tests/it/tokens.rs"]
 mod pickle_tokens;
 
 use daskwire_pickle::Reader;

@@ -902,7 +902,7 @@ fn hex_of(data: &[u8]) -> String {
     out
 }
 
-/// The example of PEP 574 both ways; `core/tests/pep_574.rs` has the rest of it.
+/// The example of PEP 574 both ways; `core/pickle/tests/it/pep_574.rs` has the rest of it.
 #[test]
 fn zero_copy_bytearrays_go_both_ways() {
     for interpreter in daskwire_testing::interpreters() {

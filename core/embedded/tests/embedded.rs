@@ -22,7 +22,7 @@ use daskwire_embedded::embedded_io_async_07 as polled;
 use embedded_io_07::{ErrorKind, ErrorType};
 use heapless_09::{Vec as Heapless, VecView};
 
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../tests/it/support.rs"]
 mod support;
 
 type Error = CommError<ErrorKind>;

@@ -1,6 +1,5 @@
 //! Framing: however a stream is cut, broken or made up, the incremental decoder
 //! and the one that sees all of it at once say the same.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use daskwire::frame::{
     Arena, EncodeError, Envelope, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, Prefix,

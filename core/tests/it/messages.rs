@@ -1,9 +1,11 @@
 //! Messages as real releases sent them, however they arrive and whatever
 //! happens to them on the way.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
+use crate::support;
+use crate::support::{
+    LIMITS, Random, Room, Vector, in_parallel, is_frame, merged, merged_over, reading_of, vector,
+    vectors,
+};
 use daskwire::Limits;
 use daskwire::compression::Codec;
 use daskwire::display;
@@ -14,10 +16,6 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{MalformedKind, Reader, Token};
 use serde_json::Value;
-use support::{
-    LIMITS, Random, Room, Vector, in_parallel, is_frame, merged, merged_over, reading_of, vector,
-    vectors,
-};
 
 /// Room for the table of lengths of any vector.
 const PRELUDE_LEN: usize = 1 << 14;
@@ -2026,7 +2024,7 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
 /// machine asks for.
 #[test]
 fn a_microcontroller_can_ask_for_50_workers() {
-    let worker = include_bytes!("vectors/identity-worker-2026.8.0.msgpack");
+    let worker = include_bytes!("../vectors/identity-worker-2026.8.0.msgpack");
     for count in [6_u32, 50, 100] {
         let mut body = vec![0; 128 << 10];
         let mut writer = daskwire::msgpack::Writer::new(&mut body);

@@ -1,19 +1,15 @@
 //! Arrays that are more than elements of one kind: records, masked arrays and
 //! arrays of objects, of the recorded messages and of nobody.
-#![allow(clippy::std_instead_of_alloc, reason = "a test has std")]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::fmt::Write as _;
 
+use crate::support::{Room, merged, vector};
 use daskwire::message::Payload;
 use daskwire_numpy::{
     Array, ArrayHeader, DType, Description, ElementType, FillValue, Kind, MaskedArray, Order,
     RecordType, TypedErrorKind, TypedPayload,
 };
 use serde_json::Value;
-use support::{Room, merged, vector};
 
 /// Opens a vector and does something with each payload of it.
 fn each_payload(name: &str, mut with: impl FnMut(&str, Payload<'_, &[u8]>)) {

@@ -6,7 +6,6 @@ use daskwire::msgpack::{
 use daskwire::{BufferTooSmall, Limits};
 use rmpv::Value;
 
-#[path = "msgpack/differential.rs"]
 mod differential;
 
 use differential::{Exact, walk};
@@ -1095,23 +1094,23 @@ fn messages() -> impl Iterator<Item = (&'static str, &'static [u8])> {
     [
         (
             "compute-task",
-            &include_bytes!("../benches/messages/compute-task.msgpack")[..],
+            &include_bytes!("../../benches/messages/compute-task.msgpack")[..],
         ),
         (
             "task-finished",
-            include_bytes!("../benches/messages/task-finished.msgpack"),
+            include_bytes!("../../benches/messages/task-finished.msgpack"),
         ),
         (
             "heartbeat_worker",
-            include_bytes!("../benches/messages/heartbeat.msgpack"),
+            include_bytes!("../../benches/messages/heartbeat.msgpack"),
         ),
         (
             "register-worker",
-            include_bytes!("../benches/messages/register-worker.msgpack"),
+            include_bytes!("../../benches/messages/register-worker.msgpack"),
         ),
         (
             "",
-            include_bytes!("../benches/messages/batch-100-task-finished.msgpack"),
+            include_bytes!("../../benches/messages/batch-100-task-finished.msgpack"),
         ),
     ]
     .into_iter()

@@ -1,11 +1,12 @@
 //! Messages built by hand, and messages passed on: in their own layout, into
 //! the other one, and behind each form of prelude.
-#![allow(clippy::unwrap_used, missing_docs)]
 
-mod support;
-
+use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::support::{
+    LIMITS, Random, Room, Vector, cut, in_parallel, is_frame, merged, vector, vectors,
+};
 use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::frame::{Envelope, Prefix, encode_prelude, prelude_len};
@@ -15,7 +16,6 @@ use daskwire::message::{
     Shard, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
-use support::{LIMITS, Random, Room, Vector, cut, in_parallel, is_frame, merged, vector, vectors};
 
 const LAYOUTS: [Layout; 2] = [Layout::Modern, Layout::Classic];
 

@@ -1,14 +1,5 @@
 //! Trees of pickles that CPython wrote, and of pickles that nobody should write.
 
-#![allow(
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "a test has std"
-)]
-
-#[path = "support/pickle_longer.rs"]
-mod pickle_longer;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
@@ -65,7 +56,6 @@ const WIDE: Limits = Limits {
     value_count: u32::MAX,
     stack_count: u32::MAX,
     memo_count: u32::MAX,
-    ..Limits::HOST
 };
 
 fn build<'p>(pickle: &'p [u8], buffers: &'p [Vec<u8>]) -> Result<Tree<'p>, PickleError> {
@@ -168,7 +158,7 @@ fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
     };
     for (_, mut pickle, buffers) in vectors() {
         for text_opcodes in [false, true] {
-            pickle_longer::check(&pickle, text_opcodes, &buffers, &WIDE);
+            crate::longer::check(&pickle, text_opcodes, &buffers, &WIDE);
         }
         for _ in 0..8 {
             let limit = u32::try_from(below(40)).expect("it is small");
@@ -178,13 +168,12 @@ fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
                 value_count: at_most(below(4)),
                 stack_count: at_most(below(4)),
                 memo_count: at_most(below(4)),
-                ..Limits::HOST
             };
-            pickle_longer::check(&pickle, true, &buffers, &limits);
+            crate::longer::check(&pickle, true, &buffers, &limits);
         }
         pickle.truncate(2048);
         for end in 0..pickle.len() {
-            pickle_longer::check(&pickle[..end], true, &buffers, &WIDE);
+            crate::longer::check(&pickle[..end], true, &buffers, &WIDE);
         }
         // One byte is another, mostly an opcode.
         for _ in 0..64 {
@@ -194,7 +183,7 @@ fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
                 0 => before ^ (1 << below(8)),
                 _ => Opcode::ALL[below(Opcode::ALL.len())].byte(),
             };
-            pickle_longer::check(&pickle, true, &buffers, &WIDE);
+            crate::longer::check(&pickle, true, &buffers, &WIDE);
             pickle[place] = before;
         }
     }

@@ -1,12 +1,10 @@
 //! Payloads as values: every array, byte string and pickle of the recorded
 //! messages, what is wrong with them when something is, and the same written.
-#![allow(clippy::std_instead_of_alloc, reason = "a test has std")]
 
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 
+use crate::support::{Room, is_frame, merged, vector, vectors};
 use daskwire::message::{
     Buffers, BuildError, Layout, MessageBuilder, MessageErrorKind, Payload, PayloadHeader,
     PayloadKind, Pending, Serializer,
@@ -20,7 +18,6 @@ use daskwire_numpy::{
 };
 use daskwire_pickle::{self as pickle, Mutability, PickleBuffer, Placement, Protocol};
 use serde_json::Value;
-use support::{Room, is_frame, merged, vector, vectors};
 
 /// Opens a vector and does something with each payload of it.
 fn each_payload(vector: &support::Vector, mut with: impl FnMut(usize, Payload<'_, &[u8]>, &Value)) {

@@ -1,5 +1,4 @@
 //! Exceptions and tracebacks that Dask pickles.
-#![allow(clippy::std_instead_of_core, reason = "a test has std")]
 
 use std::path::Path;
 

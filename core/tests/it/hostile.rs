@@ -7,19 +7,18 @@
     clippy::std_instead_of_alloc
 )]
 
-mod support;
-
+use crate::support;
 use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::support::Hostile;
 use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::display;
 use daskwire::frame::{Envelope, FrameDecoder, FrameError, FrameErrorKind, Prefix};
 use daskwire::message::{Level, Message, MessageError, MessageErrorKind, Place, Reading};
 use daskwire::msgpack::{Kind, MalformedKind};
-use support::Hostile;
 
 /// `PROTOCOL.md` has it that one message depends on this limit.
 const LIMITS: Limits = Limits {
@@ -127,7 +126,7 @@ fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault
 
 /// The table of decisions of `PROTOCOL.md`: whether to accept, by name.
 fn decisions() -> BTreeMap<&'static str, bool> {
-    include_str!("../PROTOCOL.md")
+    include_str!("../../PROTOCOL.md")
         .lines()
         .filter_map(|line| {
             let (name, row) = line.strip_prefix("| `hostile/")?.split_once("` | ")?;

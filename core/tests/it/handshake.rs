@@ -1,6 +1,5 @@
 //! The handshake against what real releases send, and against everything that
 //! can happen to it on the way.
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use daskwire::Limits;
 use daskwire::frame::{Envelope, FrameErrorKind, Prefix};

@@ -1,15 +1,6 @@
 //! Pickles that CPython wrote, read as `pickletools` reads them, and pickles
 //! that nobody should write.
 
-#![allow(
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "a test has std"
-)]
-
-#[path = "support/pickle_tokens.rs"]
-mod pickle_tokens;
-
 use std::path::Path;
 
 use daskwire_pickle::{
@@ -101,7 +92,7 @@ fn opcodes_and_arguments_are_those_of_pickletools() {
     for vector in vectors() {
         let (tokens, error) = read(reader(&vector.pickle));
         assert_eq!(error, None, "{}", vector.name);
-        let lines: Vec<String> = tokens.iter().map(pickle_tokens::line).collect();
+        let lines: Vec<String> = tokens.iter().map(crate::tokens::line).collect();
         assert_eq!(lines, vector.tokens, "{}", vector.name);
         let mut end = 0;
         for token in &tokens {
@@ -413,7 +404,7 @@ fn what_looks_wrong_and_is_not_is_read() {
     ] {
         let (tokens, error) = read(reader(pickle));
         assert_eq!(error, None, "{pickle:?}");
-        assert_eq!(pickle_tokens::line(&tokens[0]), line);
+        assert_eq!(crate::tokens::line(&tokens[0]), line);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The codecs against the libraries that peers use, and against hostile frames.
-#![allow(missing_docs)]
 
+use crate::support;
 use daskwire::compression::{
     Codec, Compression, CompressionError, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
     decompressed_len,
@@ -8,8 +8,6 @@ use daskwire::compression::{
 use daskwire::frame::{Envelope, Prefix};
 use daskwire::message::{Layout, Level, Message, MessageErrorKind, Place, Reading};
 use daskwire::{BufferTooSmall, Limits};
-
-mod support;
 
 struct Random(u64);
 
