@@ -25,8 +25,9 @@ mod future;
 mod session;
 mod submit;
 
+use core::hash::BuildHasher as _;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -156,6 +157,9 @@ pub(crate) struct Shared {
     /// to have read.
     releases: AtomicU64,
     settled_releases: AtomicU64,
+    /// Hashes of the keys that were released since the last mark was sent. What the
+    /// scheduler reports of an earlier use of such a key may still arrive.
+    released: Mutex<HashSet<u64>>,
 }
 
 impl core::fmt::Debug for Shared {
@@ -168,6 +172,10 @@ impl core::fmt::Debug for Shared {
 }
 
 type Entries = HashMap<Key, Weak<Entry>>;
+
+/// How many released keys are remembered before a mark is sent that makes it
+/// unnecessary.
+const MAX_RELEASED: usize = 4096;
 
 /// What the keys of marks have in their names.
 const MARK: &str = "mark";
@@ -213,6 +221,12 @@ impl Shared {
     fn entry(self: &Arc<Self>, entries: &mut Entries, key: &Key) -> (TaskFuture, bool) {
         if let Some(entry) = entries.get(key).and_then(Weak::upgrade) {
             return (TaskFuture::new(entry), false);
+        }
+        let hash = entries.hasher().hash_one(key);
+        let is_used_again = lock(&self.released).contains(&hash);
+        if is_used_again {
+            // Without a connection nothing is reported.
+            let _ = self.mark(entries);
         }
         let marks = self.marks.load(Ordering::Acquire);
         let entry = Arc::new(Entry::new(key.clone(), Arc::clone(self), marks));
@@ -265,6 +279,7 @@ impl Shared {
         // No answer will come.
         let marks = self.marks.load(Ordering::Acquire);
         self.answered_marks.send_replace(marks);
+        lock(&self.released).clear();
         // Entries lock them when they are dropped.
         drop(entries);
         for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
@@ -305,7 +320,20 @@ impl Shared {
             entries.shrink_to_fit();
         }
         // Without a connection the scheduler has released it already.
-        let _ = self.send_release(Keys(vec![key.clone()]));
+        if self.send_release(Keys(vec![key.clone()])).is_ok() {
+            self.remember_released(&entries, key);
+        }
+    }
+
+    /// Remembers that a key was released, until the next mark.
+    fn remember_released(&self, entries: &Entries, key: &Key) {
+        if lock(&self.released).len() >= MAX_RELEASED {
+            // Without a connection nothing is reported.
+            let _ = self.mark(entries);
+            lock(&self.released).clear();
+        }
+        let hash = entries.hasher().hash_one(key);
+        lock(&self.released).insert(hash);
     }
 
     fn send_release(&self, keys: Keys) -> Result<(), PeerError> {
@@ -331,6 +359,7 @@ impl Shared {
         })?;
         // Only one that was sent is answered.
         self.marks.store(mark, Ordering::Release);
+        lock(&self.released).clear();
         Ok(mark)
     }
 
@@ -418,6 +447,7 @@ impl Client {
             answered_marks: watch::Sender::new(0),
             releases: AtomicU64::new(0),
             settled_releases: AtomicU64::new(0),
+            released: Mutex::default(),
             address,
             options,
         });

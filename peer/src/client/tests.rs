@@ -221,6 +221,67 @@ async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(scheduler.released().await, [Key::from("x")]);
 }
 
+/// A report about an earlier use of a key is not one about the next.
+#[tokio::test]
+async fn a_released_key_is_pending_when_it_is_submitted_again() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let first = submit(&client, "x");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    let erred = || TaskErredForClient {
+        key: Key::from("x"),
+        ..TaskErredForClient::default()
+    };
+    scheduler.tell(erred()).await;
+    assert_eq!(done(&first).await.name(), "error");
+    let second = submit(&client, "x");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    drop((first, second));
+    let third = submit(&client, "x");
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+    let mark = scheduler.asked().await;
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    // What the scheduler says of the second submission.
+    scheduler.tell(erred()).await;
+    scheduler.tell(unknown(mark)).await;
+    let other = submit(&client, "other");
+    scheduler.tell(in_memory("other")).await;
+    assert_eq!(done(&other).await.name(), "finished");
+    assert_eq!(third.status().name(), "pending");
+    scheduler.tell(in_memory("x")).await;
+    assert_eq!(done(&third).await.name(), "finished");
+}
+
+/// Neither messages nor memory for each.
+#[tokio::test]
+async fn keys_that_are_used_once_take_few_marks() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let mut marks_of = async |count: usize, round: usize| {
+        for number in 0..count {
+            drop(submit(&client, &format!("x-{round}-{number}")));
+        }
+        let (mut releases, mut marks) = (0, 0);
+        while releases < count {
+            match scheduler.heard().await {
+                FromClient::ClientReleasesKeys(_) => releases += 1,
+                FromClient::ReportKey(_) => marks += 1,
+                FromClient::UpdateGraph(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(lock(&client.shared.released).len() <= MAX_RELEASED);
+        marks
+    };
+    let (few, many) = (
+        marks_of(MAX_RELEASED * 2, 1).await,
+        marks_of(MAX_RELEASED * 4, 2).await,
+    );
+    assert!((1..=2).contains(&few), "{few} marks");
+    assert!(
+        many <= 2 * few + 2,
+        "{many} marks for twice as many keys as {few}"
+    );
+}
+
 #[tokio::test]
 async fn a_restart_cancels_what_the_scheduler_does_not_have_any_more() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
