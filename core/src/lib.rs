@@ -62,6 +62,7 @@
 //!
 //! [Dask]: https://docs.dask.org
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(
     clippy::indexing_slicing,
@@ -95,7 +96,7 @@ pub mod transport;
 pub use error::BufferTooSmall;
 pub use limits::Limits;
 
-/// The examples in the README, which are tested with those above.
+/// The example in the README, which is tested with those above.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
 //! Comms over the blocking streams of embedded-io 0.7: UARTs, sockets, pipes.
 //!
 //! [`MessageReader`] and [`MessageWriter`] take any [`Read`] and any [`Write`],
-//! keep the [promises of every comm](super#what-every-comm-promises) and need
+//! keep the [promises of every comm](daskwire::transport#what-every-comm-promises) and need
 //! no heap: the caller gives the room for preludes and frames. [`handshake`]
 //! makes a comm of the two.
 //!

@@ -12,6 +12,7 @@
 //! which stores frames and preludes in the vectors of heapless 0.9. Types of a
 //! crate before its 1.0 are in no signature outside the feature with its version.
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(
     clippy::indexing_slicing,
@@ -41,3 +42,8 @@ fn copy(to: &mut [u8], from: &[u8]) {
         *to = *from;
     }
 }
+
+/// The example in the README, which is tested with the others.
+#[cfg(all(doctest, feature = "embedded-io-07"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

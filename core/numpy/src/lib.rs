@@ -40,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(
     clippy::indexing_slicing,
@@ -99,3 +100,8 @@ fn copy(to: &mut [u8], from: &[u8]) {
         *to = *from;
     }
 }
+
+/// The example in the README, which is tested with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

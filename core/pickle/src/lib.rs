@@ -17,6 +17,7 @@
 //!
 //! [PEP 574]: https://peps.python.org/pep-0574/
 #![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(
     clippy::indexing_slicing,
@@ -56,3 +57,8 @@ pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
 pub use text::{BigInt, Decimal, FloatText, Text};
 pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};
+
+/// The example in the README, which is tested with the others.
+#[cfg(all(doctest, feature = "alloc"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -9,8 +9,7 @@ use crate::counting::{append, put, short};
 /// Writes one pickle into a buffer, opcode for opcode as CPython would.
 ///
 /// Values are written from the outside in, with the number of their members
-/// first, as the writer of [`msgpack`](crate::msgpack::Writer) does; each method
-/// of a value says how many values it takes after it. What has to follow the
+/// first; each method of a value says how many values it takes after it. What has to follow the
 /// last of them (`APPENDS`, `TUPLE2`, `REDUCE` …), and the marks of the batches
 /// of 1,000 in which CPython writes long containers, the writer adds by itself.
 /// It knows by counting, in levels that the caller supplies, one for each value

@@ -353,7 +353,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Puts a payload where the next value of the body would be, as
-    /// [`payload_in_pieces`](Self::payload_in_pieces) does, with a function that
+    /// [`payload`](Self::payload) does, with a function that
     /// writes the entries of the header, and how many these are. The function is
     /// called more than once, and has to write the same each time.
     ///
@@ -362,7 +362,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ///
     /// # Errors
     ///
-    /// As [`payload_in_pieces`](Self::payload_in_pieces).
+    /// As [`payload`](Self::payload).
     pub fn written_pieces(
         &mut self,
         kind: PayloadKind,
