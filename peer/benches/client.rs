@@ -369,7 +369,7 @@ fn main() {
             ("all processors", &many_threads),
         ] {
             println!("one journey on an embedded cluster, median of 2,000, on {name}");
-            for transport in Transport::ALL {
+            for &transport in Transport::ALL {
                 runtime.block_on(journey(transport, 2_000));
             }
             println!();

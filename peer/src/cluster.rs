@@ -8,6 +8,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+#[cfg(feature = "self-signed")]
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommOptions};
 
@@ -28,20 +29,31 @@ pub enum Transport {
     /// TCP on the loopback interface.
     Tcp,
     /// TLS there, with a certificate that is made for this cluster.
+    #[cfg(feature = "self-signed")]
     Tls,
     /// QUIC there, with such a certificate.
+    #[cfg(all(feature = "self-signed", feature = "quic"))]
     Quic,
 }
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Memory, Self::Tcp, Self::Tls, Self::Quic];
+    pub const ALL: &[Self] = &[
+        Self::Memory,
+        Self::Tcp,
+        #[cfg(feature = "self-signed")]
+        Self::Tls,
+        #[cfg(all(feature = "self-signed", feature = "quic"))]
+        Self::Quic,
+    ];
 
     fn address(self) -> String {
         match self {
             Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            #[cfg(feature = "self-signed")]
             Self::Tls => "tls://127.0.0.1:0".to_owned(),
+            #[cfg(all(feature = "self-signed", feature = "quic"))]
             Self::Quic => "quic://127.0.0.1:0".to_owned(),
         }
     }
@@ -121,7 +133,8 @@ impl Builder {
     pub async fn start(self) -> Result<LocalCluster, PeerError> {
         let options = match self.transport {
             Transport::Memory | Transport::Tcp => CommOptions::default(),
-            Transport::Tls | Transport::Quic => CommOptions {
+            #[cfg(feature = "self-signed")]
+            _ => CommOptions {
                 tls: Some(certificate()?),
                 ..CommOptions::default()
             },
@@ -158,6 +171,7 @@ impl Builder {
 }
 
 /// One certificate that all of a cluster show and believe.
+#[cfg(feature = "self-signed")]
 fn certificate() -> Result<Tls, PeerError> {
     let refused = |what: &str, error: &dyn core::fmt::Display| PeerError::Refused {
         reason: format!("{what}: {error}"),

@@ -14,10 +14,12 @@ mod write;
 
 use core::fmt;
 
+#[cfg(feature = "client")]
 use crate::client::TaskFuture;
 use crate::{Key, Value};
 
 pub use read::GraphError;
+#[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
 
 /// What a task calls.
@@ -124,6 +126,7 @@ pub enum Argument {
     Result(Key),
     /// The same by its future. The cluster keeps the result at least until this
     /// argument is dropped: after its task was submitted.
+    #[cfg(feature = "client")]
     Future(TaskFuture),
     /// A list with results in it.
     List(Vec<Self>),
@@ -245,6 +248,7 @@ impl Task {
             match part {
                 Part::Argument(argument) => match argument {
                     Argument::Result(key) => keys.push(key.clone()),
+                    #[cfg(feature = "client")]
                     Argument::Future(future) => keys.push(future.key().clone()),
                     Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
                         left.extend(items.iter().map(Part::Argument));

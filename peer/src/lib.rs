@@ -1,10 +1,27 @@
 //! The roles of the Dask `distributed` protocol on std, above the transports: a
 //! client of real clusters, a worker with functions in Rust, a small scheduler, a
 //! cluster of both in one process, and a relay between any two transports.
+//!
+//! # Features
+//!
+//! * `client` (default): [`Client`](client::Client);
+//! * `worker`: [`Worker`](worker::Worker);
+//! * `scheduler`: [`Scheduler`](scheduler::Scheduler);
+//! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;
+//! * `self-signed`: the same over `tls://` and `quic://`;
+//! * `tcp` (default), `tls`, `quic`: the transports.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// What the roles share is all used where all of them are on.
+#![cfg_attr(
+    not(all(feature = "client", feature = "scheduler", feature = "worker")),
+    allow(dead_code)
+)]
 
 mod batched;
 mod channel;
+#[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -21,14 +38,20 @@ mod pool;
 pub mod protocol;
 pub mod relay;
 pub mod release;
+#[cfg(feature = "scheduler")]
 pub mod scheduler;
 pub mod value;
+#[cfg(feature = "worker")]
 pub mod worker;
 
 pub use channel::{ObservedMessage, Observer};
+#[cfg(feature = "client")]
 pub use client::Client;
+#[cfg(feature = "tls")]
+pub use daskwire_comm::tls;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;
+pub use meter::Meter;
 pub use release::Release;
 pub use value::{Array, Serialized, Value};
 

@@ -1,9 +1,13 @@
 //! Connecting and listening at addresses of any scheme, so that swapping one
 //! transport for another is changing an address.
 
+#[cfg(feature = "quic")]
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daskwire_comm::{Address, Comm, CommError, CommOptions, RawConnection, Scheme};
+#[cfg(feature = "quic")]
+use daskwire_comm::Scheme;
+use daskwire_comm::{Address, Comm, CommError, CommOptions, RawConnection};
+#[cfg(feature = "quic")]
 use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
 
 /// Makes comms to addresses of any scheme.
@@ -22,8 +26,10 @@ use daskwire_quic::{Endpoint, Priority, QuicOptions, Tls};
 #[derive(Debug)]
 pub struct Connector {
     options: CommOptions,
+    #[cfg(feature = "quic")]
     quic_options: QuicOptions,
     /// Made when it is needed; keeps one connection with each peer.
+    #[cfg(feature = "quic")]
     quic: Mutex<Option<Arc<Endpoint>>>,
 }
 
@@ -31,10 +37,17 @@ impl Connector {
     /// Connects with these options. `tls://` and `quic://` need
     /// [`CommOptions::tls`].
     pub fn new(options: CommOptions) -> Self {
-        Self::with_quic(options, QuicOptions::default())
+        Self {
+            options,
+            #[cfg(feature = "quic")]
+            quic_options: QuicOptions::default(),
+            #[cfg(feature = "quic")]
+            quic: Mutex::new(None),
+        }
     }
 
     /// Connects with these options, those for `quic://` included.
+    #[cfg(feature = "quic")]
     pub const fn with_quic(options: CommOptions, quic_options: QuicOptions) -> Self {
         Self {
             options,
@@ -49,10 +62,14 @@ impl Connector {
     ///
     /// As [`daskwire_tcp::connect`] and [`Endpoint::connect`].
     pub async fn connect(&self, address: &Address) -> Result<Comm, CommError> {
-        if address.scheme() != Scheme::Quic {
-            return daskwire_tcp::connect(address, &self.options).await;
+        match address.scheme() {
+            #[cfg(feature = "quic")]
+            Scheme::Quic => self.quic(address)?.connect(address, &self.options).await,
+            #[cfg(feature = "tcp")]
+            _ => daskwire_tcp::connect(address, &self.options).await,
+            #[cfg(not(feature = "tcp"))]
+            scheme => Err(CommError::Scheme { scheme }),
         }
-        self.quic(address)?.connect(address, &self.options).await
     }
 
     /// Makes a connection without the handshake of Dask.
@@ -61,28 +78,39 @@ impl Connector {
     ///
     /// As [`daskwire_tcp::connect_raw`] and [`Endpoint::connect_raw`].
     pub async fn connect_raw(&self, address: &Address) -> Result<RawConnection, CommError> {
-        if address.scheme() != Scheme::Quic {
-            return daskwire_tcp::connect_raw(address, &self.options).await;
+        match address.scheme() {
+            #[cfg(feature = "quic")]
+            Scheme::Quic => {
+                let quic = self.quic(address)?;
+                quic.connect_raw(address, &self.options, Priority::Normal)
+                    .await
+            }
+            #[cfg(feature = "tcp")]
+            _ => daskwire_tcp::connect_raw(address, &self.options).await,
+            #[cfg(not(feature = "tcp"))]
+            scheme => Err(CommError::Scheme { scheme }),
         }
-        let quic = self.quic(address)?;
-        quic.connect_raw(address, &self.options, Priority::Normal)
-            .await
     }
 
     /// Waits until everything has arrived that went over connections which
     /// several comms share.
     pub async fn close(&self) {
-        let quic = self.lock().take();
-        if let Some(quic) = quic {
-            quic.close().await;
+        #[cfg(feature = "quic")]
+        {
+            let quic = self.lock().take();
+            if let Some(quic) = quic {
+                quic.close().await;
+            }
         }
     }
 
+    #[cfg(feature = "quic")]
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Endpoint>>> {
         // It is set or taken in one step, which no panic leaves half done.
         self.quic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(feature = "quic")]
     fn quic(&self, address: &Address) -> Result<Arc<Endpoint>, CommError> {
         let mut quic = self.lock();
         if let Some(endpoint) = &*quic {
@@ -100,8 +128,12 @@ pub struct Listener(Socket);
 
 #[derive(Debug)]
 enum Socket {
+    #[cfg(feature = "tcp")]
     Stream(daskwire_tcp::Listener),
+    #[cfg(feature = "quic")]
     Quic(Endpoint),
+    #[cfg(not(feature = "tcp"))]
+    None(core::convert::Infallible),
 }
 
 impl Listener {
@@ -111,7 +143,20 @@ impl Listener {
     ///
     /// As [`daskwire_tcp::Listener::bind`] and [`Endpoint::bind`].
     pub async fn bind(address: &Address, options: CommOptions) -> Result<Self, CommError> {
-        Self::bind_with_quic(address, options, QuicOptions::default()).await
+        match address.scheme() {
+            #[cfg(feature = "quic")]
+            Scheme::Quic => Self::bind_with_quic(address, options, QuicOptions::default()).await,
+            #[cfg(feature = "tcp")]
+            _ => {
+                let listener = daskwire_tcp::Listener::bind(address, options).await?;
+                Ok(Self(Socket::Stream(listener)))
+            }
+            #[cfg(not(feature = "tcp"))]
+            scheme => {
+                drop(options);
+                Err(CommError::Scheme { scheme })
+            }
+        }
     }
 
     /// Listens with these options, those for `quic://` included.
@@ -119,14 +164,14 @@ impl Listener {
     /// # Errors
     ///
     /// As [`Listener::bind`].
+    #[cfg(feature = "quic")]
     pub async fn bind_with_quic(
         address: &Address,
         options: CommOptions,
         quic: QuicOptions,
     ) -> Result<Self, CommError> {
         if address.scheme() != Scheme::Quic {
-            let listener = daskwire_tcp::Listener::bind(address, options).await?;
-            return Ok(Self(Socket::Stream(listener)));
+            return Box::pin(Self::bind(address, options)).await;
         }
         let tls = tls(address, &options)?;
         let endpoint = Endpoint::bind(address, &tls, options, quic).await?;
@@ -138,10 +183,15 @@ impl Listener {
     /// # Errors
     ///
     /// As [`daskwire_tcp::Listener::accept`] and [`Endpoint::accept`].
+    #[cfg_attr(not(feature = "tcp"), allow(unreachable_code))]
     pub async fn accept(&self) -> Result<Incoming, CommError> {
         Ok(Incoming(match &self.0 {
+            #[cfg(feature = "tcp")]
             Socket::Stream(listener) => Accepted::Stream(listener.accept().await?),
+            #[cfg(feature = "quic")]
             Socket::Quic(endpoint) => Accepted::Quic(endpoint.accept().await?),
+            #[cfg(not(feature = "tcp"))]
+            Socket::None(never) => match *never {},
         }))
     }
 
@@ -151,8 +201,12 @@ impl Listener {
     pub async fn close(&self) {
         match &self.0 {
             // It ends when it is dropped.
+            #[cfg(feature = "tcp")]
             Socket::Stream(_) => {}
+            #[cfg(feature = "quic")]
             Socket::Quic(endpoint) => endpoint.close().await,
+            #[cfg(not(feature = "tcp"))]
+            Socket::None(never) => match *never {},
         }
     }
 
@@ -163,8 +217,12 @@ impl Listener {
     /// [`CommError::Io`].
     pub fn local_address(&self) -> Result<Address, CommError> {
         match &self.0 {
+            #[cfg(feature = "tcp")]
             Socket::Stream(listener) => listener.local_address(),
+            #[cfg(feature = "quic")]
             Socket::Quic(endpoint) => endpoint.local_address(),
+            #[cfg(not(feature = "tcp"))]
+            Socket::None(never) => match *never {},
         }
     }
 }
@@ -176,8 +234,12 @@ pub struct Incoming(Accepted);
 
 #[derive(Debug)]
 enum Accepted {
+    #[cfg(feature = "tcp")]
     Stream(daskwire_tcp::Incoming),
+    #[cfg(feature = "quic")]
     Quic(daskwire_quic::Incoming),
+    #[cfg(not(feature = "tcp"))]
+    None(core::convert::Infallible),
 }
 
 impl Incoming {
@@ -188,8 +250,12 @@ impl Incoming {
     /// As [`Comm::establish`], and those of TLS.
     pub async fn handshake(self) -> Result<Comm, CommError> {
         match self.0 {
+            #[cfg(feature = "tcp")]
             Accepted::Stream(incoming) => incoming.handshake().await,
+            #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => incoming.handshake().await,
+            #[cfg(not(feature = "tcp"))]
+            Accepted::None(never) => match never {},
         }
     }
 
@@ -200,8 +266,12 @@ impl Incoming {
     /// [`CommError::Io`] if the peer is gone.
     pub fn peer_address(&self) -> Result<Address, CommError> {
         match &self.0 {
+            #[cfg(feature = "tcp")]
             Accepted::Stream(incoming) => incoming.peer_address(),
+            #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => Ok(incoming.peer_address()),
+            #[cfg(not(feature = "tcp"))]
+            Accepted::None(never) => match *never {},
         }
     }
 
@@ -212,12 +282,17 @@ impl Incoming {
     /// [`CommError::Io`] if the peer is gone, and those of TLS.
     pub async fn bytes(self) -> Result<RawConnection, CommError> {
         match self.0 {
+            #[cfg(feature = "tcp")]
             Accepted::Stream(incoming) => incoming.bytes().await,
+            #[cfg(feature = "quic")]
             Accepted::Quic(incoming) => Ok(incoming.bytes(Priority::Normal)),
+            #[cfg(not(feature = "tcp"))]
+            Accepted::None(never) => match never {},
         }
     }
 }
 
+#[cfg(feature = "quic")]
 fn tls(address: &Address, options: &CommOptions) -> Result<Tls, CommError> {
     let tls = options.tls.as_ref().map(Tls::from);
     tls.ok_or_else(|| CommError::NoTls {

@@ -139,6 +139,7 @@ impl Task {
             Work::Is(argument) => {
                 let target = match argument {
                     Argument::Result(key) => Some(key),
+                    #[cfg(feature = "client")]
                     Argument::Future(future) => Some(future.key()),
                     _ => None,
                 };
@@ -237,6 +238,7 @@ impl Argument {
                 write_reference(key, writer, names);
                 Ok(())
             }
+            #[cfg(feature = "client")]
             Self::Future(future) => {
                 write_reference(future.key(), writer, names);
                 Ok(())

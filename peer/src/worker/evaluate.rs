@@ -225,6 +225,7 @@ impl TaskContext<'_> {
             Argument::Value(value) => value,
             Argument::Result(_) => self.given(argument)?.into_value(),
             // Tasks that were read have none.
+            #[cfg(feature = "client")]
             Argument::Future(future) => {
                 let result = Argument::Result(future.key().clone());
                 self.given(result)?.into_value()

@@ -55,6 +55,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use daskwire_comm::{Address, CommOptions, Scheme};
+#[cfg(feature = "quic")]
 use daskwire_quic::QuicOptions;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -117,6 +118,7 @@ pub struct Builder {
     resources: BTreeMap<String, f64>,
     functions: Functions,
     options: CommOptions,
+    #[cfg(feature = "quic")]
     quic_options: QuicOptions,
     observer: Option<Arc<dyn Observer>>,
     batch_interval: Duration,
@@ -211,7 +213,7 @@ impl Builder {
     }
 
     /// The same for `quic://`.
-    #[must_use]
+    #[cfg(feature = "quic")]
     pub fn quic_options(mut self, options: QuicOptions) -> Self {
         self.quic_options = options;
         self
@@ -322,6 +324,7 @@ impl Worker {
             resources: BTreeMap::new(),
             functions: Functions::python(),
             options: CommOptions::default(),
+            #[cfg(feature = "quic")]
             quic_options: QuicOptions::default(),
             observer: None,
             batch_interval: Duration::from_millis(2),
@@ -812,13 +815,18 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         resources,
         functions,
         options,
+        #[cfg(feature = "quic")]
         quic_options,
         observer,
         batch_interval,
     } = builder;
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
-    let first = Connector::with_quic(options.clone(), quic_options.clone());
+    #[cfg(feature = "quic")]
+    let connector = |options| Connector::with_quic(options, quic_options.clone());
+    #[cfg(not(feature = "quic"))]
+    let connector = Connector::new;
+    let first = connector(options.clone());
     let notify = Notifier(notify);
     let timeout = options.connect_timeout;
     let retrying = || format!("no connection to {scheduler} yet, retrying");
@@ -836,7 +844,11 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let mut channel = Channel::new(comm, ends);
     let host = own_host(&channel);
     let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
-    let listener = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone()).await?;
+    #[cfg(feature = "quic")]
+    let binding = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone());
+    #[cfg(not(feature = "quic"))]
+    let binding = Listener::bind(&listen, options.clone());
+    let listener = binding.await?;
     let address = listener.local_address()?;
     let address = address.contact(&host).to_string();
     // A peer that does not listen is gone: somebody else has what it had.
@@ -844,7 +856,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         connect_retry: false,
         ..options
     };
-    let connector = Arc::new(Connector::with_quic(options, quic_options));
+    let connector = Arc::new(connector(options));
     let pool = Pool::new(connector, &party, observer.clone());
     // Copied, so that nobody warns of versions that are not there.
     let versions = Request::Versions(Versions {
