@@ -17,7 +17,7 @@ use crate::client::ClientOptions;
 use crate::net::Listener;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{Functions, Worker};
-use crate::{Client, PeerError};
+use crate::{BoxFuture, Client, PeerError};
 
 /// What carries the comms of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -131,6 +131,14 @@ impl Builder {
     /// [`PeerError`] if the system does not let it, as when there are no sockets
     /// left.
     pub async fn start(self) -> Result<LocalCluster, PeerError> {
+        self.start_boxed().await
+    }
+
+    fn start_boxed(self) -> BoxFuture<'static, Result<LocalCluster, PeerError>> {
+        Box::pin(self.start_here())
+    }
+
+    async fn start_here(self) -> Result<LocalCluster, PeerError> {
         let options = match self.transport {
             Transport::Memory | Transport::Tcp => CommOptions::default(),
             #[cfg(feature = "self-signed")]

@@ -55,6 +55,11 @@ pub use meter::Meter;
 pub use release::Release;
 pub use value::{Array, Serialized, Value};
 
+/// A future whose code is compiled in this crate. That of an `async fn` is compiled in
+/// each program that awaits it, with all that it awaits: entry points into the roles
+/// are boxed to compile the roles once.
+pub(crate) type BoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// 128 random bits as text.
 pub(crate) fn identifier() -> String {
     use std::hash::{BuildHasher as _, RandomState};

@@ -19,7 +19,7 @@ use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, Request};
-use crate::{Key, PeerError};
+use crate::{BoxFuture, Key, PeerError};
 
 /// Idle comms that are kept with one peer.
 const MAX_IDLE_PER_PEER: usize = 8;
@@ -211,7 +211,14 @@ impl Pool {
 
     /// Connects to a peer, even if there are idle comms with it. The comm does not
     /// belong to the pool.
-    pub(crate) async fn connect(&self, address: &Address) -> Result<Channel, CommError> {
+    pub(crate) fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Channel, CommError>> {
+        Box::pin(self.connect_here(address))
+    }
+
+    async fn connect_here(&self, address: &Address) -> Result<Channel, CommError> {
         let comm = match &self.meter {
             None => self.connector.connect(address).await?,
             Some((meter, options)) => {

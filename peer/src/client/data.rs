@@ -15,7 +15,7 @@ use crate::protocol::{
     DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReportKey, Request, Scatter,
     UpdateData, UpdateDataReply, WhoHas,
 };
-use crate::{Key, PeerError, Serialized, Value};
+use crate::{BoxFuture, Key, PeerError, Serialized, Value};
 
 /// How often a result is asked for that is not where it should be, before it
 /// counts as lost.
@@ -62,7 +62,15 @@ impl Shared {
     ///
     /// Whoever is in no task, as under `block_on`, is on a thread of its own that the
     /// runtime has to wake: it does so once, with all that is waited for.
-    pub(super) async fn gather(
+    pub(super) fn gather<'a>(
+        self: &'a Arc<Self>,
+        futures: &'a [TaskFuture],
+        route: Route,
+    ) -> BoxFuture<'a, Result<Vec<Serialized>, PeerError>> {
+        Box::pin(self.gather_on_own_thread(futures, route))
+    }
+
+    async fn gather_on_own_thread(
         self: &Arc<Self>,
         futures: &[TaskFuture],
         route: Route,
@@ -274,6 +282,22 @@ impl Client {
         for (key, value) in data {
             pieces.push((key.into(), Serialized::of(&value.into())?));
         }
+        self.scatter_pieces(pieces, route).await
+    }
+
+    fn scatter_pieces(
+        &self,
+        pieces: Vec<(Key, Serialized)>,
+        route: Route,
+    ) -> BoxFuture<'_, Result<Vec<TaskFuture>, PeerError>> {
+        Box::pin(self.scatter_here(pieces, route))
+    }
+
+    async fn scatter_here(
+        &self,
+        pieces: Vec<(Key, Serialized)>,
+        route: Route,
+    ) -> Result<Vec<TaskFuture>, PeerError> {
         // The futures are there first, so that none is missed when it is reported.
         let keys = pieces.iter().map(|(key, _)| key);
         let futures = self.shared.hold(keys, None)?;

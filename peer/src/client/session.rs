@@ -14,7 +14,7 @@ use crate::protocol::{
     ToClient, Versions,
 };
 use crate::release::{self, FIRST_FOR_TASKS};
-use crate::{PeerError, Release, RemoteError, Value};
+use crate::{BoxFuture, PeerError, Release, RemoteError, Value};
 
 /// How often to say that the client is there, until the scheduler says how often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -23,10 +23,12 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 const LEAVING: Duration = Duration::from_secs(10);
 
 /// Registers, and keeps the connection in the background.
-pub(super) async fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, PeerError> {
-    let session = register(shared).await?;
-    // It ends when the client is dropped, which keeps `shared` alive as futures do.
-    Ok(tokio::spawn(keep(Arc::clone(shared), session)))
+pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<JoinHandle<()>, PeerError>> {
+    Box::pin(async {
+        let session = register(shared).await?;
+        // It ends when the client is dropped, which keeps `shared` alive as futures do.
+        Ok(tokio::spawn(keep(Arc::clone(shared), session)))
+    })
 }
 
 struct Session {
@@ -233,10 +235,14 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
 }
 
 /// Says goodbye, and waits until it has arrived.
-pub(super) async fn close(
-    shared: &Arc<Shared>,
-    session: &mut JoinHandle<()>,
-) -> Result<(), PeerError> {
+pub(super) fn close<'a>(
+    shared: &'a Arc<Shared>,
+    session: &'a mut JoinHandle<()>,
+) -> BoxFuture<'a, Result<(), PeerError>> {
+    Box::pin(close_here(shared, session))
+}
+
+async fn close_here(shared: &Arc<Shared>, session: &mut JoinHandle<()>) -> Result<(), PeerError> {
     shared.is_closing.store(true, Ordering::Release);
     let _ = shared.ended.set("the client was closed".to_owned());
     let stream = lock(&shared.stream).take();

@@ -73,7 +73,7 @@ use crate::protocol::{
 };
 use crate::release::{self, FIRST_FOR_WORKERS};
 use crate::value::Serialized;
-use crate::{Key, PeerError, Release, RemoteError, Value};
+use crate::{BoxFuture, Key, PeerError, Release, RemoteError, Value};
 
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use memory::MemoryThresholds;
@@ -248,8 +248,12 @@ impl Builder {
     /// * [`PeerError::Comm`] if it cannot listen or reach the scheduler;
     /// * [`PeerError::Timeout`] if the scheduler does not answer.
     pub async fn start(self) -> Result<Worker, PeerError> {
-        start(self).await
+        start_boxed(self).await
     }
+}
+
+fn start_boxed(builder: Builder) -> BoxFuture<'static, Result<Worker, PeerError>> {
+    Box::pin(start(builder))
 }
 
 impl fmt::Debug for Builder {
