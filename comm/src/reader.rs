@@ -4,7 +4,7 @@ use core::fmt;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use wire::Limits;
-use wire::frame::{Envelope, FrameBuffers, FrameDecoder, Prefix, Prelude, Wanted};
+use wire::frame::{FrameBuffers, FrameDecoder, FramedMessage, Prefix, Prelude, Wanted};
 
 use crate::frames::{Arriving, Frames};
 use crate::{BufferPool, Closed, CommError, ReadHalf};
@@ -143,9 +143,9 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         if !self.decoder.is_idle() {
             return None;
         }
-        let envelope = Envelope::parse(self.input.bytes(), self.prefix, &self.limits).ok()?;
-        let frames = Frames::copy(envelope.prelude, envelope.frames)?;
-        let len = usize::try_from(envelope.message_len()).ok()?;
+        let framed = FramedMessage::parse(self.input.bytes(), self.prefix, &self.limits).ok()?;
+        let frames = Frames::copy(framed.prelude, framed.frames)?;
+        let len = usize::try_from(framed.message_len()).ok()?;
         self.input.take(len);
         Some(frames)
     }

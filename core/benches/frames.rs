@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use daskwire::Limits;
-use daskwire::frame::{Arena, Envelope, FrameDecoder, Prefix, encode_prelude, prelude_len};
+use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude, prelude_len};
 
 /// Counts allocations, so that the promise of none is measured too.
 struct Counting;
@@ -120,7 +120,7 @@ fn main() {
     let result = ratio(
         || {
             for _ in 0..1000 {
-                black_box(Envelope::parse(
+                black_box(FramedMessage::parse(
                     black_box(&stream),
                     Prefix::U64,
                     &Limits::HOST,
@@ -131,7 +131,7 @@ fn main() {
         || copy.copy_from_slice(black_box(&stream)),
     );
     print(
-        "1000 times 64 MiB by Envelope, in place, of one memcpy",
+        "1000 times 64 MiB by FramedMessage, in place, of one memcpy",
         result,
     );
 

@@ -14,7 +14,9 @@ use core::error::Error;
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
 use daskwire::handshake::Handshake;
-use daskwire::message::{Buffers, Item, Layout, Level, Message, MessageBuilder, Place, Reading};
+use daskwire::message::{
+    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions,
+};
 use daskwire::msgpack::Writer;
 
 /// What the peer sends: its handshake, and a message with an array of five
@@ -108,10 +110,10 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
     let prelude = decoder.prelude().ok_or("no message")?;
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames, &mut slots)?;
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
-    let reading = Reading {
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let reading = ReadOptions {
         limits: Limits::MICROCONTROLLER,
-        ..Reading::default()
+        ..ReadOptions::default()
     };
     let message = Message::open(
         frames,
@@ -137,7 +139,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
     let (mut slots, mut levels) = ([&[][..]; 8], [Level::EMPTY; 8]);
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -15,7 +15,7 @@
 use core::fmt;
 
 use crate::Limits;
-use crate::frame::{Envelope, Prefix};
+use crate::frame::{FramedMessage, Prefix};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
 /// Levels of nesting that are shown; what is deeper is shown by its size.
@@ -241,8 +241,8 @@ impl fmt::Display for Stream<'_> {
         let mut rest = self.bytes;
         while !rest.is_empty() {
             let offset = self.bytes.len().wrapping_sub(rest.len());
-            let envelope = match Envelope::parse(rest, self.prefix, &Limits::HOST) {
-                Ok(envelope) => envelope,
+            let framed = match FramedMessage::parse(rest, self.prefix, &Limits::HOST) {
+                Ok(framed) => framed,
                 Err(fault) => {
                     return writeln!(
                         f,
@@ -254,11 +254,11 @@ impl fmt::Display for Stream<'_> {
             writeln!(
                 f,
                 "message at byte {offset}: {} frames, {} bytes",
-                envelope.prelude.frame_count(),
-                envelope.message_len()
+                framed.prelude.frame_count(),
+                framed.message_len()
             )?;
-            let mut frames = envelope.frames;
-            for (index, len) in envelope.prelude.lengths().enumerate() {
+            let mut frames = framed.frames;
+            for (index, len) in framed.prelude.lengths().enumerate() {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 let Some((frame, behind)) = frames.split_at_checked(len) else {
                     break;
@@ -274,7 +274,7 @@ impl fmt::Display for Stream<'_> {
                     writeln!(f)?;
                 }
             }
-            rest = envelope.rest;
+            rest = framed.rest;
         }
         Ok(())
     }

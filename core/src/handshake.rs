@@ -23,7 +23,7 @@
 //! be seen, though, from how the handshake itself arrives:
 //!
 //! ```
-//! use daskwire::frame::{Envelope, Prefix};
+//! use daskwire::frame::{FramedMessage, Prefix};
 //! use daskwire::handshake::{self, Handshake};
 //! use daskwire::message::Layout;
 //! use daskwire::Limits;
@@ -33,9 +33,9 @@
 //!
 //! let prefix = handshake::detect_prefix(received.first_chunk().expect("8 bytes")).expect("a handshake");
 //! assert_eq!(prefix, Prefix::U64);
-//! let envelope = Envelope::parse(received, prefix, &Limits::HANDSHAKE)?;
+//! let framed = FramedMessage::parse(received, prefix, &Limits::HANDSHAKE)?;
 //! let mut slots = [&b""[..]; 2];
-//! let frames = envelope.prelude.split(envelope.frames, &mut slots)?;
+//! let frames = framed.prelude.split(framed.frames, &mut slots)?;
 //! let (peer, layout) = Handshake::from_frames(frames, &Limits::HANDSHAKE)?;
 //! assert_eq!(layout, Layout::Modern);
 //!

@@ -28,20 +28,20 @@
 //!
 //! ```
 //! use daskwire::Limits;
-//! use daskwire::frame::{Envelope, Prefix};
-//! use daskwire::message::{Layout, Level, Message, Place, Reading};
+//! use daskwire::frame::{FramedMessage, Prefix};
+//! use daskwire::message::{Layout, Level, Message, PayloadSlot, ReadOptions};
 //!
 //! // What a scheduler sends: {"op": "ping", "reply": true}
 //! let stream = b"\x20\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\
 //!     \x82\xa2op\xa4ping\xa5reply\xc3";
 //!
-//! let envelope = Envelope::parse(stream, Prefix::U64, &Limits::HOST)?;
+//! let framed = FramedMessage::parse(stream, Prefix::U64, &Limits::HOST)?;
 //! let mut slots = [&[][..]; 4];
-//! let frames = envelope.prelude.split(envelope.frames, &mut slots)?;
+//! let frames = framed.prelude.split(framed.frames, &mut slots)?;
 //!
-//! let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
+//! let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
 //! let message = Message::open(
-//!     frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
 //! )?;
 //! assert!(message.op().is_some_and(|op| op == "ping"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -29,11 +29,12 @@ use daskwire::compression::{
 };
 use daskwire::display::{Document, Stream};
 use daskwire::frame::{
-    Envelope, FrameBuffers, FrameDecoder, FrameErrorKind, Prefix, encode_prelude, prelude_len,
+    FrameBuffers, FrameDecoder, FrameErrorKind, FramedMessage, Prefix, encode_prelude, prelude_len,
 };
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    Buffers, BuildError, Item, Layout, Level, Message, MessageBuilder, Pending, Reading, Workspace,
+    BuildError, BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Pending, ReadOptions,
+    Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire_comm::Address;
@@ -210,8 +211,8 @@ const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits {
     memo_count: 1 << 16,
 };
 
-fn reading() -> Reading {
-    Reading {
+fn reading() -> ReadOptions {
+    ReadOptions {
         limits: LIMITS,
         sets_and_enums: true,
         lengths_optional: false,
@@ -289,16 +290,16 @@ fn prelude(input: &[u8]) {
             None => decoder.end().map(|()| decoder.is_complete()),
         };
         // As a whole.
-        match (Envelope::parse(rest, prefix, &LIMITS), outcome) {
-            (Ok(envelope), Ok(true)) => {
-                let lengths: Vec<u64> = envelope.prelude.lengths().collect();
+        match (FramedMessage::parse(rest, prefix, &LIMITS), outcome) {
+            (Ok(framed), Ok(true)) => {
+                let lengths: Vec<u64> = framed.prelude.lengths().collect();
                 let prelude = decoder.prelude().expect("a complete message has a prelude");
                 assert!(prelude.lengths().eq(lengths.iter().copied()));
-                assert_eq!(consumed as u64, envelope.message_len());
+                assert_eq!(consumed as u64, framed.message_len());
                 let mut slots = vec![&[][..]; lengths.len()];
-                let cut = envelope
+                let cut = framed
                     .prelude
-                    .split(envelope.frames, &mut slots)
+                    .split(framed.frames, &mut slots)
                     .expect("all are there");
                 for (index, frame) in cut.iter().enumerate() {
                     let got = frames.0.get(index).map_or(&[][..], Vec::as_slice);
@@ -307,10 +308,10 @@ fn prelude(input: &[u8]) {
                 // What is written again has the same frames.
                 let mut out = vec![0; prelude_len(prefix, cut.len()).expect("it fits")];
                 encode_prelude(prefix, lengths.iter().copied(), &mut out).expect("it fits");
-                out.extend_from_slice(envelope.frames);
-                let again = Envelope::parse(&out, prefix, &LIMITS).expect("our own");
-                assert_eq!(again.frames, envelope.frames);
-                rest = envelope.rest;
+                out.extend_from_slice(framed.frames);
+                let again = FramedMessage::parse(&out, prefix, &LIMITS).expect("our own");
+                assert_eq!(again.frames, framed.frames);
+                rest = framed.rest;
                 decoder.reset();
                 frames.0.clear();
             }
@@ -488,7 +489,7 @@ fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
     let mut pending = [Pending::EMPTY; 1];
     let mut builder = MessageBuilder::new(
         to,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -750,7 +751,7 @@ fn round_trip(input: &[u8]) {
         let (mut body, mut headers) = (vec![0; size], vec![0; size]);
         let mut slots = vec![&[][..]; 4 + 2 * message.payload_count() + 16 * frames.len()];
         let mut pending = vec![Pending::EMPTY; message.payload_count()];
-        let buffers = Buffers {
+        let buffers = BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -1,7 +1,7 @@
 //! Payloads as values.
 
 use daskwire::message::{
-    Buffers, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
+    BuilderScratch, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
 use daskwire_numpy::{
     Array, Class, DType, Description, Element, ElementType, Kind, Order, PickledPayload,
@@ -213,7 +213,7 @@ fn elements<E: Element>(array: &Array<'_>) {
 fn write(array: &Array<'_>) {
     let (mut body, mut headers) = ([0; 64], [0; 4096]);
     let mut slots = [&[][..]; 8];
-    let buffers = Buffers {
+    let buffers = BuilderScratch {
         body: &mut body,
         headers: &mut headers,
         slots: &mut slots,

@@ -1,7 +1,7 @@
 //! Writing into vectors that grow: the core's writers count on where a buffer
 //! ends, so what did not fit is written again into one that is large enough.
 
-use daskwire::message::{Buffers, BuildError, Layout, MessageBuilder};
+use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder};
 use daskwire::msgpack;
 use daskwire_pickle as pickle;
 
@@ -133,7 +133,7 @@ impl Room {
         message: &'a impl Encode,
         slots: &'s mut [&'a [u8]],
     ) -> Result<&'s [&'a [u8]], BuildError> {
-        let buffers = Buffers {
+        let buffers = BuilderScratch {
             body: &mut self.body,
             headers: &mut self.headers,
             slots,

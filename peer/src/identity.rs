@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use daskwire::message::{BuildError, Layout, MessageBuilder, Reading, Workspace};
+use daskwire::message::{BuildError, Layout, MessageBuilder, ReadOptions, Workspace};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, WireFormat};
 
@@ -169,7 +169,7 @@ async fn request<T>(
     let frames = comm.read_message().await?.ok_or(IdentityError::NoAnswer)?;
     let mut workspace = Workspace::new();
     workspace
-        .with_message(&frames, layout, &Reading::default(), |message, _| {
+        .with_message(&frames, layout, &ReadOptions::default(), |message, _| {
             read(&mut message.reader())
         })
         .map_err(IdentityError::Message)

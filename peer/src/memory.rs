@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use daskwire::Limits;
-use daskwire::message::Reading;
+use daskwire::message::ReadOptions;
 
 /// Bytes of memory that the process can have: what the machine, its control group
 /// and its own limit allow. `None` where the system does not say.
@@ -32,16 +32,16 @@ fn after(text: &str, name: &str) -> Option<u64> {
 
 /// How payloads are opened: [`Limits::HOST`], but a payload becomes half of the
 /// memory at most when it is decompressed and merged, and a frame of it an eighth.
-pub fn reading() -> Reading {
+pub fn reading() -> ReadOptions {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     let mut limits = Limits::HOST;
     if let Some(total) = *TOTAL.get_or_init(total) {
         limits.message_len = limits.message_len.min(total / 2);
         limits.decompressed_len = limits.decompressed_len.min(total / 8);
     }
-    Reading {
+    ReadOptions {
         limits,
-        ..Reading::default()
+        ..ReadOptions::default()
     }
 }
 

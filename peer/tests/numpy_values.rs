@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use daskwire::message::{Layout, Reading, Workspace};
+use daskwire::message::{Layout, ReadOptions, Workspace};
 use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
 use daskwire_numpy::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
 use daskwire_pickle::tree::{Node, Registry, Tree, Value};
@@ -175,7 +175,7 @@ fn hex(array: &Array<'_>) -> String {
 
 fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
     let mut workspace = Workspace::new();
-    let reading = Reading::default();
+    let reading = ReadOptions::default();
     let opened = workspace.with_message(frames, layout, &reading, |message, _| {
         let payload = message.payload(0).expect("a payload");
         if let Ok(pickled) = PickledPayload::read(&payload) {

@@ -5,7 +5,7 @@
 use core::time::Duration;
 
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
-use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind, Shard};
+use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind, Shard};
 use daskwire_comm::CommOptions;
 use daskwire_peer::client::{Route, TaskFuture};
 use daskwire_peer::graph::Argument;
@@ -240,7 +240,7 @@ async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
             ("sub-header", b"\x80"),
         ];
         let (mut body, mut headers, mut slots) = ([0; 256], [0; 512], [&[][..]; 8]);
-        let buffers = Buffers {
+        let buffers = BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -3,7 +3,8 @@
 //! it was.
 
 use daskwire::message::{
-    Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, Place, Reading, SHARD_LEN,
+    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadSlot,
+    ReadOptions, SHARD_LEN,
 };
 use daskwire::msgpack;
 use daskwire_comm::{Comm, CommError, CommOptions};
@@ -178,7 +179,7 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
     let mut slots = [&[][..]; 128];
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -316,15 +317,15 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
     let mut slots = [&[][..]; 256];
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
             pending: &mut [],
         },
     );
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 32]);
-    let reading = Reading::default();
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 32]);
+    let reading = ReadOptions::default();
     let modern = Layout::Modern;
     let message = Message::open(
         &arrived,

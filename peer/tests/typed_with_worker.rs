@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daskwire::message::{
-    Buffers, Item, Layout, Level, Message, MessageBuilder, PathElement, Payload, Place, Reading,
-    SHARD_LEN,
+    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, PathElement, Payload,
+    PayloadSlot, ReadOptions, SHARD_LEN,
 };
 use daskwire::msgpack;
 use daskwire_comm::{Address, Comm, CommOptions, Frames};
@@ -308,7 +308,7 @@ impl Room {
         let mut slots = [&[][..]; 512];
         let mut builder = MessageBuilder::new(
             Layout::Modern,
-            Buffers {
+            BuilderScratch {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,
@@ -474,9 +474,9 @@ fn is_frame(payload: &Payload<'_, &[u8]>, bytes: &[u8]) -> bool {
 /// The values of an answer by their keys.
 fn values<'a>(
     frames: &'a [&'a [u8]],
-    places: &'a mut [Place],
+    places: &'a mut [PayloadSlot],
 ) -> BTreeMap<String, Payload<'a, &'a [u8]>> {
-    let reading = Reading::default();
+    let reading = ReadOptions::default();
     let (layout, mut levels) = (Layout::Modern, [Level::EMPTY; 8]);
     let message = Message::open(frames, layout, &reading, &mut levels, places, &mut []);
     let message = message.expect("a good message");
@@ -617,7 +617,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
         let wanted: Vec<String> = prefixed("same").chain(prefixed("flipped")).collect();
         let answer = cluster.get(way, &wanted);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [Place::EMPTY; 128];
+        let mut places = [PayloadSlot::EMPTY; 128];
         let there = values(&frames, &mut places);
         assert_eq!(there.len(), wanted.len());
         for (key, sent) in values_sent {
@@ -647,7 +647,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
     for way in WAYS {
         let answer = cluster.get(way, &keys);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [Place::EMPTY; 128];
+        let mut places = [PayloadSlot::EMPTY; 128];
         let there = values(&frames, &mut places);
         for (key, sent) in values_sent {
             let writeable = &sent.writeable()[..];
@@ -1002,7 +1002,7 @@ fn what_the_worker_makes_goes_there_and_back() {
         let wanted: Vec<String> = names.iter().map(|name| format!("made {name}")).collect();
         let answer = cluster.get(Way::Straight, &wanted);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [Place::EMPTY; 32];
+        let mut places = [PayloadSlot::EMPTY; 32];
         let made = values(&frames, &mut places);
         let mut sent = Vec::new();
         let mut names = BTreeMap::new();
@@ -1024,7 +1024,7 @@ fn what_the_worker_makes_goes_there_and_back() {
         let keys: Vec<String> = names.keys().cloned().collect();
         let answer = cluster.get(Way::Straight, &keys);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [Place::EMPTY; 32];
+        let mut places = [PayloadSlot::EMPTY; 32];
         let again = values(&frames, &mut places);
         for (key, value) in &sent {
             if let Sent::Pickle(pickle) = value {

@@ -14,23 +14,23 @@
 //! looked up: classes are compared by their names.
 //!
 //! ```
-//! use daskwire::message::{Buffers, Layout, Level, Message, MessageBuilder, Place, Reading};
+//! use daskwire::message::{BuilderScratch, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions};
 //! use daskwire_numpy::{Array, DType, Order, TypedPayload, ValueBuilder, WriteOptions};
 //!
 //! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
 //! let array = Array::new(DType::F64, &[2, 2], Order::Fortran, &bytes)?;
 //!
 //! let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 3]);
-//! let mut builder = MessageBuilder::new(Layout::Modern, Buffers {
+//! let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
 //!     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
 //! });
 //! builder.body().map(1).str("data");
 //! builder.array_payload(&array, &WriteOptions::default())?;
 //! let frames = builder.finish(&mut [])?;
 //!
-//! let (mut levels, mut places) = ([Level::EMPTY; 4], [Place::EMPTY; 1]);
+//! let (mut levels, mut places) = ([Level::EMPTY; 4], [PayloadSlot::EMPTY; 1]);
 //! let message = Message::open(
-//!     frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
 //! )?;
 //! let payload = message.payload(0)?;
 //! let again = TypedPayload::read(&payload)?.array()?;

@@ -11,7 +11,7 @@
 //!   everything above works on whole frames. It does no I/O: it says where the
 //!   next bytes go, and the caller reads them there, so a large frame travels
 //!   from the socket straight into its final buffer.
-//! * [`Envelope`] takes one message from a slice that holds it whole, without
+//! * [`FramedMessage`] takes one message from a slice that holds it whole, without
 //!   copying.
 //! * [`encode_prelude`] writes the prelude; the frames follow it as they are.
 //!
@@ -262,7 +262,7 @@ impl core::error::Error for EncodeError {}
 /// For recorded streams and for transports that deliver whole messages; a
 /// stream wants a [`FrameDecoder`].
 #[derive(Clone, Copy, Debug)]
-pub struct Envelope<'a> {
+pub struct FramedMessage<'a> {
     /// The leading number, if the stream has one.
     pub prefix_value: Option<u64>,
     /// The lengths of the frames.
@@ -273,7 +273,7 @@ pub struct Envelope<'a> {
     pub rest: &'a [u8],
 }
 
-impl<'a> Envelope<'a> {
+impl<'a> FramedMessage<'a> {
     /// Takes the first message from `bytes`.
     ///
     /// # Errors

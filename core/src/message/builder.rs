@@ -19,7 +19,7 @@ pub const SHARD_LEN: usize = 64 << 20;
 
 /// The room that a [`MessageBuilder`] works in, supplied by the caller.
 #[derive(Debug)]
-pub struct Buffers<'s, 'a> {
+pub struct BuilderScratch<'s, 'a> {
     /// For the body.
     pub body: &'a mut [u8],
     /// For headers of payloads that are not forwarded as they are, and in the
@@ -171,10 +171,10 @@ impl From<MessageError> for BuildError {
 /// the slices that they were given as.
 ///
 /// ```
-/// use daskwire::message::{Buffers, Layout, MessageBuilder, PayloadKind};
+/// use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind};
 ///
 /// let (mut body, mut headers, mut slots) = ([0; 64], [0; 128], [&[][..]; 4]);
-/// let mut builder = MessageBuilder::new(Layout::Modern, Buffers {
+/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
 ///     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
 /// });
 /// builder.body().map(2).str("status").str("OK").str("data");
@@ -203,7 +203,7 @@ pub struct MessageBuilder<'s, 'a> {
 
 impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// Starts a message in `layout`.
-    pub fn new(layout: Layout, buffers: Buffers<'s, 'a>) -> Self {
+    pub fn new(layout: Layout, buffers: BuilderScratch<'s, 'a>) -> Self {
         Self {
             layout,
             body: Writer::new(buffers.body),

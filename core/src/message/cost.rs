@@ -7,7 +7,7 @@ extern crate alloc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Layout, Level, Message, Payload, PayloadKind, Place, Reading};
+use super::{Layout, Level, Message, Payload, PayloadKind, PayloadSlot, ReadOptions};
 use crate::Limits;
 use crate::msgpack::Writer;
 use crate::steps::steps_of;
@@ -36,10 +36,10 @@ fn assert_linear(what: &str, cost: impl Fn(u32) -> u64) {
 /// The steps to open a message and to walk it.
 fn steps_to_walk(frames: &[&[u8]], layout: Layout) -> u64 {
     let mut levels = vec![Level::EMPTY; Limits::MAX_DEPTH as usize];
-    let mut places = vec![Place::EMPTY; 1 << 12];
+    let mut places = vec![PayloadSlot::EMPTY; 1 << 12];
     steps_of(|| {
-        let reading = Reading::default();
-        let opened = Message::open(frames, layout, &reading, &mut levels, &mut places, &mut []);
+        let options = ReadOptions::default();
+        let opened = Message::open(frames, layout, &options, &mut levels, &mut places, &mut []);
         let message = opened.unwrap();
         let mut walk = message.walk(&mut levels);
         while walk.next_item().unwrap().is_some() {}
@@ -106,8 +106,8 @@ fn nested_sets_and_enum_members_are_read_once() {
 /// The steps to read the payload whose header is the first of `frames`.
 fn steps_to_read(frames: &[Vec<u8>], read: fn(&Payload<'_, Vec<u8>>)) -> u64 {
     steps_of(|| {
-        let reading = Reading::default();
-        let payload = Payload::at(frames, 0, PayloadKind::Serialized, &reading).unwrap();
+        let options = ReadOptions::default();
+        let payload = Payload::at(frames, 0, PayloadKind::Serialized, &options).unwrap();
         read(&payload);
     })
 }
@@ -165,7 +165,13 @@ fn frames_are_gone_through_once() {
     assert_linear("merging", |count| steps_to_read(&in_order(count), merge));
     // Out of order only as many as may be.
     let reversed = frames(800, |index, count| count - 1 - index);
-    let payload = Payload::at(&reversed, 0, PayloadKind::Serialized, &Reading::default()).unwrap();
+    let payload = Payload::at(
+        &reversed,
+        0,
+        PayloadKind::Serialized,
+        &ReadOptions::default(),
+    )
+    .unwrap();
     assert!(payload.check().is_err());
     assert!(payload.logical_frames().is_err());
     let few = frames(64, |index, count| count - 1 - index);

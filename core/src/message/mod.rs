@@ -21,7 +21,7 @@
 //! place for each payload.
 //!
 //! ```
-//! use daskwire::message::{Item, Layout, Level, Message, Place, Reading, Serializer};
+//! use daskwire::message::{Item, Layout, Level, Message, PayloadSlot, ReadOptions, Serializer};
 //! use daskwire::msgpack::Token;
 //!
 //! // {"data": <payload>} as distributed 2026.8.0 sends it
@@ -31,9 +31,9 @@
 //!     b"hello",
 //! ];
 //! let mut levels = [Level::EMPTY; 8];
-//! let mut places = [Place::EMPTY; 4];
+//! let mut places = [PayloadSlot::EMPTY; 4];
 //! let message = Message::open(
-//!     &frames, Layout::Modern, &Reading::default(), &mut levels, &mut places, &mut [],
+//!     &frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
 //! )?;
 //!
 //! let mut walk = message.walk(&mut levels);
@@ -63,10 +63,10 @@ mod workspace;
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{Buffers, BuildError, MessageBuilder, Pending, SHARD_LEN, Shard, shards};
+pub use builder::{BuildError, BuilderScratch, MessageBuilder, Pending, SHARD_LEN, Shard, shards};
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
-pub use open::Place;
+pub use open::PayloadSlot;
 pub use payload::{LogicalFrame, LogicalFrames, Payload, PayloadKind};
 pub use walk::{EnumMember, Item, Level, PathElement, Walk};
 #[cfg(feature = "alloc")]
@@ -89,7 +89,7 @@ pub enum Layout {
 
 /// How to read a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ReadOptions {
     /// What is accepted.
     pub limits: Limits,
     /// Whether `__Set__` and `__Enum__` maps are sets and enum members. They
@@ -103,7 +103,7 @@ pub struct Reading {
     pub lengths_optional: bool,
 }
 
-impl Default for Reading {
+impl Default for ReadOptions {
     /// [`Limits::HOST`], sets and enum members, `lengths` required.
     fn default() -> Self {
         Self {
@@ -124,10 +124,10 @@ pub struct Message<'a, T> {
     body: &'a [u8],
     /// One for each payload: in order of the body (modern), or of their paths
     /// (classic).
-    payloads: &'a [Place],
+    payloads: &'a [PayloadSlot],
     /// Sets and enum members, in order of the body.
-    specials: &'a [Place],
-    reading: Reading,
+    specials: &'a [PayloadSlot],
+    options: ReadOptions,
 }
 
 impl<T> Clone for Message<'_, T> {
@@ -160,7 +160,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
 
     /// A reader at the start of [`body`](Self::body).
     pub const fn reader(&self) -> Reader<'a> {
-        Reader::with_limits(self.body, &self.reading.limits)
+        Reader::with_limits(self.body, &self.options.limits)
     }
 
     /// What the message asks for: the value of `op`, where the body is a map

@@ -5,7 +5,7 @@ use core::cmp::Ordering;
 
 use super::path::{IndexKey, begins_with, compare_paths, compare_values};
 use super::walk::{Level, Nesting, matching};
-use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, Reading, path};
+use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions, path};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
@@ -15,17 +15,17 @@ use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 /// Its content is the business of [`Message`]; supply as many as the message
 /// may have.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(pub(super) Spot);
+pub struct PayloadSlot(pub(super) Location);
 
-impl Place {
+impl PayloadSlot {
     /// A place that is free.
-    pub const EMPTY: Self = Self(Spot::Free);
+    pub const EMPTY: Self = Self(Location::Free);
 }
 
-/// What a [`Place`] notes down. Offsets are those of a document, of which
+/// What a [`PayloadSlot`] notes down. Offsets are those of a document, of which
 /// [`Limits::document_len`](crate::Limits::document_len) is below 2^32 here.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spot {
+pub(super) enum Location {
     Free,
     /// A placeholder, from `start` to `end` in the body, for the payload whose
     /// header is frame `frame` and whose frames end before frame `limit`.
@@ -48,11 +48,11 @@ pub(super) enum Spot {
         end: u32,
     },
     /// A payload with a path; offsets in the payload header.
-    Path(PathSpot),
+    Path(ClassicEntry),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PathSpot {
+pub(super) struct ClassicEntry {
     pub(super) path: (u32, u32),
     pub(super) head: (u32, u32),
     pub(super) first_frame: u32,
@@ -72,7 +72,7 @@ pub(super) struct PathSpot {
     followed: u32,
 }
 
-impl Spot {
+impl Location {
     pub(super) const fn start(&self) -> u32 {
         match self {
             Self::Placeholder { start, .. }
@@ -93,7 +93,7 @@ impl Spot {
         matches!(self, Self::Set { .. } | Self::Enum { .. })
     }
 
-    pub(super) const fn path(&self) -> Option<&PathSpot> {
+    pub(super) const fn path(&self) -> Option<&ClassicEntry> {
         match self {
             Self::Path(spot) => Some(spot),
             _ => None,
@@ -111,7 +111,7 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
 /// A table that is filled from the front. Goes on counting where it is full, so
 /// that the error can say how many entries are needed.
 struct Table<'p> {
-    places: &'p mut [Place],
+    places: &'p mut [PayloadSlot],
     count: usize,
     /// The most entries that there were at a time.
     most: usize,
@@ -120,7 +120,7 @@ struct Table<'p> {
 }
 
 impl<'p> Table<'p> {
-    const fn new(places: &'p mut [Place], count: usize) -> Self {
+    const fn new(places: &'p mut [PayloadSlot], count: usize) -> Self {
         Self {
             places,
             count,
@@ -129,9 +129,9 @@ impl<'p> Table<'p> {
         }
     }
 
-    fn push(&mut self, spot: Spot) {
+    fn push(&mut self, spot: Location) {
         if let Some(place) = self.places.get_mut(self.count) {
-            *place = Place(spot);
+            *place = PayloadSlot(spot);
         }
         self.count = self.count.saturating_add(1);
         self.most = self.most.max(self.count);
@@ -143,7 +143,7 @@ impl<'p> Table<'p> {
         self.count = kept.end;
         if kept.len() > kept.start.saturating_sub(first) {
             for place in self.places.iter_mut().take(kept.start).skip(first) {
-                *place = Place::EMPTY;
+                *place = PayloadSlot::EMPTY;
                 self.has_free = true;
             }
             return;
@@ -163,7 +163,7 @@ impl<'p> Table<'p> {
     fn pack(&mut self) {
         if self.has_free {
             let entries = self.places.get_mut(..self.count).unwrap_or_default();
-            self.count = keep(entries, |spot| !matches!(spot, Spot::Free));
+            self.count = keep(entries, |spot| !matches!(spot, Location::Free));
         }
     }
 
@@ -201,9 +201,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     pub fn open(
         frames: &'a [T],
         layout: Layout,
-        reading: &Reading,
+        options: &ReadOptions,
         levels: &mut [Level],
-        places: &'a mut [Place],
+        places: &'a mut [PayloadSlot],
         scratch: &'a mut [u8],
     ) -> Result<Self, MessageError> {
         let mut heads = None;
@@ -211,12 +211,12 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             // PROTOCOL MODERN-1
             Layout::Modern => (0, frames.first().ok_or(no_body(0))?.as_ref()),
             Layout::Classic => {
-                let body = classic_body(frames, reading, scratch)?;
-                heads = Heads::parse(frames, reading)?;
+                let body = classic_body(frames, options, scratch)?;
+                heads = Heads::parse(frames, options)?;
                 (1, body)
             }
         };
-        check_len(body_frame, body, reading)?;
+        check_len(body_frame, body, options)?;
         let mut path_count = 0;
         let mut table = Table::new(places, 0);
         if let Some(heads) = &heads {
@@ -231,7 +231,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
         Scan {
             layout,
-            reading,
+            options,
             frame: body_frame,
             frame_count: frames.len(),
             body,
@@ -249,7 +249,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         // The entries with paths are in order already and stay in front.
         if let Some(found) = places.get_mut(path_count..) {
             sort(found, |a, b| {
-                let key = |place: &Place| (place.0.is_special(), place.0.start());
+                let key = |place: &PayloadSlot| (place.0.is_special(), place.0.start());
                 key(a).cmp(&key(b))
             });
         }
@@ -262,7 +262,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         {
             set_frame_limits(placeholders, frames.len())?;
         }
-        let places: &'a [Place] = places;
+        let places: &'a [PayloadSlot] = places;
         let (payloads, specials) = places.split_at_checked(payload_count).unwrap_or_default();
         Ok(Self {
             layout,
@@ -270,18 +270,21 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             body,
             payloads,
             specials,
-            reading: *reading,
+            options: *options,
         })
     }
 }
 
 /// Ends the frames of each payload where the header of another one is, so that
 /// no two payloads share a frame whatever their headers say (PROTOCOL MODERN-7).
-fn set_frame_limits(placeholders: &mut [Place], frame_count: usize) -> Result<(), MessageError> {
+fn set_frame_limits(
+    placeholders: &mut [PayloadSlot],
+    frame_count: usize,
+) -> Result<(), MessageError> {
     sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
     let mut behind = offset(frame_count);
     for place in placeholders.iter_mut().rev() {
-        if let Spot::Placeholder { frame, limit, .. } = &mut place.0 {
+        if let Location::Placeholder { frame, limit, .. } = &mut place.0 {
             if *frame == behind {
                 let kind = MessageErrorKind::FramesShared;
                 return Err(MessageError::new(behind as usize, 0, kind));
@@ -302,9 +305,9 @@ const fn no_body(frame: usize) -> MessageError {
 pub(super) fn check_len(
     frame: usize,
     document: &[u8],
-    reading: &Reading,
+    options: &ReadOptions,
 ) -> Result<(), MessageError> {
-    let limit = reading.limits.document_len.min(u64::from(u32::MAX));
+    let limit = options.limits.document_len.min(u64::from(u32::MAX));
     let len = document.len() as u64;
     if len > limit {
         let kind = MessageErrorKind::DocumentTooLong { len, limit };
@@ -317,19 +320,19 @@ pub(super) fn check_len(
 /// (PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3).
 fn classic_body<'a, T: AsRef<[u8]>>(
     frames: &'a [T],
-    reading: &Reading,
+    options: &ReadOptions,
     scratch: &'a mut [u8],
 ) -> Result<&'a [u8], MessageError> {
     let [header, body, ..] = frames else {
         return Err(no_body(frames.len()));
     };
     let (header, body) = (header.as_ref(), body.as_ref());
-    check_len(0, header, reading)?;
+    check_len(0, header, options)?;
     if header.is_empty() {
         return Ok(body);
     }
     let malformed = MessageError::malformed(0);
-    let mut reader = Reader::with_limits(header, &reading.limits);
+    let mut reader = Reader::with_limits(header, &options.limits);
     let mut codec = None;
     for _ in 0..reader.map().map_err(&malformed)? {
         let key = reader.skip().map_err(&malformed)?;
@@ -350,7 +353,7 @@ fn classic_body<'a, T: AsRef<[u8]>>(
         };
         MessageError::new(1, 0, kind)
     };
-    let mut limits = reading.limits;
+    let mut limits = options.limits;
     limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
     let len = compression::decompress(codec, body, scratch, &limits).map_err(fault)?;
     Ok(scratch.get(..len).unwrap_or_default())
@@ -391,14 +394,14 @@ impl<'a> Heads<'a> {
     /// `None` if the message has no payload header.
     fn parse<T: AsRef<[u8]>>(
         frames: &'a [T],
-        reading: &Reading,
+        options: &ReadOptions,
     ) -> Result<Option<Self>, MessageError> {
         let Some(document) = frames.get(2).map(AsRef::as_ref) else {
             return Ok(None);
         };
         let malformed = MessageError::malformed(2);
-        check_len(2, document, reading)?;
-        let mut reader = Reader::with_limits(document, &reading.limits);
+        check_len(2, document, options)?;
+        let mut reader = Reader::with_limits(document, &options.limits);
         let (mut heads, mut keys, mut bytestrings) = (None, None, None);
         for _ in 0..reader.map().map_err(&malformed)? {
             let key = reader.skip().map_err(&malformed)?;
@@ -436,7 +439,7 @@ impl<'a> Heads<'a> {
     /// Notes down the payloads, ordered by path, in `places`, which hold as many
     /// as there are heads. Returns how many payloads there are (PROTOCOL
     /// CLASSIC-4, CLASSIC-7 and CLASSIC-8).
-    fn note<T>(&self, frames: &[T], places: &mut [Place]) -> Result<usize, MessageError> {
+    fn note<T>(&self, frames: &[T], places: &mut [PayloadSlot]) -> Result<usize, MessageError> {
         let document = self.document;
         let malformed = MessageError::malformed(2);
         let fault = |at, kind| MessageError::new(2, at, kind);
@@ -447,7 +450,7 @@ impl<'a> Heads<'a> {
         for place in places.iter_mut() {
             let path = next_span(&mut heads).map_err(&malformed)?;
             let head = next_span(&mut heads).map_err(&malformed)?;
-            *place = Place(Spot::Path(PathSpot {
+            *place = PayloadSlot(Location::Path(ClassicEntry {
                 path,
                 head,
                 first_frame: 0,
@@ -465,7 +468,7 @@ impl<'a> Heads<'a> {
         // a Python dict.
         sort(places, |a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
-                let head = |place: &Place| place.0.path().map(|spot| spot.head.0);
+                let head = |place: &PayloadSlot| place.0.path().map(|spot| spot.head.0);
                 head(b).cmp(&head(a))
             })
         });
@@ -481,7 +484,7 @@ impl<'a> Heads<'a> {
                 compare_paths(path_of(document, place), span(document, path)).is_lt()
             });
             let spot = match places.get_mut(place) {
-                Some(Place(Spot::Path(spot)))
+                Some(PayloadSlot(Location::Path(spot)))
                     if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
                 {
                     spot
@@ -534,7 +537,7 @@ impl<'a> Heads<'a> {
                 .and_then(|place| place.0.path())
                 .map(|s| s.number);
             if let Some(number) = number
-                && let Some(Place(Spot::Path(spot))) = places.get_mut(number as usize)
+                && let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(number as usize)
             {
                 spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
             }
@@ -547,12 +550,12 @@ impl<'a> Heads<'a> {
 fn mark_bytestrings(
     document: &[u8],
     bytestrings: &mut Reader<'_>,
-    places: &mut [Place],
+    places: &mut [PayloadSlot],
 ) -> Result<(), MessageError> {
     let at = bytestrings.position();
     let fault = |kind| MessageError::new(2, at, kind);
     for place in places.iter_mut() {
-        if let Spot::Path(spot) = &mut place.0 {
+        if let Location::Path(spot) = &mut place.0 {
             spot.bytestring = Some(false);
         }
     }
@@ -563,7 +566,7 @@ fn mark_bytestrings(
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
         let place =
             places.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
-        if let Some(Place(Spot::Path(spot))) = places.get_mut(place)
+        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(place)
             && compare_paths(span(document, spot.path), path).is_eq()
         {
             spot.bytestring = Some(true);
@@ -572,7 +575,7 @@ fn mark_bytestrings(
     Ok(())
 }
 
-fn path_of<'a>(document: &'a [u8], place: &Place) -> &'a [u8] {
+fn path_of<'a>(document: &'a [u8], place: &PayloadSlot) -> &'a [u8] {
     place.0.path().map_or(&[], |spot| span(document, spot.path))
 }
 
@@ -588,7 +591,7 @@ fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
 }
 
 /// Moves the entries that `wanted` says yes to to the front, in order.
-fn keep(places: &mut [Place], wanted: impl Fn(&Spot) -> bool) -> usize {
+fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
     let mut kept = 0_usize;
     for index in 0..places.len() {
         if places.get(index).is_some_and(|place| wanted(&place.0)) {
@@ -601,17 +604,19 @@ fn keep(places: &mut [Place], wanted: impl Fn(&Spot) -> bool) -> usize {
 
 /// Sorts entries, which mostly are in order. A heap sort: `slice::sort_unstable`
 /// has a panic for orders that are none, which the linker would find.
-fn sort(places: &mut [Place], order: impl Fn(&Place, &Place) -> Ordering) {
-    let before =
-        |places: &[Place], one: usize, other: usize| match (places.get(one), places.get(other)) {
-            (Some(one), Some(other)) => order(one, other).is_lt(),
-            _ => false,
-        };
+fn sort(places: &mut [PayloadSlot], order: impl Fn(&PayloadSlot, &PayloadSlot) -> Ordering) {
+    let before = |places: &[PayloadSlot], one: usize, other: usize| match (
+        places.get(one),
+        places.get(other),
+    ) {
+        (Some(one), Some(other)) => order(one, other).is_lt(),
+        _ => false,
+    };
     if places.is_sorted_by(|one, other| order(one, other).is_le()) {
         return;
     }
     // Moves an entry of the heap in front of `end` down to its place.
-    let sift = |places: &mut [Place], mut at: usize, end: usize| loop {
+    let sift = |places: &mut [PayloadSlot], mut at: usize, end: usize| loop {
         let mut child = at.saturating_mul(2).saturating_add(1);
         let second = child.saturating_add(1);
         if second < end && before(places, child, second) {
@@ -635,7 +640,7 @@ fn sort(places: &mut [Place], order: impl Fn(&Place, &Place) -> Ordering) {
 
 /// Exchanges two entries, both of which are there. `slice::swap` has a panic for
 /// when they are not, which the linker would find.
-fn swap(places: &mut [Place], one: usize, other: usize) {
+fn swap(places: &mut [PayloadSlot], one: usize, other: usize) {
     if let (Some(&first), Some(&second)) = (places.get(one), places.get(other)) {
         if let Some(place) = places.get_mut(one) {
             *place = second;
@@ -696,7 +701,7 @@ fn head_count(document: &[u8], head: (u32, u32)) -> Result<u64, (usize, MessageE
 /// One pass over a body.
 struct Scan<'s> {
     layout: Layout,
-    reading: &'s Reading,
+    options: &'s ReadOptions,
     frame: usize,
     frame_count: usize,
     body: &'s [u8],
@@ -741,7 +746,7 @@ impl Scan<'_> {
 
     fn run(&self, levels: &mut [Level], table: &mut Table<'_>) -> Result<(), MessageError> {
         let malformed = MessageError::malformed(self.frame);
-        let mut reader = Reader::with_limits(self.body, &self.reading.limits);
+        let mut reader = Reader::with_limits(self.body, &self.options.limits);
         let mut depth = 0_usize;
         loop {
             let at = reader.position();
@@ -783,9 +788,9 @@ impl Scan<'_> {
             // An empty map that payloads go into is a level for who walks it.
             let opens = child_count != 0 || below.0 != below.1;
             if opens {
-                if depth as u64 >= u64::from(self.reading.limits.depth) {
+                if depth as u64 >= u64::from(self.options.limits.depth) {
                     let kind = MalformedKind::TooDeep {
-                        limit: self.reading.limits.depth,
+                        limit: self.options.limits.depth,
                     };
                     return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
                 }
@@ -839,7 +844,7 @@ impl Scan<'_> {
         level: &Level,
         range: (usize, usize),
         depth: usize,
-        places: &mut [Place],
+        places: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let index;
         let element = match level.nesting {
@@ -854,7 +859,7 @@ impl Scan<'_> {
         };
         let element_index = depth.saturating_sub(1);
         let found = matching(self.paths, places, range, element_index, element);
-        if let Some(Place(Spot::Path(spot))) = places.get_mut(found.0)
+        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(found.0)
             && found.0 < found.1
             && path::Elements::new(span(self.paths, spot.path)).len() == depth
         {
@@ -873,11 +878,11 @@ impl Scan<'_> {
         token: Token<'_>,
         below: (usize, usize),
         depth: usize,
-        places: &mut [Place],
+        places: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
         for place in places.get_mut(low..high).unwrap_or_default() {
-            let Spot::Path(spot) = &mut place.0 else {
+            let Location::Path(spot) = &mut place.0 else {
                 continue;
             };
             follow(spot, depth)?;
@@ -937,7 +942,7 @@ impl Scan<'_> {
             match u32::try_from(frame) {
                 Ok(frame) if (frame as usize) < self.frame_count => {
                     table.count = level.first_place as usize;
-                    table.push(Spot::Placeholder {
+                    table.push(Location::Placeholder {
                         start,
                         end,
                         frame,
@@ -955,7 +960,7 @@ impl Scan<'_> {
                 }
             }
         }
-        if !self.reading.sets_and_enums {
+        if !self.options.sets_and_enums {
             return Ok(());
         }
         if marks.enumeration {
@@ -964,7 +969,7 @@ impl Scan<'_> {
                 return Err(self.fault(at, MessageErrorKind::EnumWithoutName));
             }
             table.count = level.first_place as usize;
-            table.push(Spot::Enum { start, end });
+            table.push(Location::Enum { start, end });
             return Ok(());
         }
         if marks.set {
@@ -975,7 +980,7 @@ impl Scan<'_> {
             // The set has no other content.
             let (first, last) = level.list_places;
             table.retain(level.first_place as usize, first as usize..last as usize);
-            table.push(Spot::Set {
+            table.push(Location::Set {
                 start,
                 end,
                 list: level.list,
@@ -987,7 +992,7 @@ impl Scan<'_> {
 
 /// Takes note that `depth` elements of a path lead to a value. Where a map has a
 /// key twice they lead to two, and each payload below would stand in both.
-fn follow(spot: &mut PathSpot, depth: usize) -> Result<(), MessageError> {
+fn follow(spot: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
     let followed = offset(depth).saturating_add(1);
     if spot.followed >= followed {
         let at = spot.path.0 as usize;
@@ -998,7 +1003,12 @@ fn follow(spot: &mut PathSpot, depth: usize) -> Result<(), MessageError> {
 }
 
 /// Whether the value of an element equals `element`, for searching a range.
-pub(super) fn element_order(paths: &[u8], place: &Place, index: usize, element: &[u8]) -> Ordering {
+pub(super) fn element_order(
+    paths: &[u8],
+    place: &PayloadSlot,
+    index: usize,
+    element: &[u8],
+) -> Ordering {
     let mut elements = path::Elements::new(path_of(paths, place));
     match elements.nth(index) {
         None => Ordering::Less,

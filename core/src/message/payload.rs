@@ -1,8 +1,8 @@
 //! A payload: its header and its frames, untouched until someone asks.
 
 use super::header::{ItemList, Lists};
-use super::open::{Spot, codec_entry, span};
-use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, Reading};
+use super::open::{Location, codec_entry, span};
+use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
 use crate::msgpack::Reader;
@@ -37,7 +37,7 @@ pub struct Payload<'a, T> {
     first_frame: usize,
     bytestring: Option<bool>,
     path: Option<&'a [u8]>,
-    reading: Reading,
+    options: ReadOptions,
 }
 
 impl<T> Clone for Payload<'_, T> {
@@ -65,7 +65,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         let count = self.payloads.len();
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
         match &self.payloads.get(number).ok_or(none)?.0 {
-            Spot::Placeholder {
+            Location::Placeholder {
                 frame,
                 limit,
                 pickled,
@@ -77,9 +77,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                     PayloadKind::Serialized
                 };
                 let (frame, limit) = (*frame as usize, *limit as usize);
-                Payload::within(self.frames, frame, limit, kind, &self.reading)
+                Payload::within(self.frames, frame, limit, kind, &self.options)
             }
-            Spot::Path(entry) => {
+            Location::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
                 let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).unwrap_or_default();
@@ -95,7 +95,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                     first_frame,
                     bytestring: spot.bytestring,
                     path: Some(span(document, spot.path)),
-                    reading: self.reading,
+                    options: self.options,
                 })
             }
             _ => Err(none),
@@ -111,7 +111,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             .binary_search_by(|place| (place.0.start() as usize).cmp(&offset));
         let found = found.ok()?;
         match self.payloads.get(found)?.0 {
-            Spot::Placeholder { limit, .. } => Some(limit as usize),
+            Location::Placeholder { limit, .. } => Some(limit as usize),
             _ => None,
         }
     }
@@ -147,9 +147,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         frames: &'a [T],
         index: usize,
         kind: PayloadKind,
-        reading: &Reading,
+        options: &ReadOptions,
     ) -> Result<Self, MessageError> {
-        Self::within(frames, index, frames.len(), kind, reading)
+        Self::within(frames, index, frames.len(), kind, options)
     }
 
     /// The same where another payload begins with frame `limit`.
@@ -158,11 +158,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         index: usize,
         limit: usize,
         kind: PayloadKind,
-        reading: &Reading,
+        options: &ReadOptions,
     ) -> Result<Self, MessageError> {
         let header = frames.get(index).map(AsRef::as_ref).unwrap_or_default();
-        super::open::check_len(index, header, reading)?;
-        let parsed = PayloadHeader::parse(header, &reading.limits, index, 0)?;
+        super::open::check_len(index, header, options)?;
+        let parsed = PayloadHeader::parse(header, &options.limits, index, 0)?;
         if kind == PayloadKind::Pickled {
             // PROTOCOL MODERN-4
             parsed
@@ -195,7 +195,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             first_frame,
             bytestring: None,
             path: None,
-            reading: *reading,
+            options: *options,
         })
     }
 
@@ -246,7 +246,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     pub fn header(&self) -> Result<PayloadHeader<'a>, MessageError> {
         PayloadHeader::parse(
             self.header,
-            &self.reading.limits,
+            &self.options.limits,
             self.header_frame,
             self.header_at,
         )
@@ -276,7 +276,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         for frame in self.sub_frames(lists)? {
             let frame = frame?;
             let len = match frame.codec {
-                Ok(codec) => frame.plain_len(codec, &self.reading).ok().flatten(),
+                Ok(codec) => frame.plain_len(codec, &self.options).ok().flatten(),
                 Err(_) => None,
             };
             known = known.zip(len).and_then(|(sum, len)| sum.checked_add(len));
@@ -357,7 +357,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }
         match lists.lengths()? {
             Some(lengths) => Ok(Grouping::Lengths(lengths)),
-            None if self.reading.lengths_optional => Ok(Grouping::Single),
+            None if self.options.lengths_optional => Ok(Grouping::Single),
             None => Err(header.missing_entry("lengths")),
         }
     }
@@ -392,7 +392,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let mut total = Some(0_u64);
         let mut add = |frame: SubFrame<'a>| {
             let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-            let len = frame.plain_len(codec, &self.reading)?;
+            let len = frame.plain_len(codec, &self.options)?;
             total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
             Ok(())
         };
@@ -441,7 +441,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let ends = self.merge(ends, |frame| {
             let space = out.get_mut(filled..).unwrap_or_default();
             let len = frame
-                .write_to(space, &self.reading)
+                .write_to(space, &self.options)
                 .map_err(|error| self.in_all(error, filled))?;
             filled = filled.saturating_add(len);
             Ok(filled)
@@ -472,14 +472,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let start = out.len();
         ends.clear();
         ends.resize(self.logical_count()?, 0);
-        let own = self.reading.limits.decompressed_len;
-        let limit = self.reading.limits.message_len;
-        let mut reading = self.reading;
+        let own = self.options.limits.decompressed_len;
+        let limit = self.options.limits.message_len;
+        let mut options = self.options;
         let merged = self.merge(ends, |frame| {
             let filled = out.len().saturating_sub(start) as u64;
             let left = limit.saturating_sub(filled);
-            reading.limits.decompressed_len = own.min(left);
-            match frame.write_onto(out, &reading, left) {
+            options.limits.decompressed_len = own.min(left);
+            match frame.write_onto(out, &options, left) {
                 Err(MessageErrorKind::Compression(CompressionError::OverLimit { .. }))
                     if left < own =>
                 {
@@ -568,7 +568,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let mut write = |frame: SubFrame<'a>| {
             let space = out.get_mut(filled..).unwrap_or_default();
             let len = frame
-                .write_to(space, &self.reading)
+                .write_to(space, &self.options)
                 .map_err(|error| self.in_all(error, filled))?;
             filled = filled.saturating_add(len);
             Ok(())
@@ -694,11 +694,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         &self,
     ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
     {
-        let reading = self.reading;
+        let options = self.options;
         Ok(self.sub_frames(&self.lists()?)?.map(move |frame| {
             let frame = frame?;
             let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-            frame.plain_len(codec, &reading)
+            frame.plain_len(codec, &options)
         }))
     }
 }
@@ -764,7 +764,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                     let frame = frame?;
                     count = count.saturating_add(1);
                     let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-                    match frame.plain_len(codec, &payload.reading)? {
+                    match frame.plain_len(codec, &payload.options)? {
                         Some(len) => have = have.saturating_add(len),
                         // The format does not say: only the last logical frame
                         // can be told by what is left.
@@ -800,7 +800,7 @@ fn next_is_empty<T: AsRef<[u8]>>(sub_frames: &SubFrames<'_, T>, payload: &Payloa
         Some(Ok(frame)) => frame
             .codec
             .ok()
-            .and_then(|codec| frame.plain_len(codec, &payload.reading).ok())
+            .and_then(|codec| frame.plain_len(codec, &payload.options).ok())
             .is_some_and(|len| len == Some(0)),
         _ => false,
     }
@@ -1001,18 +1001,18 @@ impl SubFrame<'_> {
     fn plain_len(
         &self,
         codec: Option<Codec>,
-        reading: &Reading,
+        options: &ReadOptions,
     ) -> Result<Option<u64>, MessageError> {
         match codec {
             None => Ok(Some(self.bytes.len() as u64)),
-            Some(codec) => compression::decompressed_len(codec, self.bytes, &reading.limits)
+            Some(codec) => compression::decompressed_len(codec, self.bytes, &options.limits)
                 .map_err(|error| self.compression_fault(error)),
         }
     }
 
-    fn write_to(&self, space: &mut [u8], reading: &Reading) -> Result<usize, MessageError> {
+    fn write_to(&self, space: &mut [u8], options: &ReadOptions) -> Result<usize, MessageError> {
         match self.codec.map_err(|kind| self.fault(kind))? {
-            Some(codec) => compression::decompress(codec, self.bytes, space, &reading.limits)
+            Some(codec) => compression::decompress(codec, self.bytes, space, &options.limits)
                 .map_err(|error| self.compression_fault(error)),
             None => {
                 let available = space.len();
@@ -1035,13 +1035,13 @@ impl SubFrame<'_> {
     fn write_onto(
         &self,
         out: &mut alloc::vec::Vec<u8>,
-        reading: &Reading,
+        options: &ReadOptions,
         left: u64,
     ) -> Result<(), MessageErrorKind> {
         let needed = self.bytes.len();
         let result = match self.codec? {
             Some(codec) => {
-                compression::decompress_onto(codec, self.bytes, out, &reading.limits).map(|_| ())
+                compression::decompress_onto(codec, self.bytes, out, &options.limits).map(|_| ())
             }
             None if needed as u64 > left => Err(CompressionError::OverLimit { limit: left }),
             None => match out.try_reserve(needed) {

@@ -1,6 +1,6 @@
 //! The body of a message, item by item.
 
-use super::open::{Place, Reserved, Spot, element_order, offset, span};
+use super::open::{Location, PayloadSlot, Reserved, element_order, offset, span};
 use super::path::{Elements, IndexKey};
 use super::{Message, MessageError, MessageErrorKind};
 use crate::msgpack::{MalformedKind, Reader, Text, Token};
@@ -165,7 +165,7 @@ impl Level {
 /// The part of `range` whose paths have `element` at position `index`.
 pub(super) fn matching(
     paths: &[u8],
-    places: &[Place],
+    places: &[PayloadSlot],
     range: (usize, usize),
     index: usize,
     element: &[u8],
@@ -313,7 +313,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             State::Start => {
                 self.state = State::Body;
                 // PROTOCOL CLASSIC-5: an empty path is the whole message.
-                if let [Place(Spot::Path(spot))] = self.message.payloads
+                if let [PayloadSlot(Location::Path(spot))] = self.message.payloads
                     && Elements::new(span(self.paths(), spot.path)).len() == 0
                 {
                     self.state = State::Done;
@@ -455,7 +455,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             }
             level.owed = level.owed.wrapping_sub(1);
             if below.0 < below.1
-                && let Some(Place(Spot::Path(spot))) = payloads.get(below.0)
+                && let Some(PayloadSlot(Location::Path(spot))) = payloads.get(below.0)
                 && Elements::new(span(paths, spot.path)).len() == self.depth
             {
                 self.read(|walk| walk.reader.skip())?;
@@ -469,8 +469,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
         let body = self.message.body;
-        if let Some(Place(spot)) = self.message.payloads.get(self.payload)
-            && let Spot::Placeholder { start, end, .. } = *spot
+        if let Some(PayloadSlot(spot)) = self.message.payloads.get(self.payload)
+            && let Location::Placeholder { start, end, .. } = *spot
             && start as usize == at
         {
             let number = self.payload;
@@ -479,19 +479,19 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
                 .seek(body.get(end as usize..).unwrap_or_default());
             return Ok(Item::Payload(number));
         }
-        if let Some(Place(spot)) = self.message.specials.get(self.special)
+        if let Some(PayloadSlot(spot)) = self.message.specials.get(self.special)
             && spot.start() as usize == at
         {
             self.special = self.special.saturating_add(1);
             match *spot {
-                Spot::Enum { start, end } => {
+                Location::Enum { start, end } => {
                     self.reader
                         .seek(body.get(end as usize..).unwrap_or_default());
                     if let Some(member) = EnumMember::parse(span(body, (start, end))) {
                         return Ok(Item::Enum(member));
                     }
                 }
-                Spot::Set { end, list, .. } => {
+                Location::Set { end, list, .. } => {
                     self.reader
                         .seek(body.get(list as usize..).unwrap_or_default());
                     let count = self.read(|walk| walk.reader.array())?;
@@ -571,7 +571,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     #[cold]
     fn too_few_levels(&self) -> MessageError {
         let available = self.levels.len();
-        let limit = self.message.reading.limits.depth;
+        let limit = self.message.options.limits.depth;
         let kind = if self.depth as u64 >= u64::from(limit) {
             MessageErrorKind::Malformed(MalformedKind::TooDeep { limit })
         } else {
@@ -604,7 +604,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     fn number(&self, place: usize) -> usize {
         match self.message.payloads.get(place).map(|place| &place.0) {
-            Some(Spot::Path(spot)) => spot.number as usize,
+            Some(Location::Path(spot)) => spot.number as usize,
             _ => place,
         }
     }
@@ -612,14 +612,19 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
 /// Whether this payload goes right into the map at depth `here`, where the body
 /// has no such key.
-fn is_absent(paths: &[u8], place: &Place, here: usize) -> bool {
+fn is_absent(paths: &[u8], place: &PayloadSlot, here: usize) -> bool {
     place
         .0
         .path()
         .is_some_and(|spot| !spot.present && Elements::new(span(paths, spot.path)).len() == here)
 }
 
-fn next_absent(paths: &[u8], payloads: &[Place], level: &Level, here: usize) -> Option<usize> {
+fn next_absent(
+    paths: &[u8],
+    payloads: &[PayloadSlot],
+    level: &Level,
+    here: usize,
+) -> Option<usize> {
     let (first, high) = (level.next as usize, level.range().1);
     let rest = payloads.get(first..high)?;
     rest.iter()

@@ -2,17 +2,17 @@
 
 use alloc::vec::Vec;
 
-use super::{Layout, Level, Message, MessageError, MessageErrorKind, Place, Reading};
+use super::{Layout, Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions};
 
 /// What [`Message::open`] needs, in vectors that grow to what messages take.
 ///
 /// For programs that have a heap. Keep one and open all messages with it.
 ///
 /// ```
-/// use daskwire::message::{Layout, Reading, Workspace};
+/// use daskwire::message::{Layout, ReadOptions, Workspace};
 /// let mut workspace = Workspace::new();
 /// let op = workspace.with_message(
-///     &[&b"\x81\xa2op\xa4ping"[..]], Layout::Modern, &Reading::default(),
+///     &[&b"\x81\xa2op\xa4ping"[..]], Layout::Modern, &ReadOptions::default(),
 ///     |message, _levels| message.op().is_some_and(|op| op == "ping"),
 /// )?;
 /// assert!(op);
@@ -21,7 +21,7 @@ use super::{Layout, Level, Message, MessageError, MessageErrorKind, Place, Readi
 #[derive(Debug, Default)]
 pub struct Workspace {
     levels: Vec<Level>,
-    places: Vec<Place>,
+    places: Vec<PayloadSlot>,
     body: Vec<u8>,
 }
 
@@ -47,14 +47,14 @@ impl Workspace {
         &mut self,
         frames: &[T],
         layout: Layout,
-        reading: &Reading,
+        options: &ReadOptions,
         use_it: impl FnOnce(Message<'_, T>, &mut [Level]) -> R,
     ) -> Result<R, MessageError> {
         loop {
             let opened = Message::open(
                 frames,
                 layout,
-                reading,
+                options,
                 &mut self.levels,
                 &mut self.places,
                 &mut self.body,
@@ -70,7 +70,7 @@ impl Workspace {
                 }
                 MessageErrorKind::TooFewPlaces(short) => {
                     let len = short.needed.max(short.available.saturating_mul(2));
-                    self.places.resize(len, Place::EMPTY);
+                    self.places.resize(len, PayloadSlot::EMPTY);
                 }
                 MessageErrorKind::BodyBuffer(short) => {
                     let len = short.needed.max(short.available.saturating_mul(2));

@@ -9,11 +9,11 @@ use crate::support::{
 };
 use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, CompressionError};
-use daskwire::frame::{Envelope, Prefix, encode_prelude, prelude_len};
+use daskwire::frame::{FramedMessage, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    Buffers, BuildError, Item, ItemList, Layout, Level, Message, MessageBuilder, MessageError,
-    MessageErrorKind, Payload, PayloadHeader, PayloadKind, Pending, Reading, SHARD_LEN, Serializer,
-    Shard, shards,
+    BuildError, BuilderScratch, Item, ItemList, Layout, Level, Message, MessageBuilder,
+    MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind, Pending, ReadOptions,
+    SHARD_LEN, Serializer, Shard, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
 
@@ -27,7 +27,7 @@ const fn other(layout: Layout) -> Layout {
 }
 
 /// As 2026.8.0 reads its own layout, and 2021.2.0 its own.
-const READING: Reading = Reading {
+const READING: ReadOptions = ReadOptions {
     limits: LIMITS,
     sets_and_enums: true,
     lengths_optional: false,
@@ -83,7 +83,7 @@ impl Store {
         let mut pending = vec![Pending::EMPTY; self.size.pending];
         let mut builder = MessageBuilder::new(
             layout,
-            Buffers {
+            BuilderScratch {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,
@@ -138,7 +138,11 @@ fn shown(item: &Item<'_>) -> String {
 type Meaning = (Vec<String>, Vec<Vec<Vec<u8>>>);
 
 /// Opens frames and reads them, payloads merged.
-fn meaning(frames: &[&[u8]], layout: Layout, reading: &Reading) -> Result<Meaning, MessageError> {
+fn meaning(
+    frames: &[&[u8]],
+    layout: Layout,
+    reading: &ReadOptions,
+) -> Result<Meaning, MessageError> {
     let mut room = Room::with(1 << 10, 1 << 12, 1 << 14);
     let (message, levels) = room.open(frames, layout, reading)?;
     message.check()?;
@@ -445,7 +449,7 @@ fn cross(vector: &Vector) -> Crossing {
         Err(error) => panic!("{name}: {error}"),
     };
 
-    let reading = Reading {
+    let reading = ReadOptions {
         lengths_optional: false,
         ..vector.reading()
     };
@@ -1415,9 +1419,9 @@ fn between_forms_only_the_leading_number_changes() {
         let total = (bare.len() as u64).to_le_bytes();
         assert_eq!(with_total[..8], total, "{name}");
         for (prefix, bytes) in [(Prefix::None, &bare), (Prefix::U64, &with_total)] {
-            let envelope = Envelope::parse(bytes, prefix, &LIMITS).unwrap();
-            assert!(envelope.rest.is_empty(), "{name}");
-            let arrived = cut(&envelope);
+            let framed = FramedMessage::parse(bytes, prefix, &LIMITS).unwrap();
+            assert!(framed.rest.is_empty(), "{name}");
+            let arrived = cut(&framed);
             assert_eq!(arrived, built, "{name}");
             let meant = meaning(&frames, layout, &vector.reading()).unwrap();
             let means = meaning(&arrived, layout, &vector.reading()).unwrap();
@@ -1763,10 +1767,10 @@ fn an_entry_of_a_header_is_one_value() {
 fn a_wrong_header_passes_unopened_and_not_into_the_other_layout() {
     let mut found = BTreeSet::new();
     for hostile in support::hostile() {
-        let Ok(envelope) = Envelope::parse(&hostile.bytes, hostile.prefix(), &LIMITS) else {
+        let Ok(framed) = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS) else {
             continue;
         };
-        let frames = cut(&envelope);
+        let frames = cut(&framed);
         let layout = hostile.layout();
         let mut room = Room::new();
         let Ok((message, levels)) = room.open(&frames, layout, &READING) else {

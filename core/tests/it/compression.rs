@@ -5,8 +5,8 @@ use daskwire::compression::{
     Codec, Compression, CompressionError, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
     decompressed_len,
 };
-use daskwire::frame::{Envelope, Prefix};
-use daskwire::message::{Layout, Level, Message, MessageErrorKind, Place, Reading};
+use daskwire::frame::{FramedMessage, Prefix};
+use daskwire::message::{Layout, Level, Message, MessageErrorKind, PayloadSlot, ReadOptions};
 use daskwire::{BufferTooSmall, Limits};
 
 struct Random(u64);
@@ -488,8 +488,8 @@ fn hostile_frames_are_refused() {
             continue;
         };
         seen += 1;
-        let envelope = Envelope::parse(&hostile.bytes, Prefix::U64, &Limits::HOST).unwrap();
-        let frame = *support::cut(&envelope).last().unwrap();
+        let framed = FramedMessage::parse(&hostile.bytes, Prefix::U64, &Limits::HOST).unwrap();
+        let frame = *support::cut(&framed).last().unwrap();
         let found = from(codec, frame, 100_000).unwrap_err();
         if !codec.is_compiled_in() {
             assert_eq!(found, CompressionError::NotCompiledIn { codec });
@@ -790,9 +790,9 @@ fn errors_are_written_for_people() {
 }
 
 /// What merging the first payload of a message gives, or why it does not.
-fn first_payload(bytes: &[u8], reading: &Reading, layout: Layout, prefix: Prefix) -> Opened {
-    let envelope = Envelope::parse(bytes, prefix, &support::LIMITS).unwrap();
-    let frames = support::cut(&envelope);
+fn first_payload(bytes: &[u8], reading: &ReadOptions, layout: Layout, prefix: Prefix) -> Opened {
+    let framed = FramedMessage::parse(bytes, prefix, &support::LIMITS).unwrap();
+    let frames = support::cut(&framed);
     let mut room = support::Room::new();
     let (message, _) = room.open(&frames, layout, reading).unwrap();
     let payload = message.payload(0).map_err(|error| error.kind)?;
@@ -811,7 +811,7 @@ fn hostile_vector(name: &str) -> Opened {
     let hostile = support::hostile();
     let hostile = hostile.iter().find(|hostile| hostile.name == name).unwrap();
     let (layout, prefix) = (hostile.layout(), hostile.prefix());
-    first_payload(&hostile.bytes, &Reading::default(), layout, prefix)
+    first_payload(&hostile.bytes, &ReadOptions::default(), layout, prefix)
 }
 
 // PROTOCOL COMPRESS-5
@@ -870,8 +870,8 @@ fn every_wire_frame_has_its_codec() {
     // nil stands for a frame without a codec, not for the whole list.
     let header: &[u8] = b"\x82\xabcompression\xc0\xaenum-sub-frames\x00";
     let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
-    let (mut levels, mut places) = ([Level::EMPTY; 2], [Place::EMPTY; 1]);
-    let reading = Reading::default();
+    let (mut levels, mut places) = ([Level::EMPTY; 2], [PayloadSlot::EMPTY; 1]);
+    let reading = ReadOptions::default();
     let message = Message::open(
         &frames,
         Layout::Modern,

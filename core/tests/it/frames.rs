@@ -2,8 +2,8 @@
 //! and the one that sees all of it at once say the same.
 
 use daskwire::frame::{
-    Arena, EncodeError, Envelope, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, Prefix,
-    PreludeStorage, Wanted, encode_prelude, prelude_len,
+    Arena, EncodeError, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, FramedMessage,
+    Prefix, PreludeStorage, Wanted, encode_prelude, prelude_len,
 };
 use daskwire::{BufferTooSmall, Limits};
 
@@ -113,13 +113,13 @@ fn messages() -> Vec<(Prefix, Vec<u8>)> {
 
 /// The frames of the first message, by the parser that sees all of it.
 fn parse(bytes: &[u8], prefix: Prefix, limits: &Limits) -> Result<Vec<Vec<u8>>, FrameError> {
-    let envelope = Envelope::parse(bytes, prefix, limits)?;
+    let framed = FramedMessage::parse(bytes, prefix, limits)?;
     assert_eq!(
-        envelope.message_len() + envelope.rest.len() as u64,
+        framed.message_len() + framed.rest.len() as u64,
         bytes.len() as u64
     );
-    let mut slots = vec![&b""[..]; envelope.prelude.frame_count()];
-    let frames = envelope.prelude.split(envelope.frames, &mut slots).unwrap();
+    let mut slots = vec![&b""[..]; framed.prelude.frame_count()];
+    let frames = framed.prelude.split(framed.frames, &mut slots).unwrap();
     Ok(frames.iter().map(|frame| frame.to_vec()).collect())
 }
 
@@ -267,7 +267,7 @@ fn every_truncation_is_found_where_it_is() {
     }
 }
 
-// The decoder and the envelope agree, also about what is wrong.
+// The decoder and `FramedMessage` agree, also about what is wrong.
 
 #[test]
 fn both_say_the_same_of_mutated_messages() {
@@ -544,8 +544,8 @@ fn the_leading_number_may_end_after_any_frame() {
         let bytes = message(Prefix::U64, &frames, covered);
         let value = u64::from_le_bytes(*bytes.first_chunk().unwrap());
         ends.push(value);
-        let envelope = Envelope::parse(&bytes, Prefix::U64, &Limits::HOST).unwrap();
-        assert_eq!(envelope.prefix_value, Some(value));
+        let framed = FramedMessage::parse(&bytes, Prefix::U64, &Limits::HOST).unwrap();
+        assert_eq!(framed.prefix_value, Some(value));
         assert_eq!(parse(&bytes, Prefix::U64, &Limits::HOST).unwrap(), expected);
         let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
         push(&mut decoder, &bytes, &mut Store::new(64, 0)).unwrap();
@@ -676,18 +676,15 @@ fn a_message_takes_the_place_of_the_one_before() {
 #[test]
 fn a_prelude_is_split_into_what_is_there() {
     let bytes = message(Prefix::None, &[b"abc", b"de"], 0);
-    let envelope = Envelope::parse(&bytes, Prefix::None, &Limits::HOST).unwrap();
-    let error = envelope.prelude.split(b"abcde", &mut [b""]).unwrap_err();
+    let framed = FramedMessage::parse(&bytes, Prefix::None, &Limits::HOST).unwrap();
+    let error = framed.prelude.split(b"abcde", &mut [b""]).unwrap_err();
     let (needed, available) = (2, 1);
     assert_eq!(error, BufferTooSmall { needed, available });
-    let error = envelope
-        .prelude
-        .split(b"abcd", &mut [b"", b""])
-        .unwrap_err();
+    let error = framed.prelude.split(b"abcd", &mut [b"", b""]).unwrap_err();
     let (needed, available) = (5, 4);
     assert_eq!(error, BufferTooSmall { needed, available });
-    assert_eq!(envelope.prelude.length(1), Some(2));
-    assert_eq!(envelope.prelude.length(2), None);
+    assert_eq!(framed.prelude.length(1), Some(2));
+    assert_eq!(framed.prelude.length(2), None);
 }
 
 /// A store of fixed size that may be replaced by a bigger one.
@@ -753,7 +750,7 @@ fn a_store_without_room_can_be_replaced() {
 #[test]
 fn a_retry_with_the_room_that_was_asked_for_succeeds() {
     for (prefix, bytes) in messages() {
-        let expected = Envelope::parse(&bytes, prefix, &Limits::HOST).unwrap();
+        let expected = FramedMessage::parse(&bytes, prefix, &Limits::HOST).unwrap();
         for chunk_len in [1, 9, bytes.len()] {
             let (mut table, mut room) = (vec![], vec![]);
             let (mut table_len, mut room_len) = (0, 0);

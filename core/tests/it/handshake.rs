@@ -2,7 +2,7 @@
 //! can happen to it on the way.
 
 use daskwire::Limits;
-use daskwire::frame::{Envelope, FrameErrorKind, Prefix};
+use daskwire::frame::{FrameErrorKind, FramedMessage, Prefix};
 use daskwire::handshake::{self, Handshake, HandshakeError, Key, Negotiated};
 use daskwire::message::Layout;
 use daskwire::msgpack::{Kind, Malformed, MalformedKind, WriteError, Writer};
@@ -90,9 +90,9 @@ fn encode<'b>(handshake: &Handshake<'_>, out: &'b mut [u8]) -> Result<&'b [u8], 
 /// Frames of a recorded message.
 fn frames<'a>(bytes: &'a [u8], slots: &'a mut [&'a [u8]]) -> &'a [&'a [u8]] {
     let prefix = handshake::detect_prefix(bytes.first_chunk().unwrap()).unwrap();
-    let envelope = Envelope::parse(bytes, prefix, &Limits::HANDSHAKE).unwrap();
-    assert_eq!(envelope.rest, b"");
-    envelope.prelude.split(envelope.frames, slots).unwrap()
+    let framed = FramedMessage::parse(bytes, prefix, &Limits::HANDSHAKE).unwrap();
+    assert_eq!(framed.rest, b"");
+    framed.prelude.split(framed.frames, slots).unwrap()
 }
 
 // PROTOCOL HANDSHAKE-1, HANDSHAKE-2
@@ -144,7 +144,8 @@ fn every_truncation_of_a_document_is_malformed() {
 fn every_truncation_of_a_message_is_truncated() {
     for (name, bytes, prefix, ..) in RECORDED {
         for len in 0..bytes.len() {
-            let error = Envelope::parse(&bytes[..len], prefix, &Limits::HANDSHAKE).unwrap_err();
+            let error =
+                FramedMessage::parse(&bytes[..len], prefix, &Limits::HANDSHAKE).unwrap_err();
             assert_eq!(error.at, len as u64, "{name}");
             assert!(matches!(error.kind, FrameErrorKind::Truncated { .. }));
         }
@@ -220,11 +221,11 @@ fn every_bit_flip_of_a_message_is_a_handshake_or_a_typed_error() {
             let Some(prefix) = handshake::detect_prefix(flipped.first_chunk().unwrap()) else {
                 continue;
             };
-            let Ok(envelope) = Envelope::parse(&flipped, prefix, &Limits::HANDSHAKE) else {
+            let Ok(framed) = FramedMessage::parse(&flipped, prefix, &Limits::HANDSHAKE) else {
                 continue;
             };
             let mut slots = [&b""[..]; 16];
-            let frames = envelope.prelude.split(envelope.frames, &mut slots).unwrap();
+            let frames = framed.prelude.split(framed.frames, &mut slots).unwrap();
             if let Ok((read, _)) = Handshake::from_frames(frames, &Limits::HANDSHAKE) {
                 accepted += 1;
                 let mut out = [0; 64];
@@ -523,6 +524,6 @@ fn the_first_number_tells_the_prefix() {
     // What is no Dask at all fails at its frame count.
     let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let prefix = handshake::detect_prefix(http.first_chunk().unwrap()).unwrap();
-    let error = Envelope::parse(http, prefix, &Limits::HANDSHAKE).unwrap_err();
+    let error = FramedMessage::parse(http, prefix, &Limits::HANDSHAKE).unwrap_err();
     assert!(matches!(error.kind, FrameErrorKind::TooManyFrames { .. }));
 }

@@ -16,8 +16,8 @@ use crate::support::Hostile;
 use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::display;
-use daskwire::frame::{Envelope, FrameDecoder, FrameError, FrameErrorKind, Prefix};
-use daskwire::message::{Level, Message, MessageError, MessageErrorKind, Place, Reading};
+use daskwire::frame::{FrameDecoder, FrameError, FrameErrorKind, FramedMessage, Prefix};
+use daskwire::message::{Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions};
 use daskwire::msgpack::{Kind, MalformedKind};
 
 /// `PROTOCOL.md` has it that one message depends on this limit.
@@ -79,7 +79,7 @@ impl From<MessageError> for Fault {
 /// What a reader brings along, so that what is counted is not its own.
 struct Own {
     levels: Vec<Level>,
-    places: Vec<Place>,
+    places: Vec<PayloadSlot>,
     scratch: Vec<u8>,
     out: Vec<u8>,
     ends: Vec<usize>,
@@ -89,7 +89,7 @@ impl Own {
     fn new() -> Self {
         Self {
             levels: vec![Level::EMPTY; 1 << 10],
-            places: vec![Place::EMPTY; 64],
+            places: vec![PayloadSlot::EMPTY; 64],
             scratch: vec![0; 1 << 16],
             out: vec![0; (16 << 20) + 1],
             ends: vec![0; 64],
@@ -100,12 +100,12 @@ impl Own {
 /// Reads all that there is to read in the first message, and returns what is
 /// behind it.
 fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault> {
-    let envelope = Envelope::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
+    let framed = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
     let mut slots = [&[][..]; 8];
-    let frames: &[&[u8]] = envelope.prelude.split(envelope.frames, &mut slots).unwrap();
-    let reading = Reading {
+    let frames: &[&[u8]] = framed.prelude.split(framed.frames, &mut slots).unwrap();
+    let reading = ReadOptions {
         limits: LIMITS,
-        ..Reading::default()
+        ..ReadOptions::default()
     };
     let message = Message::open(
         frames,
@@ -121,7 +121,7 @@ fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault
     for payload in message.payloads() {
         payload?.merge_into(&mut own.out, &mut own.ends)?;
     }
-    Ok(envelope.rest)
+    Ok(framed.rest)
 }
 
 /// The table of decisions of `PROTOCOL.md`: whether to accept, by name.
@@ -170,7 +170,7 @@ fn all_are_refused_but_those_that_were_decided_to_be_accepted() {
                 // What is behind a message is the next one's fault.
                 assert_eq!(!rest.is_empty(), name.contains("trailing"), "{name}");
                 if !rest.is_empty() {
-                    let next = Envelope::parse(rest, hostile.prefix(), &LIMITS);
+                    let next = FramedMessage::parse(rest, hostile.prefix(), &LIMITS);
                     assert!(next.is_err(), "{name}");
                 }
             }
@@ -189,17 +189,17 @@ fn what_a_bomb_becomes_is_a_matter_of_the_limit() {
         .into_iter()
         .find(|hostile| hostile.name == "nosplit--zlib-bomb")
         .unwrap();
-    let envelope = Envelope::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
-    let frames = support::cut(&envelope);
+    let framed = FramedMessage::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
+    let frames = support::cut(&framed);
     let mut room = support::Room::new();
     let mut out = vec![0; (32 << 20) + 1];
     let mut merge = |decompressed_len: u64| {
-        let reading = Reading {
+        let reading = ReadOptions {
             limits: Limits {
                 decompressed_len,
                 ..Limits::HOST
             },
-            ..Reading::default()
+            ..ReadOptions::default()
         };
         let (message, _) = room.open(&frames, bomb.layout(), &reading).unwrap();
         let payload = message.payload(0).unwrap();

@@ -9,10 +9,10 @@ use crate::support::{
 use daskwire::Limits;
 use daskwire::compression::Codec;
 use daskwire::display;
-use daskwire::frame::{Arena, Envelope, FrameDecoder, FrameErrorKind, Prefix};
+use daskwire::frame::{Arena, FrameDecoder, FrameErrorKind, FramedMessage, Prefix};
 use daskwire::message::{
     EnumMember, Item, ItemList, Layout, Level, Message, MessageError, MessageErrorKind,
-    PathElement, PayloadHeader, PayloadKind, Place, Reading, Serializer,
+    PathElement, PayloadHeader, PayloadKind, PayloadSlot, ReadOptions, Serializer,
 };
 use daskwire::msgpack::{MalformedKind, Reader, Token};
 use serde_json::Value;
@@ -69,7 +69,11 @@ fn line_of(name: &str) -> String {
 }
 
 /// These frames as one line, or what is wrong with them, payloads included.
-fn read_as(frames: &[&[u8]], layout: Layout, reading: &Reading) -> Result<String, MessageError> {
+fn read_as(
+    frames: &[&[u8]],
+    layout: Layout,
+    reading: &ReadOptions,
+) -> Result<String, MessageError> {
     let mut room = Room::with(8, 8, 64);
     let (message, levels) = room.open(frames, layout, reading)?;
     message.check()?;
@@ -77,11 +81,11 @@ fn read_as(frames: &[&[u8]], layout: Layout, reading: &Reading) -> Result<String
 }
 
 fn modern(frames: &[&[u8]]) -> Result<String, MessageErrorKind> {
-    read_as(frames, Layout::Modern, &Reading::default()).map_err(|error| error.kind)
+    read_as(frames, Layout::Modern, &ReadOptions::default()).map_err(|error| error.kind)
 }
 
 fn classic(frames: &[&[u8]]) -> Result<String, MessageErrorKind> {
-    read_as(frames, Layout::Classic, &Reading::default()).map_err(|error| error.kind)
+    read_as(frames, Layout::Classic, &ReadOptions::default()).map_err(|error| error.kind)
 }
 
 // PROTOCOL BODY-1, MODERN-1, MODERN-2, MODERN-3, CLASSIC-1, CLASSIC-4 and CLASSIC-8
@@ -275,21 +279,21 @@ fn cuts(vector: &Vector) -> Vec<usize> {
 fn every_vector_arrives_the_same_however_it_is_cut() {
     let vectors = vectors();
     in_parallel(&vectors, |vector| {
-        let envelope = Envelope::parse(&vector.bytes, vector.prefix(), &LIMITS).unwrap();
+        let framed = FramedMessage::parse(&vector.bytes, vector.prefix(), &LIMITS).unwrap();
         let mut prelude = [0; PRELUDE_LEN];
         let mut buffer = vec![0_u8; vector.bytes.len()];
         let mut arena = Arena::new(&mut buffer);
         let mut decoder = FrameDecoder::new(vector.prefix(), &mut prelude[..], LIMITS);
         let arrived = |decoder: &FrameDecoder<&mut [u8]>, arena: &Arena<'_>| {
             assert!(decoder.is_complete(), "{}", vector.name);
-            assert_eq!(decoder.prefix_value(), envelope.prefix_value);
+            assert_eq!(decoder.prefix_value(), framed.prefix_value);
             let lengths = decoder.prelude().unwrap();
             assert!(
-                lengths.lengths().eq(envelope.prelude.lengths()),
+                lengths.lengths().eq(framed.prelude.lengths()),
                 "{}",
                 vector.name
             );
-            assert!(arena.filled() == envelope.frames, "{}", vector.name);
+            assert!(arena.filled() == framed.frames, "{}", vector.name);
         };
         for cut in cuts(vector) {
             decoder.reset();
@@ -316,7 +320,7 @@ fn every_vector_cut_short_is_an_error_that_says_so() {
     in_parallel(&vectors, |vector| {
         let len = vector.bytes.len() as u64;
         for cut in cuts(vector) {
-            let error = Envelope::parse(&vector.bytes[..cut], vector.prefix(), &LIMITS);
+            let error = FramedMessage::parse(&vector.bytes[..cut], vector.prefix(), &LIMITS);
             let error = error.map(|_| ()).unwrap_err();
             assert_eq!(error.at, cut as u64, "{}", vector.name);
             match error.kind {
@@ -337,11 +341,11 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
         decompressed_len: 1 << 16,
         ..Limits::HOST
     };
-    let Ok(envelope) = Envelope::parse(bytes, vector.prefix(), &limits) else {
+    let Ok(framed) = FramedMessage::parse(bytes, vector.prefix(), &limits) else {
         return false;
     };
-    let frames = support::cut(&envelope);
-    let reading = Reading {
+    let frames = support::cut(&framed);
+    let reading = ReadOptions {
         limits,
         ..vector.reading()
     };
@@ -445,7 +449,7 @@ fn a_body_is_any_one_value() {
     let op = |frames: &[&[u8]]| {
         let mut room = Room::with(4, 4, 0);
         let (message, _) = room
-            .open(frames, Layout::Modern, &Reading::default())
+            .open(frames, Layout::Modern, &ReadOptions::default())
             .unwrap();
         message.op().map(|op| op.to_str().unwrap().to_owned())
     };
@@ -514,9 +518,9 @@ fn sets_are_sets_to_those_who_know_them() {
     }
     let body: &[u8] = b"\x82\xa7as-list\x92\x01\x80\xa7__Set__\xc0";
     assert_eq!(modern(&[body]).unwrap(), "set2 1 map0");
-    let plain = Reading {
+    let plain = ReadOptions {
         sets_and_enums: false,
-        ..Reading::default()
+        ..ReadOptions::default()
     };
     for layout in [Layout::Modern, Layout::Classic] {
         let frames: &[&[u8]] = match layout {
@@ -807,7 +811,7 @@ fn payloads_share_no_frame() {
         bytes.extend_from_slice(&count.to_be_bytes());
         bytes
     };
-    let reading = Reading::default();
+    let reading = ReadOptions::default();
     for count in [1_000_usize, 2_000] {
         // Many placeholders for one header with as many frames.
         let mut room = Room::with(2, count, 0);
@@ -896,7 +900,7 @@ fn a_header_is_one_map_without_placeholders() {
     let frames: [&[u8]; 3] = [b"\x81\xae__Serialized__\x01", header, b"N."];
     let mut room = Room::with(2, 2, 0);
     let (message, _) = room
-        .open(&frames, Layout::Modern, &Reading::default())
+        .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     assert_eq!(message.payload(0).unwrap().header_bytes(), header);
     assert!(line_of("modern-nosplit-2026.8.0/hm-payload-header-not-minimal").contains("payload0"));
@@ -984,13 +988,13 @@ fn a_classic_body_is_decompressed_within_limits() {
     let body: &[u8] = b"\x0a\0\0\0\xa0\x99\x07\x07\x07\x07\x07\x07\x07\x07\x07";
     let frames = [header, body];
     let open = |room: usize, decompressed_len: u64, document_len: u64| {
-        let reading = Reading {
+        let reading = ReadOptions {
             limits: Limits {
                 decompressed_len,
                 document_len,
                 ..Limits::HOST
             },
-            ..Reading::default()
+            ..ReadOptions::default()
         };
         let mut room = Room::with(1, 0, room);
         let (message, levels) = room
@@ -1222,7 +1226,7 @@ fn lengths_regroup_the_bytes() {
         let mut frames: Vec<&[u8]> = vec![b"", b"\x80", &header];
         frames.extend(wire);
         let mut room = Room::with(4, 4, 0);
-        let reading = Reading::default();
+        let reading = ReadOptions::default();
         let (message, _) = room.open(&frames, Layout::Classic, &reading).unwrap();
         let payload = message.payload(0).unwrap();
         let checked = payload.check();
@@ -1297,9 +1301,9 @@ fn one_classic_release_has_split_lists() {
     let header = heads(&[(path, b"\x81\xa5count\x01")], &[path]);
     let frames: [&[u8]; 4] = [b"", b"\x80", &header, b"N."];
     let read = |lengths_optional| {
-        let reading = Reading {
+        let reading = ReadOptions {
             lengths_optional,
-            ..Reading::default()
+            ..ReadOptions::default()
         };
         read_as(&frames, Layout::Classic, &reading).map_err(|error| error.kind)
     };
@@ -1411,7 +1415,7 @@ fn headers_say_who_made_the_frames() {
     let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
     let mut room = Room::with(2, 2, 0);
     let (message, _) = room
-        .open(&frames, Layout::Modern, &Reading::default())
+        .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let header = message.payload(0).unwrap().header().unwrap();
     assert_eq!(header.serializer(), Ok(Serializer::Other("cuda")));
@@ -1677,7 +1681,7 @@ fn split_lists_join_frames_after_decompressing() {
         let frames: [&[u8]; 5] = [b"\x81\xae__Serialized__\x01", &entries, b"a", b"bc", b"def"];
         let mut room = Room::with(2, 2, 0);
         let (message, _) = room
-            .open(&frames, Layout::Modern, &Reading::default())
+            .open(&frames, Layout::Modern, &ReadOptions::default())
             .unwrap();
         let payload = message.payload(0).unwrap();
         let merged = merged(&payload);
@@ -1788,9 +1792,9 @@ fn limits_hold_to_the_last_one() {
     // Three levels, seven values, thirteen bytes.
     let body: &[u8] = b"\x82\xa1a\x92\x01\x91\xc0\xa1b\x02";
     let open = |levels: usize, limits: Limits| {
-        let reading = Reading {
+        let reading = ReadOptions {
             limits,
-            ..Reading::default()
+            ..ReadOptions::default()
         };
         let frames = [body];
         let mut room = Room::with(levels, 0, 0);
@@ -1865,8 +1869,8 @@ fn places_are_needed_for_payloads_sets_and_enum_members() {
     let frames: [&[u8]; 3] = [body, HEADER, b"N."];
     let mut levels = [Level::EMPTY; 2];
     for available in 0..5 {
-        let mut places = vec![Place::EMPTY; available];
-        let reading = Reading::default();
+        let mut places = vec![PayloadSlot::EMPTY; available];
+        let reading = ReadOptions::default();
         let opened = Message::open(
             &frames,
             Layout::Modern,
@@ -1888,11 +1892,11 @@ fn places_are_needed_for_payloads_sets_and_enum_members() {
         assert_eq!(short, daskwire::BufferTooSmall { needed, available });
     }
     // A walk needs as many levels as opening did, and says so.
-    let mut places = [Place::EMPTY; 3];
+    let mut places = [PayloadSlot::EMPTY; 3];
     let message = Message::open(
         &frames,
         Layout::Modern,
-        &Reading::default(),
+        &ReadOptions::default(),
         &mut levels,
         &mut places,
         &mut [],
@@ -1974,7 +1978,7 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
                 MessageErrorKind::TooFewPlaces(short) => {
                     place_tries += 1;
                     assert_eq!(short.available, places.len());
-                    places.resize(short.needed, Place::EMPTY);
+                    places.resize(short.needed, PayloadSlot::EMPTY);
                 }
                 MessageErrorKind::BodyBuffer(short) => {
                     body_tries += 1;
@@ -2042,13 +2046,13 @@ fn a_microcontroller_can_ask_for_50_workers() {
         bytes.extend_from_slice(body);
 
         let limits = Limits::MICROCONTROLLER;
-        let envelope = Envelope::parse(&bytes, Prefix::U64, &limits).unwrap();
-        let reading = Reading {
+        let framed = FramedMessage::parse(&bytes, Prefix::U64, &limits).unwrap();
+        let reading = ReadOptions {
             limits,
-            ..Reading::default()
+            ..ReadOptions::default()
         };
         let mut room = Room::with(6, 0, 0);
-        let frames = [envelope.frames];
+        let frames = [framed.frames];
         let (message, levels) = room.open(&frames, Layout::Modern, &reading).unwrap();
         let mut walk = message.walk(levels);
         while walk.next_item().unwrap().is_some() {}
@@ -2066,7 +2070,7 @@ fn a_walk_knows_where_it_is() {
     ];
     let mut room = Room::with(4, 4, 0);
     let (message, levels) = room
-        .open(&frames, Layout::Modern, &Reading::default())
+        .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let mut walk = message.walk(levels);
     let mut found = Vec::new();
@@ -2158,7 +2162,7 @@ fn frames_side_by_side_are_joined_without_a_copy() {
     }
     let mut room = Room::with(2, 2, 0);
     let (message, _) = room
-        .open(&slots, Layout::Modern, &Reading::default())
+        .open(&slots, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let payload = message.payload(0).unwrap();
     let logical: Vec<_> = payload
@@ -2188,7 +2192,7 @@ fn frames_side_by_side_are_joined_without_a_copy() {
         slots[5],
     ];
     let (message, _) = room
-        .open(&apart, Layout::Modern, &Reading::default())
+        .open(&apart, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let payload = message.payload(0).unwrap();
     let first = payload.logical_frames().unwrap().next().unwrap().unwrap();

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
-use daskwire::frame::{Envelope, Prefix};
+use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{
-    Layout, Level, Message, MessageError, MessageErrorKind, Payload, Place, Reading,
+    Layout, Level, Message, MessageError, MessageErrorKind, Payload, PayloadSlot, ReadOptions,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -92,8 +92,8 @@ impl Vector {
     }
 
     /// As a reader of the release that wrote it reads.
-    pub fn reading(&self) -> Reading {
-        Reading {
+    pub fn reading(&self) -> ReadOptions {
+        ReadOptions {
             limits: LIMITS,
             sets_and_enums: self.release() >= (2020, 12, 0),
             lengths_optional: self.prefix() == Prefix::U64,
@@ -101,10 +101,10 @@ impl Vector {
     }
 
     pub fn frames(&self) -> Vec<&[u8]> {
-        let envelope = Envelope::parse(&self.bytes, self.prefix(), &LIMITS)
+        let framed = FramedMessage::parse(&self.bytes, self.prefix(), &LIMITS)
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
-        assert!(envelope.rest.is_empty(), "{}", self.name);
-        cut(&envelope)
+        assert!(framed.rest.is_empty(), "{}", self.name);
+        cut(&framed)
     }
 
     /// What the vector says about its payloads.
@@ -266,12 +266,9 @@ pub fn hostile() -> Vec<Hostile> {
 }
 
 /// The frames of a message whose prelude has been read.
-pub fn cut<'a>(envelope: &Envelope<'a>) -> Vec<&'a [u8]> {
-    let mut frames = vec![&[][..]; envelope.prelude.frame_count()];
-    envelope
-        .prelude
-        .split(envelope.frames, &mut frames)
-        .unwrap();
+pub fn cut<'a>(framed: &FramedMessage<'a>) -> Vec<&'a [u8]> {
+    let mut frames = vec![&[][..]; framed.prelude.frame_count()];
+    framed.prelude.split(framed.frames, &mut frames).unwrap();
     frames
 }
 
@@ -279,7 +276,7 @@ pub fn cut<'a>(envelope: &Envelope<'a>) -> Vec<&'a [u8]> {
 /// need not allocate for each.
 pub struct Room {
     pub levels: Vec<Level>,
-    pub places: Vec<Place>,
+    pub places: Vec<PayloadSlot>,
     pub scratch: Vec<u8>,
 }
 
@@ -292,7 +289,7 @@ impl Room {
     pub fn with(levels: usize, places: usize, scratch: usize) -> Self {
         Self {
             levels: vec![Level::EMPTY; levels],
-            places: vec![Place::EMPTY; places],
+            places: vec![PayloadSlot::EMPTY; places],
             scratch: vec![0; scratch],
         }
     }
@@ -302,7 +299,7 @@ impl Room {
         &'a mut self,
         frames: &'a [T],
         layout: Layout,
-        reading: &Reading,
+        reading: &ReadOptions,
     ) -> Result<(Message<'a, T>, &'a mut [Level]), MessageError> {
         let message = Message::open(
             frames,

@@ -11,8 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    Buffers, BuildError, Layout, Level, MessageBuilder, MessageError, PayloadKind, Pending,
-    Reading, Workspace,
+    BuildError, BuilderScratch, Layout, Level, MessageBuilder, MessageError, PayloadKind, Pending,
+    ReadOptions, Workspace,
 };
 use daskwire::msgpack::Writer;
 use serde_json::Value;
@@ -241,31 +241,36 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     build(layout, &body, &payloads, room, |frames| {
         let mut workspace = Workspace::new();
         workspace
-            .with_message(frames, layout, &Reading::default(), |message, levels| {
-                message.check().map_err(EncodeError::Message)?;
-                match target.layout {
-                    Some(other) if other != layout => {
-                        let (mut body, mut headers) = (vec![0; room], vec![0; room]);
-                        let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
-                        let mut pending = vec![Pending::EMPTY; payloads.len()];
-                        let buffers = Buffers {
-                            body: &mut body,
-                            headers: &mut headers,
-                            slots: &mut slots,
-                            pending: &mut pending,
-                        };
-                        let mut builder = MessageBuilder::new(other, buffers);
-                        let mut walk = message.walk(levels);
-                        while let Some(item) = walk.next_item().map_err(EncodeError::Message)? {
-                            builder.item(item, &message)?;
+            .with_message(
+                frames,
+                layout,
+                &ReadOptions::default(),
+                |message, levels| {
+                    message.check().map_err(EncodeError::Message)?;
+                    match target.layout {
+                        Some(other) if other != layout => {
+                            let (mut body, mut headers) = (vec![0; room], vec![0; room]);
+                            let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
+                            let mut pending = vec![Pending::EMPTY; payloads.len()];
+                            let buffers = BuilderScratch {
+                                body: &mut body,
+                                headers: &mut headers,
+                                slots: &mut slots,
+                                pending: &mut pending,
+                            };
+                            let mut builder = MessageBuilder::new(other, buffers);
+                            let mut walk = message.walk(levels);
+                            while let Some(item) = walk.next_item().map_err(EncodeError::Message)? {
+                                builder.item(item, &message)?;
+                            }
+                            let mut levels = vec![Level::EMPTY; levels.len()];
+                            let frames = builder.finish(&mut levels)?;
+                            Ok(stream(prefix, frames))
                         }
-                        let mut levels = vec![Level::EMPTY; levels.len()];
-                        let frames = builder.finish(&mut levels)?;
-                        Ok(stream(prefix, frames))
+                        _ => Ok(stream(prefix, frames)),
                     }
-                    _ => Ok(stream(prefix, frames)),
-                }
-            })
+                },
+            )
             .map_err(EncodeError::Message)?
     })?
 }
@@ -403,7 +408,7 @@ fn build<R>(
     let mut pending = vec![Pending::EMPTY; payloads.len()];
     let mut builder = MessageBuilder::new(
         layout,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -12,8 +12,8 @@ use daskwire::compression::{
 };
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    Buffers, BuildError, Item, Layout, Level, MessageBuilder, PayloadKind, Pending, Reading, Shard,
-    Workspace,
+    BuildError, BuilderScratch, Item, Layout, Level, MessageBuilder, PayloadKind, Pending,
+    ReadOptions, Shard, Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
@@ -114,11 +114,11 @@ fn layout_of(environment: Environment) -> (Prefix, Layout) {
     }
 }
 
-fn reading(environment: Environment) -> Reading {
-    Reading {
+fn reading(environment: Environment) -> ReadOptions {
+    ReadOptions {
         // 2.30.1 leaves them maps.
         sets_and_enums: matches!(environment, Environment::Current),
-        ..Reading::default()
+        ..ReadOptions::default()
     }
 }
 
@@ -155,7 +155,7 @@ fn rebuild(
     frames: &[&[u8]],
     from: Layout,
     to: Layout,
-    reading: &Reading,
+    reading: &ReadOptions,
 ) -> Result<Vec<u8>, BuildError> {
     let size: usize = frames.iter().map(|frame| 4 * frame.len()).sum::<usize>() + (1 << 18);
     let mut workspace = Workspace::new();
@@ -166,7 +166,7 @@ fn rebuild(
             let mut pending = vec![Pending::EMPTY; message.payload_count()];
             let mut builder = MessageBuilder::new(
                 to,
-                Buffers {
+                BuilderScratch {
                     body: &mut body,
                     headers: &mut headers,
                     slots: &mut slots,
@@ -537,7 +537,7 @@ fn real_dask_opens_what_we_split_and_compress() {
         let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 1]);
         let mut builder = MessageBuilder::new(
             layout,
-            Buffers {
+            BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
@@ -704,40 +704,45 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
 fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
     let mut workspace = Workspace::new();
     workspace
-        .with_message(frames, layout, &Reading::default(), |message, levels| {
-            message.check().expect("a right message");
-            assert_eq!(message.payload_count(), 2);
-            let mut items = 0;
-            let mut walk = message.walk(levels);
-            while let Some(item) = walk.next_item().expect("checked") {
-                items += usize::from(matches!(item, Item::Payload(_)));
-            }
-            assert_eq!(items, 2);
-            let mut array_bytes = Vec::new();
-            for number in 0_u32..6 {
-                array_bytes.extend_from_slice(&f64::from(number).to_le_bytes());
-            }
-            let mut found = 0;
-            for payload in message.payloads() {
-                let payload = payload.expect("a payload");
-                let header = payload.header().expect("a header");
-                let mut out = vec![0; 16_000];
-                let mut ends = [0; 4];
-                let merged = payload.merge_into(&mut out, &mut ends).expect("it fits");
-                if header.type_name() == Ok(Some("numpy.ndarray")) {
-                    assert_eq!(header.dtype(), Ok(Some("<f8")));
-                    let shape = header.shape().expect("a list").expect("a shape");
-                    assert!(shape.numbers().eq([Ok(2), Ok(3)]));
-                    let strides = header.strides().expect("a list").expect("strides");
-                    assert!(strides.signed_numbers().eq([Ok(24), Ok(8)]));
-                    assert_eq!(merged.bytes(), array_bytes);
-                    found += 1;
-                } else {
-                    assert_eq!(merged.bytes(), b"daskwire".repeat(2000));
-                    found += 1;
+        .with_message(
+            frames,
+            layout,
+            &ReadOptions::default(),
+            |message, levels| {
+                message.check().expect("a right message");
+                assert_eq!(message.payload_count(), 2);
+                let mut items = 0;
+                let mut walk = message.walk(levels);
+                while let Some(item) = walk.next_item().expect("checked") {
+                    items += usize::from(matches!(item, Item::Payload(_)));
                 }
-            }
-            assert_eq!(found, 2);
-        })
+                assert_eq!(items, 2);
+                let mut array_bytes = Vec::new();
+                for number in 0_u32..6 {
+                    array_bytes.extend_from_slice(&f64::from(number).to_le_bytes());
+                }
+                let mut found = 0;
+                for payload in message.payloads() {
+                    let payload = payload.expect("a payload");
+                    let header = payload.header().expect("a header");
+                    let mut out = vec![0; 16_000];
+                    let mut ends = [0; 4];
+                    let merged = payload.merge_into(&mut out, &mut ends).expect("it fits");
+                    if header.type_name() == Ok(Some("numpy.ndarray")) {
+                        assert_eq!(header.dtype(), Ok(Some("<f8")));
+                        let shape = header.shape().expect("a list").expect("a shape");
+                        assert!(shape.numbers().eq([Ok(2), Ok(3)]));
+                        let strides = header.strides().expect("a list").expect("strides");
+                        assert!(strides.signed_numbers().eq([Ok(24), Ok(8)]));
+                        assert_eq!(merged.bytes(), array_bytes);
+                        found += 1;
+                    } else {
+                        assert_eq!(merged.bytes(), b"daskwire".repeat(2000));
+                        found += 1;
+                    }
+                }
+                assert_eq!(found, 2);
+            },
+        )
         .expect("a message");
 }

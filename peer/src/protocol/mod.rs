@@ -20,7 +20,7 @@ use core::fmt;
 
 use bytes::Bytes;
 use daskwire::message::{
-    Layout, Message, MessageError, MessageErrorKind, PayloadKind, Reading, Workspace,
+    Layout, Message, MessageError, MessageErrorKind, PayloadKind, ReadOptions, Workspace,
 };
 use daskwire::msgpack::{Malformed, Reader, Token};
 
@@ -119,7 +119,7 @@ impl Opener {
         frames: &[Bytes],
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
-        let reading = Reading::default();
+        let reading = ReadOptions::default();
         self.0
             .with_message(frames, Layout::Modern, &reading, |message, _| {
                 read(&mut Source {

@@ -28,7 +28,7 @@ use core::fmt::{self, Write};
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
-use daskwire::message::{Layout, Level, Message, Place, Reading};
+use daskwire::message::{Layout, Level, Message, PayloadSlot, ReadOptions};
 use daskwire::msgpack::Writer;
 
 use cortex_m::Semihosting;
@@ -145,11 +145,11 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
 
 /// Prints the answer to `identity`.
 fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fault> {
-    let reading = Reading {
+    let reading = ReadOptions {
         limits: LIMITS,
-        ..Reading::default()
+        ..ReadOptions::default()
     };
-    let (mut levels, mut places) = ([Level::EMPTY; 16], [Place::EMPTY; 4]);
+    let (mut levels, mut places) = ([Level::EMPTY; 16], [PayloadSlot::EMPTY; 4]);
     let message = Message::open(frames, layout, &reading, &mut levels, &mut places, &mut [])?;
 
     let (mut id, mut workers) = (message.reader(), message.reader());

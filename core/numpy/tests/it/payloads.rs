@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{Room, is_frame, merged, vector, vectors};
 use daskwire::message::{
-    Buffers, BuildError, Layout, MessageBuilder, MessageErrorKind, Payload, PayloadHeader,
+    BuildError, BuilderScratch, Layout, MessageBuilder, MessageErrorKind, Payload, PayloadHeader,
     PayloadKind, Pending, Serializer,
 };
 use daskwire::msgpack;
@@ -517,7 +517,7 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
     let body: &[u8] = b"\x81\xae__Serialized__\x01";
     let frames = [body, &header, frame];
     let mut room = Room::with(8, 8, 0);
-    let reading = daskwire::message::Reading::default();
+    let reading = daskwire::message::ReadOptions::default();
     let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
     TypedPayload::read(&payload)
@@ -881,7 +881,7 @@ impl Space {
         let mut pending = [Pending::EMPTY; 4];
         let mut builder = MessageBuilder::new(
             layout,
-            Buffers {
+            BuilderScratch {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots,
@@ -1017,7 +1017,7 @@ fn values_are_the_same_in_both_layouts() {
         protocol: Protocol::V4,
         shard_len: 40,
     };
-    let reading = daskwire::message::Reading::default();
+    let reading = daskwire::message::ReadOptions::default();
     for layout in [Layout::Classic, Layout::Modern] {
         let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
         let frames = space

@@ -14,11 +14,11 @@ use core::fmt::{self, Write};
 use core::hint::black_box;
 
 use daskwire::compression::{Codec, Compression, Policy, Snappy, SnappyTable, decompress};
-use daskwire::frame::{Arena, Envelope, FrameDecoder, Prefix, encode_prelude};
+use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    Buffers, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadHeader, PayloadKind,
-    Pending, Place, Reading, Shard,
+    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadHeader,
+    PayloadKind, PayloadSlot, Pending, ReadOptions, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::{BufferTooSmall, Limits};
@@ -173,8 +173,8 @@ fn fnv(bytes: &[u8]) -> u64 {
 }
 
 /// The limits, unknown to the compiler.
-fn reading() -> Reading {
-    Reading {
+fn reading() -> ReadOptions {
+    ReadOptions {
         limits: black_box(Limits::MICROCONTROLLER),
         sets_and_enums: black_box(true),
         lengths_optional: black_box(false),
@@ -201,7 +201,7 @@ pub fn decode<const PLAIN: usize>(
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames.filled(), &mut slots)?;
 
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [Place::EMPTY; 4]);
+    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
     let message = Message::open(
         frames,
         layout,
@@ -253,15 +253,15 @@ pub fn exchange(
     let prelude = decoder.prelude().ok_or(Fault::Wrong("no prelude"))?;
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(arena.filled(), &mut slots)?;
-    let envelope = Envelope::parse(stream, prefix, &reading().limits)?;
-    ensure(envelope.prelude == prelude, "two decoders, two preludes")?;
+    let framed = FramedMessage::parse(stream, prefix, &reading().limits)?;
+    ensure(framed.prelude == prelude, "two decoders, two preludes")?;
     ensure(
-        envelope.frames == arena.filled(),
+        framed.frames == arena.filled(),
         "two decoders, two messages",
     )?;
 
     let (mut levels, mut more_levels) = ([Level::EMPTY; 8], [Level::EMPTY; 8]);
-    let (mut places, mut body) = ([Place::EMPTY; 4], [0; 256]);
+    let (mut places, mut body) = ([PayloadSlot::EMPTY; 4], [0; 256]);
     let message = Message::open(
         frames,
         layout,
@@ -286,7 +286,7 @@ pub fn exchange(
         let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 2]);
         let mut builder = MessageBuilder::new(
             black_box(target),
-            Buffers {
+            BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
@@ -306,7 +306,7 @@ pub fn exchange(
         if target == Layout::Modern && layout == Layout::Modern {
             // Forwarded as it is, prelude and all.
             ensure(
-                wire.len() == envelope_len(&envelope),
+                wire.len() == envelope_len(&framed),
                 "what was forwarded has another length",
             )?;
         }
@@ -316,8 +316,8 @@ pub fn exchange(
     Ok(found)
 }
 
-fn envelope_len(envelope: &Envelope<'_>) -> usize {
-    usize::try_from(envelope.message_len()).unwrap_or(usize::MAX)
+fn envelope_len(framed: &FramedMessage<'_>) -> usize {
+    usize::try_from(framed.message_len()).unwrap_or(usize::MAX)
 }
 
 /// A message as one run of bytes.
@@ -386,7 +386,7 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     black_box(array.copy_into(&mut room).is_ok());
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        Buffers {
+        BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -451,7 +451,7 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
         let (mut slots, mut pending) = ([&[][..]; 16], [Pending::EMPTY; 2]);
         let mut builder = MessageBuilder::new(
             black_box(layout),
-            Buffers {
+            BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
@@ -480,9 +480,9 @@ pub fn handshake(stream: &[u8]) -> Result<u8, Fault> {
     let limits = black_box(Limits::HANDSHAKE);
     let first = stream.first_chunk().ok_or(Fault::Wrong("no handshake"))?;
     let prefix = detect_prefix(first).ok_or(Fault::Wrong("no handshake"))?;
-    let envelope = Envelope::parse(stream, prefix, &limits)?;
+    let framed = FramedMessage::parse(stream, prefix, &limits)?;
     let mut slots = [&[][..]; 2];
-    let frames = envelope.prelude.split(envelope.frames, &mut slots)?;
+    let frames = framed.prelude.split(framed.frames, &mut slots)?;
     let (peer, layout) = Handshake::from_frames(frames, &limits)?;
     ensure(layout == Layout::Modern, "another layout")?;
     let ours = Handshake::new(black_box(Some("lz4"))).same_host(black_box(false));

@@ -11,8 +11,8 @@ pub(crate) mod text;
 use std::fmt;
 
 use daskwire::Limits;
-use daskwire::frame::{Envelope, FrameError, Prefix};
-use daskwire::message::{Layout, MessageError, Reading, Workspace};
+use daskwire::frame::{FrameError, FramedMessage, Prefix};
+use daskwire::message::{Layout, MessageError, ReadOptions, Workspace};
 use daskwire::msgpack::{Reader, Token};
 
 pub use tagged::{Hooks, TaggedError, TaggedFault, tagged};
@@ -30,7 +30,7 @@ pub struct Options {
     pub data: bool,
     /// What is accepted, and whether sets and enum members are looked for. By
     /// default a payload becomes half of the machine's memory at most.
-    pub reading: Reading,
+    pub reading: ReadOptions,
 }
 
 impl Default for Options {
@@ -162,22 +162,18 @@ impl<'a> Inspector<'a> {
                 Ok(None)
             };
         }
-        let envelope = Envelope::parse(rest, self.prefix, &self.options.reading.limits)
+        let framed = FramedMessage::parse(rest, self.prefix, &self.options.reading.limits)
             .map_err(|error| fault(InspectErrorKind::Frame(error)))?;
-        let mut frames = vec![&[][..]; envelope.prelude.frame_count()];
-        // The envelope has checked that all of them are there.
-        if envelope
-            .prelude
-            .split(envelope.frames, &mut frames)
-            .is_err()
-        {
+        let mut frames = vec![&[][..]; framed.prelude.frame_count()];
+        // `FramedMessage` has checked that all of them are there.
+        if framed.prelude.split(framed.frames, &mut frames).is_err() {
             frames.clear();
         }
-        self.offset = self.stream.len() - envelope.rest.len();
+        self.offset = self.stream.len() - framed.rest.len();
         Ok(Some(Recorded {
             offset,
-            len: envelope.message_len(),
-            prefix_value: envelope.prefix_value,
+            len: framed.message_len(),
+            prefix_value: framed.prefix_value,
             layout: self
                 .options
                 .layout
@@ -250,8 +246,8 @@ fn detect_prefix(stream: &[u8], limits: &Limits) -> (Prefix, bool) {
         let mut rest = stream;
         let mut count = 0_u64;
         while !rest.is_empty() {
-            match Envelope::parse(rest, prefix, limits) {
-                Ok(envelope) => rest = envelope.rest,
+            match FramedMessage::parse(rest, prefix, limits) {
+                Ok(framed) => rest = framed.rest,
                 Err(_) => return (false, count),
             }
             count += 1;
