@@ -39,7 +39,8 @@ pub enum Function {
     /// Python sees `operator.methodcaller("native:NAME")`, which it can import
     /// everywhere and call nowhere.
     Native(String),
-    /// `functools.partial` of a function.
+    /// `functools.partial` of a function. One that needs results is written as a
+    /// plain call: Dask does not look for results in a partial.
     Partial {
         /// The function.
         function: Box<Self>,
@@ -240,39 +241,45 @@ impl Task {
 
     /// The keys whose results it needs, each once, in order.
     pub fn dependencies(&self) -> Vec<Key> {
-        let mut keys = Vec::new();
-        // Without recursion: arguments may be nested to any depth.
-        let mut left = Vec::new();
-        self.work.push_parts(&mut left);
-        while let Some(part) = left.pop() {
-            match part {
-                Part::Argument(argument) => match argument {
-                    Argument::Result(key) => keys.push(key.clone()),
-                    #[cfg(feature = "client")]
-                    Argument::Future(future) => keys.push(future.key().clone()),
-                    Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
-                        left.extend(items.iter().map(Part::Argument));
-                    }
-                    Argument::Dict(entries) => {
-                        for (key, value) in entries {
-                            left.extend([Part::Argument(key), Part::Argument(value)]);
-                        }
-                    }
-                    Argument::Task(task) => task.work.push_parts(&mut left),
-                    Argument::Value(_) | Argument::Unknown(_) => {}
-                },
-                Part::Function(Function::Partial {
-                    function,
-                    arguments,
-                    keywords,
-                }) => push_call(function, arguments, keywords, &mut left),
-                Part::Function(_) => {}
-            }
-        }
+        let mut parts = Vec::new();
+        self.work.push_parts(&mut parts);
+        let mut keys = keys_in(parts);
         keys.sort_unstable();
         keys.dedup();
         keys
     }
+}
+
+/// The keys of the results that these parts of a task need.
+fn keys_in(mut left: Vec<Part<'_>>) -> Vec<Key> {
+    let mut keys = Vec::new();
+    // Without recursion: arguments may be nested to any depth.
+    while let Some(part) = left.pop() {
+        match part {
+            Part::Argument(argument) => match argument {
+                Argument::Result(key) => keys.push(key.clone()),
+                #[cfg(feature = "client")]
+                Argument::Future(future) => keys.push(future.key().clone()),
+                Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
+                    left.extend(items.iter().map(Part::Argument));
+                }
+                Argument::Dict(entries) => {
+                    for (key, value) in entries {
+                        left.extend([Part::Argument(key), Part::Argument(value)]);
+                    }
+                }
+                Argument::Task(task) => task.work.push_parts(&mut left),
+                Argument::Value(_) | Argument::Unknown(_) => {}
+            },
+            Part::Function(Function::Partial {
+                function,
+                arguments,
+                keywords,
+            }) => push_call(function, arguments, keywords, &mut left),
+            Part::Function(_) => {}
+        }
+    }
+    keys
 }
 
 /// A part of a task that may need results.

@@ -365,6 +365,12 @@ pub(super) fn task(
             .map_err(|_| unexpected(node, NINE_SLOTS))?;
         let [_, _, _, _, _, args, func, own_key, kwargs] = parts;
         let own_key = optional_key(own_key, budget)?;
+        if let Some(container) = cast(reading, func, args, kwargs, depth)? {
+            return Ok(Task {
+                key: key.or(own_key).unwrap_or_default(),
+                work: Work::Is(container),
+            });
+        }
         let keywords = kwargs.entries().map(|(name, value)| {
             let name = name
                 .as_str()
@@ -391,6 +397,30 @@ pub(super) fn task(
         key: key.or(own_key).unwrap_or_default(),
         work: call(reading, *func, args, Vec::new(), depth)?,
     })
+}
+
+/// A list, tuple or set as Dask writes it for graphs of the old form, which are
+/// dictionaries of tuples: `_identity_cast(*items, typ=list)`.
+fn cast(
+    reading: &Reading<'_>,
+    func: Node<'_, '_>,
+    args: Node<'_, '_>,
+    kwargs: Node<'_, '_>,
+    depth: usize,
+) -> Result<Option<Argument>, GraphError> {
+    let is_cast = func
+        .as_global()
+        .is_some_and(|name| name.is(SPEC, "_identity_cast"));
+    let container = kwargs.get("typ").and_then(|class| class.as_global());
+    let make: fn(Vec<Argument>) -> Argument = match container {
+        _ if !is_cast => return Ok(None),
+        Some(class) if class.is("builtins", "list") => Argument::List,
+        Some(class) if class.is("builtins", "tuple") => Argument::Tuple,
+        Some(class) if class.is("builtins", "set") => Argument::Set,
+        _ => return Ok(None),
+    };
+    let items = args.items().map(|item| argument(reading, item, depth));
+    Ok(Some(make(items.collect::<Result<_, _>>()?)))
 }
 
 /// What a reference refers to: an alias names its target after its own key, or has

@@ -7,7 +7,7 @@ fn graphs_come_back_as_they_were() {
     let partial = Function::Partial {
         function: Box::new(Function::python("operator.mul")),
         arguments: vec![Argument::from(2)],
-        keywords: vec![("b".into(), Argument::from(&x))],
+        keywords: vec![("b".into(), Argument::from(3))],
     };
     let graph: Graph = [
         Task::new(
@@ -29,7 +29,7 @@ fn graphs_come_back_as_they_were() {
             "partial of a partial",
             Function::Partial {
                 function: Box::new(partial),
-                arguments: vec![Argument::from(&Key::from("y"))],
+                arguments: vec![Argument::from(4)],
                 keywords: Vec::new(),
             },
             [1],
@@ -312,6 +312,91 @@ fn results_are_found_at_any_depth() {
     .map(Key::from);
     keys.sort_unstable();
     assert_eq!(task.dependencies(), keys);
+}
+
+/// Dask does not look for results in partials.
+#[test]
+fn partials_that_need_results_are_written_as_plain_calls() {
+    let inner = |keyword: &str| Function::Partial {
+        function: Box::new(Function::python("operator.mul")),
+        arguments: vec![Argument::from(1)],
+        keywords: vec![(keyword.into(), Argument::list([Key::from("x")]))],
+    };
+    let outer = |keyword: &str| Function::Partial {
+        function: Box::new(inner(keyword)),
+        arguments: vec![Argument::from(2), Argument::from(Key::from("y"))],
+        keywords: vec![("b".into(), Argument::from(5))],
+    };
+    let read = |task: &Task| {
+        let graph: Graph = [task.clone()].into_iter().collect();
+        let read = Graph::read(&graph.to_expression().expect("plain")).expect("a graph");
+        let spec = task.to_run_spec().expect("plain");
+        let alone = Task::read(&spec, &task.key).expect("a task");
+        assert_eq!(read.tasks, [alone]);
+        read.tasks[0].clone()
+    };
+    let task = Task::new("z", outer("a"), [3]).keyword("c", 6);
+    let arguments = [1.into(), 2.into(), Key::from("y").into(), 3.into()];
+    let plain = Task::new("z", "operator.mul", arguments as [Argument; 4])
+        .keyword("a", Argument::list([Key::from("x")]))
+        .keyword("b", 5)
+        .keyword("c", 6);
+    assert_eq!(read(&task), plain);
+    assert_eq!(task.dependencies(), plain.dependencies());
+    // A list in which the call is.
+    let argument = |task: Task| Task::new("y", "len", [Argument::Task(Box::new(task))]);
+    let within = read(&argument(task));
+    let Work::Call { arguments, .. } = &within.work else {
+        panic!("{within:?}")
+    };
+    assert!(
+        matches!(&arguments[..], [Argument::Task(task)] if task.work == plain.work),
+        "{within:?}"
+    );
+    // The last of two arguments of one name counts, which only a partial can say.
+    let twice = Task::new("z", outer("b"), [3]);
+    assert_eq!(read(&twice), twice);
+}
+
+/// As `client.get({"z": (sum, ["x", 1])}, "z")` sends it.
+#[test]
+fn containers_of_graphs_of_the_old_form_are_containers() {
+    let read = |class: &str| {
+        let pickle = task_of(|writer| {
+            writer.build().newobj();
+            writer.global("dask._task_spec", "Task").tuple(0).end();
+            writer.end().tuple(9);
+            for _ in 0..5 {
+                writer.none();
+            }
+            writer.tuple(2);
+            writer.reduce().global("dask._task_spec", "TaskRef");
+            writer.tuple(1).str("x").end().end();
+            writer.i64(1).end();
+            writer.global("dask._task_spec", "_identity_cast").none();
+            writer.dict(1).str("typ").global("builtins", class).end();
+            writer.end().end();
+        });
+        let spec = crate::Serialized::of_written_pickle(pickle);
+        Task::read(&spec, &"a".into()).expect("a task")
+    };
+    let items = || vec![Argument::from(Key::from("x")), Argument::from(1)];
+    for (class, container) in [
+        ("list", Argument::List(items())),
+        ("tuple", Argument::Tuple(items())),
+        ("set", Argument::Set(items())),
+    ] {
+        let cast = Task {
+            key: Key::default(),
+            work: Work::Is(container),
+        };
+        assert_eq!(
+            read(class),
+            Task::new("a", "len", [Argument::Task(Box::new(cast))])
+        );
+    }
+    // A class that is not known is an argument of a function that is not known.
+    assert_eq!(read("dict").dependencies(), [Key::from("x")]);
 }
 
 #[test]

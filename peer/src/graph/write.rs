@@ -1,11 +1,11 @@
 //! Writing graphs and tasks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use daskwire_pickle::{Options, Writer};
 
-use super::{Argument, Function, Graph, Task, Work};
+use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
 use crate::Key;
 use crate::growing;
 use crate::value::{Serialized, ValueError};
@@ -78,6 +78,9 @@ impl Task {
         writer: &mut Writer<'_, '_>,
         names: &mut Names<'n>,
     ) -> Result<(), ValueError> {
+        if let Some(plain) = self.without_partial() {
+            return plain.write(writer, &mut Names::default());
+        }
         match &self.work {
             Work::Call {
                 function,
@@ -157,6 +160,51 @@ impl Task {
                 }
             }
         }
+    }
+}
+
+impl Task {
+    /// The same call of the function in a partial that needs results. `None` if there is
+    /// no such partial, and if an argument is given twice by name, where the last
+    /// counts.
+    fn without_partial(&self) -> Option<Self> {
+        let Work::Call {
+            function: function @ Function::Partial { .. },
+            arguments,
+            keywords,
+        } = &self.work
+        else {
+            return None;
+        };
+        if keys_in(vec![Part::Function(function)]).is_empty() {
+            return None;
+        }
+        let mut calls = vec![(arguments, keywords)];
+        let mut called = function;
+        while let Function::Partial {
+            function,
+            arguments,
+            keywords,
+        } = called
+        {
+            calls.push((arguments, keywords));
+            called = function;
+        }
+        let mut names = HashSet::new();
+        let mut by_name = calls.iter().flat_map(|(_, keywords)| *keywords);
+        if !by_name.all(|(name, _)| names.insert(name.as_str())) {
+            return None;
+        }
+        // The arguments of the innermost partial come first.
+        let calls = || calls.iter().rev();
+        Some(Self {
+            key: self.key.clone(),
+            work: Work::Call {
+                function: called.clone(),
+                arguments: calls().flat_map(|(all, _)| *all).cloned().collect(),
+                keywords: calls().flat_map(|(_, all)| *all).cloned().collect(),
+            },
+        })
     }
 }
 
