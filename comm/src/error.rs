@@ -97,9 +97,9 @@ pub enum Closed {
     /// message. Nothing is lost; read on in the way that it began.
     OtherBuffers,
     /// An earlier error, which was returned then, ended this half of the comm.
-    Earlier,
+    AfterError,
     /// This side closed it.
-    Here,
+    Locally,
     /// This side closed it before its handshake had finished, in favour of newer
     /// connections: there were more than
     /// [`CommOptions::max_handshakes`](crate::CommOptions::max_handshakes).
@@ -212,8 +212,8 @@ impl fmt::Display for Closed {
             Self::OtherBuffers => f.write_str(
                 "a message is arriving in the buffers of an earlier call, and has to go on there",
             ),
-            Self::Earlier => f.write_str("the comm is closed after an earlier error"),
-            Self::Here => f.write_str("the comm was closed on this side"),
+            Self::AfterError => f.write_str("the comm is closed after an earlier error"),
+            Self::Locally => f.write_str("the comm was closed on this side"),
             Self::Displaced => f.write_str(
                 "this side ended the handshake in favour of newer connections, of which \
                  there were too many",

@@ -27,11 +27,11 @@ const LEN: u64 = 64 << 20;
 /// How many connections linger at the same time, in the whole process: they are
 /// open files, which peers that never end would use up. What is closed beyond
 /// that does not linger.
-const MOST: usize = 1000;
+const MAX_LINGERING: usize = 1000;
 
 static LINGERING: AtomicUsize = AtomicUsize::new(0);
 
-/// One of [`MOST`], until this is dropped.
+/// One of [`MAX_LINGERING`], until this is dropped.
 struct Place;
 
 impl Place {
@@ -39,7 +39,7 @@ impl Place {
         let count = LINGERING.fetch_add(1, Ordering::Relaxed);
         // Dropped at once if it is one too many.
         let place = Self;
-        (count < MOST).then_some(place)
+        (count < MAX_LINGERING).then_some(place)
     }
 }
 

@@ -75,7 +75,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// There are no messages after an error.
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
         if self.failed {
-            return Err(Closed::Earlier.into());
+            return Err(Closed::AfterError.into());
         }
         if self.decoder.wanted()? == Wanted::Nothing {
             self.decoder.reset();
@@ -152,7 +152,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
 
     fn finish(&mut self) -> Result<Frames, CommError> {
         let Some(prelude) = self.decoder.prelude() else {
-            return Err(Closed::Earlier.into());
+            return Err(Closed::AfterError.into());
         };
         let frame_count = prelude.frame_count();
         let frames = self.arriving.take(prelude);
@@ -190,7 +190,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     fn truncated(&self) -> CommError {
         match self.decoder.end() {
             Err(error) => Closed::WithinMessage(error).into(),
-            Ok(()) => Closed::Earlier.into(),
+            Ok(()) => Closed::AfterError.into(),
         }
     }
 
@@ -219,7 +219,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
         frames: &mut B,
     ) -> Result<Option<usize>, CommError> {
         if self.failed {
-            return Err(Closed::Earlier.into());
+            return Err(Closed::AfterError.into());
         }
         if self.decoder.wanted()? == Wanted::Nothing {
             // The last message, which was left for `prelude`.

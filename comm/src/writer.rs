@@ -151,7 +151,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         let lost = match (flushed, self.state) {
             (Err(error), _) => Some(error),
             (Ok(()), State::Within) if self.fed_len != 0 => Some(Closed::WriteCancelled.into()),
-            (Ok(()), State::Failed) if self.fed_len != 0 => Some(Closed::Earlier.into()),
+            (Ok(()), State::Failed) if self.fed_len != 0 => Some(Closed::AfterError.into()),
             _ => None,
         };
         if self.state == State::Ready {
@@ -169,8 +169,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         match self.state {
             State::Ready => Ok(()),
             State::Within => Err(Closed::WriteCancelled.into()),
-            State::Failed => Err(Closed::Earlier.into()),
-            State::Closed => Err(Closed::Here.into()),
+            State::Failed => Err(Closed::AfterError.into()),
+            State::Closed => Err(Closed::Locally.into()),
         }
     }
 

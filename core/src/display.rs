@@ -22,7 +22,7 @@ use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 const LEVELS: usize = 64;
 
 /// Bytes of a byte string that are shown.
-const MOST_BYTES: usize = 32;
+const MAX_BYTES: usize = 32;
 
 /// Whether a terminal shows this character as itself.
 ///
@@ -205,8 +205,8 @@ fn scalar(token: Token<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn bytes(data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match data.get(..MOST_BYTES) {
-        Some(start) if data.len() > MOST_BYTES => {
+    match data.get(..MAX_BYTES) {
+        Some(start) if data.len() > MAX_BYTES => {
             write!(f, "\"{}\"… {} bytes", start.escape_ascii(), data.len())
         }
         _ => write!(f, "\"{}\"", data.escape_ascii()),

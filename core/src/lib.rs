@@ -81,12 +81,12 @@
 extern crate alloc;
 
 pub mod compression;
-mod counting;
 pub mod display;
 mod error;
 pub mod frame;
 pub mod handshake;
 mod limits;
+mod measure;
 pub mod message;
 pub mod msgpack;
 #[cfg(test)]

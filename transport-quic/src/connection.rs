@@ -110,12 +110,12 @@ impl SharedConnection {
     /// How much longer it takes, when comms were dropped in the middle, until
     /// the peer has been told often enough to know.
     pub(crate) fn telling_time(&self) -> Duration {
-        const LEAST: Duration = Duration::from_millis(50);
-        const MOST: Duration = Duration::from_secs(1);
+        const MIN_WAIT: Duration = Duration::from_millis(50);
+        const MAX_WAIT: Duration = Duration::from_secs(1);
         let cut_at = self.state.borrow().cut_at;
         match cut_at {
             Some(cut_at) if self.connection.close_reason().is_none() => {
-                let time = (self.connection.rtt() * 6).clamp(LEAST, MOST);
+                let time = (self.connection.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT);
                 time.saturating_sub(cut_at.elapsed())
             }
             _ => Duration::ZERO,

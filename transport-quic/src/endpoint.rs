@@ -353,7 +353,7 @@ impl Endpoint {
     pub async fn accept(&self) -> Result<Incoming, CommError> {
         match self.incoming.lock().await.recv().await {
             Some(incoming) => Ok(incoming),
-            None => Err(Closed::Here.into()),
+            None => Err(Closed::Locally.into()),
         }
     }
 

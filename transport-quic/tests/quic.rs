@@ -185,7 +185,10 @@ async fn echo_of_all_sizes() {
         assert!(reader.read_message().await.unwrap().is_none());
         assert!(reader.read_message().await.unwrap().is_none());
         let error = writer.write_message(&[b"late"]).await.unwrap_err();
-        assert!(matches!(error, CommError::Closed(Closed::Here)), "{error}");
+        assert!(
+            matches!(error, CommError::Closed(Closed::Locally)),
+            "{error}"
+        );
         drop((reader, writer));
         ours.close().await;
         theirs.close().await;

@@ -71,9 +71,9 @@ fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>
 /// the connection would be reset, and the alert be lost with it.
 async fn part(mut stream: TcpStream) {
     const PATIENCE: Duration = Duration::from_secs(1);
-    const MOST: u64 = 1 << 20;
+    const MAX_LEN: u64 = 1 << 20;
     if stream.shutdown().await.is_ok() {
-        let rest = &mut (&mut stream).take(MOST);
+        let rest = &mut (&mut stream).take(MAX_LEN);
         let _ = tokio::time::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
     }
 }

@@ -546,7 +546,7 @@ async fn a_peer_that_closes_within_a_message_is_told_from_one_that_ends() {
         assert_eq!(inner.at, len as u64);
         // And it stays closed.
         let error = comm.read_message().await.unwrap_err();
-        assert!(matches!(error, CommError::Closed(Closed::Earlier)));
+        assert!(matches!(error, CommError::Closed(Closed::AfterError)));
     }
 }
 
@@ -587,7 +587,7 @@ async fn writing_to_a_peer_that_is_gone_ends_in_an_error() {
     };
     assert!(error.is_closed(), "{error}");
     let again = ours.write_message(&[&frame]).await.unwrap_err();
-    assert!(matches!(again, CommError::Closed(Closed::Earlier)));
+    assert!(matches!(again, CommError::Closed(Closed::AfterError)));
 }
 
 #[tokio::test]
@@ -596,7 +596,7 @@ async fn a_closed_comm_sends_no_more() {
     ours.close().await.unwrap();
     ours.close().await.unwrap();
     let error = ours.write_message(&[b"x"]).await.unwrap_err();
-    assert!(matches!(error, CommError::Closed(Closed::Here)));
+    assert!(matches!(error, CommError::Closed(Closed::Locally)));
     assert!(theirs.read_message().await.unwrap().is_none());
     // The other direction is open still.
     theirs.write_message(&[b"bye"]).await.unwrap();
@@ -802,7 +802,7 @@ fn a_write_that_fails_anywhere_ends_the_comm() {
         let Poll::Ready(Err(error)) = poll_once(writer.write_message(&[b"x"])) else {
             panic!("written after a failure");
         };
-        assert!(matches!(error, CommError::Closed(Closed::Earlier)));
+        assert!(matches!(error, CommError::Closed(Closed::AfterError)));
     }
 }
 
@@ -973,7 +973,7 @@ fn closing_says_what_was_fed_and_did_not_leave() {
         assert!(stream.0.lock().unwrap().closed, "the peer is not told");
         assert!(matches!(
             poll_once(writer.close()),
-            Poll::Ready(Err(CommError::Closed(Closed::Earlier)))
+            Poll::Ready(Err(CommError::Closed(Closed::AfterError)))
         ));
     }
 }

@@ -11,7 +11,7 @@
 //! use daskwire::handshake::Handshake;
 //! use daskwire::message::Layout;
 //! use daskwire_embedded::embedded_io_07::{
-//!     CommError, MessageReader, MessageWriter, Opening, handshake,
+//!     CommError, MessageReader, MessageWriter, HandshakeRole, handshake,
 //! };
 //! # use embedded_io_07 as embedded_io;
 //! use embedded_io::{Read, Write};
@@ -25,7 +25,7 @@
 //!     let mut storage = [0; 4096];
 //!
 //!     let ours = Handshake::new(None);
-//!     handshake(&mut reader, &mut writer, &ours, Opening::Speak(Layout::Modern), &mut storage)?;
+//!     handshake(&mut reader, &mut writer, &ours, HandshakeRole::Initiate(Layout::Modern), &mut storage)?;
 //!
 //!     let mut arena = Arena::new(&mut storage);
 //!     let mut count = 0;
@@ -76,7 +76,7 @@ use core::fmt;
 
 use embedded_io_07::{Error, ErrorKind, Read, Write};
 
-use super::halves::{
+use super::comm_state::{
     Incoming, Outgoing, ReadState, WriteState, encode_handshake, gather, handshake_frames,
 };
 use daskwire::Limits;
@@ -87,7 +87,7 @@ use daskwire::handshake::{Handshake, HandshakeError};
 use daskwire::message::Layout;
 use daskwire::transport::{CommReader, CommWriter, TransportError};
 
-pub use super::halves::{Agreement, Closed, Opening};
+pub use super::comm_state::{Agreement, Closed, HandshakeRole};
 
 /// Why a comm cannot be had, or is over. `E` is the error of the stream.
 ///
@@ -104,7 +104,7 @@ pub enum CommError<E> {
     /// The peer's first message is no handshake.
     Handshake(HandshakeError),
     /// The peer frames its messages in another way than this side speaks
-    /// ([`Opening::Speak`]).
+    /// ([`HandshakeRole::Initiate`]).
     Prefix {
         /// What the peer does.
         peer: Prefix,
@@ -521,7 +521,7 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// The peer's first message is taken under [`Limits::HANDSHAKE`]; the limits of
 /// the reader hold from then on. `scratch` takes one handshake after the other;
 /// 128 bytes are enough for those of Dask. The handshake that
-/// [speaks](Opening::Speak) is written before the peer's is read, so the stream
+/// [initiates](HandshakeRole::Initiate) is written before the peer's is read, so the stream
 /// has to take some 90 bytes without anybody reading them, as sockets do.
 ///
 /// # Errors
@@ -540,7 +540,7 @@ pub fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
     writer: &mut MessageWriter<W, S>,
     ours: &Handshake<'h>,
-    opening: Opening,
+    role: HandshakeRole,
     scratch: &mut [u8],
 ) -> Result<Agreement<'h>, CommError<R::Error>>
 where
@@ -552,18 +552,18 @@ where
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    if let Opening::Speak(layout) = opening {
+    if let HandshakeRole::Initiate(layout) = role {
         writer.send_handshake(ours, layout, scratch)?;
     }
     let first = reader.first_bytes()?;
-    let found = reader.incoming.detect(&first, opening);
+    let found = reader.incoming.detect(&first, role);
     let prefix = found.map_err(|peer| CommError::Prefix { peer })?;
     reader.incoming.start_handshake(&first)?;
     let mut arena = Arena::new(scratch);
     reader.receive(&mut arena)?;
     let agreement = reader.incoming.agree(arena.filled(), ours)?;
     writer.outgoing.prefix = prefix;
-    if opening == Opening::Answer {
+    if role == HandshakeRole::Respond {
         writer.send_handshake(ours, agreement.layout, scratch)?;
     }
     reader.incoming.established();

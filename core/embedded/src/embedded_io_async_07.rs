@@ -77,16 +77,16 @@ use core::fmt;
 
 use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 
-use super::embedded_io_07::{advanced, behind};
-use super::halves::{
+use super::comm_state::{
     Incoming, Outgoing, ReadState, WriteState, encode_handshake, gather, handshake_frames,
 };
+use super::embedded_io_07::{advanced, behind};
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
 
-pub use super::embedded_io_07::{Agreement, Closed, CommError, Opening};
+pub use super::embedded_io_07::{Agreement, Closed, CommError, HandshakeRole};
 
 /// The half of a comm that messages arrive on.
 ///
@@ -393,7 +393,7 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// The peer's first message is taken under [`Limits::HANDSHAKE`]; the limits of
 /// the reader hold from then on. `scratch` takes one handshake after the other;
 /// 128 bytes are enough for those of Dask. The handshake that
-/// [speaks](Opening::Speak) is written before the peer's is read, so the stream
+/// [initiates](HandshakeRole::Initiate) is written before the peer's is read, so the stream
 /// has to take some 90 bytes without anybody reading them, as sockets do.
 ///
 /// # Cancel safety
@@ -416,7 +416,7 @@ pub async fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
     writer: &mut MessageWriter<W, S>,
     ours: &Handshake<'h>,
-    opening: Opening,
+    role: HandshakeRole,
     scratch: &mut [u8],
 ) -> Result<Agreement<'h>, CommError<R::Error>>
 where
@@ -428,18 +428,18 @@ where
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    if let Opening::Speak(layout) = opening {
+    if let HandshakeRole::Initiate(layout) = role {
         writer.send_handshake(ours, layout, scratch).await?;
     }
     let first = reader.first_bytes().await?;
-    let found = reader.incoming.detect(&first, opening);
+    let found = reader.incoming.detect(&first, role);
     let prefix = found.map_err(|peer| CommError::Prefix { peer })?;
     reader.incoming.start_handshake(&first)?;
     let mut arena = Arena::new(scratch);
     reader.receive(&mut arena).await?;
     let agreement = reader.incoming.agree(arena.filled(), ours)?;
     writer.outgoing.prefix = prefix;
-    if opening == Opening::Answer {
+    if role == HandshakeRole::Respond {
         writer
             .send_handshake(ours, agreement.layout, scratch)
             .await?;

@@ -28,11 +28,11 @@
 )]
 
 #[cfg(feature = "embedded-io-07")]
+mod comm_state;
+#[cfg(feature = "embedded-io-07")]
 pub mod embedded_io_07;
 #[cfg(feature = "embedded-io-async-07")]
 pub mod embedded_io_async_07;
-#[cfg(feature = "embedded-io-07")]
-mod halves;
 
 /// Copies as many bytes as both slices have, without the panic of
 /// `copy_from_slice` for lengths that differ.

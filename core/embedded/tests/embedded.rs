@@ -17,7 +17,7 @@ use daskwire::handshake::{Handshake, HandshakeError};
 use daskwire::message::Layout;
 use daskwire::transport::{CommReader, CommWriter, TransportError};
 use daskwire_embedded::embedded_io_07 as blocking;
-use daskwire_embedded::embedded_io_07::{Agreement, Closed, CommError, Opening};
+use daskwire_embedded::embedded_io_07::{Agreement, Closed, CommError, HandshakeRole};
 use daskwire_embedded::embedded_io_async_07 as polled;
 use embedded_io_07::{ErrorKind, ErrorType};
 use heapless_09::{Vec as Heapless, VecView};
@@ -241,7 +241,7 @@ trait Adapter {
         reader: &mut Self::Reader,
         writer: &mut Self::Writer,
         ours: &Handshake<'h>,
-        opening: Opening,
+        role: HandshakeRole,
         scratch: &mut [u8],
     ) -> Result<Agreement<'h>, Error>;
 }
@@ -305,10 +305,10 @@ macro_rules! adapter {
                 reader: &mut Self::Reader,
                 writer: &mut Self::Writer,
                 ours: &Handshake<'h>,
-                opening: Opening,
+                role: HandshakeRole,
                 scratch: &mut [u8],
             ) -> Result<Agreement<'h>, Error> {
-                $finish($module::handshake(reader, writer, ours, opening, scratch))
+                $finish($module::handshake(reader, writer, ours, role, scratch))
             }
         }
     };
@@ -424,7 +424,7 @@ fn read_all<R: Reading>(reader: &mut R) -> (Vec<Message>, Result<(), Error>) {
             Err(error) => {
                 // No other message, and no other read.
                 let operations = reader.source().operations;
-                assert_eq!(read(reader), Err(Closed::Earlier.into()));
+                assert_eq!(read(reader), Err(Closed::AfterError.into()));
                 assert_eq!(reader.source().operations, operations);
                 assert_eq!(reader.lengths(), None);
                 return (messages, Err(error));
@@ -653,7 +653,7 @@ fn what_is_too_large_gets_no_buffer<A: Adapter>() {
                 "{error}"
             );
             assert!(!error.is_closed());
-            assert_eq!(over.read(&mut Unasked), Err(Closed::Earlier.into()));
+            assert_eq!(over.read(&mut Unasked), Err(Closed::AfterError.into()));
         }
     }
 }
@@ -665,7 +665,7 @@ fn a_reader_without_room_says_so<A: Adapter>() {
     let mut short: Heapless<Heapless<u8, 8>, 3> = Heapless::new();
     assert_eq!(over.read(&mut short), Err(no_room(1, 9, 11, 33)));
     assert_eq!(short[0], b"a");
-    assert_eq!(over.read(&mut short), Err(Closed::Earlier.into()));
+    assert_eq!(over.read(&mut short), Err(Closed::AfterError.into()));
 
     let mut over = reader::<A>(&bytes, 50, Prefix::None);
     let mut few: Heapless<Heapless<u8, 9>, 2> = Heapless::new();
@@ -787,7 +787,7 @@ fn a_write_fails_once_and_for_all<A: Adapter>() {
             assert!(bytes.starts_with(&over.sink().bytes));
             // Poisoned: nothing leaves any more.
             let operations = over.sink().operations;
-            let earlier = Err(Closed::Earlier.into());
+            let earlier = Err(Closed::AfterError.into());
             assert_eq!(over.write(SAMPLE[0]), earlier);
             assert_eq!(over.flush(), earlier);
             assert_eq!(over.close(), earlier);
@@ -855,16 +855,16 @@ fn a_closed_writer_writes_no_more<A: Adapter>() {
     over.close().unwrap();
     let len = over.sink().bytes.len();
     assert_eq!(over.sink().flushed, len);
-    assert_eq!(over.write(SAMPLE[0]), Err(Closed::Here.into()));
-    assert_eq!(over.flush(), Err(Closed::Here.into()));
+    assert_eq!(over.write(SAMPLE[0]), Err(Closed::Locally.into()));
+    assert_eq!(over.flush(), Err(Closed::Locally.into()));
     over.close().unwrap();
     assert_eq!((over.sink().operations, over.sink().bytes.len()), (2, len));
 }
 
 // Handshakes.
 
-const MODERN: Opening = Opening::Speak(Layout::Modern);
-const CLASSIC: Opening = Opening::Speak(Layout::Classic);
+const MODERN: HandshakeRole = HandshakeRole::Initiate(Layout::Modern);
+const CLASSIC: HandshakeRole = HandshakeRole::Initiate(Layout::Classic);
 
 fn comm<A: Adapter>(bytes: &[u8], most: usize, prefix: Prefix) -> (A::Reader, A::Writer) {
     let source = Source::new(bytes, most);
@@ -895,15 +895,14 @@ fn handshakes_of_every_kind_are_understood<A: Adapter>() {
         };
         for most in [1, 5, 1000] {
             // Who answers need not know the prefix.
-            for (opening, made_with) in [
+            for (role, made_with) in [
                 (speak, prefix),
-                (Opening::Answer, Prefix::None),
-                (Opening::Answer, Prefix::U64),
+                (HandshakeRole::Respond, Prefix::None),
+                (HandshakeRole::Respond, Prefix::U64),
             ] {
                 let (mut reader, mut writer) = comm::<A>(&bytes, most, made_with);
                 let mut scratch = [0; 128];
-                let agreed =
-                    A::shake(&mut reader, &mut writer, &ours, opening, &mut scratch).unwrap();
+                let agreed = A::shake(&mut reader, &mut writer, &ours, role, &mut scratch).unwrap();
                 assert_eq!((agreed.prefix, agreed.layout), (prefix, layout));
                 assert!(agreed.negotiated.pickle_protocol >= 4);
                 assert!(agreed.peer_python.is_some());
@@ -967,7 +966,7 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
         Handshake::new(None).encode(&mut measure);
         measure.len()
     };
-    for (bytes, opening, scratch_len, expected) in [
+    for (bytes, role, scratch_len, expected) in [
         (&bare[..], MODERN, 128, Error::Prefix { peer: Prefix::None }),
         (
             &request,
@@ -975,7 +974,7 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
             1024,
             HandshakeError::FrameCount { count: 3 }.into(),
         ),
-        (&good, Opening::Answer, 20, no_buffer),
+        (&good, HandshakeRole::Respond, 20, no_buffer),
         (
             &good,
             MODERN,
@@ -987,7 +986,7 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
             .into(),
         ),
         (b"", MODERN, 128, Closed::BeforeHandshake.into()),
-        (&[0; 40], Opening::Answer, 128, {
+        (&[0; 40], HandshakeRole::Respond, 128, {
             let kind = FrameErrorKind::NoFrames;
             Error::Frame(FrameError { at: 8, kind })
         }),
@@ -996,9 +995,9 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
         let ours = Handshake::new(None);
         let mut scratch = vec![0; scratch_len];
         let mut shake =
-            |reader: &mut _, writer: &mut _| A::shake(reader, writer, &ours, opening, &mut scratch);
+            |reader: &mut _, writer: &mut _| A::shake(reader, writer, &ours, role, &mut scratch);
         assert_eq!(shake(&mut reader, &mut writer), Err(expected));
-        let earlier = Error::Closed(Closed::Earlier);
+        let earlier = Error::Closed(Closed::AfterError);
         assert_eq!(shake(&mut reader, &mut writer), Err(earlier));
         assert_eq!(read(&mut reader), Err(earlier));
         assert_eq!(writer.write(SAMPLE[0]), Err(earlier));
@@ -1009,10 +1008,9 @@ fn a_handshake_can_end_anywhere<A: Adapter>() {
     let ours = Handshake::new(None);
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     for cut in 0..theirs.len() {
-        for opening in [MODERN, Opening::Answer] {
+        for role in [MODERN, HandshakeRole::Respond] {
             let (mut reader, mut writer) = comm::<A>(&theirs[..cut], 11, Prefix::U64);
-            let error =
-                A::shake(&mut reader, &mut writer, &ours, opening, &mut [0; 128]).unwrap_err();
+            let error = A::shake(&mut reader, &mut writer, &ours, role, &mut [0; 128]).unwrap_err();
             assert!(error.is_closed(), "{error}");
             assert_eq!(error == CommError::Closed(Closed::BeforeHandshake), cut < 8);
         }
@@ -1031,8 +1029,8 @@ fn a_handshake_can_end_anywhere<A: Adapter>() {
             }
             Err(error) => {
                 assert_eq!(error, CommError::Io(ErrorKind::TimedOut));
-                assert_eq!(read(&mut reader), Err(Closed::Earlier.into()));
-                assert_eq!(writer.write(SAMPLE[0]), Err(Closed::Earlier.into()));
+                assert_eq!(read(&mut reader), Err(Closed::AfterError.into()));
+                assert_eq!(writer.write(SAMPLE[0]), Err(Closed::AfterError.into()));
             }
         }
     }
@@ -1133,7 +1131,7 @@ fn a_dropped_close_can_be_repeated() {
             None
         );
         if polls != 0 {
-            assert_eq!(over.write(SAMPLE[0]), Err(Closed::Here.into()));
+            assert_eq!(over.write(SAMPLE[0]), Err(Closed::Locally.into()));
         }
         Writing::close(&mut over).unwrap();
         assert_eq!(over.sink().flushed, wire(Prefix::U64, SAMPLE[0]).len());
@@ -1143,18 +1141,18 @@ fn a_dropped_close_can_be_repeated() {
 #[test]
 fn a_dropped_handshake_ends_both_halves() {
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
-    for opening in [MODERN, Opening::Answer] {
+    for role in [MODERN, HandshakeRole::Respond] {
         for polls in 1.. {
             let (mut reader, mut writer) = comm::<Polled>(&theirs, 11, Prefix::U64);
             let ours = Handshake::new(None);
             let mut scratch = [0; 128];
-            let shake = polled::handshake(&mut reader, &mut writer, &ours, opening, &mut scratch);
+            let shake = polled::handshake(&mut reader, &mut writer, &ours, role, &mut scratch);
             if polled_times(polls, shake).is_some() {
                 assert!(polls > 8);
                 break;
             }
             let left = writer.sink().bytes.len();
-            assert_eq!(read(&mut reader), Err(Closed::Earlier.into()));
+            assert_eq!(read(&mut reader), Err(Closed::AfterError.into()));
             assert!(writer.write(SAMPLE[0]).unwrap_err().is_closed());
             assert_eq!(writer.sink().bytes.len(), left);
         }
@@ -1249,7 +1247,7 @@ fn async_comms_over_one_stream_have_the_traits_of_the_seam() {
 fn errors_are_for_people() {
     for (error, text) in [
         (
-            Error::Closed(Closed::Earlier),
+            Error::Closed(Closed::AfterError),
             "the comm is closed after an earlier error",
         ),
         (

@@ -64,11 +64,11 @@ mod description;
 mod dimensions;
 mod dtype;
 mod error;
-#[cfg(feature = "bytemuck")]
-mod in_place;
 #[cfg(feature = "alloc")]
 pub mod known;
 mod masked;
+#[cfg(feature = "bytemuck")]
+mod native_slice;
 #[cfg(feature = "ndarray-017")]
 mod ndarray_017;
 mod payload;
@@ -83,9 +83,9 @@ pub use description::{ArrayHeader, Description, MemoryViewHeader};
 pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
 pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
 pub use error::{PayloadWriteError, TypedError, TypedErrorKind};
-#[cfg(feature = "bytemuck")]
-pub use in_place::as_bytes;
 pub use masked::{FillValue, MaskedArray, MaskedHeader};
+#[cfg(feature = "bytemuck")]
+pub use native_slice::as_bytes;
 pub use payload::TypedPayload;
 pub use pickled::{InPlace, PickledPayload};
 pub use record::{ElementType, Field, Fields, RecordType};

@@ -25,7 +25,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicU64 = AtomicU64::new(0);
-static MOST: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         let held = HELD.fetch_add(layout.size() as u64, Ordering::Relaxed) + layout.size() as u64;
-        MOST.fetch_max(held, Ordering::Relaxed);
+        PEAK.fetch_max(held, Ordering::Relaxed);
         // SAFETY: the caller keeps the promises of this same function.
         unsafe { System.alloc(layout) }
     }
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
         // What is large is moved by its pages, and is never there twice.
         let held = HELD.fetch_add(new_size as u64, Ordering::Relaxed) + new_size as u64;
         HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        MOST.fetch_max(held - layout.size() as u64, Ordering::Relaxed);
+        PEAK.fetch_max(held - layout.size() as u64, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
@@ -140,12 +140,12 @@ fn tuples(out: &mut [u8]) -> Result<&[u8], WriteError> {
 /// Seconds, the most bytes held on the way, and the bytes that the result holds.
 fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
     let before = HELD.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
     let start = Instant::now();
     let made = black_box(make());
     let took = start.elapsed().as_secs_f64();
     let held = HELD.load(Ordering::Relaxed) - before;
-    let most = MOST.load(Ordering::Relaxed) - before;
+    let most = PEAK.load(Ordering::Relaxed) - before;
     drop(made);
     (took, most, held)
 }

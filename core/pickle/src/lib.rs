@@ -36,10 +36,10 @@
 extern crate alloc;
 
 mod buffers;
-mod counting;
 mod error;
 mod escapes;
 mod limits;
+mod measure;
 mod opcode;
 mod pickle_buffer;
 mod reader;

@@ -146,7 +146,7 @@ impl<'p> BigInt<'p> {
     /// The value, if it fits.
     pub fn to_i128(self) -> Option<i128> {
         let mut bytes = [if self.is_negative() { 0xff } else { 0 }; 16];
-        crate::counting::copy(bytes.get_mut(..self.0.len())?, self.0);
+        crate::measure::copy(bytes.get_mut(..self.0.len())?, self.0);
         Some(i128::from_le_bytes(bytes))
     }
 

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{Mutability, Opcode, PickleBuffer, Placement};
 use crate::BufferTooSmall;
-use crate::counting::{append, put, short};
+use crate::measure::{append, put, short};
 
 /// Writes one pickle into a buffer, opcode for opcode as CPython would.
 ///
@@ -533,7 +533,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         if let Some(place) = small.get_mut(..magnitude.len())
             && magnitude.len() < 16
         {
-            crate::counting::copy(place, magnitude);
+            crate::measure::copy(place, magnitude);
             let value = i128::from_le_bytes(small);
             return self.i128(if negative {
                 value.wrapping_neg()
@@ -1163,7 +1163,7 @@ fn shortest(twos_complement: &[u8]) -> &[u8] {
 fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
     let negative = twos_complement.last().is_some_and(|last| *last >= 0x80);
     let mut value = [if negative { 0xff } else { 0 }; 8];
-    crate::counting::copy(value.get_mut(..twos_complement.len())?, twos_complement);
+    crate::measure::copy(value.get_mut(..twos_complement.len())?, twos_complement);
     Some(i64::from_le_bytes(value))
 }
 

@@ -450,7 +450,7 @@ fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()>
 fn copy_ahead(out: &mut [u8], from: usize, to: usize, len: usize) -> Option<()> {
     let (before, behind) = out.split_at_mut_checked(to)?;
     let source = before.get(from..)?.get(..len)?;
-    crate::counting::copy(behind.get_mut(..len)?, source);
+    crate::measure::copy(behind.get_mut(..len)?, source);
     Some(())
 }
 
@@ -458,7 +458,7 @@ fn copy_ahead(out: &mut [u8], from: usize, to: usize, len: usize) -> Option<()> 
 #[cfg(any(feature = "lz4", feature = "snappy"))]
 #[inline]
 fn copy_literal(out: &mut [u8], at: usize, data: &[u8]) -> Option<()> {
-    crate::counting::copy(out.get_mut(at..)?.get_mut(..data.len())?, data);
+    crate::measure::copy(out.get_mut(at..)?.get_mut(..data.len())?, data);
     Some(())
 }
 

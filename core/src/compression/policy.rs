@@ -165,7 +165,7 @@ impl Policy {
             let sample = frame.get(at..end).unwrap_or_default();
             let room = joined.get_mut(len..).unwrap_or_default();
             if let Some(room) = room.get_mut(..sample.len()) {
-                crate::counting::copy(room, sample);
+                crate::measure::copy(room, sample);
                 len = len.saturating_add(sample.len());
             }
             at = next;

@@ -239,7 +239,7 @@ impl io::Write for &mut Drain<'_> {
         let behind = bytes.get(skip..).unwrap_or_default();
         let place = self.rest.get_mut(at..).unwrap_or_default();
         if let Some(place) = place.get_mut(..behind.len()) {
-            crate::counting::copy(place, behind);
+            crate::measure::copy(place, behind);
         }
         self.len = self.len.saturating_add(bytes.len());
         Ok(bytes.len())

@@ -1,7 +1,7 @@
 //! The incremental decoder.
 
 use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage};
-use crate::counting::copy;
+use crate::measure::copy;
 use crate::{BufferTooSmall, Limits};
 
 /// Takes messages from a stream of bytes, one after the other.

@@ -967,7 +967,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut put = |bytes: &[u8]| {
         let rest = pickle.get_mut(len..).unwrap_or_default();
         if let Some(place) = rest.get_mut(..bytes.len()) {
-            crate::counting::copy(place, bytes);
+            crate::measure::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };

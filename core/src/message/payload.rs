@@ -816,7 +816,7 @@ struct Split<'a> {
 
 /// Logical frames that may be out of order, each of which is compared with each
 /// and looked for from the first frame on. Dask writes them in order.
-const MOST_OUT_OF_ORDER: usize = 64;
+const MAX_OUT_OF_ORDER: usize = 64;
 
 impl<'a> Split<'a> {
     fn next_pair(&mut self) -> Result<(u64, u64), MessageError> {
@@ -861,7 +861,7 @@ impl<'a> Split<'a> {
         if in_order {
             return Ok(());
         }
-        if self.counts.count_left() as usize > MOST_OUT_OF_ORDER {
+        if self.counts.count_left() as usize > MAX_OUT_OF_ORDER {
             return Err(self.fault);
         }
         for (index, one) in self.ranges().enumerate() {
@@ -1022,7 +1022,7 @@ impl SubFrame<'_> {
                         available,
                     }))
                 })?;
-                crate::counting::copy(place, self.bytes);
+                crate::measure::copy(place, self.bytes);
                 Ok(self.bytes.len())
             }
         }

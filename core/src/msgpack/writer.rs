@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{TIMESTAMP, Token};
 use crate::BufferTooSmall;
-use crate::counting::{append, head, put, short};
+use crate::measure::{append, head, put, short};
 
 /// Writes one document into a buffer, as msgpack-python would write it: every
 /// integer and every length in the shortest form, every Python `float` as

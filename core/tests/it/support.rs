@@ -20,8 +20,8 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 /// Fewer than this are not the vectors that the repository has.
-const LEAST_VECTORS: usize = 750;
-const LEAST_HOSTILE: usize = 200;
+const MIN_VECTORS: usize = 750;
+const MIN_HOSTILE: usize = 200;
 
 /// What no message of the tests comes near.
 pub const LIMITS: Limits = Limits {
@@ -233,8 +233,8 @@ pub fn vectors() -> Vec<Vector> {
         .map(|name| Vector::load(&root, name))
         .collect();
     assert!(
-        vectors.len() >= LEAST_VECTORS,
-        "{} messages in {}, of at least {LEAST_VECTORS}",
+        vectors.len() >= MIN_VECTORS,
+        "{} messages in {}, of at least {MIN_VECTORS}",
         vectors.len(),
         root.display()
     );
@@ -257,8 +257,8 @@ pub fn hostile() -> Vec<Hostile> {
         })
         .collect();
     assert!(
-        hostile.len() >= LEAST_HOSTILE,
-        "{} hostile messages in {}, of at least {LEAST_HOSTILE}",
+        hostile.len() >= MIN_HOSTILE,
+        "{} hostile messages in {}, of at least {MIN_HOSTILE}",
         hostile.len(),
         folder.display()
     );

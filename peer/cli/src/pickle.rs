@@ -83,10 +83,10 @@ impl std::error::Error for Fault {}
 const INDENT: usize = 2;
 
 /// Marks that indent; a pickle can have a million open at once.
-const MOST_INDENTS: usize = 24;
+const MAX_INDENTS: usize = 24;
 
 /// Characters of text or bytes that are shown.
-const MOST_TEXT: usize = 72;
+const MAX_TEXT: usize = 72;
 
 /// Where remarks begin, if the argument leaves room.
 const REMARKS: usize = 44;
@@ -129,7 +129,7 @@ pub fn list(
         };
         let before = machine.mark_count;
         let (remark, wrong) = machine.step(&token);
-        let depth = before.min(machine.mark_count).min(MOST_INDENTS);
+        let depth = before.min(machine.mark_count).min(MAX_INDENTS);
         let indent = depth * INDENT;
         let mut line = format!("{:indent$}{}", "", token.opcode);
         argument(&token.argument, &mut line);
@@ -716,12 +716,12 @@ fn bare(bytes: &[u8]) -> String {
 
 /// The beginning of these bytes, on one line, and whether that is all.
 fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
-    let start = bytes.get(..4 * MOST_TEXT).unwrap_or(bytes);
+    let start = bytes.get(..4 * MAX_TEXT).unwrap_or(bytes);
     let mut shown = String::new();
     let mut count = 0;
     for chunk in start.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if count == MOST_TEXT {
+            if count == MAX_TEXT {
                 return (shown, false);
             }
             count += 1;
@@ -739,7 +739,7 @@ fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
             }
         }
         for byte in chunk.invalid() {
-            if count == MOST_TEXT {
+            if count == MAX_TEXT {
                 return (shown, false);
             }
             count += 1;

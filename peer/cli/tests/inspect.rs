@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 /// Fewer than this are not the vectors that the repository has.
-const LEAST_VECTORS: usize = 750;
-const LEAST_HOSTILE: usize = 200;
-const LEAST_STREAMS: usize = 18;
+const MIN_VECTORS: usize = 750;
+const MIN_HOSTILE: usize = 200;
+const MIN_STREAMS: usize = 18;
 
 /// Their release reads enum members as maps, every later one as members.
 const READ_AS_MAPS: [&str; 2] = ["classic-2.30.1/case-enum", "classic-2.30.1/enum"];
@@ -111,13 +111,13 @@ impl Vector {
             })
             .flat_map(|folder| Self::all(&folder, ".bin"))
             .collect();
-        assert!(vectors.len() >= LEAST_VECTORS, "{}", vectors.len());
+        assert!(vectors.len() >= MIN_VECTORS, "{}", vectors.len());
         vectors
     }
 
     fn hostile() -> Vec<Self> {
         let vectors = Self::all(&root().join("hostile"), ".bin");
-        assert!(vectors.len() >= LEAST_HOSTILE, "{}", vectors.len());
+        assert!(vectors.len() >= MIN_HOSTILE, "{}", vectors.len());
         vectors
     }
 
@@ -291,7 +291,7 @@ fn recorded_messages_mean_what_their_release_made_of_them() {
 #[test]
 fn streams_are_one_document_per_line_and_message() {
     let streams = Vector::all(&root().join("streams"), ".stream.bin");
-    assert!(streams.len() >= LEAST_STREAMS, "{}", streams.len());
+    assert!(streams.len() >= MIN_STREAMS, "{}", streams.len());
     each(&streams, |stream| {
         let name = &stream.name;
         let bytes = std::fs::read(&stream.file).unwrap();

@@ -365,8 +365,8 @@ impl State {
             is_running,
             is_leaving: false,
             thread_count: u32::try_from(worker.nthreads)
-                .unwrap_or(MOST_THREADS)
-                .clamp(1, MOST_THREADS),
+                .unwrap_or(MAX_THREADS)
+                .clamp(1, MAX_THREADS),
             resources: Resources::new(worker.resources.iter().cloned()),
             used: HashMap::new(),
             has: BTreeSet::new(),
@@ -861,7 +861,7 @@ impl State {
     }
 }
 
-const MOST_THREADS: u32 = 1 << 16;
+const MAX_THREADS: u32 = 1 << 16;
 
 /// How many bytes of tasks are sent to a worker before they have been written.
 const WINDOW: usize = 64 << 20;

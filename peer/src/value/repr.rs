@@ -72,7 +72,7 @@ fn write_items(
 /// The decimal digits of a two's complement, the least significant byte first.
 fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::Result {
     /// The digits that Python writes at most (`sys.set_int_max_str_digits`).
-    const MOST_DIGITS: usize = 4300;
+    const MAX_DIGITS: usize = 4300;
     /// As many decimal digits as fit 64 bits.
     const PART: u64 = 10_000_000_000_000_000_000;
     const PART_DIGITS: usize = 19;
@@ -84,7 +84,7 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
         )
     };
     // A byte is more than two digits.
-    if twos_complement.len() > MOST_DIGITS / 2 {
+    if twos_complement.len() > MAX_DIGITS / 2 {
         return too_long(f);
     }
     let is_negative = twos_complement.last().is_some_and(|byte| *byte >= 0x80);
@@ -130,7 +130,7 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
     }
     let first = parts.pop().unwrap_or_default();
     let mut text = format!("{first}");
-    if text.len() + parts.len() * PART_DIGITS > MOST_DIGITS {
+    if text.len() + parts.len() * PART_DIGITS > MAX_DIGITS {
         return too_long(f);
     }
     for part in parts.iter().rev() {

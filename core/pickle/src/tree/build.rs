@@ -8,8 +8,7 @@ use crate::Limits;
 use crate::{Argument, Opcode, Operand, PickleError, PickleErrorKind, Reader, Token};
 
 /// Segments and lists count in the 30 bits that an operation leaves of 32.
-const MOST: usize = MOST_COUNT as usize;
-const MOST_COUNT: u32 = (1 << 30) - 1;
+const MAX_COUNT: u32 = (1 << 30) - 1;
 
 /// A tree of so few values and words takes next to nothing.
 const SMALL: usize = 48;
@@ -82,7 +81,11 @@ type Step<T> = Result<T, PickleErrorKind>;
 
 impl<'p> Builder<'p> {
     pub(super) fn new(pickle: &'p [u8], limits: &Limits) -> Self {
-        let at_most = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX).min(MOST);
+        let at_most = |limit: u32| {
+            usize::try_from(limit)
+                .unwrap_or(usize::MAX)
+                .min(MAX_COUNT as usize)
+        };
         // What most pickles take, so that nothing grows by small steps.
         let likely = (pickle.len() >> 3).min(SMALL);
         let mut words = Vec::with_capacity(likely.saturating_add(1));
@@ -414,7 +417,7 @@ impl<'p> Builder<'p> {
 
     fn too_many(&self) -> PickleErrorKind {
         PickleErrorKind::TooManyValues {
-            limit: self.limits.value_count.min(MOST_COUNT),
+            limit: self.limits.value_count.min(MAX_COUNT),
         }
     }
 
@@ -586,7 +589,7 @@ impl<'p> Builder<'p> {
                 let packed = count
                     .checked_add(items.len())
                     .and_then(|count| op.with_count(count));
-                let packed = packed.ok_or(PickleErrorKind::TooManyValues { limit: MOST_COUNT })?;
+                let packed = packed.ok_or(PickleErrorKind::TooManyValues { limit: MAX_COUNT })?;
                 if let Some(place) = words.get_mut(count_place) {
                     *place = packed;
                 }
@@ -600,7 +603,7 @@ impl<'p> Builder<'p> {
         }
         let packed = op
             .with_count(items.len())
-            .ok_or(PickleErrorKind::TooManyValues { limit: MOST_COUNT })?;
+            .ok_or(PickleErrorKind::TooManyValues { limit: MAX_COUNT })?;
         words.extend_from_slice(&[next, packed]);
         words.extend_from_slice(items);
         if slot.kind().has_operands() {

@@ -6,11 +6,11 @@ use core::fmt::{self, Write as _};
 use super::{Event, Kind, Node, Operation, Tree, Value};
 
 /// Values that are shown, unless the precision says another number.
-const MOST_VALUES: usize = 10_000;
+const MAX_VALUES: usize = 10_000;
 
 /// Bytes of data that are shown, and of text.
-const MOST_BYTES: usize = 32;
-const MOST_TEXT: usize = 256;
+const MAX_BYTES: usize = 32;
+const MAX_TEXT: usize = 256;
 
 impl fmt::Display for Tree<'_> {
     /// As [`Node`] is shown.
@@ -38,7 +38,7 @@ impl fmt::Display for Node<'_, '_> {
     /// shown before is referred to by its offset. So many values are shown as
     /// the precision says, or 10,000: `{:.100}` shows up to 100.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let budget = f.precision().unwrap_or(MOST_VALUES);
+        let budget = f.precision().unwrap_or(MAX_VALUES);
         let mut shown = vec![0_u64; self.tree.slots.len().div_ceil(64)];
         let mut walk = self.walk(budget);
         // What is on top of what: how many parts each of them had.
@@ -187,8 +187,8 @@ fn end(f: &mut fmt::Formatter<'_>, frame: Frame, count: usize) -> fmt::Result {
 }
 
 fn data(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    match bytes.get(..MOST_BYTES) {
-        Some(start) if bytes.len() > MOST_BYTES => {
+    match bytes.get(..MAX_BYTES) {
+        Some(start) if bytes.len() > MAX_BYTES => {
             write!(f, "b\"{}\"… {} bytes", start.escape_ascii(), bytes.len())
         }
         _ => write!(f, "b\"{}\"", bytes.escape_ascii()),
@@ -202,7 +202,7 @@ pub struct Escaped<'a>(pub &'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.0.get(..MOST_TEXT).unwrap_or(self.0);
+        let shown = self.0.get(..MAX_TEXT).unwrap_or(self.0);
         for chunk in shown.utf8_chunks() {
             for character in chunk.valid().chars() {
                 match character {
@@ -214,7 +214,7 @@ impl fmt::Display for Escaped<'_> {
                 write!(f, "\\x{byte:02x}")?;
             }
         }
-        if self.0.len() > MOST_TEXT {
+        if self.0.len() > MAX_TEXT {
             write!(f, "… {} bytes", self.0.len())?;
         }
         Ok(())

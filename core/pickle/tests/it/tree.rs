@@ -13,13 +13,13 @@ struct Counting;
 
 thread_local! {
     static NOW: Cell<usize> = const { Cell::new(0) };
-    static MOST: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
 }
 
 fn count(before: usize, after: usize) {
     let _ = NOW.try_with(|now| {
         now.set((now.get() + after).saturating_sub(before));
-        let _ = MOST.try_with(|most| most.set(most.get().max(now.get())));
+        let _ = PEAK.try_with(|most| most.set(most.get().max(now.get())));
     });
 }
 
@@ -66,9 +66,9 @@ fn build<'p>(pickle: &'p [u8], buffers: &'p [Vec<u8>]) -> Result<Tree<'p>, Pickl
 /// What the tree is, and the most memory that building it took, which is bounded.
 fn measured(pickle: &[u8]) -> (Result<Tree<'_>, PickleError>, usize) {
     let before = NOW.get();
-    MOST.set(before);
+    PEAK.set(before);
     let tree = build(pickle, &[]);
-    let most = MOST.get() - before;
+    let most = PEAK.get() - before;
     assert!(
         most <= 64 * pickle.len() + 256,
         "{most} bytes for a pickle of {}",

@@ -23,7 +23,7 @@ use daskwire::message::{
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::{BufferTooSmall, Limits};
 use daskwire_embedded::embedded_io_07::{
-    CommError, MessageReader, MessageWriter, Opening, handshake as shake_hands,
+    CommError, HandshakeRole, MessageReader, MessageWriter, handshake as shake_hands,
 };
 use daskwire_numpy::{
     NumpyModules, PickledPayload, TypedPayload, ValueBuilder as _, WriteOptions, pickle_array,
@@ -538,7 +538,7 @@ impl embedded_io::Write for Serial<'_> {
 
 /// Does the handshake over streams of embedded-io, and sends every message
 /// back. Returns how many there were.
-pub fn comm(greeting: &[u8], stream: &[u8], opening: Opening) -> Result<u32, Fault> {
+pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, Fault> {
     let (mut received, mut sent) = ([0; 1024], [0; 1024]);
     let received = lay(&[greeting, stream], &mut received)?;
     let serial = |received, sent| Serial {
@@ -553,7 +553,7 @@ pub fn comm(greeting: &[u8], stream: &[u8], opening: Opening) -> Result<u32, Fau
     let mut writer = MessageWriter::new(tx, Prefix::U64, [0_u8; 128]);
     let mut storage = [0; 1024];
     let ours = Handshake::new(black_box(Some("lz4")));
-    let agreed = shake_hands(&mut reader, &mut writer, &ours, opening, &mut storage)?;
+    let agreed = shake_hands(&mut reader, &mut writer, &ours, role, &mut storage)?;
     black_box(agreed);
     let greeted_len = writer.get_ref().sent_len;
     let mut arena = Arena::new(&mut storage);
@@ -740,7 +740,7 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
             if let Err(fault) = write_pickle(bytes) {
                 write!(Nothing, "{fault}")?;
             }
-            if let Err(fault) = comm(HANDSHAKE, bytes, black_box(Opening::Answer)) {
+            if let Err(fault) = comm(HANDSHAKE, bytes, black_box(HandshakeRole::Respond)) {
                 write!(Nothing, "{fault}")?;
             }
             match exchange(bytes, message.prefix, message.layout, &mut Nothing) {
@@ -843,8 +843,11 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
         "    handshake: lz4 and pickle protocol {protocol} agreed"
     )?;
     let stream = black_box(ONES[0].bytes);
-    for opening in [Opening::Speak(Layout::Modern), Opening::Answer] {
-        let count = comm(black_box(HANDSHAKE), stream, black_box(opening))?;
+    for role in [
+        HandshakeRole::Initiate(Layout::Modern),
+        HandshakeRole::Respond,
+    ] {
+        let count = comm(black_box(HANDSHAKE), stream, black_box(role))?;
         ensure(count == 1, "messages are missing")?;
     }
     writeln!(

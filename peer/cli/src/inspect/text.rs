@@ -12,13 +12,13 @@ use super::{Hooks, InspectErrorKind, Options, Recorded, tagged};
 type Result<T> = std::result::Result<T, InspectErrorKind>;
 
 /// Frames shown one by one; of a longer table the rest is summed up.
-const MOST_FRAMES: usize = 24;
+const MAX_FRAMES: usize = 24;
 
 /// Payloads shown one by one; the rest is counted.
-const MOST_PAYLOADS: usize = 12;
+const MAX_PAYLOADS: usize = 12;
 
 /// Characters of a document shown; the rest is counted.
-const MOST_TEXT: usize = 2000;
+const MAX_TEXT: usize = 2000;
 
 /// Columns that a document is broken into lines for.
 const WIDTH: usize = 100;
@@ -84,7 +84,7 @@ fn whole(
     let most = if options.data {
         usize::MAX
     } else {
-        MOST_PAYLOADS
+        MAX_PAYLOADS
     };
     for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
         // Those that are not shown are still opened, to find what is wrong.
@@ -222,7 +222,7 @@ fn frame_table(
     let most = if options.data {
         frames.len()
     } else {
-        MOST_FRAMES
+        MAX_FRAMES
     };
     for (index, frame) in frames.iter().enumerate().take(most) {
         let role = roles.get(index).map_or("", String::as_str);
@@ -301,7 +301,7 @@ fn body_codec(header: &[u8]) -> Result<Option<String>> {
 fn document(text: &mut String, label: &str, document: &[u8], options: &Options) {
     let mut shown = Document::new(document).to_string();
     if !options.data
-        && let Some((end, _)) = shown.char_indices().nth(MOST_TEXT)
+        && let Some((end, _)) = shown.char_indices().nth(MAX_TEXT)
     {
         shown.truncate(end);
         put(

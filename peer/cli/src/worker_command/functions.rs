@@ -324,8 +324,8 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
 )]
 fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, RemoteError> {
     /// More are hardly meant.
-    const MOST: usize = 1 << 24;
-    if bins == 0 || bins > MOST || low.partial_cmp(&high) != Some(core::cmp::Ordering::Less) {
+    const MAX_BINS: usize = 1 << 24;
+    if bins == 0 || bins > MAX_BINS || low.partial_cmp(&high) != Some(core::cmp::Ordering::Less) {
         return Err(wrong(
             "there are from 1 to 16777216 bins, and low is less than high",
         ));
@@ -343,11 +343,11 @@ fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, Re
 }
 
 /// Longer arrays are hardly meant: this is 8 GiB.
-const MOST_ELEMENTS: usize = 1 << 30;
+const MAX_ELEMENTS: usize = 1 << 30;
 
 #[expect(clippy::cast_precision_loss, reason = "a step")]
 fn linspace(start: f64, stop: f64, count: usize) -> Result<Array, RemoteError> {
-    if count > MOST_ELEMENTS {
+    if count > MAX_ELEMENTS {
         return Err(wrong("that is too many"));
     }
     let step = (stop - start) / count.saturating_sub(1).max(1) as f64;
@@ -357,7 +357,7 @@ fn linspace(start: f64, stop: f64, count: usize) -> Result<Array, RemoteError> {
 
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn noise(seed: u64, count: usize) -> Result<Array, RemoteError> {
-    if count > MOST_ELEMENTS {
+    if count > MAX_ELEMENTS {
         return Err(wrong("that is too many"));
     }
     // SplitMix64

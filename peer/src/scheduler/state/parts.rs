@@ -242,7 +242,7 @@ impl Worker {
     pub(super) fn slot_count(&self) -> usize {
         /// Seconds of work that are sent ahead.
         const AHEAD: f64 = 0.002;
-        const MOST: f64 = 16.0;
+        const MAX_AHEAD: f64 = 16.0;
         let threads = self.thread_count as usize;
         if self.pace <= 0.0 {
             return threads + 1;
@@ -252,7 +252,7 @@ impl Worker {
             clippy::cast_sign_loss,
             reason = "from 0 to 16"
         )]
-        let ahead = (AHEAD / self.pace).min(MOST) as usize;
+        let ahead = (AHEAD / self.pace).min(MAX_AHEAD) as usize;
         threads + (ahead * threads).max(1)
     }
 

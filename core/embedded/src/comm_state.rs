@@ -24,9 +24,9 @@ pub enum Closed {
     /// can be sent that the peer would understand.
     WriteCancelled,
     /// An earlier error, which was returned then, ended this half of the comm.
-    Earlier,
+    AfterError,
     /// This side closed it.
-    Here,
+    Locally,
 }
 
 impl fmt::Display for Closed {
@@ -40,8 +40,8 @@ impl fmt::Display for Closed {
                 "an earlier write was cancelled after part of its message had been sent, \
                  so this comm cannot send any more",
             ),
-            Self::Earlier => f.write_str("the comm is closed after an earlier error"),
-            Self::Here => f.write_str("the comm was closed on this side"),
+            Self::AfterError => f.write_str("the comm is closed after an earlier error"),
+            Self::Locally => f.write_str("the comm was closed on this side"),
         }
     }
 }
@@ -51,17 +51,17 @@ impl core::error::Error for Closed {}
 /// Who decides on the form of the wire: releases differ in how they frame and
 /// lay out messages, and nothing announces it (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum HandshakeRole {
     /// Send the handshake at once, in this layout and with the prefix that the
     /// halves were made with, and refuse a peer with another prefix. Listeners
     /// have to: connectors of Dask up to 2023.7.1 read first (PROTOCOL
     /// HANDSHAKE-1). [`Layout::Modern`] with [`Prefix::U64`] is what 2021.3.1 and
     /// later understand.
-    Speak(Layout),
+    Initiate(Layout),
     /// Wait for the peer's handshake, and answer with the prefix and in the
     /// layout that it has. For connectors alone: the listeners of every release
     /// since 2.23.0 send first.
-    Answer,
+    Respond,
 }
 
 /// What the two sides of a comm agreed on, and what was seen of the peer.
@@ -109,7 +109,7 @@ impl<P: PreludeStorage> Incoming<P> {
     /// there will be none.
     pub(super) fn start(&mut self) -> Result<bool, Closed> {
         match self.state {
-            ReadState::Failed => Err(Closed::Earlier),
+            ReadState::Failed => Err(Closed::AfterError),
             ReadState::Ended => Ok(false),
             ReadState::Ready => {
                 if self.decoder.is_complete() {
@@ -136,7 +136,7 @@ impl<P: PreludeStorage> Incoming<P> {
 
     /// Frames of the message that has arrived.
     pub(super) fn frame_count(&self) -> Result<usize, Closed> {
-        let prelude = self.prelude().ok_or(Closed::Earlier)?;
+        let prelude = self.prelude().ok_or(Closed::AfterError)?;
         Ok(prelude.frame_count())
     }
 
@@ -152,10 +152,14 @@ impl<P: PreludeStorage> Incoming<P> {
 
     /// Takes the first bytes of the peer, and returns the prefix that they
     /// show; `Err` with it if it is not the one wanted.
-    pub(super) fn detect(&mut self, first: &[u8; 8], opening: Opening) -> Result<Prefix, Prefix> {
+    pub(super) fn detect(
+        &mut self,
+        first: &[u8; 8],
+        role: HandshakeRole,
+    ) -> Result<Prefix, Prefix> {
         // PROTOCOL FRAME-13. What is neither, the decoder will refuse.
         let found = detect_prefix(first).unwrap_or(self.prefix);
-        if matches!(opening, Opening::Speak(_)) && found != self.prefix {
+        if matches!(role, HandshakeRole::Initiate(_)) && found != self.prefix {
             return Err(found);
         }
         self.prefix = found;
@@ -233,8 +237,8 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
         match self.state {
             WriteState::Ready => Ok(()),
             WriteState::Within => Err(Closed::WriteCancelled),
-            WriteState::Failed => Err(Closed::Earlier),
-            WriteState::Closing | WriteState::Closed => Err(Closed::Here),
+            WriteState::Failed => Err(Closed::AfterError),
+            WriteState::Closing | WriteState::Closed => Err(Closed::Locally),
         }
     }
 
