@@ -19,7 +19,7 @@ use std::alloc::System;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use daskwire::msgpack::{RawStr, Reader, Text, Writer};
+use daskwire::msgpack::{RawStr, Reader, Str, Writer};
 use serde::{Deserialize, Serialize};
 
 #[path = "messages/model.rs"]
@@ -114,7 +114,7 @@ macro_rules! read_all {
         let bytes: &'static [u8] = $bytes;
         $cases.add("read", $message, "daskwire", move || {
             let mut reader = Reader::new(black_box(bytes));
-            let message = ours::$read::<Text<'_>>(&mut reader).expect("read");
+            let message = ours::$read::<Str<'_>>(&mut reader).expect("read");
             reader.finish().expect("whole");
             black_box(&message);
         });

@@ -1,6 +1,6 @@
 //! Our reader: all fields, everything, one key.
 
-use daskwire::msgpack::{Malformed, RawStr, Reader, Text, Token};
+use daskwire::msgpack::{Malformed, RawStr, Reader, Str, Token};
 
 use super::model::{
     Bandwidth, Bin, ComputeTask, Heartbeat, Host, Metrics, Pairs, Pickled, Rates, RegisterWorker,
@@ -12,7 +12,7 @@ pub(crate) trait Words<'a>: Copy + Default {
     fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
 }
 
-impl<'a> Words<'a> for Text<'a> {
+impl<'a> Words<'a> for Str<'a> {
     #[inline]
     fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         reader.str()

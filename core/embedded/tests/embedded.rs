@@ -1260,7 +1260,7 @@ fn errors_are_for_people() {
         ),
         (
             EncodeError::NoFrames.into(),
-            "the message cannot be sent: a message of no frames; every message has at least one",
+            "the message cannot be sent: the message has no frames; every message has at least one",
         ),
     ] {
         assert_eq!(error.to_string(), text);

@@ -1,18 +1,18 @@
 //! lz4 as python-lz4 writes it: a `u32` with the length, then one block.
 //!
-//! Compressing is the work of the lz4_flex crate. Decompressing is our own: it
-//! has to be free of panics down to the linker, and arrays of zeros or ones,
-//! which Dask sends a lot of, are the case in which lz4_flex is slow.
+//! Compression uses the lz4_flex crate. Decompression is implemented here: it
+//! must contain no panicking code, which the bare-metal test checks, and
+//! lz4_flex is slow for arrays of zeros or ones, which are frequent in Dask.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
 use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
 
-/// Room that compressing with lz4 takes: some 16 KiB, which may be reused.
+/// Working memory of lz4 compression: about 16 KiB, reusable.
 pub struct Lz4Table(CompressTable);
 
 impl Lz4Table {
-    /// A table for data of any length.
+    /// Creates a table for data of any length.
     pub fn new() -> Self {
         Self(CompressTable::large())
     }
@@ -30,14 +30,14 @@ impl core::fmt::Debug for Lz4Table {
     }
 }
 
-/// Compresses with lz4 (PROTOCOL COMPRESS-1).
+/// The lz4 compressor (PROTOCOL COMPRESS-1).
 #[derive(Debug)]
 pub struct Lz4<'t> {
     table: &'t mut Lz4Table,
 }
 
 impl<'t> Lz4<'t> {
-    /// Compresses with this table.
+    /// Creates a compressor with this table.
     pub const fn new(table: &'t mut Lz4Table) -> Self {
         Self { table }
     }
@@ -49,7 +49,7 @@ impl Compression for Lz4<'_> {
     }
 
     fn max_compressed_len(&self, len: usize) -> Option<usize> {
-        // lz4 itself takes no more (LZ4_MAX_INPUT_SIZE).
+        // The limit of lz4 itself, LZ4_MAX_INPUT_SIZE.
         (len <= 0x7e00_0000).then(|| get_maximum_output_size(len).checked_add(4))?
     }
 
@@ -61,7 +61,7 @@ impl Compression for Lz4<'_> {
         *len = u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes();
         match compress_into_with_table(data, block, &mut self.table.0) {
             Ok(block_len) => Ok(block_len.saturating_add(4)),
-            // Not with the room that it asked for itself.
+            // Cannot happen: the buffer has the length that lz4_flex requested.
             Err(_) => Err(CompressionError::Malformed {
                 codec: Codec::Lz4,
                 at: 0,
@@ -71,16 +71,16 @@ impl Compression for Lz4<'_> {
     }
 }
 
-/// The declared length, and the block behind it.
+/// The declared length and the block after it.
 pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
     let mut input = Input::new(Codec::Lz4, frame);
     match input.bytes() {
         Some(len) => Ok((u64::from(u32::from_le_bytes(len)), input)),
-        None => Err(input.fault("it is shorter than the length in front of the block")),
+        None => Err(input.fault("it ends within the declared length")),
     }
 }
 
-/// Fills `out`, which is as long as the frame declares.
+/// Decompresses to `out`, whose length is the declared one.
 pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let (_, mut input) = split_len(frame)?;
     let mut at = 0_usize;
@@ -89,8 +89,8 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
 
         let literal_len = usize::from(token >> 4);
         if literal_len < 15 {
-            // 16 bytes at once where there are so many; what is too much is
-            // written again by what follows.
+            // Copies 16 bytes at once if there are as many; the excess is
+            // overwritten by later elements.
             if let (Some(source), Some(place)) = (
                 input.rest.first_chunk::<16>(),
                 out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>),
@@ -113,7 +113,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
             return if at == out.len() {
                 Ok(())
             } else {
-                Err(input.fault("the block holds less than the length in front of it says"))
+                Err(input.fault("the block holds less than the declared length"))
             };
         }
 
@@ -134,15 +134,15 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
 
 #[cold]
 fn too_long(input: &Input<'_>) -> CompressionError {
-    input.fault("the block holds more than the length in front of it says")
+    input.fault("the block holds more than the declared length")
 }
 
-/// A length that goes on in bytes of 255.
+/// A length that continues while its bytes are 255.
 fn long_len(input: &mut Input<'_>, start: usize) -> Result<usize, CompressionError> {
     let mut len = start;
     loop {
         let byte = input.byte().ok_or_else(|| input.ends())?;
-        // A frame of less than 2^32 bytes can still say more than that.
+        // A frame of less than 2^32 bytes can still declare a longer literal.
         len = len
             .checked_add(usize::from(byte))
             .ok_or_else(|| too_long(input))?;

@@ -1,10 +1,10 @@
-//! Compression of frames: formats, bounds, and when it pays.
+//! Compression of frames: codecs, bounds and the sampling policy.
 //!
-//! Mechanism and policy are apart. [`decompress`] undoes any codec that is
-//! compiled in; what a frame claims to become is compared with what it can
-//! become ([`Codec::max_ratio`]) and with the [`Limits`] before a byte is
-//! written. A [`Compression`] compresses with a table that the caller supplies,
-//! and a [`Policy`] decides whether a frame is worth it, as Dask does.
+//! [`decompress`] handles every codec that is compiled in. It checks the
+//! declared length of a frame against the maximum ratio of its codec
+//! ([`Codec::max_ratio`]) and against the [`Limits`] before it writes a byte. A
+//! [`Compression`] compresses with a table that the caller supplies, and a
+//! [`Policy`] decides whether to compress a frame, with Dask's rules.
 //!
 //! | codec | format | without a heap |
 //! | --- | --- | --- |
@@ -13,7 +13,7 @@
 //! | `zlib` | a zlib stream | reading; writing with the feature `alloc` |
 //! | `zstd` | one frame that says its length | no: feature `zstd` brings `alloc` |
 //!
-//! Which of them are there is a matter of features. One that is not gives
+//! Each codec is a feature. A codec that is not enabled returns
 //! [`CompressionError::NotCompiledIn`]; its frames can still be forwarded.
 //!
 //! ```
@@ -59,24 +59,24 @@ pub use zlib::Zlib;
 #[cfg(feature = "zstd")]
 pub use zstd::Zstd;
 
-/// A codec that Dask knows by name (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3
-/// and COMPRESS-4).
+/// A codec of Dask (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and
+/// COMPRESS-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Codec {
-    /// lz4 block with its length in front.
+    /// An lz4 block after its decompressed length.
     Lz4,
     /// Raw snappy.
     Snappy,
     /// A zlib stream.
     Zlib,
-    /// A zstd frame that says its length.
+    /// A zstd frame that declares its content size.
     Zstd,
 }
 
 impl Codec {
-    /// The codec of this name, in Dask's spelling. `None` for names that are
-    /// not known here; `blosc` (up to 2022.4.0) is one.
+    /// The codec with this name, in Dask's spelling. `None` for unknown names,
+    /// for example `blosc` (up to 2022.4.0).
     pub const fn from_name(name: &[u8]) -> Option<Self> {
         match name {
             b"lz4" => Some(Self::Lz4),
@@ -87,7 +87,7 @@ impl Codec {
         }
     }
 
-    /// Its name in headers and in the handshake.
+    /// The name of the codec in headers and in the handshake.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lz4 => "lz4",
@@ -97,7 +97,7 @@ impl Codec {
         }
     }
 
-    /// Whether frames of this codec can be decompressed here.
+    /// Whether this build can decompress frames of this codec.
     pub const fn is_compiled_in(self) -> bool {
         match self {
             Self::Lz4 => cfg!(feature = "lz4"),
@@ -107,7 +107,7 @@ impl Codec {
         }
     }
 
-    /// How many bytes one compressed byte can become at most.
+    /// The maximum number of bytes that one compressed byte can decompress to.
     pub const fn max_ratio(self) -> u64 {
         match self {
             // A length byte of 255 in a match.
@@ -128,44 +128,43 @@ impl fmt::Display for Codec {
     }
 }
 
-/// A compressed frame that cannot be decompressed, or a frame that cannot be
-/// compressed.
+/// An error of compression or decompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompressionError {
-    /// The buffer is too small: the caller's turn. Where the format does not
-    /// say how much is needed, `needed` is one more than there was.
+    /// The caller's buffer is too small. For a format without a declared
+    /// length, `needed` is one more than the length of the buffer.
     BufferTooSmall(BufferTooSmall),
-    /// The frame is not of this format.
+    /// The frame is not valid in this format.
     Malformed {
         /// The codec.
         codec: Codec,
-        /// Where, in bytes from the start of the compressed frame.
+        /// Offset of the fault in the compressed frame, in bytes.
         at: usize,
-        /// What is wrong there.
+        /// The reason, for error messages.
         reason: &'static str,
     },
-    /// The frame claims to become more than so few bytes can.
+    /// The declared length is more than the compressed bytes can decompress to.
     Implausible {
-        /// Bytes that it claims.
+        /// The declared length, in bytes.
         declared: u64,
-        /// Bytes that it has.
+        /// The length of the compressed frame, in bytes.
         len: usize,
-        /// Bytes that one byte can become at most.
+        /// The maximum ratio of the codec, see [`Codec::max_ratio`].
         ratio: u64,
     },
-    /// The frame becomes more than
+    /// The decompressed length exceeds
     /// [`decompressed_len`](Limits::decompressed_len).
     OverLimit {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The allocator has no memory for what the frame becomes.
+    /// The allocator has no memory for the decompressed data.
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// The number of bytes requested.
         needed: u64,
     },
-    /// The codec is known, but not part of this build.
+    /// The codec is not part of this build.
     NotCompiledIn {
         /// The codec, which is also the name of the feature.
         codec: Codec,
@@ -185,15 +184,18 @@ impl fmt::Display for CompressionError {
                 ratio,
             } => write!(
                 f,
-                "the frame claims {declared} bytes, but {len} compressed bytes become \
+                "the frame declares {declared} bytes, but {len} compressed bytes become \
                  {ratio} times as many at most"
             ),
             Self::OverLimit { limit } => {
-                write!(f, "the frame becomes more than the limit of {limit} bytes")
+                write!(
+                    f,
+                    "the frame decompresses to more than the limit of {limit} bytes"
+                )
             }
             Self::OutOfMemory { needed } => write!(
                 f,
-                "there is no memory for the {needed} bytes that the frame is decompressed to"
+                "there is no memory for the {needed} bytes that the frame decompresses to"
             ),
             Self::NotCompiledIn { codec } => write!(
                 f,
@@ -211,16 +213,16 @@ impl From<BufferTooSmall> for CompressionError {
     }
 }
 
-/// How many bytes a compressed frame becomes, as it says itself.
+/// The decompressed length that a compressed frame declares, in bytes.
 ///
-/// `None` if the format does not say (zlib). The number has passed the bound of
-/// the codec and the limits, and is still only a claim: [`decompress`] holds
-/// the frame to it.
+/// `None` if the format has no declared length (zlib). The value has been
+/// checked against the maximum ratio and the limits; only [`decompress`]
+/// verifies that the data matches it.
 ///
 /// # Errors
 ///
 /// * [`CompressionError::Implausible`], [`CompressionError::OverLimit`];
-/// * [`CompressionError::Malformed`] if the frame does not begin as it must;
+/// * [`CompressionError::Malformed`] if the frame has no valid header;
 /// * [`CompressionError::NotCompiledIn`].
 #[cfg_attr(
     not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
@@ -264,17 +266,17 @@ pub fn decompressed_len(
     Ok(Some(declared))
 }
 
-/// Decompresses a frame to the front of `out` and returns how many bytes that
-/// was.
+/// Decompresses a frame to the start of `out` and returns the decompressed
+/// length in bytes.
 ///
-/// The frame must hold exactly what it says, to its last byte. After an error
-/// the content of `out` means nothing.
+/// The frame must have exactly its declared length, without trailing bytes.
+/// After an error the contents of `out` are unspecified.
 ///
 /// # Errors
 ///
 /// * as [`decompressed_len`];
-/// * [`CompressionError::Malformed`] if the frame is not of this format;
-/// * [`CompressionError::BufferTooSmall`] if `out` does not hold the data.
+/// * [`CompressionError::Malformed`] if the frame is not valid in this format;
+/// * [`CompressionError::BufferTooSmall`] if the data does not fit in `out`.
 #[cfg_attr(
     not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
     allow(
@@ -311,12 +313,13 @@ pub fn decompress(
     Ok(needed)
 }
 
-/// Decompresses a frame to the end of `out`, and returns how many bytes that was.
+/// Decompresses a frame, appends the data to `out` and returns its length in
+/// bytes.
 ///
-/// The vector grows with the bytes that are there, not with what the frame
-/// claims, as far as the codec allows: a claim of lz4 or snappy is bounded by
-/// [`Codec::max_ratio`], those of zlib and zstd are never trusted. After an error
-/// `out` is as it was.
+/// The vector does not grow by an unchecked declared length: for lz4 and snappy
+/// the length is bounded by [`Codec::max_ratio`], for zlib and zstd the vector
+/// grows with the decompressed data. After an error `out` has its former
+/// contents.
 ///
 /// # Errors
 ///
@@ -367,17 +370,17 @@ pub(crate) fn grow(out: &mut Vec<u8>, more: usize) -> Result<(), CompressionErro
     Ok(())
 }
 
-/// Compresses frames with a codec, in room that the caller supplied.
+/// A compressor for frames that works in memory supplied by the caller.
 pub trait Compression {
     /// The codec.
     fn codec(&self) -> Codec;
 
-    /// Bytes that `len` bytes may take when compressed, at worst. `None` if the
-    /// codec does not take so many.
+    /// The maximum compressed length of `len` bytes. `None` if the codec does
+    /// not accept input of that length.
     fn max_compressed_len(&self, len: usize) -> Option<usize>;
 
-    /// Compresses `data` to the front of `out`, and returns how many bytes that
-    /// took.
+    /// Compresses `data` to the start of `out` and returns the compressed
+    /// length in bytes.
     ///
     /// # Errors
     ///
@@ -386,7 +389,7 @@ pub trait Compression {
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError>;
 }
 
-/// The part of `out` that compressing `len` bytes may need.
+/// The first `needed` bytes of `out`.
 #[cfg(any(
     feature = "lz4",
     feature = "snappy",
@@ -400,19 +403,19 @@ fn room(out: &mut [u8], needed: Option<usize>) -> Result<&mut [u8], CompressionE
         .ok_or_else(|| BufferTooSmall { needed, available }.into())
 }
 
-/// Copies `len` bytes from `offset` bytes back to `at`, which is within `out`,
-/// as lz4 and snappy understand it: where the two overlap, what was just
-/// written is copied again.
+/// Copies `len` bytes from `at - offset` to `at`, both in `out`. If the ranges
+/// overlap, bytes that were just written are copied again, as lz4 and snappy
+/// define.
 ///
-/// `None` if there are no such bytes or no such room.
+/// `None` if the source or the target is outside `out`.
 #[cfg(any(feature = "lz4", feature = "snappy"))]
 #[inline]
 fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()> {
     let from = at.checked_sub(offset)?;
     let end = at.checked_add(len)?;
-    // Short copies that do not overlap are most of them. What is written
-    // beyond the end is written again by what follows, or the frame is too
-    // short and refused.
+    // Most copies are short and do not overlap. Bytes written past `end` are
+    // overwritten by later elements; without these the frame is too short and
+    // refused.
     if offset >= 16 && len <= 16 {
         let source = *out.get(from..)?.first_chunk::<16>()?;
         if let Some(place) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>) {
@@ -427,12 +430,12 @@ fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()>
         return copy_ahead(out, from, at, len);
     }
     if offset == 1 {
-        // A run of one byte, as zeros are.
+        // A run of one byte, for example zeros.
         let byte = *out.get(from)?;
         out.get_mut(at..end)?.fill(byte);
         return Some(());
     }
-    // Twice as much each time, whole periods of it.
+    // Doubles the copied part each time, in whole periods.
     let mut done = 0_usize;
     while done < len {
         let step = offset.checked_add(done)?.min(len.checked_sub(done)?);
@@ -443,18 +446,18 @@ fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()>
     Some(())
 }
 
-/// Copies `len` bytes from `from` to `to`, which is further on; the two do not
-/// overlap. In this form no panic is left that the linker could find.
+/// Copies `len` bytes forward from `from` to `to`; the ranges do not overlap.
+/// Written without panicking operations, which the bare-metal test checks.
 #[cfg(any(feature = "lz4", feature = "snappy"))]
 #[inline]
 fn copy_ahead(out: &mut [u8], from: usize, to: usize, len: usize) -> Option<()> {
-    let (before, behind) = out.split_at_mut_checked(to)?;
+    let (before, after) = out.split_at_mut_checked(to)?;
     let source = before.get(from..)?.get(..len)?;
-    crate::measure::copy(behind.get_mut(..len)?, source);
+    crate::measure::copy(after.get_mut(..len)?, source);
     Some(())
 }
 
-/// Copies `data` to `at`, which is within `out`. `None` if there is no room.
+/// Copies `data` to `out[at..]`. `None` if it does not fit.
 #[cfg(any(feature = "lz4", feature = "snappy"))]
 #[inline]
 fn copy_literal(out: &mut [u8], at: usize, data: &[u8]) -> Option<()> {
@@ -462,7 +465,7 @@ fn copy_literal(out: &mut [u8], at: usize, data: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The next bytes of a compressed frame.
+/// A cursor over a compressed frame.
 #[cfg(any(feature = "lz4", feature = "snappy"))]
 #[derive(Clone, Copy)]
 struct Input<'a> {

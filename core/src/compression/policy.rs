@@ -1,24 +1,27 @@
-//! When compressing pays: the rule of the documents, and those of the releases.
+//! The sampling rules that decide whether to compress a frame.
 
 use super::{Compression, CompressionError};
 use crate::BufferTooSmall;
 
-/// Whether a frame is sent compressed (PROTOCOL COMPRESS-7, COMPRESS-8).
+/// A rule for whether to send a frame compressed
+/// (PROTOCOL COMPRESS-7, COMPRESS-8).
 ///
-/// Data that does not compress is not worth the time to find out, so samples
-/// are tried first, taken and judged just as Dask does it. A frame that is not
-/// longer than one sample is compressed right away.
+/// To save time on incompressible data, samples are compressed first; they are
+/// drawn and evaluated exactly as in Dask. A frame that is not longer than one
+/// sample is compressed without sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Frames shorter than this, in bytes, are sent as they are.
+    /// The minimum length of frames to compress, in bytes.
     pub min_len: u64,
-    /// Frames longer than this, in bytes, are sent as they are.
+    /// The maximum length of frames to compress, in bytes.
     pub max_len: u64,
-    /// What compressed data may be of the original at most, in percent.
+    /// The maximum length of compressed data relative to the original, in
+    /// percent.
     pub max_percent: u32,
-    /// How many samples are taken.
+    /// The number of samples.
     pub sample_count: u32,
-    /// Bytes of each sample, or fewer where the next one begins before its end.
+    /// The length of each sample in bytes. A sample ends earlier where the next
+    /// one begins.
     pub sample_len: u32,
 }
 
@@ -48,8 +51,9 @@ impl Policy {
         sample_len: 10_000,
     };
 
-    /// Bytes of scratch that [`maybe_compress`](Self::maybe_compress) needs for
-    /// a frame of `len` bytes; 0 for one that it never compresses.
+    /// The length of the scratch buffer that
+    /// [`maybe_compress`](Self::maybe_compress) needs for a frame of `len`
+    /// bytes, in bytes; 0 if it never compresses such a frame.
     pub fn scratch_len(&self, compression: &dyn Compression, len: usize) -> usize {
         if !self.covers(len) {
             return 0;
@@ -65,12 +69,12 @@ impl Policy {
         whole.max(sampling)
     }
 
-    /// Compresses `frame` into `scratch` if it is worth it.
+    /// Compresses `frame` into `scratch` if the policy says so.
     ///
-    /// `random` gives a number below its argument, for the places of the
-    /// samples; a larger one counts modulo the argument. It is called once for
-    /// each sample, and only for frames that are sampled. `None` means that the
-    /// frame is to be sent as it is.
+    /// `random` returns a random number below its argument, from which the
+    /// positions of the samples are chosen; larger numbers are reduced modulo
+    /// the argument. It is called once per sample, and only for frames that are
+    /// sampled. Returns `None` if the frame should be sent uncompressed.
     ///
     /// ```
     /// # #[cfg(feature = "snappy")] {
@@ -79,7 +83,7 @@ impl Policy {
     /// let mut table = SnappyTable::new();
     /// let mut snappy = Snappy::new(&mut table);
     /// let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, frame.len())];
-    /// let mut random = |bound: u64| bound / 2; // a real one, in earnest
+    /// let mut random = |bound: u64| bound / 2; // use a random generator here
     /// let packed = Policy::DASK.maybe_compress(&mut snappy, &frame, &mut scratch, &mut random)?;
     /// assert!(packed.is_some_and(|packed| packed.len() < 1000));
     /// # }
@@ -132,7 +136,8 @@ impl Policy {
         (compressed_len as u128).saturating_mul(100) <= most
     }
 
-    /// Joins the samples at the end of `scratch` and compresses them.
+    /// Whether the samples compress well enough. Joins them at the end of
+    /// `scratch` to compress them.
     fn samples_pay(
         &self,
         compression: &mut dyn Compression,
@@ -154,8 +159,8 @@ impl Policy {
         let mut len = 0_usize;
         let mut at = place();
         for left in (0..self.sample_count).rev() {
-            // In the order drawn; one that begins before this one leaves
-            // nothing of it.
+            // Samples stay in the order drawn. If the next one begins before
+            // this one, this one is empty.
             let mut end = at.saturating_add(self.sample_len as usize);
             let mut next = at;
             if left != 0 {

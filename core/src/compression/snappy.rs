@@ -1,28 +1,28 @@
-//! Raw snappy, without the stream framing, in safe code and without a heap.
+//! Raw snappy (without the stream framing), in safe code and without a heap.
 //!
-//! Follows the description of the [format]: the length as a variable-length
+//! Implements the [format description]: the length as a variable-length
 //! integer, then literals and copies.
 //!
-//! [format]: https://github.com/google/snappy/blob/main/format_description.txt
+//! [format description]: https://github.com/google/snappy/blob/main/format_description.txt
 
 use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
 
-/// Compression works on blocks of this size, so that copies reach back 16 bits
-/// at most.
+/// The size of the blocks that are compressed separately, so that copy offsets
+/// fit in 16 bits.
 const BLOCK_LEN: usize = 1 << 16;
 
-/// Positions that a table remembers.
+/// Logarithm of the number of positions in a table.
 const TABLE_BITS: u32 = 14;
 
-/// Bytes at the end of a block in which no match is looked for.
+/// The number of bytes at the end of a block that are not searched for matches.
 const MARGIN: usize = 15;
 
-/// Room that compressing with snappy takes: 32 KiB, which may be reused.
+/// Working memory of snappy compression: 32 KiB, reusable.
 #[derive(Clone)]
 pub struct SnappyTable([u16; 1 << TABLE_BITS]);
 
 impl SnappyTable {
-    /// A table for data of any length.
+    /// Creates a table for data of any length.
     pub const fn new() -> Self {
         Self([0; 1 << TABLE_BITS])
     }
@@ -40,14 +40,14 @@ impl core::fmt::Debug for SnappyTable {
     }
 }
 
-/// Compresses with snappy (PROTOCOL COMPRESS-2).
+/// The snappy compressor (PROTOCOL COMPRESS-2).
 #[derive(Debug)]
 pub struct Snappy<'t> {
     table: &'t mut SnappyTable,
 }
 
 impl<'t> Snappy<'t> {
-    /// Compresses with this table.
+    /// Creates a compressor with this table.
     pub const fn new(table: &'t mut SnappyTable) -> Self {
         Self { table }
     }
@@ -60,7 +60,7 @@ impl Compression for Snappy<'_> {
 
     fn max_compressed_len(&self, len: usize) -> Option<usize> {
         u32::try_from(len).ok()?;
-        // Google's bound: a byte more for every 6, and the length.
+        // Google's bound: one byte for every 6, plus the length.
         len.checked_add(len / 6)?.checked_add(32)
     }
 
@@ -80,12 +80,12 @@ impl Compression for Snappy<'_> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // which is what it is for
+#[allow(clippy::cast_possible_truncation)] // intended
 const fn low_byte(value: u32) -> u8 {
     value as u8
 }
 
-/// Writes to a buffer that is long enough for whatever the input.
+/// A cursor over an output buffer of `max_compressed_len` bytes.
 struct Output<'o> {
     out: &'o mut [u8],
     at: usize,
@@ -109,7 +109,7 @@ impl Output<'_> {
         let Some(last) = data.len().checked_sub(1) else {
             return;
         };
-        // Less than a block, so 16 bits.
+        // Less than a block, so it fits in 16 bits.
         let last = u32::try_from(last).unwrap_or(u32::MAX);
         if last < 60 {
             self.put([low_byte(last) << 2]);
@@ -135,7 +135,7 @@ impl Output<'_> {
             len = len.wrapping_sub(64);
         }
         if len > 64 {
-            // So that what is left is not too short for a copy.
+            // Leaves at least 4 bytes, the shortest copy.
             long(self, 60);
             len = len.wrapping_sub(60);
         }
@@ -159,8 +159,7 @@ fn slot(word: u32, shift: u32) -> usize {
     (word.wrapping_mul(0x1e35_a7bd) >> shift) as usize
 }
 
-/// How many bytes are the same at both places, the second of which is behind
-/// the first.
+/// The number of equal bytes at two offsets; `second` is greater than `first`.
 #[inline]
 fn common_len(block: &[u8], first: usize, second: usize) -> usize {
     let behind = block.get(second..).unwrap_or_default();
@@ -187,7 +186,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
         output.literal(block);
         return;
     };
-    // A short block needs only part of the table, which has to be empty.
+    // A short block uses and clears only part of the table.
     let mut bits = 8;
     while bits < TABLE_BITS && 1 << bits < block.len() {
         bits = bits.wrapping_add(1);
@@ -199,7 +198,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
     let mut emitted = 0_usize;
     let mut at = 1_usize;
     loop {
-        // Looks for a match, in longer and longer steps where there is none.
+        // Searches for a match, with growing steps while there is none.
         let mut misses = 32_usize;
         let found = loop {
             if at >= limit {
@@ -212,7 +211,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
                 break None;
             };
             let candidate = usize::from(*entry);
-            // A position in a block fits 16 bits.
+            // A position in a block fits in 16 bits.
             *entry = u16::try_from(at).unwrap_or(u16::MAX);
             if candidate < at && word(block, candidate) == Some(now) {
                 break Some(candidate);
@@ -225,7 +224,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
             return;
         };
         output.literal(block.get(emitted..at).unwrap_or_default());
-        // As long as one match follows the other there is no literal between.
+        // Consecutive matches have no literal between them.
         let mut candidate = candidate;
         loop {
             let len = common_len(block, candidate.wrapping_add(4), at.wrapping_add(4));
@@ -236,7 +235,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
             if at >= limit {
                 break;
             }
-            // Remember the position before, and try the one here.
+            // Stores the previous position and tries the current one.
             let before = at.wrapping_sub(1);
             if let Some(word) = word(block, before)
                 && let Some(entry) = table.get_mut(slot(word, shift))
@@ -261,7 +260,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
     }
 }
 
-/// The declared length, and the elements behind it.
+/// The declared length and the elements after it.
 pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
     let mut input = Input::new(Codec::Snappy, frame);
     let mut len = 0_u64;
@@ -281,7 +280,7 @@ pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionErr
     Err(input.fault("its length takes more than 5 bytes"))
 }
 
-/// Fills `out`, which is as long as the frame declares.
+/// Decompresses to `out`, whose length is the declared one.
 pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let (_, mut input) = split_len(frame)?;
     let mut at = 0_usize;
@@ -304,7 +303,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
                 let last = if code < 60 {
                     code
                 } else {
-                    // 1 to 4 bytes with the length less one.
+                    // 1 to 4 bytes with the length minus one.
                     let width = code.wrapping_sub(59);
                     let mut bytes = [0; 4];
                     let given = input.take(width).ok_or_else(|| input.ends())?;
@@ -342,11 +341,11 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
     if at == out.len() {
         Ok(())
     } else {
-        Err(input.fault("it holds less than the length in front of it says"))
+        Err(input.fault("it holds less than the declared length"))
     }
 }
 
 #[cold]
 fn too_long(input: &Input<'_>) -> CompressionError {
-    input.fault("it holds more than the length in front of it says")
+    input.fault("it holds more than the declared length")
 }

@@ -1,5 +1,5 @@
-//! zlib streams, by the miniz_oxide crate: decompressed without a heap,
-//! compressed with one.
+//! zlib streams, with the miniz_oxide crate. Decompression needs no heap,
+//! compression does.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -10,8 +10,8 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress as inflate};
 use super::{Codec, CompressionError};
 use crate::BufferTooSmall;
 
-/// Decompresses to the front of `out`; the format does not say how much that
-/// will be. Takes about 11 KiB of stack.
+/// Decompresses to the start of `out`. The format has no declared length. Uses
+/// about 11 KiB of stack.
 pub(super) fn decompress(
     frame: &[u8],
     out: &mut [u8],
@@ -32,14 +32,14 @@ pub(super) fn decompress(
     }
 }
 
-/// Decompresses to the end of `out`, which grows with what comes out.
+/// Appends the decompressed data to `out`, which grows with it.
 #[cfg(feature = "alloc")]
 pub(super) fn decompress_onto(
     frame: &[u8],
     out: &mut alloc::vec::Vec<u8>,
     limit: u64,
 ) -> Result<usize, CompressionError> {
-    /// Most data becomes less than this many times as long.
+    /// A decompression ratio that most data does not exceed.
     const USUAL_RATIO: usize = 4;
     let start = out.len();
     let limited = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -60,7 +60,7 @@ pub(super) fn decompress_onto(
     }
 }
 
-/// A stream that is decompressed, in steps if need be.
+/// The state of a decompression, possibly in several steps.
 struct Stream<'f> {
     state: DecompressorOxide,
     frame: &'f [u8],
@@ -68,11 +68,11 @@ struct Stream<'f> {
     written: usize,
 }
 
-/// How far a step came.
+/// The result of a decompression step.
 enum Progress {
-    /// To the end of the stream.
+    /// The stream has ended.
     Done,
-    /// There is no more room.
+    /// The output buffer is full.
     Full,
 }
 
@@ -86,7 +86,7 @@ impl<'f> Stream<'f> {
         }
     }
 
-    /// Goes on behind what was written to `out` before.
+    /// Continues after the data already written to `out`.
     fn fill(&mut self, out: &mut [u8]) -> Result<Progress, CompressionError> {
         let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
         let rest = self.frame.get(self.consumed..).unwrap_or_default();
@@ -113,10 +113,11 @@ impl<'f> Stream<'f> {
     }
 }
 
-/// Compresses with zlib, as Python's `zlib.compress` does (PROTOCOL COMPRESS-3).
+/// The zlib compressor, equivalent to Python's `zlib.compress` (PROTOCOL
+/// COMPRESS-3).
 ///
-/// Needs the feature `alloc`: its state, some 300 KiB, lives on the heap while
-/// it compresses.
+/// Needs the feature `alloc`: each call to `compress` allocates about 300 KiB
+/// of state.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Copy, Debug)]
 pub struct Zlib {
@@ -125,13 +126,13 @@ pub struct Zlib {
 
 #[cfg(feature = "alloc")]
 impl Zlib {
-    /// Compresses at level 6, which is what Dask uses.
+    /// Creates a compressor with level 6, which Dask uses.
     pub const fn new() -> Self {
         Self::with_level(6)
     }
 
-    /// Compresses at a level from 0, which stores, to 9, which is slowest.
-    /// What is above counts as 9.
+    /// Creates a compressor with a level from 0 (stored) to 9 (slowest). Higher
+    /// levels mean 9.
     pub const fn with_level(level: u8) -> Self {
         Self {
             level: if level > 9 { 9 } else { level },
@@ -153,8 +154,8 @@ impl super::Compression for Zlib {
     }
 
     fn max_compressed_len(&self, len: usize) -> Option<usize> {
-        // Blocks that are stored take 5 bytes more for each 31 KiB; data that
-        // almost compresses, up to a tenth.
+        // Stored blocks add 5 bytes per 31 KiB; barely compressible data up to
+        // a tenth.
         len.checked_add(len / 10)?.checked_add(144)
     }
 
@@ -169,7 +170,7 @@ impl super::Compression for Zlib {
         let mut state = Box::new(CompressorOxide::new(flags));
         match compress(&mut state, data, out, TDEFLFlush::Finish) {
             (TDEFLStatus::Done, _, written) => Ok(written),
-            // Not with the room that it asked for itself.
+            // Cannot happen: the buffer has `max_compressed_len` bytes.
             _ => Err(CompressionError::Malformed {
                 codec: Codec::Zlib,
                 at: 0,

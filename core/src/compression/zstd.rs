@@ -1,4 +1,4 @@
-//! zstd frames, by the ruzstd crate, which needs a heap.
+//! zstd frames, with the ruzstd crate, which needs a heap.
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use ruzstd::encoding::{CompressionLevel, compress};
@@ -14,8 +14,8 @@ fn malformed(at: usize, reason: &'static str) -> CompressionError {
     }
 }
 
-/// The content size that the frame says. Dask's reader needs it, so a frame
-/// without is refused (RFC 8878, section 3.1.1.1).
+/// The declared content size (RFC 8878, section 3.1.1.1). A frame without one
+/// is refused, since Dask cannot read it either.
 pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
     let ends = || malformed(frame.len(), "it ends within its header");
     let Some((&[0x28, 0xb5, 0x2f, 0xfd], rest)) = frame.split_first_chunk() else {
@@ -42,24 +42,24 @@ pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
     };
     match descriptor >> 6 {
         0 if is_single_segment => Ok(number(bytes(1)?)),
-        0 => Err(malformed(4, "the frame does not say its content size")),
+        0 => Err(malformed(4, "the frame does not declare its content size")),
         1 => Ok(number(bytes(2)?).saturating_add(256)),
         2 => Ok(number(bytes(4)?)),
         _ => Ok(number(bytes(8)?)),
     }
 }
 
-/// The bytes that a decoder of zstd has to be able to look back at (RFC 8878,
-/// section 3.1.1.1.2, recommends that it can).
+/// The window size that RFC 8878, section 3.1.1.1.2, recommends every decoder
+/// to support, in bytes.
 const WINDOW_LEN: u64 = 8 << 20;
 
-/// The bytes that it looks back at however long the data is: what the decoder
-/// of the zstd project does unless it is told otherwise.
+/// The maximum window size, in bytes: the default of the zstd project's
+/// decoder.
 const MAX_WINDOW_LEN: u64 = 128 << 20;
 
-/// Fills `out`, which is as long as the frame declares. Takes up to twice as much
-/// heap as that, but not more than for the longest window: ruzstd keeps what it
-/// may look back at.
+/// Decompresses to `out`, whose length is the declared one. ruzstd buffers the
+/// window on the heap, up to twice the length of the data, and not more than
+/// the maximum window needs.
 pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let mut written = 0_usize;
     decode(frame, out.len() as u64, |decoder| {
@@ -70,7 +70,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
     })
 }
 
-/// Decompresses to the end of `out`, which grows with what comes out.
+/// Appends the decompressed data to `out`, which grows with it.
 pub(super) fn decompress_onto(
     frame: &[u8],
     out: &mut alloc::vec::Vec<u8>,
@@ -82,7 +82,7 @@ pub(super) fn decompress_onto(
         let left = declared_len.saturating_sub(written);
         let len = decoder.can_collect().min(left);
         if out.capacity().saturating_sub(out.len()) < len {
-            // Twice as much each time, but no more than is ever needed.
+            // Doubles each time, up to the declared length.
             let more = len.max(written).min(left);
             out.try_reserve_exact(more)
                 .map_err(|_| CompressionError::OutOfMemory {
@@ -99,29 +99,28 @@ pub(super) fn decompress_onto(
     Ok(written)
 }
 
-/// Decodes a frame that declares a length; `take` takes as much of the decoded data
-/// as it has room for, and returns how many bytes that was.
+/// Decodes a frame with a declared length. `take` moves as much of the decoded
+/// data as it has room for and returns the number of bytes.
 fn decode(
     frame: &[u8],
     declared: u64,
     mut take: impl FnMut(&mut FrameDecoder) -> Result<usize, CompressionError>,
 ) -> Result<(), CompressionError> {
     let mut decoder = FrameDecoder::new();
-    // Nobody looks back further than to the start, so writers that know the
-    // length do not ask for more.
+    // No window reaches past the start of the data, so writers that know the
+    // length do not declare a larger one.
     decoder.set_max_window_size(declared.clamp(WINDOW_LEN, MAX_WINDOW_LEN));
     let mut input = frame;
     if decoder.init(&mut input).is_err() {
         return Err(malformed(
             4,
-            "its header is damaged, or asks to look back too far",
+            "its header is damaged, or its window is too large",
         ));
     }
     let at = |input: &[u8]| frame.len().saturating_sub(input.len());
     let mut written = 0_u64;
     loop {
-        // Not all at once: what is too much is to be noticed before it takes
-        // memory.
+        // In steps, so that excess data is detected before it takes memory.
         let strategy = BlockDecodingStrategy::UptoBytes(1 << 20);
         if decoder.decode_blocks(&mut input, strategy).is_err() {
             return Err(if input.is_empty() {
@@ -132,10 +131,7 @@ fn decode(
         }
         written = written.saturating_add(take(&mut decoder)? as u64);
         if decoder.can_collect() != 0 {
-            return Err(malformed(
-                at(input),
-                "it holds more than its content size says",
-            ));
+            return Err(malformed(at(input), "it holds more than its content size"));
         }
         if decoder.is_finished() {
             break;
@@ -147,7 +143,7 @@ fn decode(
     if written != declared {
         return Err(malformed(
             frame.len(),
-            "it holds less than its content size says",
+            "it holds less than its content size",
         ));
     }
     if let Some(said) = decoder.get_checksum_from_data()
@@ -158,21 +154,21 @@ fn decode(
     Ok(())
 }
 
-/// Compresses with zstd at about its level 1 (PROTOCOL COMPRESS-4).
+/// The zstd compressor, at about level 1 (PROTOCOL COMPRESS-4).
 ///
-/// Takes memory from the heap while it compresses.
+/// Allocates on each call to `compress`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Zstd;
 
 impl Zstd {
-    /// Compresses at the one level there is.
+    /// Creates a compressor. There is only one level.
     pub const fn new() -> Self {
         Self
     }
 }
 
-/// The magic number, a descriptor byte and the window, which is how ruzstd
-/// begins a frame.
+/// The length of the header that ruzstd writes: magic number, descriptor byte
+/// and window.
 const HEAD_LEN: usize = 6;
 
 impl Compression for Zstd {
@@ -181,14 +177,14 @@ impl Compression for Zstd {
     }
 
     fn max_compressed_len(&self, len: usize) -> Option<usize> {
-        // Three bytes for each block of 128 KiB; twice that to be safe.
+        // Three bytes for each block of 128 KiB, with a margin.
         len.checked_add(len >> 14)?.checked_add(64)
     }
 
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
         let room = room(out, self.max_compressed_len(data.len()))?;
-        // ruzstd does not say the content size, without which Dask refuses the
-        // frame: it is put between its header and its blocks.
+        // ruzstd does not write the content size, without which Dask refuses
+        // the frame: it is inserted between the header and the blocks.
         let Some((head, rest)) = room.split_first_chunk_mut::<{ HEAD_LEN + 8 }>() else {
             return Ok(0);
         };
@@ -203,12 +199,13 @@ impl Compression for Zstd {
         let is_expected =
             matches!(first, [0x28, 0xb5, 0x2f, 0xfd, descriptor, _] if descriptor & 0xe3 == 0);
         if blocks_len > drain.rest.len() || !is_expected {
-            // Not from this version of ruzstd, with the room that it asks for.
+            // Cannot happen with this version of ruzstd and a buffer of
+            // `max_compressed_len` bytes.
             return Err(malformed(0, "the data could not be compressed"));
         }
         let [magic @ .., descriptor, window] = first;
         let size = (data.len() as u64).to_le_bytes();
-        // Both top bits: a size of eight bytes.
+        // Both high bits set: a size of eight bytes.
         let parts = [&magic[..], &[descriptor | 0xc0, window], &size];
         for (place, byte) in head.iter_mut().zip(parts.into_iter().flatten()) {
             *place = *byte;
@@ -217,8 +214,8 @@ impl Compression for Zstd {
     }
 }
 
-/// Where ruzstd writes to. It panics when it cannot, so this takes everything
-/// and counts it, and what it has no room for is lost.
+/// The writer for ruzstd, which panics on write errors: accepts and counts all
+/// bytes and drops those that do not fit.
 struct Drain<'o> {
     head: [u8; HEAD_LEN],
     rest: &'o mut [u8],

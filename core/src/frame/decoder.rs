@@ -4,11 +4,12 @@ use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, 
 use crate::measure::copy;
 use crate::{BufferTooSmall, Limits};
 
-/// Takes messages from a stream of bytes, one after the other.
+/// Incremental decoder for the messages of a byte stream.
 ///
-/// The loop is the same over any stream, blocking, async or polled: ask where
-/// the next bytes go ([`space`](Self::space)), read some there, say how many
-/// ([`advance`](Self::advance)), until the space is empty:
+/// The loop is the same for any stream, blocking, async or polled: get the
+/// buffer for the next bytes from [`space`](Self::space), read into it, report
+/// the number of bytes with [`advance`](Self::advance), until the buffer is
+/// empty:
 ///
 /// ```
 /// # use daskwire::{Limits, frame::{Arena, FrameDecoder, FrameErrorKind, Prefix}};
@@ -21,7 +22,7 @@ use crate::{BufferTooSmall, Limits};
 ///     loop {
 ///         let space = decoder.space(frames)?;
 ///         if space.is_empty() {
-///             return Ok(true); // decoder.prelude() tells the lengths
+///             return Ok(true); // decoder.prelude() has the lengths
 ///         }
 ///         match stream.read(space)? {
 ///             0 => return decoder.end().map(|()| false).map_err(Into::into),
@@ -41,16 +42,16 @@ use crate::{BufferTooSmall, Limits};
 ///
 /// # Cancel safety
 ///
-/// The decoder changes in [`advance`](Self::advance) alone. A read that is
-/// dropped before it reports loses nothing: call [`space`](Self::space) again
-/// with the same buffers. Keep the decoder with the stream, not in the future
-/// that reads from it.
+/// Only [`advance`](Self::advance) changes the state of the decoder. A read
+/// that is dropped before it completes loses nothing: call
+/// [`space`](Self::space) again with the same buffers. Keep the decoder with
+/// the stream, not in the future that reads from it.
 ///
 /// # Memory
 ///
-/// Nothing is asked of the caller's [`FrameBuffers`] before every length has
-/// been compared with the [`Limits`]. The decoder itself is some 150 bytes and
-/// the caller's `P`.
+/// The caller's [`FrameBuffers`] are not used before every length has been
+/// checked against the [`Limits`]. The decoder takes about 150 bytes plus the
+/// caller's `P`.
 #[derive(Clone, Debug)]
 pub struct FrameDecoder<P> {
     prefix: Prefix,
@@ -66,19 +67,19 @@ enum State {
     Head {
         filled: usize,
     },
-    /// The table of lengths, `len` bytes of it.
+    /// The table of lengths, `len` bytes long.
     Lengths {
         checker: Checker,
         len: usize,
         filled: usize,
     },
-    /// Frame `index` has `len` bytes, which is not 0.
+    /// Frame `index`, `len` bytes long; `len` is not 0.
     Frames {
         checker: Checker,
         index: usize,
         len: usize,
         filled: usize,
-        /// Bytes of the frames before this one.
+        /// Length of all frames before this one, in bytes.
         before: u64,
     },
     Complete {
@@ -87,31 +88,31 @@ enum State {
     Failed(FrameError),
 }
 
-/// What a [`FrameDecoder`] takes next.
+/// The next input that a [`FrameDecoder`] expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wanted {
     /// Bytes of the prelude.
     Prelude {
-        /// How many are wanted before the next step; more may follow.
+        /// The number of bytes until the next step; more may follow.
         remaining: usize,
     },
     /// Bytes of a frame.
     Frame {
-        /// Which frame.
+        /// Index of the frame.
         index: usize,
         /// Its length, in bytes.
         len: usize,
-        /// How many of them have arrived.
+        /// The number of bytes that have arrived.
         filled: usize,
     },
-    /// Nothing: the message is complete.
+    /// No input: the message is complete.
     Nothing,
 }
 
 impl<P: PreludeStorage> FrameDecoder<P> {
-    /// Decodes a stream with this prefix, with `storage` for the table of
-    /// lengths.
+    /// Creates a decoder for a stream with this prefix. `storage` holds the
+    /// table of lengths.
     pub const fn new(prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {
             prefix,
@@ -122,13 +123,14 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// What comes next. For callers that read into memory of their own, which
-    /// [`space`](Self::space) cannot name (uninitialised, or in a kernel):
-    /// read up to the bytes wanted, then [`advance`](Self::advance).
+    /// Returns the next expected input, for callers that read into their own
+    /// memory instead of [`space`](Self::space), for example uninitialised or
+    /// registered buffers: read at most that many bytes, then call
+    /// [`advance`](Self::advance).
     ///
     /// # Errors
     ///
-    /// The error that ended the stream.
+    /// The error that an earlier call returned, if any.
     pub const fn wanted(&self) -> Result<Wanted, FrameError> {
         match self.state {
             State::Head { filled } => Ok(Wanted::Prelude {
@@ -145,14 +147,15 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Where the next bytes of the stream go. Empty if, and only if, the
-    /// message is complete.
+    /// Returns the buffer for the next bytes of the stream. It is empty if, and
+    /// only if, the message is complete.
     ///
     /// # Errors
     ///
-    /// * [`FrameErrorKind::PreludeStorage`] if the storage does not hold the
-    ///   table of lengths, [`FrameErrorKind::NoBuffer`] if `frames` has no room;
-    /// * the error that ended the stream, if there was one.
+    /// * [`FrameErrorKind::PreludeStorage`] if the storage is too small for the
+    ///   table of lengths, [`FrameErrorKind::NoBuffer`] if `frames` returns no
+    ///   buffer;
+    /// * the error that [`advance`](Self::advance) returned before, if any.
     pub fn space<'s, B>(&'s mut self, frames: &'s mut B) -> Result<&'s mut [u8], FrameError>
     where
         B: FrameBuffers + ?Sized,
@@ -200,13 +203,16 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Takes note that `count` bytes were read into the space.
+    /// Records that `count` bytes were read into [`space`](Self::space).
     ///
     /// # Errors
     ///
-    /// What is wrong with the prelude, as soon as it has arrived far enough to
-    /// tell; [`FrameErrorKind::Overrun`] if there was no space for so many
-    /// bytes. An error ends the stream: every later call gives it again.
+    /// * The fault in the prelude, as soon as enough of it has arrived to
+    ///   detect it;
+    /// * [`FrameErrorKind::Overrun`] if `count` is more than the length of the
+    ///   buffer.
+    ///
+    /// Both are final: every later call returns the same error.
     pub fn advance(&mut self, count: usize) -> Result<(), FrameError> {
         match self.step(count) {
             Ok(state) => {
@@ -220,17 +226,18 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Copies what the message takes from the front of `input`, moves `input` on
-    /// to what is left, and returns whether the message is complete. What is left
-    /// then belongs to the next message: read the frames, [`reset`](Self::reset)
-    /// the decoder and push the rest of the same input. If the message is not
-    /// complete, nothing is left.
+    /// Copies the bytes of the current message from the start of `input`,
+    /// advances `input` past them, and returns whether the message is complete.
+    /// The remaining input then belongs to the next message: read the frames,
+    /// [`reset`](Self::reset) the decoder and push the rest of the same input.
+    /// If the message is not complete, all input was consumed.
     ///
     /// # Errors
     ///
-    /// As [`space`](Self::space) and [`advance`](Self::advance). After an error
-    /// for want of room `input` begins with the byte that found none: push it
-    /// again once there is some.
+    /// As [`space`](Self::space) and [`advance`](Self::advance). After
+    /// [`FrameErrorKind::PreludeStorage`] or [`FrameErrorKind::NoBuffer`],
+    /// `input` begins with the first byte that was not stored: push it again
+    /// after supplying a larger buffer.
     pub fn push<B>(&mut self, input: &mut &[u8], frames: &mut B) -> Result<bool, FrameError>
     where
         B: FrameBuffers + ?Sized,
@@ -242,7 +249,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         while !input.is_empty() {
             let space = self.space(frames)?;
             let len = space.len().min(input.len());
-            let (Some(place), Some((now, later))) =
+            let (Some(target), Some((now, later))) =
                 (space.get_mut(..len), input.split_at_checked(len))
             else {
                 break;
@@ -250,7 +257,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             if len == 0 {
                 break;
             }
-            copy(place, now);
+            copy(target, now);
             *input = later;
             self.advance(len)?;
         }
@@ -260,8 +267,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         Ok(self.is_complete())
     }
 
-    /// The length of all frames, where none of their bytes has arrived: what the
-    /// store holds then is of an earlier message.
+    /// The length of all frames if none of their bytes has arrived; the buffers
+    /// then still hold an earlier message.
     const fn about_to_begin(&self) -> Option<u64> {
         match &self.state {
             State::Frames {
@@ -275,14 +282,14 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Replaces the storage for the table of lengths, where
-    /// [`FrameErrorKind::PreludeStorage`] has said that it is too small. What has
-    /// arrived of the table is kept.
+    /// Replaces the storage for the table of lengths after
+    /// [`FrameErrorKind::PreludeStorage`]. The part of the table that has
+    /// arrived is kept.
     ///
     /// # Errors
     ///
-    /// [`FrameErrorKind::PreludeStorage`] if this storage is too small too.
-    /// Nothing has changed then.
+    /// [`FrameErrorKind::PreludeStorage`] if the new storage is also too small.
+    /// The decoder is then unchanged.
     pub fn replace_storage(&mut self, mut storage: P) -> Result<(), FrameError> {
         let (len, arrived) = match &self.state {
             State::Lengths { len, filled, .. } => (*len, *filled),
@@ -318,15 +325,16 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Takes a prelude that is there as a whole, and returns what is behind it.
-    /// `None` if it is not, or anything is amiss, of which the slow way tells.
+    /// Fast path for a complete, valid prelude: consumes it and returns the
+    /// input after it. `None` for anything else; the byte-by-byte path then
+    /// reports the error.
     fn take_prelude<'i>(&mut self, input: &'i [u8]) -> Option<&'i [u8]> {
         if !self.is_idle() {
             return None;
         }
-        let (head, behind) = input.split_at_checked(self.prefix.head_len())?;
+        let (head, after) = input.split_at_checked(self.prefix.head_len())?;
         let mut checker = Checker::new(self.prefix, head, &self.limits).ok()?;
-        let (bytes, rest) = behind.split_at_checked(checker.lengths_len().ok()?)?;
+        let (bytes, rest) = after.split_at_checked(checker.lengths_len().ok()?)?;
         let (lengths, _) = bytes.as_chunks();
         checker.lengths(lengths, &self.limits).ok()?;
         checker.finish().ok()?;
@@ -344,7 +352,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         Some(rest)
     }
 
-    /// The lengths of the frames, once all of them have arrived and passed.
+    /// The lengths of the frames, once all of them have arrived and are valid.
     pub fn prelude(&self) -> Option<Prelude<'_>> {
         match self.state {
             State::Frames { checker, .. } | State::Complete { checker } => {
@@ -355,7 +363,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// The leading number of the stream, once it has arrived.
+    /// The value of the prefix, once it has arrived.
     pub const fn prefix_value(&self) -> Option<u64> {
         match self.state {
             State::Lengths { checker, .. }
@@ -370,18 +378,18 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         matches!(self.state, State::Complete { .. })
     }
 
-    /// Whether no byte of the next message has arrived: the place where a
-    /// stream may end (PROTOCOL FRAME-12).
+    /// Whether no byte of the next message has arrived. A stream may only end
+    /// here (PROTOCOL FRAME-12).
     pub const fn is_idle(&self) -> bool {
         matches!(self.state, State::Head { filled: 0 })
     }
 
-    /// Says that the stream has ended.
+    /// Checks that the stream may end here.
     ///
     /// # Errors
     ///
-    /// [`FrameErrorKind::Truncated`] if it ended within a message, or the
-    /// error that ended it before.
+    /// [`FrameErrorKind::Truncated`] within a message, or the error that
+    /// [`advance`](Self::advance) returned before.
     pub fn end(&self) -> Result<(), FrameError> {
         let (at, needed) = match self.state {
             State::Head { filled: 0 } | State::Complete { .. } => return Ok(()),
@@ -409,7 +417,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         })
     }
 
-    /// Starts the next message with the limits given, and keeps the storage.
+    /// Starts the next message with other limits; the storage is kept.
     ///
     /// Use it to go from [`Limits::HANDSHAKE`] to the limits of an established
     /// comm. What had arrived of an unfinished message is forgotten.
@@ -418,14 +426,15 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         self.reset();
     }
 
-    /// Starts the next message. What had arrived of an unfinished message is
-    /// forgotten.
+    /// Starts the next message. The bytes of an unfinished message are
+    /// discarded.
     pub fn reset(&mut self) {
         self.state = State::Head { filled: 0 };
     }
 
-    /// Starts the next message with another prefix and other limits, as after a
-    /// handshake that has settled both. Of an unfinished message nothing is kept.
+    /// Starts the next message with another prefix and other limits, for
+    /// example after a handshake. The bytes of an unfinished message are
+    /// discarded.
     pub fn restart(&mut self, prefix: Prefix, limits: Limits) {
         self.prefix = prefix;
         self.reset_with(limits);
@@ -505,14 +514,14 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// The state in which frame `index`, or the next that is not empty, comes
-    /// in.
+    /// The state for receiving frame `index`, or the next frame that is not
+    /// empty.
     fn frame(&self, checker: Checker, index: usize, before: u64) -> State {
         let (lengths, _) = self.storage.bytes().as_chunks::<8>();
         let count = usize::try_from(checker.frame_count).unwrap_or(usize::MAX);
         let lengths = lengths.get(..count).unwrap_or_default();
         let mut ahead = lengths.iter().enumerate().skip(index);
-        // The lengths have passed the limits, and with them fit a usize.
+        // `Checker::lengths` has checked that each length fits in a usize.
         let next = ahead.find_map(|(index, length)| {
             let len = usize::try_from(u64::from_le_bytes(*length)).ok()?;
             (len != 0).then_some((index, len))
@@ -530,7 +539,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     }
 }
 
-/// Offset of the frame behind `before` bytes of frames.
+/// Offset in the message of the frame that follows `before` bytes of frames.
 fn frame_at(checker: &Checker, before: u64) -> u64 {
     checker
         .message_len()
@@ -538,7 +547,7 @@ fn frame_at(checker: &Checker, before: u64) -> u64 {
         .saturating_add(before)
 }
 
-/// `filled` and `count` more, of `len` in all.
+/// `filled + count`, or an error if that is more than `len`.
 fn advanced(filled: usize, count: usize, len: usize, at: u64) -> Result<usize, FrameError> {
     let space = len.wrapping_sub(filled);
     if count > space {

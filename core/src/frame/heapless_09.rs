@@ -1,13 +1,14 @@
-//! Storage in the vectors of heapless 0.9: as long as it has to be, up to a
-//! capacity that is part of its type.
+//! Storage in the vectors of heapless 0.9, which grow up to a capacity that is
+//! part of their type.
 
 use heapless_09::vec::{VecInner, VecStorage};
 use heapless_09::{LenType, Vec};
 
 use super::{FrameBuffers, PreludeStorage};
 
-/// Up to its capacity; 8 bytes a frame. Also for
-/// [`VecView<u8>`](heapless_09::VecView), which does not name the capacity.
+/// Storage up to the capacity of the vector; 8 bytes per frame. Also
+/// implemented for [`VecView<u8>`](heapless_09::VecView), whose type does not
+/// name the capacity.
 ///
 /// ```
 /// use daskwire::Limits;
@@ -40,12 +41,14 @@ impl<L: LenType, S: VecStorage<u8> + ?Sized> PreludeStorage for VecInner<u8, L, 
     }
 }
 
-/// One vector a frame, while there are vectors and each holds its frame.
+/// One vector per frame, up to the capacity of the outer vector and of each
+/// inner one.
 ///
-/// Each message begins with no vectors. Empty frames at its end are never asked
-/// for, and not added: [`resize`](VecInner::resize) it to the number of frames.
+/// Each message begins with no vectors. No vectors are added for empty frames
+/// at the end of a message: use [`resize`](VecInner::resize) to get one for
+/// each frame.
 ///
-/// For frames side by side give an [`Arena`](super::Arena) any slice.
+/// To store the frames back to back, use an [`Arena`](super::Arena).
 impl<const LEN: usize, L, M, S> FrameBuffers for VecInner<Vec<u8, LEN, L>, M, S>
 where
     L: LenType,

@@ -1,19 +1,21 @@
-//! Frames: what is in front of them on a byte stream, and how they come in.
+//! Message framing on a byte stream: the prelude and the incremental decoder.
 //!
-//! A message is a list of frames. On a stream it begins with the *prelude*:
-//! the number of frames and the length of each, as little-endian `u64`
-//! (PROTOCOL FRAME-1, FRAME-2); the frames follow back to back (PROTOCOL FRAME-3).
-//! An empty frame has a length like any other (PROTOCOL FRAME-4). Since release
-//! 2021.3.0 another `u64` stands in front, see [`Prefix`].
+//! A message is a list of frames. On a stream it begins with the *prelude*: the
+//! number of frames and the length of each, as little-endian `u64`
+//! (PROTOCOL FRAME-1, FRAME-2); the frames follow back to back
+//! (PROTOCOL FRAME-3). An empty frame has a length like any other
+//! (PROTOCOL FRAME-4). Since release 2021.3.0 another `u64` precedes the
+//! prelude, see [`Prefix`].
 //!
-//! * [`FrameDecoder`] takes messages from a stream, however the stream cuts
-//!   them up. It is the only part of this crate that can wait for more bytes:
-//!   everything above works on whole frames. It does no I/O: it says where the
-//!   next bytes go, and the caller reads them there, so a large frame travels
-//!   from the socket straight into its final buffer.
-//! * [`FramedMessage`] takes one message from a slice that holds it whole, without
+//! * [`FrameDecoder`] decodes messages from a stream that arrives in pieces of
+//!   any size. It is the only part of this crate that handles incomplete input;
+//!   every other module works on whole frames. It does no I/O: it returns the
+//!   buffer for the next bytes and the caller reads into it, so a large frame
+//!   goes from the socket directly into its final buffer.
+//! * [`FramedMessage`] parses one message from a slice that holds all of it, without
 //!   copying.
-//! * [`encode_prelude`] writes the prelude; the frames follow it as they are.
+//! * [`encode_prelude`] writes the prelude; the caller sends the frames after
+//!   it, unchanged.
 //!
 //! ```
 //! use daskwire::frame::{Arena, FrameDecoder, Prefix};
@@ -53,28 +55,27 @@ use crate::{BufferTooSmall, Limits};
 pub use decoder::{FrameDecoder, Wanted};
 pub use storage::{Arena, FrameBuffers, PreludeStorage};
 
-/// Whether a `u64` stands in front of the prelude.
+/// Whether a `u64` precedes the prelude.
 ///
-/// Which one a stream uses is not negotiated; it follows from the release at
-/// the other end.
+/// The prefix is not negotiated; it depends on the release of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix {
-    /// Nothing: the documented protocol, distributed up to 2021.2.0
+    /// No prefix: the documented protocol, distributed up to 2021.2.0
     /// (PROTOCOL FRAME-5).
     None,
-    /// A `u64`, with one of two meanings that one reader covers.
+    /// A `u64` with one of two meanings; the decoder accepts both.
     ///
-    /// From 2021.3.0 to 2023.10.1 it is the length of everything behind it
-    /// (PROTOCOL FRAME-6); since 2023.11.0 it is how much of that the reader
-    /// should take in one go, which ends with some frame but not always with
-    /// the last (PROTOCOL FRAME-7). The lengths in the prelude are the truth
-    /// in both cases. We write the first meaning, which every release since
-    /// 2021.3.0 reads.
+    /// From 2021.3.0 to 2023.10.1 it is the length of everything after it
+    /// (PROTOCOL FRAME-6). Since 2023.11.0 it is a read hint: the number of
+    /// bytes to read at once, which ends at a frame boundary, but not always at
+    /// the end of the message (PROTOCOL FRAME-7). In both cases the lengths in
+    /// the prelude are authoritative. This crate writes the total length, which
+    /// every release since 2021.3.0 reads.
     U64,
 }
 
 impl Prefix {
-    /// Bytes of the prefix and the frame count together.
+    /// Length of the prefix and the frame count together, in bytes.
     const fn head_len(self) -> usize {
         match self {
             Self::None => 8,
@@ -82,7 +83,7 @@ impl Prefix {
         }
     }
 
-    /// Offset of the frame count.
+    /// Offset of the frame count in the message, in bytes.
     const fn count_at(self) -> u64 {
         match self {
             Self::None => 0,
@@ -91,7 +92,7 @@ impl Prefix {
     }
 }
 
-/// The lengths of the frames of one message, as a view of the bytes received.
+/// The frame lengths of one message, as a view of the bytes received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Prelude<'a> {
     lengths: &'a [[u8; 8]],
@@ -103,7 +104,7 @@ impl<'a> Prelude<'a> {
         Self { lengths }
     }
 
-    /// How many frames the message has.
+    /// The number of frames in the message.
     pub const fn frame_count(&self) -> usize {
         self.lengths.len()
     }
@@ -120,7 +121,7 @@ impl<'a> Prelude<'a> {
             .map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Cuts `bytes`, in which the frames lie side by side, into `slots`.
+    /// Splits `bytes`, which holds the frames back to back, into `slots`.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ impl<'a> Prelude<'a> {
             let cut = usize::try_from(length)
                 .ok()
                 .and_then(|length| rest.split_at_checked(length));
-            let Some((frame, behind)) = cut else {
+            let Some((frame, after)) = cut else {
                 let total = self
                     .lengths()
                     .fold(0_u64, |sum, length| sum.saturating_add(length));
@@ -151,7 +152,7 @@ impl<'a> Prelude<'a> {
                 });
             };
             *slot = frame;
-            rest = behind;
+            rest = after;
         }
         Ok(slots)
     }
@@ -163,19 +164,19 @@ impl fmt::Debug for Prelude<'_> {
     }
 }
 
-/// Bytes that a prelude for `frame_count` frames takes, prefix included.
+/// The length of a prelude for `frame_count` frames, in bytes, prefix included.
 ///
 /// `None` if it does not fit the address space.
 pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
     frame_count.checked_mul(8)?.checked_add(prefix.head_len())
 }
 
-/// Writes the prelude for frames of these lengths to the front of `out`, and
-/// returns how many bytes it took.
+/// Writes the prelude for frames of these lengths to the start of `out` and
+/// returns its length in bytes.
 ///
-/// With [`Prefix::U64`] the leading number is the length of everything behind
-/// it, which every release since 2021.3.0 reads (PROTOCOL FRAME-9). The frames
-/// are the same whatever the prefix (PROTOCOL FORWARD-4).
+/// With [`Prefix::U64`] the prefix is the length of everything after it, which
+/// every release since 2021.3.0 reads (PROTOCOL FRAME-9). The frames are the
+/// same whatever the prefix (PROTOCOL FORWARD-4).
 ///
 /// ```
 /// use daskwire::frame::{encode_prelude, Prefix};
@@ -189,9 +190,9 @@ pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 ///
 /// # Errors
 ///
-/// * [`EncodeError::NoFrames`]: there are none, and no peer takes that;
-/// * [`EncodeError::BufferTooSmall`]: `out` does not hold it;
-/// * [`EncodeError::TooLong`]: the lengths add up to more than a `u64`.
+/// * [`EncodeError::NoFrames`]: `lengths` is empty, which every peer rejects;
+/// * [`EncodeError::BufferTooSmall`]: the prelude does not fit in `out`;
+/// * [`EncodeError::TooLong`]: the sum of the lengths overflows a `u64`.
 pub fn encode_prelude<I>(prefix: Prefix, lengths: I, out: &mut [u8]) -> Result<usize, EncodeError>
 where
     I: IntoIterator<Item = u64>,
@@ -227,15 +228,16 @@ where
     Ok(len)
 }
 
-/// Why a prelude could not be written.
+/// The error of [`encode_prelude`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A message has at least one frame.
+    /// The message has no frames; every message has at least one.
     NoFrames,
-    /// The buffer does not hold it.
+    /// The prelude does not fit in the buffer.
     BufferTooSmall(BufferTooSmall),
-    /// The message is longer than a `u64` or the address space can say.
+    /// The length of the message does not fit in a `u64`, or the length of the
+    /// prelude in a `usize`.
     TooLong,
 }
 
@@ -248,7 +250,9 @@ impl From<BufferTooSmall> for EncodeError {
 impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFrames => f.write_str("a message of no frames; every message has at least one"),
+            Self::NoFrames => {
+                f.write_str("the message has no frames; every message has at least one")
+            }
             Self::BufferTooSmall(error) => error.fmt(f),
             Self::TooLong => f.write_str("the message is too long for its prelude"),
         }
@@ -257,42 +261,42 @@ impl fmt::Display for EncodeError {
 
 impl core::error::Error for EncodeError {}
 
-/// One message in a slice that holds all of it, and what is behind it.
+/// One message in a slice that holds all of it, and the bytes after it.
 ///
-/// For recorded streams and for transports that deliver whole messages; a
-/// stream wants a [`FrameDecoder`].
+/// For recorded streams and transports that deliver whole messages. For a byte
+/// stream use a [`FrameDecoder`].
 #[derive(Clone, Copy, Debug)]
 pub struct FramedMessage<'a> {
-    /// The leading number, if the stream has one.
+    /// The value of the prefix, if the stream has one.
     pub prefix_value: Option<u64>,
     /// The lengths of the frames.
     pub prelude: Prelude<'a>,
-    /// The frames, side by side; [`Prelude::split`] cuts them.
+    /// The frames, back to back; [`Prelude::split`] separates them.
     pub frames: &'a [u8],
-    /// The bytes behind the message.
+    /// The bytes after the message.
     pub rest: &'a [u8],
 }
 
 impl<'a> FramedMessage<'a> {
-    /// Takes the first message from `bytes`.
+    /// Parses the first message in `bytes`.
     ///
     /// # Errors
     ///
-    /// What [`FrameDecoder`] would say of the same bytes, and
-    /// [`FrameErrorKind::Truncated`] if the message is not whole.
+    /// The error that [`FrameDecoder`] returns for the same bytes, or
+    /// [`FrameErrorKind::Truncated`] if the message is incomplete.
     pub fn parse(bytes: &'a [u8], prefix: Prefix, limits: &Limits) -> Result<Self, FrameError> {
         let truncated = |needed: u64| FrameError {
             at: bytes.len() as u64,
             kind: FrameErrorKind::Truncated { needed },
         };
         let head_len = prefix.head_len();
-        let (head, behind) = bytes
+        let (head, after_head) = bytes
             .split_at_checked(head_len)
             .ok_or_else(|| truncated(head_len as u64))?;
         let mut checker = Checker::new(prefix, head, limits)?;
         let lengths_len = checker.lengths_len()?;
-        let Some((lengths, behind)) = behind.split_at_checked(lengths_len) else {
-            let (arrived, _) = behind.as_chunks();
+        let Some((lengths, after_lengths)) = after_head.split_at_checked(lengths_len) else {
+            let (arrived, _) = after_head.as_chunks();
             checker.lengths(arrived, limits)?;
             return Err(truncated(checker.message_len()));
         };
@@ -301,7 +305,7 @@ impl<'a> FramedMessage<'a> {
         checker.finish()?;
         let (frames, rest) = usize::try_from(checker.frames_len)
             .ok()
-            .and_then(|len| behind.split_at_checked(len))
+            .and_then(|len| after_lengths.split_at_checked(len))
             .ok_or_else(|| truncated(checker.message_len()))?;
         Ok(Self {
             prefix_value: checker.hint,
@@ -311,7 +315,7 @@ impl<'a> FramedMessage<'a> {
         })
     }
 
-    /// Bytes that the message takes on the stream, its prelude included.
+    /// The length of the message on the stream, in bytes, prelude included.
     pub fn message_len(&self) -> u64 {
         let head = if self.prefix_value.is_some() {
             16
@@ -323,93 +327,96 @@ impl<'a> FramedMessage<'a> {
     }
 }
 
-/// A stream that breaks the framing, and where.
+/// A violation of the framing rules and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameError {
-    /// Offset, in bytes from the start of the message, of what is at fault.
+    /// Offset of the fault from the start of the message, in bytes.
     pub at: u64,
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: FrameErrorKind,
 }
 
-/// What is wrong with a stream.
+/// The kind of a [`FrameError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameErrorKind {
-    /// The message has no frames at all, and every message has one.
+    /// The message has no frames; every message has at least one.
     NoFrames,
-    /// More frames than [`frame_count`](Limits::frame_count).
+    /// The message has more frames than [`frame_count`](Limits::frame_count).
     TooManyFrames {
-        /// Frames announced.
+        /// The number of frames that the message declares.
         count: u64,
         /// The limit.
         limit: u64,
     },
-    /// A frame longer than [`frame_len`](Limits::frame_len).
+    /// A frame is longer than [`frame_len`](Limits::frame_len).
     FrameTooLong {
-        /// Which frame.
+        /// Index of the frame.
         index: u64,
         /// Its length, in bytes.
         len: u64,
         /// The limit.
         limit: u64,
     },
-    /// A frame, or the table of lengths, that this machine cannot address.
-    /// Only machines with 32-bit addresses ever say this.
+    /// A frame or the table of lengths does not fit in the address space. Only
+    /// occurs on machines with 32-bit addresses, or for lengths of 2^63 and
+    /// more.
     BeyondAddressSpace {
         /// The length, in bytes.
         len: u64,
     },
-    /// Frames that together are longer than
+    /// The frames together are longer than
     /// [`message_len`](Limits::message_len).
     MessageTooLong {
-        /// The frame that crosses the limit.
+        /// Index of the frame that exceeds the limit.
         index: u64,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The leading number is too small for the table of lengths behind it.
+    /// The prefix is smaller than the length of the prelude.
     PrefixTooShort {
-        /// The leading number.
+        /// The value of the prefix.
         value: u64,
-        /// What it must be at least.
+        /// The smallest valid value.
         least: u64,
     },
-    /// The leading number ends inside a frame, and may only end between two.
+    /// The prefix ends inside a frame instead of at a frame boundary.
     PrefixInsideFrame {
-        /// The leading number.
+        /// The value of the prefix.
         value: u64,
-        /// The frame that it ends in.
+        /// Index of the frame that it ends in.
         index: u64,
     },
-    /// The leading number is larger than the whole message.
+    /// The prefix is larger than the whole message.
     PrefixPastEnd {
-        /// The leading number.
+        /// The value of the prefix.
         value: u64,
-        /// What it may be at most.
+        /// The largest valid value.
         most: u64,
     },
-    /// The storage for the table of lengths is too small: the caller's turn.
+    /// The storage for the table of lengths is too small. The caller can supply
+    /// a larger one.
     PreludeStorage(BufferTooSmall),
-    /// The caller's [`FrameBuffers`] gave no room for a frame: the caller's turn.
+    /// The caller's [`FrameBuffers`] returned no buffer for a frame. The caller
+    /// can supply one and continue.
     NoBuffer {
-        /// Which frame.
+        /// Index of the frame.
         index: usize,
         /// Its length, in bytes.
         len: usize,
-        /// The length of all frames of the message together, in bytes.
+        /// The length of all frames of the message, in bytes.
         frames_len: u64,
     },
-    /// The caller reported more bytes than there was room for.
+    /// The caller reported more bytes than the buffer had room for.
     Overrun {
-        /// Bytes reported.
+        /// The number of bytes reported.
         advanced: usize,
-        /// Bytes that there was room for.
+        /// The length of the buffer, in bytes.
         space: usize,
     },
     /// The stream ended within a message.
     Truncated {
-        /// Bytes that the message has at least.
+        /// The smallest possible length of the message, in bytes.
         needed: u64,
     },
 }
@@ -419,7 +426,7 @@ impl fmt::Display for FrameError {
         write!(f, "at byte {} of the message: ", self.at)?;
         match self.kind {
             FrameErrorKind::NoFrames => {
-                f.write_str("a message of no frames; every message has at least one")
+                f.write_str("the message has no frames; every message has at least one")
             }
             FrameErrorKind::TooManyFrames { count, limit } => {
                 write!(f, "{count} frames announced, the limit is {limit}")
@@ -427,15 +434,15 @@ impl fmt::Display for FrameError {
             FrameErrorKind::FrameTooLong { index, len, limit } => {
                 write!(
                     f,
-                    "frame {index} is announced with {len} bytes, the limit is {limit}"
+                    "frame {index} has a declared length of {len} bytes, the limit is {limit}"
                 )
             }
             FrameErrorKind::BeyondAddressSpace { len } => {
-                write!(f, "{len} bytes are more than this machine can address")
+                write!(f, "{len} bytes do not fit in the address space")
             }
             FrameErrorKind::MessageTooLong { index, limit } => write!(
                 f,
-                "with frame {index} the message is longer than the limit of {limit} bytes"
+                "with frame {index} the message exceeds the limit of {limit} bytes"
             ),
             FrameErrorKind::PrefixTooShort { value, least } => write!(
                 f,
@@ -443,14 +450,14 @@ impl fmt::Display for FrameError {
             ),
             FrameErrorKind::PrefixInsideFrame { value, index } => write!(
                 f,
-                "the leading length of {value} ends inside frame {index}, not between two frames"
+                "the leading length of {value} ends inside frame {index}, not at a frame boundary"
             ),
             FrameErrorKind::PrefixPastEnd { value, most } => write!(
                 f,
                 "the leading length is {value}, but the message ends after {most}"
             ),
             FrameErrorKind::PreludeStorage(error) => {
-                write!(f, "no room for the table of lengths: {error}")
+                write!(f, "the table of lengths does not fit: {error}")
             }
             FrameErrorKind::NoBuffer {
                 index,
@@ -463,11 +470,11 @@ impl fmt::Display for FrameError {
             ),
             FrameErrorKind::Overrun { advanced, space } => write!(
                 f,
-                "{advanced} bytes were reported as read into a space of {space}"
+                "{advanced} bytes were reported as read into a buffer of {space}"
             ),
             FrameErrorKind::Truncated { needed } => write!(
                 f,
-                "the stream ends here, but the message goes on to byte {needed} at least"
+                "the stream ends here, but the message is at least {needed} bytes long"
             ),
         }
     }
@@ -475,22 +482,24 @@ impl fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
-/// Checks the head and the lengths, as they come in. Both ways of taking a
-/// message from bytes use it, so that they cannot differ.
+/// Validates the frame count and the lengths as they arrive. Shared by
+/// [`FrameDecoder`] and [`FramedMessage`], so that both accept the same input.
 #[derive(Clone, Copy, Debug)]
 struct Checker {
     prefix: Prefix,
     hint: Option<u64>,
     frame_count: u64,
-    /// Lengths seen so far, and their sum.
+    /// The number of lengths checked so far.
     seen: u64,
+    /// The sum of those lengths, in bytes.
     frames_len: u64,
-    /// Whether the leading number has been found to end between two frames.
+    /// Whether the prefix is known to end at a frame boundary.
     hint_met: bool,
 }
 
 impl Checker {
-    /// `head` holds [`Prefix::head_len`] bytes.
+    /// Checks the prefix and the frame count. `head` holds [`Prefix::head_len`]
+    /// bytes.
     fn new(prefix: Prefix, head: &[u8], limits: &Limits) -> Result<Self, FrameError> {
         let (words, _) = head.as_chunks();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
@@ -521,7 +530,8 @@ impl Checker {
             hint_met: hint.is_none(),
         };
         if let Some(value) = hint {
-            // The frame count may be up to 2^64 - 1 where the limit is.
+            // The frame count can be as large as 2^64 - 1 if the limit allows
+            // it.
             let least = frame_count.saturating_add(1).saturating_mul(8);
             if value < least {
                 return fault(0, FrameErrorKind::PrefixTooShort { value, least });
@@ -531,7 +541,7 @@ impl Checker {
         Ok(checker)
     }
 
-    /// Bytes of the table of lengths.
+    /// The length of the table of lengths, in bytes.
     fn lengths_len(&self) -> Result<usize, FrameError> {
         self.frame_count
             .checked_mul(8)
@@ -545,8 +555,8 @@ impl Checker {
             })
     }
 
-    /// What the leading number counts up to now: the prelude and the frames
-    /// whose lengths were seen.
+    /// The bytes covered by the prefix so far: the prelude and the frames whose
+    /// lengths were checked.
     fn counted(&self) -> u64 {
         self.frame_count
             .saturating_add(1)
@@ -554,7 +564,7 @@ impl Checker {
             .saturating_add(self.frames_len)
     }
 
-    /// Bytes of the message as far as its lengths were seen.
+    /// The length of the message up to the last frame whose length was checked.
     fn message_len(&self) -> u64 {
         self.counted().saturating_add(self.prefix.count_at())
     }
@@ -602,7 +612,7 @@ impl Checker {
         Ok(())
     }
 
-    /// To be called when all lengths have been seen.
+    /// Checks the prefix once all lengths have been checked.
     fn finish(&self) -> Result<(), FrameError> {
         // PROTOCOL FRAME-8
         match self.hint {

@@ -1,33 +1,34 @@
-//! Where the bytes of a message go.
+//! Caller-supplied buffers for the frames and the prelude of a message.
 
-/// Room for the frames of one message, supplied by the caller.
+/// Buffers for the frames of one message, supplied by the caller.
 ///
-/// A [`FrameDecoder`](super::FrameDecoder) asks for frame after frame, in
-/// order, and for frame `index` only after all frames before it are complete,
-/// so that an implementation may look at a payload's header before it decides
-/// where the payload goes. Nothing is asked for before the whole prelude has
-/// passed the limits. Empty frames are never asked for; the
-/// [prelude](super::Prelude) tells which they are.
+/// A [`FrameDecoder`](super::FrameDecoder) asks for the frames in order, and
+/// for frame `index` only after all frames before it are complete, so that an
+/// implementation can read a payload's header before it chooses a buffer for
+/// the payload. No buffer is requested before the whole prelude has been
+/// checked against the limits. No buffer is requested for an empty frame; the
+/// [prelude](super::Prelude) has its length.
 pub trait FrameBuffers {
-    /// Begins a message whose frames take `frames_len` bytes together: what the
-    /// store holds is of an earlier message, and may go.
+    /// Begins a message whose frames take `frames_len` bytes in all. The
+    /// contents of the buffers belong to an earlier message and can be
+    /// discarded.
     ///
-    /// Called before the first byte of a frame is stored, perhaps several times.
-    /// Does nothing unless a store has use for it.
+    /// Called before the first byte of a frame is stored, possibly several
+    /// times. Default: does nothing.
     fn begin(&mut self, frames_len: u64) {
         let _ = frames_len;
     }
 
-    /// Room for the next bytes of frame `index`, which has `len` bytes in all,
-    /// of which `filled` have arrived.
+    /// Returns a buffer for the next bytes of frame `index`, which has `len`
+    /// bytes in all, of which `filled` have arrived.
     ///
-    /// May be less than what is missing: a store that grows with what arrives
-    /// hands out one step at a time, so that a peer that announces a gigabyte
-    /// and sends a kilobyte costs a kilobyte. Room beyond the end of the frame
-    /// is left unused. The same call may come again if the caller reads
-    /// nothing; it must give the same place.
+    /// The buffer may be shorter than the missing part: an implementation can
+    /// grow with the bytes that arrive, so that a peer that declares a gigabyte
+    /// and sends a kilobyte costs a kilobyte. Space beyond the end of the frame
+    /// is not used. The call may be repeated if the caller read nothing; it
+    /// must then return the same memory.
     ///
-    /// `None`, or no room at all, ends the message with
+    /// `None` or an empty buffer fails the message with
     /// [`FrameErrorKind::NoBuffer`](super::FrameErrorKind::NoBuffer).
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]>;
 }
@@ -42,21 +43,22 @@ impl<B: FrameBuffers + ?Sized> FrameBuffers for &mut B {
     }
 }
 
-/// Room for the table of lengths, supplied by the caller: 8 bytes a frame.
+/// Storage for the table of lengths, supplied by the caller: 8 bytes per frame.
 ///
-/// Implemented for arrays and slices, which hold as many frames as they hold,
-/// with feature `heapless-09` for the vectors of heapless up to their capacity,
-/// and with feature `alloc` for `Vec<u8>`, which grows with what arrives.
+/// Implemented for arrays and slices, which have a fixed length, with feature
+/// `heapless-09` for the vectors of heapless up to their capacity, and with
+/// feature `alloc` for `Vec<u8>`, which grows with the bytes that arrive.
 pub trait PreludeStorage {
-    /// Room for the bytes from `filled` on of a table of `len` bytes; one step
-    /// of it if it grows. `None` if it will never hold `len` bytes.
+    /// Returns space for the bytes from `filled` on of a table of `len` bytes,
+    /// or for the next part of them. `None` if the storage cannot hold `len`
+    /// bytes.
     fn space(&mut self, filled: usize, len: usize) -> Option<&mut [u8]>;
 
-    /// What it holds.
+    /// The contents of the storage.
     fn bytes(&self) -> &[u8];
 
-    /// How many bytes it may come to hold, for the error that says that they
-    /// are too few. Those it holds, unless it grows.
+    /// The maximum number of bytes that the storage can hold, for error
+    /// messages. Default: the length of [`bytes`](Self::bytes).
     fn capacity(&self) -> usize {
         self.bytes().len()
     }
@@ -82,12 +84,12 @@ impl<const N: usize> PreludeStorage for [u8; N] {
     }
 }
 
-/// How much more a growing store takes at least, in bytes.
+/// The smallest growth step, in bytes.
 #[cfg(feature = "alloc")]
 const STEP: usize = 4096;
 
-/// The length to grow to, for `len` bytes of which `filled` have arrived:
-/// twice what is there.
+/// The length to grow to: twice `filled`, at least one step more, and at most
+/// `len`.
 #[cfg(feature = "alloc")]
 fn grown(filled: usize, len: usize) -> usize {
     filled
@@ -111,10 +113,10 @@ impl PreludeStorage for alloc::vec::Vec<u8> {
     }
 }
 
-/// One vector a frame, grown with what arrives.
+/// One vector per frame, which grows with the bytes that arrive.
 ///
-/// Each message begins with no vectors. Empty frames at its end are never asked
-/// for, and not added.
+/// Each message begins with no vectors. No vectors are added for empty frames
+/// at the end of a message.
 #[cfg(feature = "alloc")]
 impl FrameBuffers for alloc::vec::Vec<alloc::vec::Vec<u8>> {
     fn begin(&mut self, _: u64) {
@@ -136,30 +138,30 @@ impl FrameBuffers for alloc::vec::Vec<alloc::vec::Vec<u8>> {
     }
 }
 
-/// Frames side by side in one slice.
+/// Frames back to back in one slice.
 ///
-/// The frames of a message end up adjacent, so those that belong together
-/// need no copying to be joined, and [`Prelude::split`](super::Prelude::split)
-/// finds them again.
+/// The frames of a message are adjacent, so the sub-frames of a payload can be
+/// joined without copying, and [`Prelude::split`](super::Prelude::split)
+/// separates them.
 ///
-/// A message that does not fit as a whole is refused before any of it is stored,
-/// so that the decoder can go on with a larger arena:
+/// A message that does not fit is refused before any of it is stored, so that
+/// the decoder can continue with a larger arena:
 /// [`FrameErrorKind::NoBuffer`](super::FrameErrorKind::NoBuffer) has the length
-/// that it takes.
+/// required.
 #[derive(Debug)]
 pub struct Arena<'a> {
     bytes: &'a mut [u8],
-    /// Length of all frames of the message.
+    /// Length of all frames of the message, in bytes.
     frames_len: u64,
-    /// The frame being filled, and where it starts.
+    /// The current frame and its offset in `bytes`.
     index: usize,
     start: usize,
-    /// Where the bytes received so far end.
+    /// The end of the current frame.
     end: usize,
 }
 
 impl<'a> Arena<'a> {
-    /// Fills `bytes` from the front.
+    /// Creates an arena that fills `bytes` from the start.
     pub const fn new(bytes: &'a mut [u8]) -> Self {
         Self {
             bytes,
@@ -170,14 +172,14 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// What was handed out for frames so far. All of it has been filled once
-    /// the decoder says that the message is complete.
+    /// The part of the slice that was used for frames so far. All of it has
+    /// been filled once the message is complete.
     pub fn filled(&self) -> &[u8] {
         self.bytes.get(..self.end).unwrap_or_default()
     }
 
-    /// Forgets the frames of the last message, as the next one does when it
-    /// begins.
+    /// Discards the frames of the last message. The next message does this when
+    /// it begins.
     pub const fn clear(&mut self) {
         self.frames_len = 0;
         self.index = 0;

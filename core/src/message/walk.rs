@@ -3,7 +3,7 @@
 use super::open::{Location, PayloadSlot, Reserved, element_order, offset, span};
 use super::path::{Elements, IndexKey};
 use super::{Message, MessageError, MessageErrorKind};
-use crate::msgpack::{MalformedKind, Reader, Text, Token};
+use crate::msgpack::{MalformedKind, Reader, Str, Token};
 
 /// Room for one level of nesting of a body.
 ///
@@ -209,11 +209,11 @@ impl Item<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnumMember<'a> {
     /// The module of the class, such as `distributed.core`.
-    pub module: Text<'a>,
+    pub module: Str<'a>,
     /// The name of the class, such as `Status`.
-    pub class: Text<'a>,
+    pub class: Str<'a>,
     /// The name of the member, such as `running`.
-    pub name: Text<'a>,
+    pub name: Str<'a>,
 }
 
 impl<'a> EnumMember<'a> {

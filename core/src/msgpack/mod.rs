@@ -2,17 +2,17 @@
 //!
 //! The body of a message and the header of every payload are MessagePack
 //! documents. This module reads and writes the whole format (the
-//! [specification] of 2013 with `bin`, `ext` and timestamps), whatever of it
-//! Dask happens to use today (PROTOCOL MSGPACK-2).
+//! [specification] of 2013 with `bin`, `ext` and timestamps), not only the part
+//! that Dask uses today (PROTOCOL MSGPACK-2).
 //!
-//! * [`Reader`] takes a document apart token by token. Text, byte strings and
-//!   extension data are slices of the input; nothing is copied and nothing is
-//!   built. A value is skipped at the cost of scanning it ([`Reader::skip`]),
-//!   and one key of a map is found without decoding the others
-//!   ([`Reader::find`]); a map with known keys is read by [`Reader::fields`].
-//! * [`Writer`] writes what msgpack-python would write for the same value: the
+//! * [`Reader`] reads a document token by token. Strings, byte strings and
+//!   extension data are slices of the input; it copies and allocates nothing.
+//!   [`Reader::skip`] scans past a value, [`Reader::find`] finds one key of a
+//!   map without decoding the others, and [`Reader::fields`] reads a map with
+//!   known keys.
+//! * [`Writer`] writes the same bytes as msgpack-python for the same value: the
 //!   shortest head, `f64` for every float. It keeps counting past the end of
-//!   the buffer, so that the same code that writes also measures.
+//!   the buffer, so that the same code also measures.
 //!
 //! ```
 //! use daskwire::msgpack::{Reader, Writer};
@@ -31,47 +31,47 @@
 //! [specification]: https://github.com/msgpack/msgpack/blob/master/spec.md
 
 mod reader;
-mod text;
+mod string;
 mod writer;
 
 use core::fmt;
 
 pub use reader::{Fields, Reader};
-pub use text::{RawStr, Text};
+pub use string::{RawStr, Str};
 pub use writer::{WriteError, Writer};
 
-/// The code of the extension type that holds a timestamp.
+/// The code of the extension type for timestamps.
 pub const TIMESTAMP: i8 = -1;
 
 /// One token of a document: a whole scalar, or the head of an array or map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
-    /// Nothing; Python's `None`.
+    /// `nil`; Python's `None`.
     Nil,
     /// A boolean.
     Bool(bool),
-    /// An integer of zero or more, whichever width it was written with.
+    /// A non-negative integer of any encoded width.
     UInt(u64),
-    /// A negative integer, whichever width it was written with.
+    /// A negative integer of any encoded width.
     Int(i64),
-    /// A number of single precision.
+    /// A single-precision float.
     F32(f32),
-    /// A number of double precision.
+    /// A double-precision float.
     F64(f64),
-    /// Text as bytes that have not been checked yet, see [`RawStr`].
+    /// A string whose UTF-8 has not been validated, see [`RawStr`].
     Str(RawStr<'a>),
     /// A byte string.
     Bin(&'a [u8]),
-    /// The head of an array; so many values follow.
+    /// The head of an array with its number of elements.
     Array(u32),
-    /// The head of a map; so many pairs of key and value follow.
+    /// The head of a map with its number of key-value pairs.
     Map(u32),
-    /// An extension type with its data; [`TIMESTAMP`] among them.
+    /// The type code and the data of an extension value; see [`TIMESTAMP`].
     Ext(i8, &'a [u8]),
 }
 
 impl Token<'_> {
-    /// Which kind of value this is.
+    /// The kind of the value.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Nil => Kind::Nil,
@@ -86,8 +86,8 @@ impl Token<'_> {
         }
     }
 
-    /// How many values follow that belong to this one: the elements of an
-    /// array, the keys and values of a map, 0 for everything else.
+    /// The number of values that follow as children of this one: the elements
+    /// of an array, the keys and values of a map, otherwise 0.
     pub const fn child_count(&self) -> u64 {
         match self {
             Self::Array(count) => *count as u64,
@@ -97,7 +97,7 @@ impl Token<'_> {
     }
 }
 
-/// The kinds of MessagePack values, in the words of its specification.
+/// The kinds of MessagePack values, as the specification names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -105,11 +105,11 @@ pub enum Kind {
     Nil,
     /// `true` or `false`.
     Bool,
-    /// An integer of any width, with or without sign.
+    /// An integer of any width, signed or unsigned.
     Integer,
     /// A float of either width.
     Float,
-    /// Text.
+    /// A string.
     Str,
     /// A byte string.
     Bin,
@@ -117,7 +117,7 @@ pub enum Kind {
     Array,
     /// A map.
     Map,
-    /// An extension type.
+    /// An extension value.
     Ext,
 }
 
@@ -137,33 +137,34 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A document that breaks the rules, and where.
+/// A fault in a MessagePack document and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Offset in the document, in bytes, of the value that is at fault.
+    /// Offset in the document of the faulty value, in bytes.
     pub at: usize,
-    /// What is wrong with it.
+    /// The kind of fault.
     pub kind: MalformedKind,
 }
 
-/// What is wrong with a document.
+/// The kind of a [`Malformed`] error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MalformedKind {
     /// The document ends inside a value.
     End {
-        /// How many bytes the value needs in all, as far as it is known.
+        /// The length of the value as far as it is known, in bytes.
         needed: u64,
-        /// How many there are.
+        /// The number of bytes left.
         available: usize,
     },
-    /// The byte 0xc1, which MessagePack never uses.
+    /// The document contains the byte 0xc1, which MessagePack never uses.
     Reserved,
-    /// An array or map announces more values than there are bytes left.
+    /// An array or map declares more values than there are bytes left.
     Claim {
-        /// The values announced; keys and values of a map count one each.
+        /// The number of values declared; keys and values of a map count one
+        /// each.
         count: u64,
-        /// The bytes left, each of which could hold one value at best.
+        /// The number of bytes left; a value takes at least one.
         available: usize,
     },
     /// Arrays and maps are nested deeper than [`depth`](crate::Limits::depth).
@@ -176,23 +177,23 @@ pub enum MalformedKind {
         /// The limit, in values.
         limit: u32,
     },
-    /// Text that is not UTF-8.
+    /// A string is not valid UTF-8.
     NotUtf8 {
-        /// How many bytes of the text are good.
+        /// The length of the valid part, in bytes.
         valid_len: usize,
     },
-    /// A value of another kind than the reader asked for.
+    /// A value is not of the kind that was read.
     Unexpected {
-        /// What was asked for.
+        /// The kind that was read.
         expected: Kind,
-        /// What is there.
+        /// The kind found in the document.
         found: Kind,
     },
-    /// An integer that does not fit the type that the reader asked for.
+    /// An integer does not fit in the type that was read.
     OutOfRange,
-    /// Bytes after the end of the document.
+    /// Bytes follow the end of the document.
     Trailing {
-        /// How many.
+        /// The number of those bytes.
         len: usize,
     },
 }
@@ -208,7 +209,7 @@ impl fmt::Display for Malformed {
             MalformedKind::Reserved => f.write_str("the byte 0xc1, which MessagePack never uses"),
             MalformedKind::Claim { count, available } => write!(
                 f,
-                "a container announces {count} values, but only {available} bytes are left"
+                "a container declares {count} values, but only {available} bytes are left"
             ),
             MalformedKind::TooDeep { limit } => {
                 write!(f, "containers are nested deeper than the limit of {limit}")
@@ -218,14 +219,12 @@ impl fmt::Display for Malformed {
             }
             MalformedKind::NotUtf8 { valid_len } => write!(
                 f,
-                "text is not UTF-8: the first {valid_len} bytes of it are good, the next is not"
+                "a string is not UTF-8: its first {valid_len} bytes are valid, the next is not"
             ),
             MalformedKind::Unexpected { expected, found } => {
                 write!(f, "expected {expected}, found {found}")
             }
-            MalformedKind::OutOfRange => {
-                f.write_str("an integer that is out of the range expected here")
-            }
+            MalformedKind::OutOfRange => f.write_str("an integer is out of the expected range"),
             MalformedKind::Trailing { len } => {
                 write!(f, "{len} bytes follow the end of the document")
             }

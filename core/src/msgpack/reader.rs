@@ -1,27 +1,27 @@
 //! The pull reader.
 
-use super::{Kind, Malformed, MalformedKind, RawStr, Text, Token};
+use super::{Kind, Malformed, MalformedKind, RawStr, Str, Token};
 use crate::Limits;
 
-/// Reads one document, token by token, without copying or building anything.
+/// Pull reader for one document. It copies and allocates nothing.
 ///
-/// A method that fails leaves the reader where it was. Every number that the
-/// document announces is compared with the bytes that are left and with the
-/// limits before anything is done with it. No method recurses.
+/// A method that fails does not move the reader. Every count and length in the
+/// document is checked against the bytes left and the limits before it is used.
+/// No method recurses.
 ///
-/// Kinds are matched, widths are not: [`u64`](Self::u64) reads an integer of
+/// The methods accept any encoded width: [`u64`](Self::u64) reads an integer of
 /// any width, and [`f64`](Self::f64) a float of either.
 ///
 /// # Common issues
 ///
-/// * Dask's maps have keys that are not text: arrays (Python's tuples) and
-///   numbers. Use [`token`](Self::token) or [`skip`](Self::skip) for keys.
-/// * After the document, call [`finish`](Self::finish): bytes that follow it
-///   are an error for every Dask release (PROTOCOL MSGPACK-1).
+/// * Dask's maps can have keys that are not strings: arrays (Python's tuples)
+///   and numbers. Use [`token`](Self::token) or [`skip`](Self::skip) for keys.
+/// * Call [`finish`](Self::finish) after the document: trailing bytes are an
+///   error for every Dask release (PROTOCOL MSGPACK-1).
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
-    /// Length of the whole document, so that offsets need no counter.
+    /// Length of the whole document, from which offsets are computed.
     len: usize,
     items_left: u32,
     limits: ReaderLimits,
@@ -33,17 +33,18 @@ struct ReaderLimits {
     items: u32,
 }
 
-/// Levels that [`Reader::skip`] keeps at hand; real messages have at most 6.
+/// Levels of nesting for which [`Reader::skip`] uses a small stack; real
+/// messages have at most 6.
 const SHALLOW: usize = 32;
 
 impl<'a> Reader<'a> {
-    /// Reads `document` under the limits of [`Limits::HOST`].
+    /// Creates a reader with the limits of [`Limits::HOST`].
     pub const fn new(document: &'a [u8]) -> Self {
         Self::with_limits(document, &Limits::HOST)
     }
 
-    /// Reads `document` under `limits`, of which `depth` and `items` count
-    /// here. (`document_len` is for whoever provides the document.)
+    /// Creates a reader with `limits`, of which only `depth` and `items` apply
+    /// here. The code that provides the document checks `document_len`.
     pub const fn with_limits(document: &'a [u8], limits: &Limits) -> Self {
         let depth = if limits.depth < Limits::MAX_DEPTH {
             limits.depth
@@ -67,24 +68,24 @@ impl<'a> Reader<'a> {
         self.len.wrapping_sub(self.rest.len())
     }
 
-    /// The bytes that have not been read yet.
+    /// The part of the document that has not been read.
     #[inline]
     pub const fn remaining(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether all has been read.
+    /// Whether the whole document has been read.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Moves to `rest`, which is the end part of the same document.
+    /// Moves to `rest`, a suffix of the same document.
     pub(crate) const fn seek(&mut self, rest: &'a [u8]) {
         self.rest = rest;
     }
 
-    /// Ends reading.
+    /// Checks that the whole document has been read.
     ///
     /// # Errors
     ///
@@ -108,9 +109,9 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// * [`MalformedKind::End`], [`MalformedKind::Reserved`] or
-    ///   [`MalformedKind::Claim`] if there is no valid token;
-    /// * [`MalformedKind::TooManyItems`] if a head announces more values than
-    ///   the limit leaves.
+    ///   [`MalformedKind::Claim`] if the next token is not valid;
+    /// * [`MalformedKind::TooManyItems`] if a head declares more values than
+    ///   the limit allows.
     #[inline]
     pub fn token(&mut self) -> Result<Token<'a>, Malformed> {
         match self.next_token() {
@@ -119,8 +120,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// [`token`](Self::token) without a reason: what is wrong is found out when
-    /// something is.
+    /// Reads a token; `None` for any error. [`diagnose`](Self::diagnose) then
+    /// finds the reason.
     #[inline]
     fn next_token(&mut self) -> Option<Token<'a>> {
         #[cfg(test)]
@@ -128,10 +129,10 @@ impl<'a> Reader<'a> {
         let (&marker, rest) = self.rest.split_first()?;
         let (token, rest) = match marker {
             0x00..=0x7f => (Token::UInt(u64::from(marker)), rest),
-            0xa0..=0xbf => text(rest, usize::from(marker & 0x1f))?,
+            0xa0..=0xbf => string(rest, usize::from(marker & 0x1f))?,
             0xd9 => {
                 let (bytes, rest) = rest.split_first_chunk()?;
-                text(rest, usize::from(u8::from_be_bytes(*bytes)))?
+                string(rest, usize::from(u8::from_be_bytes(*bytes)))?
             }
             0xe0..=0xff => (Token::Int(i64::from(marker.cast_signed())), rest),
             0x80..=0x8f => {
@@ -221,11 +222,11 @@ impl<'a> Reader<'a> {
             // PROTOCOL MSGPACK-5: any head, not just the smallest.
             0xda => {
                 let (bytes, rest) = rest.split_first_chunk()?;
-                text(rest, usize::from(u16::from_be_bytes(*bytes)))?
+                string(rest, usize::from(u16::from_be_bytes(*bytes)))?
             }
             0xdb => {
                 let (bytes, rest) = rest.split_first_chunk()?;
-                text(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
+                string(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
             }
             0xdc | 0xde => {
                 let (bytes, rest) = rest.split_first_chunk()?;
@@ -244,7 +245,7 @@ impl<'a> Reader<'a> {
         Some(token)
     }
 
-    /// The token that [`token`](Self::token) would read, without moving.
+    /// Returns the next token without moving the reader.
     ///
     /// # Errors
     ///
@@ -259,8 +260,8 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`MalformedKind::Unexpected`] if there is another value, or as
-    /// [`token`](Self::token).
+    /// [`MalformedKind::Unexpected`] if the next value is of another kind, or
+    /// as [`token`](Self::token).
     #[inline]
     pub fn nil(&mut self) -> Result<(), Malformed> {
         if self.take_nil() {
@@ -272,8 +273,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Moves past the next value if it is nil, and says whether it was: for
-    /// values that may be there or not.
+    /// Skips the next value if it is nil and returns whether it was, for
+    /// optional values.
     ///
     /// ```
     /// use daskwire::msgpack::Reader;
@@ -310,7 +311,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads an integer of zero or more.
+    /// Reads a non-negative integer.
     ///
     /// # Errors
     ///
@@ -328,7 +329,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads an integer that may be negative.
+    /// Reads a signed integer.
     ///
     /// # Errors
     ///
@@ -363,17 +364,17 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads text and checks that it is UTF-8.
+    /// Reads a string and validates its UTF-8.
     ///
     /// # Errors
     ///
     /// [`MalformedKind::NotUtf8`], or as [`nil`](Self::nil).
     #[inline]
-    pub fn str(&mut self) -> Result<Text<'a>, Malformed> {
+    pub fn str(&mut self) -> Result<Str<'a>, Malformed> {
         let before = self.rest;
-        let text = self.raw_str()?;
-        match text.check() {
-            Ok(text) => Ok(text),
+        let string = self.raw_str()?;
+        match string.check() {
+            Ok(string) => Ok(string),
             // PROTOCOL MSGPACK-6
             Err(error) => {
                 self.rest = before;
@@ -387,19 +388,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads text without checking it.
+    /// Reads a string without validating its UTF-8.
     ///
     /// # Errors
     ///
     /// As [`nil`](Self::nil).
     #[inline]
     pub fn raw_str(&mut self) -> Result<RawStr<'a>, Malformed> {
-        if let Some((text, rest)) = short_text(self.rest) {
+        if let Some((string, rest)) = short_string(self.rest) {
             self.rest = rest;
-            return Ok(RawStr::new(text));
+            return Ok(RawStr::new(string));
         }
         self.expect(Kind::Str, |token| match token {
-            Token::Str(text) => Some(text),
+            Token::Str(string) => Some(string),
             _ => None,
         })
     }
@@ -408,7 +409,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// As [`nil`](Self::nil); text is not a byte string.
+    /// As [`nil`](Self::nil); a string is not a byte string.
     #[inline]
     pub fn bin(&mut self) -> Result<&'a [u8], Malformed> {
         if let Some(([0xc4, len], rest)) = self.rest.split_first_chunk()
@@ -423,8 +424,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads the head of an array: how many elements follow. In Python it may
-    /// have been a list or a tuple (PROTOCOL MSGPACK-7).
+    /// Reads the head of an array and returns its number of elements. Python's
+    /// lists and tuples are both arrays (PROTOCOL MSGPACK-7).
     ///
     /// # Errors
     ///
@@ -445,7 +446,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads the head of a map: how many pairs of key and value follow.
+    /// Reads the head of a map and returns its number of key-value pairs.
     ///
     /// # Errors
     ///
@@ -466,7 +467,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads an extension type and its data.
+    /// Reads an extension value: its type code and its data.
     ///
     /// # Errors
     ///
@@ -479,11 +480,11 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips one value with all that is in it, and returns its bytes.
+    /// Skips one value with its children and returns its bytes.
     ///
-    /// The bytes are a document of their own, so that a value can be kept, or
-    /// copied into another message, without being understood. Text in it is
-    /// not checked.
+    /// The bytes are a complete document, so that a value can be stored or
+    /// copied into another message without being decoded. Strings in it are not
+    /// validated.
     ///
     /// # Errors
     ///
@@ -498,11 +499,10 @@ impl<'a> Reader<'a> {
 
     /// Reads the head of a map and moves to the value of `key`.
     ///
-    /// Returns whether the key is there. If it is, the value is next; the
-    /// pairs before it have been scanned, those after it have not been looked
-    /// at. If it is not, the reader is behind the map. Where a key occurs
-    /// twice this finds the first one, and Python keeps the last one (no
-    /// Dask release writes such a map).
+    /// Returns whether the map has the key. If it has, the value is next, and
+    /// the pairs after it have not been read. If it has not, the reader is
+    /// after the map. Of a key that occurs twice this finds the first, whereas
+    /// Python keeps the last (no Dask release writes such a map).
     ///
     /// ```
     /// use daskwire::msgpack::Reader;
@@ -522,10 +522,10 @@ impl<'a> Reader<'a> {
         // PROTOCOL MSGPACK-8: keys of any kind, in any order.
         for _ in 0..ahead.map()? {
             if let Some((&marker @ 0xa0..=0xbf, rest)) = ahead.rest.split_first()
-                && let Some((text, rest)) = rest.split_at_checked(usize::from(marker & 0x1f))
+                && let Some((string, rest)) = rest.split_at_checked(usize::from(marker & 0x1f))
             {
                 ahead.rest = rest;
-                found = text == key.as_bytes();
+                found = string == key.as_bytes();
             } else {
                 found = ahead.take_key(key);
                 if !found {
@@ -541,8 +541,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// Reads the head of a map whose keys are known, to take its values out by
-    /// key; see [`Fields`].
+    /// Reads the head of a map with known keys; see [`Fields`].
     ///
     /// # Errors
     ///
@@ -557,19 +556,19 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Moves past the next value if it is the text `key`.
+    /// Skips the next value if it is the string `key`.
     #[inline]
     fn take_key(&mut self, key: &str) -> bool {
         let Some((&marker, rest)) = self.rest.split_first() else {
             return false;
         };
-        // The shortest head is the one that everybody writes.
+        // All known writers use the shortest head.
         if let Ok(len @ 0..=31) = u8::try_from(key.len())
             && marker & 0xe0 == 0xa0
         {
             return marker == 0xa0 | len
                 && match rest.split_at_checked(key.len()) {
-                    Some((text, rest)) if text == key.as_bytes() => {
+                    Some((string, rest)) if string == key.as_bytes() => {
                         self.rest = rest;
                         true
                     }
@@ -588,17 +587,17 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// [`take_key`](Self::take_key) for text under another head.
+    /// [`take_key`](Self::take_key) for a string with any other head.
     #[cold]
     #[inline(never)]
     fn after_key(mut self, key: &str) -> Option<&'a [u8]> {
         match self.next_token()? {
-            Token::Str(text) if text == key => Some(self.rest),
+            Token::Str(string) if string == key => Some(self.rest),
             _ => None,
         }
     }
 
-    /// Skips `count` values with all that is in them.
+    /// Skips `count` values with their children.
     #[inline(always)]
     fn skip_values(&mut self, count: u32) -> Result<(), Malformed> {
         if let Some((rest, items_left)) = self.skipped(count) {
@@ -610,9 +609,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What is left after `count` values, if nothing is wrong with them and
-    /// they consist of so few arrays and maps that they cannot be nested too
-    /// deep. That needs no stack: one number says how many values are owed.
+    /// Returns the rest of the document after `count` values. `None` if they
+    /// are malformed or contain so many arrays and maps that they could be
+    /// nested too deep. Without a depth to track, the number of values still
+    /// owed replaces a stack.
     #[inline(always)]
     fn skipped(&self, count: u32) -> Option<(&'a [u8], u32)> {
         let mut ahead = *self;
@@ -621,12 +621,13 @@ impl<'a> Reader<'a> {
         while owed != 0 {
             #[cfg(test)]
             crate::steps::step();
-            // No more than the item limit, a u32, and `count`.
+            // At most the item limit, a u32, plus `count`.
             owed = owed.wrapping_sub(1);
             if let [marker, second, ..] = *ahead.rest
                 && let Some(&[len @ 1..=0xff, second_is_len]) = SHAPES.get(usize::from(marker))
             {
-                // No branch tells scalars apart: it would often be mispredicted.
+                // Scalars share one path: a branch on their kind would often be
+                // mispredicted.
                 let len = usize::from(len).wrapping_add(usize::from(second & second_is_len));
                 ahead.rest = ahead.rest.get(len..)?;
                 continue;
@@ -640,8 +641,8 @@ impl<'a> Reader<'a> {
         Some((ahead.rest, ahead.items_left))
     }
 
-    /// Moves past a head that [`SHAPES`] leaves out, and returns how many
-    /// values belong to it.
+    /// Skips a head that is not in [`SHAPES`] and returns its number of
+    /// children.
     #[inline]
     fn next_other(&mut self) -> Option<u64> {
         let (&marker, rest) = self.rest.split_first()?;
@@ -690,11 +691,12 @@ impl<'a> Reader<'a> {
         Ok(self)
     }
 
-    /// May leave the reader anywhere if it fails.
+    /// Skips `count` values with an explicit stack. After an error the position
+    /// of the reader is unspecified.
     #[inline]
     fn skip_stacked<const LEVELS: usize>(&mut self, count: u32) -> Result<(), Malformed> {
-        // What is owed to each container that is open; no container owes more
-        // than the item limit, which is a u32.
+        // The number of values owed to each open container; at most the item
+        // limit, a u32.
         let mut outer = [0_u32; LEVELS];
         let mut depth = 0_usize;
         let mut owed = count;
@@ -707,7 +709,7 @@ impl<'a> Reader<'a> {
                 owed = outer.get(depth).copied().unwrap_or_default();
             }
             let at = self.position();
-            // The item limit, which a head was checked against, is a u32.
+            // `token` has checked the count against the item limit, a u32.
             let child_count = u32::try_from(self.token()?.child_count()).unwrap_or(u32::MAX);
             owed = owed.wrapping_sub(1);
             // PROTOCOL MSGPACK-11
@@ -730,7 +732,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a token of one kind, in whichever form the fast ways above leave.
+    /// Reads a token of one kind in the encodings that the fast paths above do
+    /// not handle.
     #[inline(never)]
     fn expect<T>(
         &mut self,
@@ -758,8 +761,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What the limit on items leaves if `count` values follow; nothing if
-    /// they cannot follow at all, since each takes a byte of `rest`.
+    /// The item limit left after `count` more values. `None` if the limit or
+    /// the input is too short for them; each takes at least one byte of `rest`.
     #[inline]
     fn claim(&self, rest: &[u8], count: u64) -> Option<u32> {
         // PROTOCOL MSGPACK-12
@@ -769,7 +772,7 @@ impl<'a> Reader<'a> {
         u32::try_from(u64::from(self.items_left).checked_sub(count)?).ok()
     }
 
-    /// What is wrong with the next token, of which is known that it is wrong.
+    /// Returns the error of the next token, which is known to be invalid.
     #[cold]
     #[inline(never)]
     fn diagnose(self) -> Malformed {
@@ -788,7 +791,7 @@ impl<'a> Reader<'a> {
         let Some((head, rest)) = self.rest.split_at_checked(head_len) else {
             return malformed(self.position(), end(head_len as u64));
         };
-        // The length, or the count, that the head announces.
+        // The length or count in the head.
         let announced = match *head {
             [marker @ (0xd4..=0xd8), _] => 1_u64 << (marker & 0x0f).wrapping_sub(4),
             [0xc4 | 0xd9, a] | [0xc7, a, _] => u64::from(a),
@@ -827,12 +830,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A map with known keys that is being read; made by [`Reader::fields`].
+/// The entries of a map with known keys; created by [`Reader::fields`].
 ///
 /// [`take`](Self::take) the keys in the order in which they are usually
-/// written: then each costs one comparison. Keys in any other order are found
-/// as well, in further rounds of the loop, and a pair that nobody takes is
-/// skipped.
+/// written: each then costs one comparison. Keys in any other order are found
+/// in further rounds of the loop, and a pair that is not taken is skipped.
 ///
 /// ```
 /// use daskwire::msgpack::Reader;
@@ -855,10 +857,10 @@ impl<'a> Reader<'a> {
 ///
 /// # Common issues
 ///
-/// * Exactly one value must be read for each key that was taken; what follows
-///   would be read as a key otherwise.
-/// * A key that occurs twice is taken twice. Python keeps the last value, and
-///   so does a loop that assigns.
+/// * Exactly one value must be read for each key that was taken; otherwise the
+///   next value is read as a key.
+/// * A key that occurs twice is taken twice. Python keeps the last value, as
+///   does a loop that assigns.
 #[derive(Debug)]
 pub struct Fields<'r, 'a> {
     reader: &'r mut Reader<'a>,
@@ -868,8 +870,8 @@ pub struct Fields<'r, 'a> {
 }
 
 impl<'a> Fields<'_, 'a> {
-    /// Whether there is something left to take. A pair of which nobody took the
-    /// key since the last call is skipped.
+    /// Whether there are more entries. Skips the current pair if its key was
+    /// not taken since the last call.
     ///
     /// # Errors
     ///
@@ -887,8 +889,8 @@ impl<'a> Fields<'_, 'a> {
         Ok(self.pairs_left != 0)
     }
 
-    /// If `key` is the next key, moves past it; its value is to be read from
-    /// the reader returned.
+    /// If `key` is the next key, skips it and returns the reader, from which
+    /// the caller must read its value.
     #[inline]
     pub fn take(&mut self, key: &str) -> Option<&mut Reader<'a>> {
         if self.pairs_left == 0 || !self.reader.take_key(key) {
@@ -906,9 +908,9 @@ fn malformed(at: usize, kind: MalformedKind) -> Malformed {
 }
 
 #[inline]
-fn text(rest: &[u8], len: usize) -> Option<(Token<'_>, &[u8])> {
-    let (text, rest) = rest.split_at_checked(len)?;
-    Some((Token::Str(RawStr::new(text)), rest))
+fn string(rest: &[u8], len: usize) -> Option<(Token<'_>, &[u8])> {
+    let (string, rest) = rest.split_at_checked(len)?;
+    Some((Token::Str(RawStr::new(string)), rest))
 }
 
 #[inline]
@@ -941,9 +943,9 @@ fn integer<'a>(value: i64) -> Token<'a> {
     }
 }
 
-/// Text of up to 255 bytes, which nearly all is.
+/// A string of up to 255 bytes, which nearly all are.
 #[inline]
-fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
+fn short_string(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     match rest.split_first()? {
         (&marker @ 0xa0..=0xbf, rest) => rest.split_at_checked(usize::from(marker & 0x1f)),
         (0xd9, rest) => {
@@ -954,7 +956,7 @@ fn short_text(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// An integer that was written as one without sign.
+/// An integer in one of the unsigned encodings.
 #[inline]
 fn unsigned(rest: &[u8]) -> Option<(u64, &[u8])> {
     let (&marker, rest) = rest.split_first()?;
@@ -980,9 +982,9 @@ fn unsigned(rest: &[u8]) -> Option<(u64, &[u8])> {
     }
 }
 
-/// How to step over a scalar, by its head byte: the bytes of the head and of
-/// data that is always as long, and all ones if the second byte is the length
-/// of the data behind. No bytes where that does not tell.
+/// The length of a scalar by its first byte: the length of the head plus data
+/// of a fixed length, and all ones if the second byte is the length of the data
+/// that follows. Zero for all other values.
 static SHAPES: [[u8; 2]; 256] = {
     let mut shapes = [[0; 2]; 256];
     let mut marker = 0_u8;

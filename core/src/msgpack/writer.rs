@@ -6,12 +6,12 @@ use super::{TIMESTAMP, Token};
 use crate::BufferTooSmall;
 use crate::measure::{append, head, put, short};
 
-/// Writes one document into a buffer, as msgpack-python would write it: every
-/// integer and every length in the shortest form, every Python `float` as
+/// Writer for one document, with the encoding of msgpack-python: every integer
+/// and every length in the shortest form, a Python `float` as
 /// [`f64`](Self::f64), `bytes` as [`bin`](Self::bin).
 ///
-/// No method fails; [`finish`](Self::finish) says how it went. A writer goes on
-/// counting where the buffer ends, so an empty buffer measures:
+/// Only [`finish`](Self::finish) reports errors. The writer keeps counting past
+/// the end of the buffer, so that an empty buffer measures:
 ///
 /// ```
 /// use daskwire::msgpack::{WriteError, Writer};
@@ -32,30 +32,30 @@ use crate::measure::{append, head, put, short};
 #[derive(Debug)]
 pub struct Writer<'b> {
     out: &'b mut [u8],
-    /// Bytes of the document so far, whether they fit or not.
+    /// Length of the document so far, in bytes, whether it fits or not.
     len: usize,
-    /// Values still owed to open containers, and to the document itself. Less
-    /// than none once there was a value that nobody asked for, and ever after.
+    /// Values still owed to the document and its open containers. Negative once
+    /// a value too many was written, and from then on.
     owed: i64,
-    /// A length that was too long, or 0.
+    /// A length over the maximum, or 0.
     too_long: u64,
 }
 
-/// Why a document could not be written.
+/// The error of [`Writer::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The buffer is too small; the rest of the document is right.
+    /// The buffer is too small for a document that is otherwise valid.
     BufferTooSmall(BufferTooSmall),
-    /// Values are missing: an array or a map announced more than was written,
-    /// or nothing was written at all.
+    /// Values are missing: an array or a map declared more than were written,
+    /// or the document is empty.
     Unfinished {
-        /// How many values are missing.
+        /// The number of values missing.
         owed: u64,
     },
-    /// More values were written than the arrays and maps around them announced.
+    /// More values were written than their arrays and maps declared.
     TooMany,
-    /// A text, byte string, array or map that is longer than the format allows
+    /// A string, byte string, array or map is longer than the format allows
     /// (2^32 - 1).
     TooLong {
         /// Its length.
@@ -69,11 +69,9 @@ impl fmt::Display for WriteError {
             Self::BufferTooSmall(error) => error.fmt(f),
             Self::Unfinished { owed } => write!(
                 f,
-                "the document is not finished: {owed} more values were announced"
+                "the document is not finished: {owed} more values were declared"
             ),
-            Self::TooMany => {
-                f.write_str("more values were written than the containers around them announced")
-            }
+            Self::TooMany => f.write_str("more values were written than their containers declared"),
             Self::TooLong { len } => write!(
                 f,
                 "a value of length {len} is longer than MessagePack allows (4294967295)"
@@ -91,7 +89,7 @@ impl From<BufferTooSmall> for WriteError {
 }
 
 impl<'b> Writer<'b> {
-    /// Writes into `out`. An empty buffer measures.
+    /// Creates a writer to `out`. With an empty buffer it measures.
     #[inline]
     pub const fn new(out: &'b mut [u8]) -> Self {
         Self {
@@ -114,7 +112,7 @@ impl<'b> Writer<'b> {
         self.len == 0
     }
 
-    /// Values that are still owed before the document is complete.
+    /// The number of values missing before the document is complete.
     #[inline]
     pub const fn owed(&self) -> u64 {
         if self.owed < 0 {
@@ -124,20 +122,20 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// The document.
+    /// Returns the document.
     ///
     /// # Errors
     ///
     /// * [`WriteError::TooMany`], [`WriteError::TooLong`] or
-    ///   [`WriteError::Unfinished`] if no document came about;
-    /// * [`WriteError::BufferTooSmall`] if one did, but the buffer does not
-    ///   hold it. What the buffer contains then means nothing.
+    ///   [`WriteError::Unfinished`] if the calls did not form a document;
+    /// * [`WriteError::BufferTooSmall`] if they did, but the buffer is too
+    ///   small. The contents of the buffer are then unspecified.
     #[inline]
     pub fn finish(self) -> Result<&'b [u8], WriteError> {
         self.finish_mut().map(|(document, _)| &*document)
     }
 
-    /// The document, and what is left of the buffer.
+    /// Returns the document and the rest of the buffer.
     ///
     /// # Errors
     ///
@@ -174,10 +172,10 @@ impl<'b> Writer<'b> {
         self.scalar().put([0xc2 | u8::from(value)])
     }
 
-    /// Writes an integer of zero or more.
+    /// Writes a non-negative integer.
     #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
-        // PROTOCOL MSGPACK-3: the smallest form, never one with a sign.
+        // PROTOCOL MSGPACK-3: the shortest form, always unsigned.
         self.scalar();
         if let Ok(small @ 0..=0x7f) = u8::try_from(value) {
             return self.put([small]);
@@ -200,14 +198,14 @@ impl<'b> Writer<'b> {
         self
     }
 
-    /// Writes a float of single precision. Dask never does, and reads it.
+    /// Writes a single-precision float. Dask reads these but never writes them.
     #[inline]
     pub fn f32(&mut self, value: f32) -> &mut Self {
         let [a, b, c, d] = value.to_be_bytes();
         self.scalar().put([0xca, a, b, c, d])
     }
 
-    /// Writes a float of double precision.
+    /// Writes a double-precision float.
     #[inline]
     pub fn f64(&mut self, value: f64) -> &mut Self {
         // PROTOCOL MSGPACK-4
@@ -216,21 +214,20 @@ impl<'b> Writer<'b> {
         self
     }
 
-    /// Writes text.
+    /// Writes a string.
     ///
-    /// Text that is known at compile time, such as a key, is written as one
-    /// constant, head and all.
+    /// A string that is known at compile time, such as a key, is written as one
+    /// constant, including its head.
     #[inline(always)]
-    pub fn str(&mut self, text: &str) -> &mut Self {
-        self.str_bytes(text.as_bytes())
+    pub fn str(&mut self, string: &str) -> &mut Self {
+        self.str_bytes(string.as_bytes())
     }
 
-    /// Writes text that is at hand as bytes; whether they are UTF-8 is the
-    /// caller's affair.
+    /// Writes a string from bytes. The caller ensures that they are UTF-8.
     #[inline(always)]
-    pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
+    pub fn str_bytes(&mut self, string: &[u8]) -> &mut Self {
         self.scalar();
-        self.len = str_data(self.out, self.len, text, &mut self.too_long);
+        self.len = str_data(self.out, self.len, string, &mut self.too_long);
         self
     }
 
@@ -251,21 +248,21 @@ impl<'b> Writer<'b> {
         self
     }
 
-    /// Writes the head of an array; `count` values are to follow.
+    /// Writes the head of an array; `count` values must follow.
     #[inline]
     pub fn array(&mut self, count: u32) -> &mut Self {
         self.container(u64::from(count));
         self.container_head(count, 0x90, [0xdc, 0xdd])
     }
 
-    /// Writes the head of a map; `count` pairs of key and value are to follow.
+    /// Writes the head of a map; `count` key-value pairs must follow.
     #[inline]
     pub fn map(&mut self, count: u32) -> &mut Self {
         self.container(u64::from(count).wrapping_mul(2));
         self.container_head(count, 0x80, [0xde, 0xdf])
     }
 
-    /// Writes an extension type with its data.
+    /// Writes an extension value.
     #[inline]
     pub fn extension(&mut self, code: i8, data: &[u8]) -> &mut Self {
         self.scalar();
@@ -284,8 +281,8 @@ impl<'b> Writer<'b> {
         self.put(code.to_be_bytes()).append(data)
     }
 
-    /// Writes a timestamp: seconds since 1970, and nanoseconds below 10^9, in
-    /// the shortest of the three forms of the specification.
+    /// Writes a timestamp, given as seconds since 1970 and nanoseconds below
+    /// 10^9, in the shortest of the three forms of the specification.
     #[inline]
     pub fn timestamp(&mut self, seconds: i64, nanoseconds: u32) -> &mut Self {
         match (u32::try_from(seconds), u64::try_from(seconds)) {
@@ -304,10 +301,9 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// Writes a token as [`Reader::token`](super::Reader::token) gave it.
+    /// Writes a token that [`Reader::token`](super::Reader::token) returned.
     ///
-    /// The value stays the same; its width becomes the shortest, except for
-    /// that of a float.
+    /// The value is written with the shortest width; floats keep theirs.
     #[inline]
     pub fn token(&mut self, token: Token<'_>) -> &mut Self {
         match token {
@@ -317,7 +313,7 @@ impl<'b> Writer<'b> {
             Token::Int(value) => self.i64(value),
             Token::F32(value) => self.f32(value),
             Token::F64(value) => self.f64(value),
-            Token::Str(text) => self.str_bytes(text.as_bytes()),
+            Token::Str(string) => self.str_bytes(string.as_bytes()),
             Token::Bin(data) => self.bin(data),
             Token::Array(count) => self.array(count),
             Token::Map(count) => self.map(count),
@@ -325,7 +321,7 @@ impl<'b> Writer<'b> {
         }
     }
 
-    /// Copies one value that is encoded already, such as what
+    /// Copies one encoded value, for example one that
     /// [`Reader::skip`](super::Reader::skip) returned, or a key that is known
     /// at compile time:
     ///
@@ -338,21 +334,22 @@ impl<'b> Writer<'b> {
     /// # Ok::<(), daskwire::msgpack::WriteError>(())
     /// ```
     ///
-    /// That it is exactly one value is the caller's affair.
+    /// The caller ensures that it is exactly one value.
     #[inline]
     pub fn encoded(&mut self, value: &[u8]) -> &mut Self {
         self.scalar().append(value)
     }
 
-    /// Accounts for one value that is about to be written.
+    /// Counts one value that is about to be written.
     #[inline]
     const fn scalar(&mut self) -> &mut Self {
         self.owed = self.owed.wrapping_sub(1);
         self
     }
 
-    /// Accounts for one value that is about to be written and brings
-    /// `child_count` more: less than 2^33, of which an i64 holds 2^30.
+    /// Counts one value that is about to be written and its `child_count`
+    /// children. `child_count` is less than 2^33, so `owed` cannot overflow
+    /// before 2^30 calls.
     #[inline]
     const fn container(&mut self, child_count: u64) {
         self.scalar();
@@ -383,17 +380,17 @@ impl<'b> Writer<'b> {
     }
 }
 
-// What follows takes the length so far and returns the new one. None of it
-// takes the writer, so that a run of calls keeps the writer in registers.
+// The functions below take the length so far and return the new one. They do
+// not take the writer, so that a run of calls keeps it in registers.
 
-/// Text that is known when a program is compiled becomes constants here.
+/// Writes a string; one that is known at compile time becomes a constant.
 #[inline]
-fn str_data(out: &mut [u8], at: usize, text: &[u8], too_long: &mut u64) -> usize {
+fn str_data(out: &mut [u8], at: usize, string: &[u8], too_long: &mut u64) -> usize {
     // PROTOCOL MSGPACK-5: the smallest head.
-    match u8::try_from(text.len()) {
-        Ok(len @ 0..=31) => short(out, at, [0xa0 | len], text),
-        Ok(len) => short(out, at, [0xd9, len], text),
-        Err(_) => long_data(out, at, [0xd9, 0xda, 0xdb], text, too_long),
+    match u8::try_from(string.len()) {
+        Ok(len @ 0..=31) => short(out, at, [0xa0 | len], string),
+        Ok(len) => short(out, at, [0xd9, len], string),
+        Err(_) => long_data(out, at, [0xd9, 0xda, 0xdb], string, too_long),
     }
 }
 
@@ -413,7 +410,7 @@ fn long_data(
     append(out, at, data)
 }
 
-/// Out of line: a call costs less than what this would add to every caller.
+/// Out of line: a call costs less than the code size in every caller.
 #[inline(never)]
 fn wide_u64(out: &mut [u8], at: usize, value: u64) -> usize {
     if let Ok(value) = u8::try_from(value) {
@@ -440,8 +437,8 @@ fn wide_i64(out: &mut [u8], at: usize, value: i64) -> usize {
     }
 }
 
-/// The head of a container or of data, by the shortest of three markers. A
-/// marker of 0 is none.
+/// The head of a container or of data, with the shortest of three markers. A
+/// marker of 0 is absent.
 #[inline(never)]
 fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {
     match (u8::try_from(len), u16::try_from(len)) {

@@ -412,10 +412,10 @@ fn the_limit_and_the_buffer_are_checked_before_anything_is_written() {
 #[test]
 fn faults_are_named_with_their_place() {
     const ENDS: &str = "it ends too early";
-    const NO_LENGTH: &str = "it is shorter than the length in front of the block";
+    const NO_LENGTH: &str = "it ends within the declared length";
     const MATCH: &str = "a match begins before the data";
-    const MORE: &str = "the block holds more than the length in front of it says";
-    const LESS: &str = "the block holds less than the length in front of it says";
+    const MORE: &str = "the block holds more than the declared length";
+    const LESS: &str = "the block holds less than the declared length";
     // PROTOCOL COMPRESS-1
     let lz4: &[(&[u8], usize, &str)] = &[
         (&[], 0, NO_LENGTH),
@@ -433,8 +433,8 @@ fn faults_are_named_with_their_place() {
     ];
     const NO_VARINT: &str = "it ends within its length";
     const COPY: &str = "a copy begins before the data";
-    const LONG: &str = "it holds more than the length in front of it says";
-    const SHORT: &str = "it holds less than the length in front of it says";
+    const LONG: &str = "it holds more than the declared length";
+    const SHORT: &str = "it holds less than the declared length";
     // PROTOCOL COMPRESS-2
     let snappy: &[(&[u8], usize, &str)] = &[
         (&[], 0, NO_VARINT),
@@ -498,7 +498,7 @@ fn hostile_frames_are_refused() {
         let expected = match hostile.name.trim_start_matches("nosplit--") {
             "lz4-claims-2g" | "lz4-claims-4g" | "lz4-not-lz4" => (None, "implausible"),
             "snappy-claims-4g" | "snappy-length-too-large" => (None, "implausible"),
-            "lz4-empty" | "lz4-no-prefix" => malformed(0, "shorter than the length"),
+            "lz4-empty" | "lz4-no-prefix" => malformed(0, "ends within the declared length"),
             "lz4-length-run-endless" => malformed(65, "ends too early"),
             "lz4-literal-overrun" => malformed(6, "ends too early"),
             "lz4-offset-before-start" | "lz4-offset-zero" => malformed(9, "before the data"),
@@ -523,7 +523,7 @@ fn hostile_frames_are_refused() {
             "zlib-empty" => malformed(0, "ends too early"),
             "zlib-truncated" => malformed(11, "ends too early"),
             "zstd-bad-magic" | "zstd-empty" => malformed(0, "does not begin as"),
-            "zstd-no-content-size" => malformed(4, "does not say its content size"),
+            "zstd-no-content-size" => malformed(4, "does not declare its content size"),
             "zstd-reserved-block" => malformed(10, "is damaged"),
             "zstd-truncated" => malformed(24, "ends too early"),
             _ => panic!("{} is not expected here: {found:?}", hostile.name),
@@ -781,7 +781,7 @@ fn errors_are_written_for_people() {
     );
     assert_eq!(
         text(from(Codec::Lz4, &[255, 255, 255, 255, 0], 20).unwrap_err()),
-        "the frame claims 4294967295 bytes, but 5 compressed bytes become 255 times as many at most"
+        "the frame declares 4294967295 bytes, but 5 compressed bytes become 255 times as many at most"
     );
     assert_eq!(
         text(CompressionError::NotCompiledIn { codec: Codec::Zstd }),
@@ -1035,7 +1035,7 @@ mod zstd {
             Err(CompressionError::Malformed {
                 codec: Codec::Zstd,
                 at: 4,
-                reason: "its header is damaged, or asks to look back too far"
+                reason: "its header is damaged, or its window is too large"
             })
         );
         // With the smallest window there is, the blocks are too much at once.

@@ -1042,12 +1042,12 @@ fn a_stream_that_ends_too_early_says_how_far_it_should_go() {
             let error = ran.refused("cut");
             let expected = format!(
                 "standard input: message at byte 0, at byte {len} of the message: \
-                 the stream ends here, but the message goes on to byte "
+                 the stream ends here, but the message is at least "
             );
             let rest = error
                 .strip_prefix(&expected)
                 .unwrap_or_else(|| panic!("{error}"));
-            let needed: usize = rest.strip_suffix(" at least").unwrap().parse().unwrap();
+            let needed: usize = rest.strip_suffix(" bytes long").unwrap().parse().unwrap();
             assert!(needed > len && needed <= message.len(), "{error}");
             assert_eq!(ran.text(), "", "{len}");
         }

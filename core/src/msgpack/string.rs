@@ -1,42 +1,41 @@
-//! Text that is still bytes, and text that has been checked.
+//! Strings before and after the validation of their UTF-8.
 
 use core::fmt;
 
-/// Text as it is in the document: bytes that nobody has checked yet.
+/// A string as it is in the document, without UTF-8 validation.
 ///
-/// A message that is only passed on never needs its text checked, so the
-/// reader leaves that to whoever wants to look at it. Comparing with a `&str`
-/// compares bytes and needs no check.
+/// A message that is only forwarded never needs its strings validated, so the
+/// reader leaves that to the caller. Comparing with a `&str` compares bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RawStr<'a>(&'a [u8]);
 
 impl<'a> RawStr<'a> {
-    /// Takes bytes for text, without a check.
+    /// Wraps bytes without validation.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes of the text.
+    /// The bytes of the string.
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The text, if it is UTF-8.
+    /// The string, if it is valid UTF-8.
     ///
     /// # Errors
     ///
-    /// What [`core::str::from_utf8`] says.
+    /// The error of [`core::str::from_utf8`].
     pub const fn to_str(self) -> Result<&'a str, core::str::Utf8Error> {
         core::str::from_utf8(self.0)
     }
 
-    /// Checks that this is UTF-8. ASCII, which nearly all of Dask's text is,
-    /// passes eight bytes at a time.
-    pub fn check(self) -> Result<Text<'a>, core::str::Utf8Error> {
+    /// Validates the string. ASCII, which nearly all of Dask's strings are, is
+    /// validated eight bytes at a time.
+    pub fn check(self) -> Result<Str<'a>, core::str::Utf8Error> {
         if is_ascii(self.0) {
-            return Ok(Text(self.0));
+            return Ok(Str(self.0));
         }
-        core::str::from_utf8(self.0).map(|_| Text(self.0))
+        core::str::from_utf8(self.0).map(|_| Str(self.0))
     }
 }
 
@@ -58,63 +57,64 @@ impl fmt::Debug for RawStr<'_> {
     }
 }
 
-/// Text that has been checked to be UTF-8.
+/// A string that has been validated as UTF-8.
 ///
-/// Only [`RawStr::check`] and [`Reader::str`](super::Reader::str) make one.
-/// Comparing is comparing bytes; [`Text::to_str`] gives a `&str`.
+/// Created only by [`RawStr::check`] and [`Reader::str`](super::Reader::str).
+/// Comparison is by bytes; [`Str::to_str`] returns a `&str`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Text<'a>(&'a [u8]);
+pub struct Str<'a>(&'a [u8]);
 
-impl<'a> Text<'a> {
-    /// The bytes of the text, which are UTF-8.
+impl<'a> Str<'a> {
+    /// The bytes of the string, which are UTF-8.
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The text.
+    /// The string.
     ///
-    /// It is scanned once more, since only unsafe code could skip that.
+    /// Validates the bytes a second time, since only unsafe code could avoid
+    /// that.
     pub fn to_str(self) -> &'a str {
         core::str::from_utf8(self.0).unwrap_or_default()
     }
 
-    /// How many bytes the text has.
+    /// The length of the string, in bytes.
     pub const fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no text.
+    /// Whether the string is empty.
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl PartialEq<str> for Text<'_> {
+impl PartialEq<str> for Str<'_> {
     fn eq(&self, other: &str) -> bool {
         self.0 == other.as_bytes()
     }
 }
 
-impl PartialEq<&str> for Text<'_> {
+impl PartialEq<&str> for Str<'_> {
     fn eq(&self, other: &&str) -> bool {
         self.0 == other.as_bytes()
     }
 }
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for Str<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_str().fmt(f)
     }
 }
 
-impl fmt::Debug for Text<'_> {
+impl fmt::Debug for Str<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.to_str(), f)
     }
 }
 
-/// `<[u8]>::is_ascii` for the short strings that messages are made of: whole
-/// words, the last of them overlapping, and no loop over single bytes.
+/// `<[u8]>::is_ascii` for short strings: compares whole words, the last two
+/// overlapping, without a loop over single bytes.
 #[inline]
 fn is_ascii(bytes: &[u8]) -> bool {
     const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -139,7 +139,7 @@ mod tests {
     use super::is_ascii;
 
     #[test]
-    fn ascii_is_found_at_every_length_and_place() {
+    fn is_ascii_checks_every_byte_at_every_length() {
         let good = [b'a'; 40];
         for len in 0..good.len() {
             let mut bytes = good;
