@@ -113,8 +113,8 @@ impl<'f> Stream<'f> {
     }
 }
 
-/// The zlib compressor, equivalent to Python's `zlib.compress` (PROTOCOL
-/// COMPRESS-3).
+/// The zlib compressor, equivalent to Python's `zlib.compress`
+/// (PROTOCOL COMPRESS-3).
 ///
 /// Needs the feature `alloc`: each call to `compress` allocates about 300 KiB
 /// of state.
