@@ -9,7 +9,7 @@ use daskwire_comm::{Address, Comm, CommReader, CommWriter};
 
 use crate::PeerError;
 use crate::growing::{Encode, Room};
-use crate::protocol::{Field, Opener, ProtocolError, Request, Source, Status};
+use crate::protocol::{Field, Opener, ProtocolError, Source};
 
 /// Sees every message that goes in or out: what `daskwire journey` shows.
 pub trait Observer: Send + Sync {
@@ -197,55 +197,9 @@ impl Channel {
         self.receiver.ends.peer = name;
     }
 
-    /// Asks, and waits for the reply.
-    ///
-    /// # Errors
-    ///
-    /// [`PeerError::Remote`] if the peer raised an exception over it.
-    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
-        self.sender.send(request).await?;
-        match self.receiver.receive::<Reply<T>>().await? {
-            Some(Reply::Value(value)) => Ok(value),
-            Some(Reply::Failed(status)) => Err(crate::RemoteError::of_status(&status).into()),
-            None => Err(PeerError::Closed {
-                peer: self.peer.to_string(),
-            }),
-        }
-    }
-
     pub(crate) async fn close(mut self) {
         // Whoever is gone does not need to be told.
         let _ = self.sender.close().await;
-    }
-}
-
-/// A reply, or the report of an exception in its place.
-enum Reply<T> {
-    Value(T),
-    Failed(Box<Status>),
-}
-
-impl<T: Field> Field for Reply<T> {
-    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let mut ahead = source.reader;
-        let is_failure = ahead.find("status").unwrap_or(false)
-            && ahead
-                .raw_str()
-                .is_ok_and(|status| status == "uncaught-error");
-        if is_failure {
-            return Ok(Self::Failed(Box::new(Status::read(source)?)));
-        }
-        T::read(source).map(Self::Value)
-    }
-
-    fn write<'a>(
-        &'a self,
-        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
-    ) -> Result<(), daskwire::message::BuildError> {
-        match self {
-            Self::Value(value) => value.write(to),
-            Self::Failed(status) => status.write(to),
-        }
     }
 }
 

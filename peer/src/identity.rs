@@ -2,13 +2,13 @@
 
 use core::time::Duration;
 
-use daskwire::message::{BuildError, Layout, MessageBuilder, ReadOptions, Workspace};
-use daskwire::msgpack::{Malformed, Reader, Token, Writer};
+use daskwire::message::Layout;
+use daskwire::msgpack::Writer;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, WireFormat};
 
-use crate::Release;
 use crate::net::Connector;
-use crate::protocol::{Field, ProtocolError, Source};
+use crate::protocol::{ProtocolError, body_in};
+use crate::{Release, Value};
 
 /// What a scheduler says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,10 +56,8 @@ pub enum IdentityError {
     NoAnswer,
     /// It did not answer in time.
     Timeout(Duration),
-    /// Its answer is not a message.
-    Message(daskwire::message::MessageError),
-    /// Its answer is a message, but not what was asked for.
-    Answer(Malformed),
+    /// Its answer is not what was asked for.
+    Answer(ProtocolError),
 }
 
 impl core::fmt::Display for IdentityError {
@@ -68,7 +66,9 @@ impl core::fmt::Display for IdentityError {
             Self::Comm(error) => error.fmt(f),
             Self::NoAnswer => f.write_str("the peer closed the connection without an answer"),
             Self::Timeout(time) => write!(f, "no answer within {} seconds", time.as_secs()),
-            Self::Message(error) => write!(f, "the answer is not a message: {error}"),
+            Self::Answer(ProtocolError::Message(error)) => {
+                write!(f, "the answer is not a message: {error}")
+            }
             Self::Answer(error) => write!(f, "the answer is not an identity: {error}"),
         }
     }
@@ -82,13 +82,13 @@ impl From<CommError> for IdentityError {
     }
 }
 
-impl From<Malformed> for IdentityError {
-    fn from(error: Malformed) -> Self {
+impl From<ProtocolError> for IdentityError {
+    fn from(error: ProtocolError) -> Self {
         Self::Answer(error)
     }
 }
 
-/// CommOptions for [`identity`]: `patience` for each of connection, handshake and
+/// Options for [`identity`]: `patience` for each of connection, handshake and
 /// answer, one attempt, and any wire.
 ///
 /// They understand every release since 2.23.0: whoever asks waits for the
@@ -145,18 +145,17 @@ pub async fn identity(
 }
 
 async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
-    let mut identity = request(comm, "identity", Identity::parse).await??;
-    // The answer has lists where releases before 2.0 have the versions.
-    identity.release = request(comm, "versions", release).await?.unwrap_or(None);
+    let mut identity = Identity::from_value(&request(comm, "identity").await?)?;
+    identity.release = match request(comm, "versions").await {
+        Ok(versions) => Release::of_versions(&versions),
+        Err(IdentityError::Answer(_)) => None,
+        Err(error) => return Err(error),
+    };
     Ok(identity)
 }
 
-/// Makes a request, and reads the reply.
-async fn request<T>(
-    comm: &mut Comm,
-    op: &str,
-    read: impl FnOnce(&mut Reader<'_>) -> T,
-) -> Result<T, IdentityError> {
+/// Makes a request in the layout of the peer, and reads the reply.
+async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
     writer.map(2).str("op").str(op).str("reply").bool(true);
@@ -167,160 +166,74 @@ async fn request<T>(
         Layout::Classic => comm.write_message(&[&[], request]).await?,
     }
     let frames = comm.read_message().await?.ok_or(IdentityError::NoAnswer)?;
-    let mut workspace = Workspace::new();
-    workspace
-        .with_message(&frames, layout, &ReadOptions::default(), |message, _| {
-            read(&mut message.reader())
-        })
-        .map_err(IdentityError::Message)
+    Ok(body_in(&frames, layout)?)
 }
 
-/// Reads the answer to `versions`.
-fn release(reader: &mut Reader<'_>) -> Result<Option<Release>, Malformed> {
-    if reader.find("packages")? && reader.find("distributed")? {
-        return Ok(text(reader)?.parse().ok());
+/// A string; of other values what Python shows, of `None` nothing.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Str(text) => text.to_string(),
+        Value::None => String::new(),
+        value => value.to_string(),
     }
-    Ok(None)
 }
 
-/// Reads the next value as text; what is not text as Python would show it.
-fn text(reader: &mut Reader<'_>) -> Result<String, Malformed> {
-    Ok(match reader.peek()? {
-        Token::Str(_) => reader.str()?.to_str().to_owned(),
-        Token::Nil => {
-            reader.skip()?;
-            String::new()
-        }
-        _ => daskwire::display::Document::new(reader.skip()?).to_string(),
-    })
-}
-
-fn number(reader: &mut Reader<'_>) -> Result<f64, Malformed> {
+fn number(value: &Value) -> f64 {
     #[allow(clippy::cast_precision_loss)] // for people
-    let value = match reader.peek()? {
-        Token::F64(value) => value,
-        Token::F32(value) => value.into(),
-        Token::UInt(value) => value as f64,
-        Token::Int(value) => value as f64,
+    match value {
+        Value::Float(value) => *value,
+        Value::Int(value) => *value as f64,
         _ => 0.0,
-    };
-    reader.skip()?;
-    Ok(value)
+    }
 }
 
-fn integer(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
-    let value = match reader.peek()? {
-        Token::UInt(value) => value,
+fn integer(value: &Value) -> u64 {
+    match value {
+        Value::Int(value) => u64::try_from(*value).unwrap_or(0),
         _ => 0,
-    };
-    reader.skip()?;
-    Ok(value)
+    }
 }
 
 impl Identity {
     /// Reads the answer to `identity`; entries that are not known are skipped.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
-    pub fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut identity = Self::default();
-        for _ in 0..reader.map()? {
-            let key = reader.str()?;
-            match key.to_str() {
-                "type" => identity.kind = text(reader)?,
-                "id" => identity.id = text(reader)?,
-                "address" => identity.address = text(reader)?,
-                "started" => identity.started = Some(number(reader)?),
-                "workers" => {
-                    for _ in 0..reader.map()? {
-                        let address = text(reader)?;
-                        identity.workers.push(Worker::parse(address, reader)?);
-                    }
-                }
-                _ => {
-                    reader.skip()?;
-                }
-            }
+    pub(crate) fn from_value(answer: &Value) -> Result<Self, ProtocolError> {
+        if !matches!(answer, Value::Dict(_)) {
+            return Err(ProtocolError::Unexpected {
+                at: 0,
+                expected: "a dictionary",
+            });
         }
-        Ok(identity)
+        let string = |name| answer.get(name).map(text).unwrap_or_default();
+        let workers = match answer.get("workers") {
+            Some(Value::Dict(workers)) => workers.iter(),
+            _ => [].iter(),
+        };
+        Ok(Self {
+            kind: string("type"),
+            id: string("id"),
+            address: string("address"),
+            started: answer.get("started").map(number),
+            workers: workers
+                .map(|(address, about)| Worker::from_value(text(address), about))
+                .collect(),
+            release: None,
+        })
     }
 }
 
 impl Worker {
-    fn parse(address: String, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut worker = Self {
+    fn from_value(address: String, about: &Value) -> Self {
+        let string = |name| about.get(name).map(text).unwrap_or_default();
+        let count = |name| about.get(name).map(integer).unwrap_or_default();
+        let metric = |name| about.get("metrics")?.get(name);
+        Self {
             address,
-            ..Self::default()
-        };
-        for _ in 0..reader.map()? {
-            let key = reader.str()?;
-            match key.to_str() {
-                "name" => worker.name = text(reader)?,
-                "nthreads" => worker.thread_count = integer(reader)?,
-                "memory_limit" => worker.memory_limit = integer(reader)?,
-                "status" => worker.status = text(reader)?,
-                "metrics" => {
-                    for _ in 0..reader.map()? {
-                        // Keys may be arrays.
-                        match reader.peek()? {
-                            Token::Str(key) if key == "memory" => {
-                                reader.skip()?;
-                                worker.memory = integer(reader)?;
-                            }
-                            Token::Str(key) if key == "cpu" => {
-                                reader.skip()?;
-                                worker.cpu = number(reader)?;
-                            }
-                            _ => {
-                                reader.skip()?;
-                                reader.skip()?;
-                            }
-                        }
-                    }
-                }
-                _ => {
-                    reader.skip()?;
-                }
-            }
+            name: string("name"),
+            thread_count: count("nthreads"),
+            memory_limit: count("memory_limit"),
+            memory: metric("memory").map(integer).unwrap_or_default(),
+            cpu: metric("cpu").map(number).unwrap_or_default(),
+            status: string("status"),
         }
-        Ok(worker)
-    }
-}
-
-impl Field for Identity {
-    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        Ok(Self::parse(&mut source.reader)?)
-    }
-
-    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
-        let body = to.body();
-        body.map(6)
-            .str("type")
-            .str(&self.kind)
-            .str("id")
-            .str(&self.id);
-        body.str("address")
-            .str(&self.address)
-            .str("services")
-            .map(0);
-        body.str("started").f64(self.started.unwrap_or_default());
-        body.str("workers");
-        body.map(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
-        for worker in &self.workers {
-            body.str(&worker.address).map(7).str("type").str("Worker");
-            body.str("id")
-                .str(&worker.name)
-                .str("name")
-                .str(&worker.name);
-            body.str("nthreads").u64(worker.thread_count);
-            body.str("memory_limit").u64(worker.memory_limit);
-            body.str("status").str(&worker.status).str("metrics").map(2);
-            body.str("memory")
-                .u64(worker.memory)
-                .str("cpu")
-                .f64(worker.cpu);
-        }
-        Ok(())
     }
 }

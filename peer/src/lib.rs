@@ -38,6 +38,7 @@ mod pool;
 pub mod protocol;
 pub mod relay;
 pub mod release;
+mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
 pub mod value;

@@ -481,9 +481,8 @@ impl Client {
             reply: Some(true),
             ..crate::protocol::Identity::default()
         };
-        self.shared
-            .call("the identity of the scheduler", request)
-            .await
+        let answer = self.shared.call("the identity of the scheduler", request);
+        Ok(Identity::from_value(&answer.await?)?)
     }
 
     /// The workers of the cluster.

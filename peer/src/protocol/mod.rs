@@ -105,7 +105,12 @@ pub(crate) struct Source<'a> {
 ///
 /// What is wrong with the message.
 pub fn body(frames: &[Bytes]) -> Result<Value, ProtocolError> {
-    Opener::default().read(frames, Value::read)
+    body_in(frames, Layout::Modern)
+}
+
+/// The same in the layout of an older release.
+pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, ProtocolError> {
+    Opener::default().read_in(layout, frames, Value::read)
 }
 
 /// Opens messages one after the other.
@@ -119,9 +124,18 @@ impl Opener {
         frames: &[Bytes],
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
+        self.read_in(Layout::Modern, frames, read)
+    }
+
+    fn read_in<T>(
+        &mut self,
+        layout: Layout,
+        frames: &[Bytes],
+        read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
+    ) -> Result<T, ProtocolError> {
         let reading = ReadOptions::default();
         self.0
-            .with_message(frames, Layout::Modern, &reading, |message, _| {
+            .with_message(frames, layout, &reading, |message, _| {
                 read(&mut Source {
                     reader: message.reader(),
                     frames,

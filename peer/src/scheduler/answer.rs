@@ -1,56 +1,12 @@
 //! What a scheduler is asked, and what it replies.
 
 use daskwire::message::{BuildError, MessageBuilder};
-use daskwire::msgpack::Token;
 
 use crate::error::exception;
 use crate::protocol::{
-    DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, Request, Source, Status,
+    DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, Source, Status,
 };
 use crate::{Key, Value};
-
-/// A request with what goes for all of them.
-#[derive(Debug)]
-pub(super) struct IncomingRequest {
-    /// Or what is wrong with it, which is the answer.
-    pub(super) request: Result<Request, ProtocolError>,
-    pub(super) reply: bool,
-    /// Whether the comm is to be closed behind the reply.
-    pub(super) close: bool,
-}
-
-impl Field for IncomingRequest {
-    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let flag = |name| {
-            let mut ahead = source.reader;
-            match ahead.find(name) {
-                Ok(true) => ahead.bool().ok(),
-                _ => None,
-            }
-        };
-        let mut ahead = source.reader;
-        let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
-        if !has_op {
-            // Dask ends the connection over it.
-            return Err(source.unexpected("a request with an op"));
-        }
-        Ok(Self {
-            reply: flag("reply").unwrap_or(true),
-            close: flag("close").unwrap_or(false),
-            request: Request::read(source),
-        })
-    }
-
-    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
-        match &self.request {
-            Ok(request) => request.write(to),
-            Err(_) => {
-                to.body().nil();
-                Ok(())
-            }
-        }
-    }
-}
 
 /// A reply.
 #[derive(Debug)]

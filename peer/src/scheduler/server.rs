@@ -12,7 +12,7 @@ use daskwire_comm::Address;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::answer::{Answer, IncomingRequest, refused, uncaught};
+use super::answer::{Answer, refused, uncaught};
 use super::spread::spread;
 use super::state::choose;
 use super::{ClientId, Notice, Options, Output, Policy, State, Submission, WorkerId};
@@ -25,6 +25,7 @@ use crate::protocol::{
     HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, Request, Scatter,
     ToClient, ToWorker, UpdateData, UpdateDataReply,
 };
+use crate::rpc::IncomingRequest;
 use crate::{Key, PeerError, Serialized, Value};
 
 /// How long what was said last may take to leave.
@@ -355,9 +356,9 @@ impl Shared {
                 Ok(request) => self.answer(request, &channel).await,
                 Err(error) => Answer::Status(Box::new(uncaught(&error.to_string()))),
             };
-            let is_last = matches!(answer, Answer::Bye | Answer::End) || asked.close;
+            let is_last = matches!(answer, Answer::Bye | Answer::End) || asked.is_last;
             let is_end = matches!(answer, Answer::End);
-            if asked.reply && channel.sender.send(&answer).await.is_err() {
+            if asked.wants_reply && channel.sender.send(&answer).await.is_err() {
                 return;
             }
             if is_last {

@@ -18,6 +18,7 @@ use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
     UpdateData, UpdateDataReply,
 };
+use crate::rpc::IncomingRequest;
 use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
@@ -48,34 +49,6 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
     }
 }
 
-/// A request, and what goes for all of them.
-struct IncomingRequest {
-    request: Request,
-    wants_reply: bool,
-    is_last: bool,
-}
-
-impl Field for IncomingRequest {
-    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let flag = |name: &str| {
-            let mut ahead = source.reader;
-            match ahead.find(name) {
-                Ok(true) => ahead.bool().ok(),
-                _ => None,
-            }
-        };
-        Ok(Self {
-            wants_reply: flag("reply").unwrap_or(true),
-            is_last: flag("close").unwrap_or(false),
-            request: Request::read(source)?,
-        })
-    }
-
-    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
-        self.request.write(to)
-    }
-}
-
 async fn converse(shared: Arc<Shared>, incoming: Incoming) {
     let Ok(comm) = incoming.handshake().await else {
         return;
@@ -90,21 +63,21 @@ async fn converse(shared: Arc<Shared>, incoming: Incoming) {
 
 async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), PeerError> {
     loop {
-        let asked = match channel.receiver.receive::<IncomingRequest>().await {
-            Ok(Some(asked)) => asked,
-            Ok(None) => return Ok(()),
-            Err(PeerError::Protocol(error)) => {
+        let (request, wants_reply, is_last) =
+            match channel.receiver.receive::<IncomingRequest>().await {
+                Ok(Some(asked)) => (asked.request, asked.wants_reply, asked.is_last),
+                Ok(None) => return Ok(()),
+                Err(PeerError::Protocol(error)) => (Err(error), true, false),
+                Err(error) => return Err(error),
+            };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
                 let error = RemoteError::new("ValueError", &error.to_string());
                 channel.sender.send(&error.to_status()).await?;
                 continue;
             }
-            Err(error) => return Err(error),
         };
-        let IncomingRequest {
-            request,
-            wants_reply,
-            is_last,
-        } = asked;
         let is_close = matches!(request, Request::CloseComm(_));
         let is_terminate = matches!(request, Request::Terminate(_));
         match request {

@@ -1,0 +1,97 @@
+//! Requests and their replies, on comms that are not streams.
+
+use daskwire::message::{BuildError, MessageBuilder};
+use daskwire::msgpack::Token;
+
+use crate::channel::Channel;
+use crate::protocol::{Field, ProtocolError, Request, Source, Status};
+use crate::{PeerError, RemoteError};
+
+impl Channel {
+    /// Sends a request and waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::Remote`] if the peer raised an exception over it.
+    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
+        self.sender.send(request).await?;
+        match self.receiver.receive::<Reply<T>>().await? {
+            Some(Reply::Value(value)) => Ok(value),
+            Some(Reply::Failed(status)) => Err(RemoteError::of_status(&status).into()),
+            None => Err(PeerError::Closed {
+                peer: self.peer.to_string(),
+            }),
+        }
+    }
+}
+
+/// A request as it arrives, with the fields that every request may have.
+#[derive(Debug)]
+pub(crate) struct IncomingRequest {
+    /// The request, or what is wrong with it, which is the answer.
+    pub(crate) request: Result<Request, ProtocolError>,
+    /// Whether the peer waits for a reply. Default: true.
+    pub(crate) wants_reply: bool,
+    /// Whether the comm is closed after the reply. Default: false.
+    pub(crate) is_last: bool,
+}
+
+impl Field for IncomingRequest {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let flag = |name| {
+            let mut ahead = source.reader;
+            match ahead.find(name) {
+                Ok(true) => ahead.bool().ok(),
+                _ => None,
+            }
+        };
+        let mut ahead = source.reader;
+        let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
+        if !has_op {
+            // Dask ends the connection over it.
+            return Err(source.unexpected("a request with an op"));
+        }
+        Ok(Self {
+            wants_reply: flag("reply").unwrap_or(true),
+            is_last: flag("close").unwrap_or(false),
+            request: Request::read(source),
+        })
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match &self.request {
+            Ok(request) => request.write(to),
+            Err(_) => {
+                to.body().nil();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A reply, or the report of an exception in its place.
+enum Reply<T> {
+    Value(T),
+    Failed(Box<Status>),
+}
+
+impl<T: Field> Field for Reply<T> {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let mut ahead = source.reader;
+        let is_failure = ahead.find("status").unwrap_or(false)
+            && ahead
+                .raw_str()
+                .is_ok_and(|status| status == "uncaught-error");
+        if is_failure {
+            return Ok(Self::Failed(Box::new(Status::read(source)?)));
+        }
+        T::read(source).map(Self::Value)
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Self::Value(value) => value.write(to),
+            Self::Failed(status) => status.write(to),
+        }
+    }
+}
