@@ -24,6 +24,7 @@ pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
+mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

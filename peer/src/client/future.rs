@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::{Shared, lock};
+use super::Shared;
 use crate::channel::within;
 use crate::{Key, PeerError, RemoteError, Serialized, Value};
 
@@ -151,7 +151,7 @@ impl Entry {
             other => State::Ended(Box::new(other)),
         };
         let before = {
-            let mut state = lock(&self.state);
+            let mut state = self.shared.lock(&self.state);
             // Who waits goes on waiting.
             if let (State::Pending(_), State::Pending(_)) = (&*state, &next) {
                 return;
@@ -174,7 +174,7 @@ impl Entry {
     }
 
     fn status(&self) -> Status {
-        match &*lock(&self.state) {
+        match &*self.shared.lock(&self.state) {
             State::Pending(_) => Status::Pending,
             State::Finished => Status::Finished,
             State::Ended(status) => (**status).clone(),
@@ -183,7 +183,7 @@ impl Entry {
 
     /// Calls the watcher when it is done, at once if it is.
     fn watch(&self, watcher: Watcher) {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock(&self.state);
         if let State::Pending(watchers) = &mut *state {
             if watchers.len() == watchers.capacity() {
                 watchers.retain(|watcher| !watcher.is_closed());

@@ -29,7 +29,7 @@ use core::hash::BuildHasher as _;
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use daskwire_comm::{Address, CommOptions};
 use tokio::runtime::Handle;
@@ -38,6 +38,7 @@ use tokio::task::JoinHandle;
 
 use crate::batched::BatchSender;
 use crate::channel::{Observer, within};
+use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::net::Connector;
 use crate::pool::Pool;
@@ -150,6 +151,7 @@ pub(crate) struct Shared {
     /// Why there is no stream any more, and never will be.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
+    failure: Failure,
     /// How many marks were sent, and how many of them the scheduler has answered.
     marks: AtomicU64,
     answered_marks: watch::Sender<u64>,
@@ -180,14 +182,18 @@ const MAX_RELEASED: usize = 4096;
 /// What the keys of marks have in their names.
 const MARK: &str = "mark";
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked did not leave it half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
+    /// A part of the state. If a panic has left it half changed, the client ends.
+    fn lock<'m, T>(&self, mutex: &'m Mutex<T>) -> MutexGuard<'m, T> {
+        self.failure.check(mutex.lock())
+    }
+
     fn send(&self, message: impl Into<FromClient>) -> Result<(), PeerError> {
-        let sent = lock(&self.stream)
+        if self.failure.is_set() {
+            return Err(self.disconnected());
+        }
+        let sent = self
+            .lock(&self.stream)
             .as_ref()
             .is_some_and(|stream| stream.send(message));
         if sent {
@@ -223,7 +229,7 @@ impl Shared {
             return (TaskFuture::new(entry), false);
         }
         let hash = entries.hasher().hash_one(key);
-        let is_used_again = lock(&self.released).contains(&hash);
+        let is_used_again = self.lock(&self.released).contains(&hash);
         if is_used_again {
             // Without a connection nothing is reported.
             let _ = self.mark(entries);
@@ -241,7 +247,7 @@ impl Shared {
         keys: impl IntoIterator<Item = &'k Key>,
         message: Option<FromClient>,
     ) -> Result<Vec<TaskFuture>, PeerError> {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.lock(&self.entries);
         let futures: Vec<TaskFuture> = keys
             .into_iter()
             .map(|key| self.entry(&mut entries, key).0)
@@ -254,7 +260,7 @@ impl Shared {
 
     /// The entry of a key, if somebody holds it.
     fn held(&self, key: &Key) -> Option<Arc<Entry>> {
-        lock(&self.entries).get(key).and_then(Weak::upgrade)
+        self.lock(&self.entries).get(key).and_then(Weak::upgrade)
     }
 
     /// The entry that a report of the scheduler is about: none if the report is about
@@ -266,7 +272,7 @@ impl Shared {
 
     /// All entries that somebody holds.
     fn all(&self) -> Vec<Arc<Entry>> {
-        lock(&self.entries)
+        self.lock(&self.entries)
             .values()
             .filter_map(Weak::upgrade)
             .collect()
@@ -274,12 +280,12 @@ impl Shared {
 
     /// Ends everything: the scheduler holds nothing for this client any more.
     fn end_all(&self, status: impl Fn() -> Status) {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.lock(&self.entries);
         let all = core::mem::take(&mut *entries);
         // No answer will come.
         let marks = self.marks.load(Ordering::Acquire);
         self.answered_marks.send_replace(marks);
-        lock(&self.released).clear();
+        self.lock(&self.released).clear();
         // Entries lock them when they are dropped.
         drop(entries);
         for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
@@ -290,7 +296,7 @@ impl Shared {
     /// Ends an entry whose key the scheduler does not hold for this client any more.
     /// The next submission of the key has another entry.
     fn end(&self, entry: &Arc<Entry>, status: Status) {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.lock(&self.entries);
         self.detach(&mut entries, entry);
         drop(entries);
         entry.set(status);
@@ -309,7 +315,7 @@ impl Shared {
 
     /// The last handle on a key is gone.
     fn release(&self, key: &Key) {
-        let mut entries = lock(&self.entries);
+        let mut entries = self.lock(&self.entries);
         match entries.get(key) {
             // It was asked for again in the meantime.
             Some(entry) if entry.strong_count() != 0 => return,
@@ -327,13 +333,13 @@ impl Shared {
 
     /// Remembers that a key was released, until the next mark.
     fn remember_released(&self, entries: &Entries, key: &Key) {
-        if lock(&self.released).len() >= MAX_RELEASED {
+        if self.lock(&self.released).len() >= MAX_RELEASED {
             // Without a connection nothing is reported.
             let _ = self.mark(entries);
-            lock(&self.released).clear();
+            self.lock(&self.released).clear();
         }
         let hash = entries.hasher().hash_one(key);
-        lock(&self.released).insert(hash);
+        self.lock(&self.released).insert(hash);
     }
 
     fn send_release(&self, keys: Keys) -> Result<(), PeerError> {
@@ -359,7 +365,7 @@ impl Shared {
         })?;
         // Only one that was sent is answered.
         self.marks.store(mark, Ordering::Release);
-        lock(&self.released).clear();
+        self.lock(&self.released).clear();
         Ok(mark)
     }
 
@@ -378,7 +384,7 @@ impl Shared {
         if self.settled_releases.load(Ordering::Acquire) >= releases {
             return Ok(());
         }
-        let mark = self.mark(&lock(&self.entries))?;
+        let mark = self.mark(&self.lock(&self.entries))?;
         let mut answered = self.answered_marks.subscribe();
         within(
             self.options.timeout,
@@ -443,6 +449,7 @@ impl Client {
             runtime: Handle::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
+            failure: Failure::default(),
             marks: AtomicU64::new(0),
             answered_marks: watch::Sender::new(0),
             releases: AtomicU64::new(0),
@@ -467,7 +474,7 @@ impl Client {
 
     /// The release of Dask that the scheduler runs; `None` if it is not one of Dask.
     pub fn release(&self) -> Option<Release> {
-        *lock(&self.shared.release)
+        *self.shared.lock(&self.shared.release)
     }
 
     /// Who the scheduler is, and which workers it has.
@@ -517,7 +524,7 @@ impl Client {
     /// [`PeerError::Disconnected`].
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, PeerError> {
         let key = key.into();
-        let mut entries = lock(&self.shared.entries);
+        let mut entries = self.shared.lock(&self.shared.entries);
         let (future, is_new) = self.shared.entry(&mut entries, &key);
         let sent = if is_new {
             let desires = crate::protocol::ClientDesiresKeys {
@@ -591,7 +598,7 @@ impl Client {
         let shared = &self.shared;
         let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
         let reason = "the client asked for it";
-        let mut entries = lock(&shared.entries);
+        let mut entries = shared.lock(&shared.entries);
         // A scheduler fails an assertion if a key is cancelled that no client wants.
         let keys: Vec<Key> = futures
             .iter()
@@ -681,7 +688,7 @@ impl Drop for Client {
         self.shared.is_closing.store(true, Ordering::Release);
         self.session.abort();
         let _ = self.shared.ended.set("the client was dropped".to_owned());
-        lock(&self.shared.stream).take();
+        self.shared.lock(&self.shared.stream).take();
         self.shared.end_all(|| self.shared.when_disconnected());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::task::JoinHandle;
 
-use super::{Reconnect, Shared, Status, lock};
+use super::{Reconnect, Shared, Status};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::protocol::{
@@ -21,6 +21,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// How long the last messages may take.
 const LEAVING: Duration = Duration::from_secs(10);
+
+/// Why a client ended that panicked.
+const PANICKED: &str = "the client panicked";
 
 /// Registers, and keeps the connection in the background.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<JoinHandle<()>, PeerError>> {
@@ -54,7 +57,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
             return Err(explained.await);
         }
     };
-    *lock(&shared.release) = Release::of_versions(&versions);
+    *shared.lock(&shared.release) = Release::of_versions(&versions);
     let comm = shared.connector.connect(&shared.address).await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, ends);
@@ -87,26 +90,47 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     }
     // Only what the program itself submits waits there, which it may bound.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
-    *lock(&shared.stream) = Some(stream);
+    *shared.lock(&shared.stream) = Some(stream);
     Ok(Session {
         receiver: channel.receiver,
         writing,
     })
 }
 
+/// Ends a client when its session is dropped by a panic, as one of an observer.
+struct SessionGuard(Arc<Shared>);
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let shared = &self.0;
+            shared.failure.set();
+            let _ = shared.ended.set(PANICKED.to_owned());
+            shared.lock(&shared.stream).take();
+            shared.end_all(|| shared.when_disconnected());
+        }
+    }
+}
+
 /// Reads what the scheduler says, until the connection is gone for good.
 async fn keep(shared: Arc<Shared>, mut session: Session) {
+    let _guard = SessionGuard(Arc::clone(&shared));
     loop {
-        let reason = match read(&shared, &mut session).await {
-            Ok(reason) => reason,
-            Err(error) => error.to_string(),
+        let reason = tokio::select! {
+            read = read(&shared, &mut session) => match read {
+                Ok(reason) => reason,
+                Err(error) => error.to_string(),
+            },
+            () = shared.failure.occurred() => PANICKED.to_owned(),
         };
         if !shared.is_closing.load(Ordering::Acquire) {
-            lock(&shared.stream).take();
+            shared.lock(&shared.stream).take();
             session.writing.abort();
         }
         let next = match shared.options.reconnect {
-            Reconnect::Within(time) if !shared.is_closing.load(Ordering::Acquire) => {
+            Reconnect::Within(time)
+                if !shared.is_closing.load(Ordering::Acquire) && !shared.failure.is_set() =>
+            {
                 shared.end_all(|| Status::Lost);
                 reconnected(&shared, time).await
             }
@@ -209,7 +233,7 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                             ..ReportKey::default()
                         })?;
                     }
-                    restarted = shared.mark(&lock(&shared.entries))?;
+                    restarted = shared.mark(&shared.lock(&shared.entries))?;
                 }
                 ToClient::AdjustHeartbeatInterval(message) => {
                     if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {
@@ -245,7 +269,7 @@ pub(super) fn close<'a>(
 async fn close_here(shared: &Arc<Shared>, session: &mut JoinHandle<()>) -> Result<(), PeerError> {
     shared.is_closing.store(true, Ordering::Release);
     let _ = shared.ended.set("the client was closed".to_owned());
-    let stream = lock(&shared.stream).take();
+    let stream = shared.lock(&shared.stream).take();
     if let Some(stream) = stream {
         let said = stream.send(FromClient::from(CloseClient::default()))
             && stream.send(FromClient::from(CloseStream::default()));

@@ -268,7 +268,7 @@ async fn keys_that_are_used_once_take_few_marks() {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(lock(&client.shared.released).len() <= MAX_RELEASED);
+        assert!(client.shared.lock(&client.shared.released).len() <= MAX_RELEASED);
         marks
     };
     let (few, many) = (
@@ -395,7 +395,7 @@ async fn asked_of_a_worker(
             };
             let keys: Vec<Key> = request.keys.into_iter().collect();
             {
-                let mut counts = lock(&counted);
+                let mut counts = crate::failure::lock_counter(&counted);
                 *counts = (counts.0 + 1, counts.1 + keys.len());
             }
             let data = answer(&keys).into_iter().map(|key| {
@@ -455,7 +455,7 @@ async fn asked_of_a_worker(
     serving.await.expect("served");
     reporting.await.expect("reported");
     worker.abort();
-    let counts = *lock(&counts);
+    let counts = *crate::failure::lock_counter(&counts);
     (counts.0, counts.1, gathered)
 }
 
@@ -518,4 +518,42 @@ async fn what_is_wrong_with_an_address_is_told() {
     let error = Client::connect("http://127.0.0.1:8786").await;
     let error = error.expect_err("no scheme of Dask");
     assert!(matches!(error, PeerError::Address { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_hook_that_panics_ends_the_client_and_its_futures() {
+    let options = ClientOptions {
+        unknown: Some(Arc::new(|_: &Unknown| panic!("as the test wants"))),
+        ..ClientOptions::default()
+    };
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    let future = client.future("x").expect("it is connected");
+    scheduler
+        .tell(ToClient::Unknown(Unknown {
+            op: "from-a-plugin".to_owned(),
+            ..Unknown::default()
+        }))
+        .await;
+    let waiting = tokio::time::timeout(TIMEOUT, future.result());
+    let error = waiting.await.expect("it ends").expect_err("no connection");
+    assert!(
+        matches!(&error, PeerError::Disconnected { reason } if reason == "the client panicked"),
+        "{error}"
+    );
+    assert!(client.future("y").is_err());
+}
+
+#[tokio::test]
+async fn a_panic_under_a_lock_ends_the_client() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = client.future("x").expect("it is connected");
+    crate::failure::poison(&client.shared.entries);
+    // Whoever sees it next notices.
+    assert!(client.future("y").is_err());
+    let waiting = tokio::time::timeout(TIMEOUT, future.result());
+    let error = waiting.await.expect("it ends").expect_err("no connection");
+    assert!(
+        matches!(&error, PeerError::Disconnected { reason } if reason == "the client panicked"),
+        "{error}"
+    );
 }

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -14,6 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use super::server::key_value;
 use super::{OnNotice, Shared, now};
 use crate::Value;
+use crate::failure::lock_counter;
 use crate::protocol::{GetLogs, Keys};
 
 /// How many lines a log has (Dask's `distributed.admin.log-length` is 10,000).
@@ -90,8 +91,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Line>> {
-        // A panic could lose a line.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_counter(&self.0)
     }
 }
 

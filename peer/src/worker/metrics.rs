@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use daskwire::msgpack::Reader;
@@ -17,6 +17,7 @@ use super::store::Datum;
 use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
 use crate::Value;
+use crate::failure::lock_counter;
 use crate::protocol::StartStop;
 
 /// What is said of a datum without opening it.
@@ -167,8 +168,7 @@ impl TasksDone {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counted> {
-        // A panic could make a counter wrong, and nothing relies on them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_counter(&self.0)
     }
 }
 
@@ -373,8 +373,7 @@ impl Transfers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Rates> {
-        // A panic could make a rate wrong, and nothing relies on them.
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_counter(&self.rates)
     }
 }
 

@@ -30,7 +30,6 @@
 mod diagnostics;
 mod evaluate;
 mod exception;
-mod failure;
 mod functions;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -63,6 +62,7 @@ use tokio::task::JoinSet;
 
 use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Observer, Receiver, within};
+use crate::failure::Failure;
 use crate::graph::Task;
 use crate::net::{Connector, Listener};
 use crate::pool::Pool;
@@ -82,7 +82,6 @@ pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};
 use evaluate::{Evaluated, TaskContext};
-use failure::Failure;
 use metrics::{TasksDone, Transfers, told};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
 use store::{Datum, InUse, SpillDirectory, Steps, Store};
@@ -921,7 +920,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
             state,
             stream: None,
         }),
-        queue: Queue::new(),
+        queue: Queue::new(failure.clone()),
         pool,
         observer,
         transfers: Transfers::default(),

@@ -598,7 +598,7 @@ async fn a_panic_that_leaves_state_half_changed_ends_the_worker() {
         if is_store {
             worker.shared.store.poison();
         } else {
-            failure::poison(&worker.shared.machine);
+            crate::failure::poison(&worker.shared.machine);
         }
         stream
             .compute(&Task::new("y", "operator.add", [1, 2]))

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use super::{Job, Shared};
+use crate::failure::Failure;
 
 /// Functions may recurse; memory is taken only as it is used.
 const STACK_LEN: usize = 8 << 20;
@@ -16,6 +17,8 @@ const STACK_LEN: usize = 8 << 20;
 pub(super) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
+    /// Of the worker, which ends if this is poisoned.
+    failure: Failure,
 }
 
 #[derive(Debug)]
@@ -25,13 +28,14 @@ struct Waiting<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(failure: Failure) -> Self {
         Self {
             waiting: Mutex::new(Waiting {
                 items: VecDeque::new(),
                 is_closed: false,
             }),
             changed: Condvar::new(),
+            failure,
         }
     }
 
@@ -50,10 +54,7 @@ impl<T> Queue<T> {
             if let Some(item) = waiting.items.pop_front() {
                 return Some(item);
             }
-            waiting = self
-                .changed
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
+            waiting = self.failure.check(self.changed.wait(waiting));
         }
     }
 
@@ -68,8 +69,7 @@ impl<T> Queue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        // Each change of it is whole or not made.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.check(self.waiting.lock())
     }
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::file::{self, SpillFile};
 use super::ledger::Common;
 use crate::RemoteError;
+use crate::failure::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
 
 /// One piece of data. Clones share it.
@@ -132,8 +133,7 @@ impl Steps {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
-        // Each change of it is whole or not made.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_counter(&self.0)
     }
 }
 

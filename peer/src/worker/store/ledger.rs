@@ -13,7 +13,7 @@ use std::{fs, io};
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
-use crate::worker::failure::Failure;
+use crate::failure::Failure;
 
 /// How long a disk that fails is left alone, and data that cannot be taken out
 /// of memory.

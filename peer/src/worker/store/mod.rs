@@ -63,7 +63,7 @@ pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 use ledger::Common;
 
 /// The data that a worker holds.
@@ -222,7 +222,7 @@ impl Store {
 impl Store {
     /// Panics while the map is locked.
     pub(in crate::worker) fn poison(&self) {
-        super::failure::poison(&self.held);
+        crate::failure::poison(&self.held);
     }
 }
 

@@ -1,0 +1,89 @@
+//! What a panic inside a role does to it.
+//!
+//! A panic may leave the state of a role half changed, or end a thread or a task
+//! that others wait for. The role then ends: a worker leaves its cluster, which
+//! computes its data elsewhere; the futures of a client become disconnected.
+//! Functions of tasks and hooks for notices may panic: those panics are caught.
+//!
+//! Locks follow the same rule. [`Failure::check`] is for the state of a role and
+//! ends it after a panic; [`lock_counter`] is for counters, caches and logs, which
+//! nothing decides by.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use tokio::sync::Notify;
+
+/// Whether something in a role has panicked. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failure(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_set: AtomicBool,
+    changed: Notify,
+}
+
+impl Failure {
+    pub(crate) fn set(&self) {
+        self.0.is_set.store(true, Ordering::Release);
+        self.0.changed.notify_one();
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_set.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is set. Only one waits.
+    pub(crate) async fn occurred(&self) {
+        while !self.is_set() {
+            self.0.changed.notified().await;
+        }
+    }
+
+    /// What a lock guards. If a panic has poisoned the lock, the role ends.
+    pub(crate) fn check<G>(&self, locked: Result<G, PoisonError<G>>) -> G {
+        locked.unwrap_or_else(|poisoned| {
+            self.set();
+            poisoned.into_inner()
+        })
+    }
+
+    /// Sets it if what is returned is dropped by a panic.
+    #[must_use]
+    pub(crate) fn guard(&self) -> FailureGuard {
+        FailureGuard(self.clone())
+    }
+}
+
+/// Locks a counter, a cache or a log. A panic while it was locked may have left it
+/// wrong or incomplete, never unsafe, and no decision of a role depends on it.
+pub(crate) fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sets a [`Failure`] if a panic drops it.
+#[derive(Debug)]
+pub(crate) struct FailureGuard(Failure);
+
+impl Drop for FailureGuard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.set();
+        }
+    }
+}
+
+/// Panics while it holds a lock, for tests.
+#[cfg(test)]
+pub(crate) fn poison<T: Send>(mutex: &Mutex<T>) {
+    let panicked = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let _locked = mutex.lock();
+            panic!("as the test wants");
+        });
+        thread.join()
+    });
+    assert!(panicked.is_err() && mutex.is_poisoned());
+}
