@@ -1,7 +1,7 @@
-//! What people ask to see of a worker: its log, and what it does just now.
+//! A worker's answers to diagnostic requests: its log, and what is executing.
 //!
-//! `client.get_worker_logs()`, `client.call_stack()` and `client.story()` ask every
-//! worker of a cluster, and show nothing of any of them if one refuses.
+//! `client.get_worker_logs()`, `client.call_stack()` and `client.story()` ask
+//! every worker of a cluster, and show nothing at all if one of them refuses.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -17,13 +17,14 @@ use crate::Value;
 use crate::failure::lock_counter;
 use crate::protocol::{GetLogs, Keys};
 
-/// How many lines a log has (Dask's `distributed.admin.log-length` is 10,000).
+/// Maximum number of lines in the log (Dask's `distributed.admin.log-length` is
+/// 10,000).
 const LINES: usize = 1000;
 
-/// How many bytes of a line are kept.
+/// Maximum length of a line, in bytes; the rest is cut off.
 const LINE_LEN: usize = 1000;
 
-/// How bad it is, as Python names it.
+/// The severity of a line, as Python's `logging` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Info,
@@ -39,7 +40,7 @@ impl Level {
     }
 }
 
-/// The last things that a worker had to say.
+/// The last lines that a worker has logged.
 #[derive(Debug, Default)]
 pub(super) struct Log(Mutex<VecDeque<Line>>);
 
@@ -69,7 +70,7 @@ impl Log {
         lines.push_back(line);
     }
 
-    /// What somebody asks for, the newest first.
+    /// The lines that a request asks for, newest first.
     pub(super) fn answer(&self, request: &GetLogs) -> Value {
         let start = request.start.unwrap_or(0.0);
         let count = match request.n {
@@ -95,38 +96,38 @@ impl Log {
     }
 }
 
-/// Tells people what they should know, by the hook of the builder.
+/// Reports warnings to the builder's callback.
 #[derive(Clone)]
 pub(super) struct Notifier(pub(super) Option<Arc<OnNotice>>);
 
 impl Notifier {
-    /// Calls the hook. A panic of it ends nothing but its call.
-    pub(super) fn tell(&self, text: &str) {
+    /// Calls the callback, and catches its panics.
+    pub(super) fn notify(&self, text: &str) {
         if let Some(hook) = &self.0 {
             let _ = catch_unwind(AssertUnwindSafe(|| hook(text)));
         }
     }
 
-    /// Does work that takes no longer than `timeout`. If it takes longer than a
-    /// moment, tells people `what` it is, and until when it may take.
-    pub(super) async fn patiently<T>(
+    /// Waits for `work` until `timeout`. If that takes longer than a second,
+    /// reports `what` is waited for, and until when.
+    pub(super) async fn with_notice<T>(
         &self,
         what: impl FnOnce() -> String,
         timeout: Duration,
         work: impl Future<Output = T>,
     ) -> T {
-        const MOMENT: Duration = Duration::from_secs(1);
+        const QUIET: Duration = Duration::from_secs(1);
         let until = now() + timeout.as_secs_f64();
         let mut work = core::pin::pin!(work);
-        if let Ok(done) = tokio::time::timeout(MOMENT, &mut work).await {
+        if let Ok(done) = tokio::time::timeout(QUIET, &mut work).await {
             return done;
         }
-        self.tell(&format!("{} until {}", what(), date(until)));
+        self.notify(&format!("{} until {}", what(), date(until)));
         work.await
     }
 }
 
-/// A time in seconds since 1970, for people: date and time of day in UTC.
+/// Formats a time in seconds since 1970 as date and time of day in UTC.
 #[expect(clippy::cast_possible_truncation, reason = "casts saturate")]
 fn date(seconds: f64) -> String {
     let date = OffsetDateTime::from_unix_timestamp(seconds as i64).ok();
@@ -135,7 +136,7 @@ fn date(seconds: f64) -> String {
 }
 
 impl Shared {
-    /// What runs, and for how long.
+    /// The keys that are executing, and for how long.
     pub(super) fn call_stack(&self, keys: Option<&Keys>) -> Value {
         let now = now();
         let machine = self.machine();
@@ -153,7 +154,7 @@ impl Shared {
     }
 }
 
-// There is no interpreter to look at, so that there are no samples of it.
+// There is no Python interpreter to sample, so profiles are empty.
 
 /// `distributed.profile.create()`.
 pub(super) fn profile() -> Value {
@@ -178,7 +179,7 @@ pub(super) fn profile_metadata() -> Value {
     ])
 }
 
-/// Nothing of it is kept: heartbeats have it.
+/// No history is kept: heartbeats carry the metrics.
 pub(super) fn monitor_info() -> Value {
     Value::dict([
         ("range_query", Value::Dict([].into())),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_the_last_lines_newest_first_and_no_line_is_long() {
+    fn log_keeps_the_last_lines_newest_first_and_cuts_long_ones() {
         let log = Log::default();
         let all = GetLogs::default();
         assert!(texts(&log, &all).is_empty());
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_for_people() {
+    fn formats_dates() {
         assert_eq!(date(0.0), "1970-01-01T00:00:00Z");
         assert_eq!(date(1_795_299_067.9), "2026-11-21T22:11:07Z");
         assert_eq!(date(1e300), format!("{:.3}", 1e300));

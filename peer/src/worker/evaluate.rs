@@ -1,4 +1,4 @@
-//! Doing what a task says.
+//! Evaluation of tasks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,31 +7,31 @@ use super::store::{Datum, DatumError, Steps, Store};
 use crate::graph::{Argument, Function, Task, Work};
 use crate::{Key, RemoteError, Value};
 
-/// What a task needs.
+/// What a task needs to run.
 #[derive(Clone, Copy)]
 pub(super) struct TaskContext<'a> {
     pub(super) functions: &'a Functions,
-    /// Who we are, for people.
+    /// The worker's name and address, for error messages.
     pub(super) worker: &'a str,
     pub(super) store: &'a Store,
-    /// The data that it depends on.
+    /// The task's inputs.
     pub(super) data: &'a HashMap<Key, Datum>,
-    /// What is done to data for it.
+    /// The steps done on data for the task.
     pub(super) steps: &'a Steps,
 }
 
-/// What comes of a task.
+/// The result of a task.
 pub(super) enum Evaluated {
     Value(Value),
-    /// What was there already under another key.
+    /// Data that exists under another key.
     Datum(Datum),
 }
 
-/// How long a datum may be for its task to be done in place.
+/// Maximum length of the inputs of a task that runs in place, in bytes.
 const QUICK_LEN: u64 = 256;
 
 impl TaskContext<'_> {
-    /// Whether the task takes no more time than handing it to a thread does.
+    /// Whether running the task takes no longer than handing it to a thread.
     pub(super) fn is_quick(&self, task: &Task) -> bool {
         let Work::Call {
             function,
@@ -92,7 +92,7 @@ impl TaskContext<'_> {
         })
     }
 
-    /// Does the tasks that `output` needs, each once.
+    /// Runs the tasks that `output` needs, each once.
     fn fused(
         &self,
         tasks: Vec<Task>,
@@ -111,7 +111,7 @@ impl TaskContext<'_> {
             .into_iter()
             .map(|task| (task.key.clone(), task))
             .collect();
-        // No recursion: chains may be long.
+        // An explicit stack instead of recursion: chains may be long.
         let mut open = vec![output.clone()];
         let mut begun = HashSet::new();
         while let Some(key) = open.last().cloned() {
@@ -213,7 +213,7 @@ impl TaskContext<'_> {
         self.value(argument).map(Arg::Own)
     }
 
-    /// The value of an argument. How deep it is was checked when it was read.
+    /// The value of an argument. Its nesting was bounded when it was read.
     fn value(&self, argument: Argument) -> Result<Value, RemoteError> {
         let many = |items: Vec<Argument>| {
             items
@@ -224,7 +224,7 @@ impl TaskContext<'_> {
         Ok(match argument {
             Argument::Value(value) => value,
             Argument::Result(_) => self.given(argument)?.into_value(),
-            // Tasks that were read have none.
+            // Reading a task never produces futures.
             #[cfg(feature = "client")]
             Argument::Future(future) => {
                 let result = Argument::Result(future.key().clone());
@@ -257,7 +257,7 @@ fn missing(key: &Key) -> RemoteError {
     RemoteError::new("KeyError", &text)
 }
 
-/// What a function is registered as.
+/// The name under which a function is registered.
 fn name_of(function: &Function) -> Option<String> {
     match function {
         Function::Native(name) => Some(name.clone()),

@@ -1,4 +1,4 @@
-//! Errors as exceptions that Python raises.
+//! Errors as Python exceptions.
 
 use bytes::Bytes;
 use daskwire_pickle::Options;
@@ -9,7 +9,7 @@ use crate::protocol::Status;
 use crate::value::{Serialized, ValueError};
 use crate::{RemoteError, Value};
 
-/// The classes of Python that can be made of a text alone.
+/// Python's exception classes that take a message as their only argument.
 const CLASSES: [&str; 48] = [
     "ArithmeticError",
     "AssertionError",
@@ -62,8 +62,8 @@ const CLASSES: [&str; 48] = [
 ];
 
 impl RemoteError {
-    /// The exception as Python workers send it: `bytes` that hold its pickle. A
-    /// class that is not built in becomes a `RuntimeError` that names it.
+    /// The exception as Python workers send it: `bytes` with its pickle. A class
+    /// that is not built in becomes a `RuntimeError` that names the class.
     pub(crate) fn to_exception(&self) -> Value {
         if let Some(serialized) = &self.serialized {
             return Value::Serialized(serialized.clone());
@@ -85,7 +85,7 @@ impl RemoteError {
         let exception = pickle.and_then(|pickle| Serialized::of(&Value::Bytes(pickle.into())));
         match exception {
             Ok(exception) => Value::Serialized(exception),
-            // Clients make an exception of a text.
+            // Clients make an exception of a string.
             Err(_) => Value::from(self.to_string()),
         }
     }
@@ -98,7 +98,7 @@ impl RemoteError {
         }
     }
 
-    /// What a request is answered with that ended in it.
+    /// The error reply to a request.
     pub(crate) fn to_status(&self) -> Status {
         Status {
             status: Some("uncaught-error".to_owned()),
@@ -110,18 +110,18 @@ impl RemoteError {
         }
     }
 
-    /// As `repr()` of it.
+    /// The message as Python's `repr()` shows it.
     fn text(&self) -> String {
         let message = super::python::repr(&Value::from(self.message.as_str()));
         format!("{}({message})", self.class)
     }
 }
 
-/// The pickle of a class, which goes with results.
+/// The pickle of a value's class, which is sent along with results.
 pub(super) fn class_of(value: &Value) -> Option<Bytes> {
     // PROTO 4, SHORT_BINUNICODE twice, STACK_GLOBAL, STOP
     let pickle: &'static [u8] = match value {
-        // type(None) has no name of its own.
+        // type(None) cannot be pickled by name.
         Value::None => b"\x80\x04\x8c\x08builtins\x8c\x04type\x93N\x85R.",
         Value::Bool(_) => b"\x80\x04\x8c\x08builtins\x8c\x04bool\x93.",
         Value::Int(_) | Value::LargeInt(_) => b"\x80\x04\x8c\x08builtins\x8c\x03int\x93.",

@@ -1,4 +1,4 @@
-//! Functions in Rust, which tasks call by name.
+//! Rust functions that tasks call by name.
 
 use core::fmt;
 use core::panic::AssertUnwindSafe;
@@ -13,9 +13,9 @@ type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 
 /// The functions of a worker, by name.
 ///
-/// A task calls one as `native:NAME`, which Python writes as
-/// `operator.methodcaller("native:NAME")`; or, if the name is that of a function
-/// of Python such as `operator.add`, as that function.
+/// A task calls a function as `native:NAME`, in Python
+/// `operator.methodcaller("native:NAME")`. If the name is that of a Python
+/// function, such as `operator.add`, the task calls that function.
 ///
 /// ```
 /// use daskwire_peer::worker::Functions;
@@ -38,21 +38,21 @@ struct Registered {
 }
 
 impl Functions {
-    /// None yet.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Functions of Python that are done in Rust, with the results that Python
-    /// has: of `operator` and `math`, and builtins such as `len` and `sum`. What
-    /// they do not cover, such as numbers of more than 128 bits, is a
-    /// `NotImplementedError`.
+    /// Returns Rust implementations of Python functions, with the results that
+    /// Python has: functions of `operator` and `math`, and builtins such as `len`
+    /// and `sum`. Arguments that they do not support, such as integers of more
+    /// than 128 bits, raise a `NotImplementedError`.
     pub fn python() -> Self {
         super::python::register(Self::new())
     }
 
-    /// Adds a function that takes its arguments as they come. One of the same
-    /// name is replaced.
+    /// Adds a function that takes unconverted arguments. It replaces a function
+    /// of the same name.
     #[must_use]
     pub fn with(
         mut self,
@@ -67,9 +67,9 @@ impl Functions {
         self
     }
 
-    /// Adds a function whose arguments are converted: any of up to six arguments
-    /// that [`Value`] converts into, and that returns what converts into one, or
-    /// a [`Result`] of it. One of the same name is replaced.
+    /// Adds a function with converted arguments: a closure of up to six arguments
+    /// that [`Value`] converts into, returning anything that converts into a
+    /// [`Value`], or a [`Result`] of it. It replaces a function of the same name.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Array, RemoteError};
@@ -85,8 +85,8 @@ impl Functions {
         self.with(name, move |arguments| function.call(arguments))
     }
 
-    /// Says of a function that it takes microseconds if all of its arguments are
-    /// single numbers. It is then called in place, which saves it two changes of
+    /// Declares that a function takes microseconds if all its arguments are
+    /// single numbers. Such calls run in place, which saves two changes of
     /// thread.
     #[must_use]
     pub fn quick(mut self, name: &str) -> Self {
@@ -96,7 +96,7 @@ impl Functions {
         self
     }
 
-    /// The names, in order.
+    /// The names of all functions, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let mut names: Vec<&str> = self.registered.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -109,7 +109,7 @@ impl Functions {
             .is_some_and(|registered| registered.is_quick)
     }
 
-    /// Calls a function. `None` if there is none of that name.
+    /// Calls a function. Returns `None` if there is no function of that name.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Value};
@@ -128,7 +128,7 @@ impl Functions {
         Some(result.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            let text = text.unwrap_or("of something that is no text");
+            let text = text.unwrap_or("(no message)");
             Err(RemoteError::new(
                 "RuntimeError",
                 &format!("the function {name} panicked: {text}"),
@@ -143,7 +143,7 @@ impl fmt::Debug for Functions {
     }
 }
 
-/// What a function is called with.
+/// The arguments of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     function: String,
@@ -151,8 +151,7 @@ pub struct Arguments {
     keywords: Vec<(String, Arg)>,
 }
 
-/// An argument: a value that belongs to the task alone, or one that others use
-/// too.
+/// An argument: a value that only this task uses, or one shared with others.
 #[derive(Clone, Debug)]
 pub(super) enum Arg {
     Own(Value),
@@ -175,7 +174,7 @@ impl Arg {
     }
 }
 
-/// Arguments without names.
+/// Positional arguments.
 impl FromIterator<Value> for Arguments {
     fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
         Self::new(values.into_iter().map(Arg::Own).collect(), Vec::new())
@@ -191,51 +190,51 @@ impl Arguments {
         }
     }
 
-    /// How many there are without a name.
+    /// The number of positional arguments.
     pub fn len(&self) -> usize {
         self.positional.len()
     }
 
-    /// Whether there are none without a name.
+    /// Whether there are no positional arguments.
     pub fn is_empty(&self) -> bool {
         self.positional.is_empty()
     }
 
-    /// One without a name.
+    /// The positional argument at an index.
     pub fn get(&self, index: usize) -> Option<&Value> {
         self.positional.get(index).map(Arg::value)
     }
 
-    /// Those without a name.
+    /// The positional arguments.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Value> {
         self.positional.iter().map(Arg::value)
     }
 
-    /// The same with one that has a name.
+    /// Adds a keyword argument.
     #[must_use]
     pub fn with_keyword(mut self, name: &str, value: Value) -> Self {
         self.keywords.push((name.to_owned(), Arg::Own(value)));
         self
     }
 
-    /// One by its name.
+    /// The keyword argument of a name.
     pub fn keyword(&self, name: &str) -> Option<&Value> {
         let found = self.keywords.iter().find(|(keyword, _)| keyword == name);
         found.map(|(_, given)| given.value())
     }
 
-    /// Those with a name.
+    /// The keyword arguments.
     pub fn keywords(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.keywords
             .iter()
             .map(|(name, given)| (name.as_str(), given.value()))
     }
 
-    /// One without a name, as another type.
+    /// Converts a positional argument to another type.
     ///
     /// # Errors
     ///
-    /// A `TypeError` of Python if it is missing or of another type.
+    /// A Python `TypeError` if the argument is missing or of another type.
     pub fn to<T>(&self, index: usize) -> Result<T, RemoteError>
     where
         T: TryFrom<Value, Error: fmt::Display>,
@@ -247,11 +246,12 @@ impl Arguments {
             .map_err(|error| self.wrong(&format!("argument {}: {error}", index.saturating_add(1))))
     }
 
-    /// Checks how many there are without a name, and that there are no others.
+    /// Checks the number of positional arguments, and that there are no keyword
+    /// arguments.
     ///
     /// # Errors
     ///
-    /// A `TypeError` of Python otherwise.
+    /// A Python `TypeError` if the check fails.
     pub fn exactly(&self, count: usize) -> Result<(), RemoteError> {
         self.between(count, count)
     }
@@ -276,14 +276,14 @@ impl Arguments {
         )))
     }
 
-    /// Assigns them to the parameters of a function of Python, `None` where one has its
-    /// default. A parameter without a name is given by position only.
+    /// Assigns the arguments to the parameters of a Python function; `None` means
+    /// the parameter's default. A parameter without a name is positional only.
     ///
     /// # Errors
     ///
-    /// A `TypeError` of Python if there are more by position than `positional`, if one
-    /// of the first `required` is missing, if one is given twice, or if a keyword is
-    /// not the name of a parameter.
+    /// A Python `TypeError` if there are more than `positional` positional
+    /// arguments, if one of the first `required` parameters is missing, if an
+    /// argument is given twice, or if a keyword is not the name of a parameter.
     pub(super) fn bind<const N: usize>(
         &self,
         names: [&str; N],
@@ -319,31 +319,31 @@ impl Arguments {
         Ok(bound)
     }
 
-    /// A `TypeError` about them.
+    /// Returns a `TypeError` that names the function.
     pub(super) fn wrong(&self, what: &str) -> RemoteError {
         RemoteError::new("TypeError", &format!("{}() {what}", self.function))
     }
 }
 
-/// Anything that [`Functions::function`] takes. It is there for closures of up to
-/// six arguments; `M` only tells these apart.
+/// A closure that [`Functions::function`] takes, with up to six arguments. `M`
+/// only distinguishes the implementations.
 pub trait Function<M>: Send + Sync + 'static {
-    /// Calls it.
+    /// Converts the arguments and calls the closure.
     ///
     /// # Errors
     ///
-    /// A `TypeError` if the arguments are others than it takes; what it returns.
+    /// A `TypeError` if the arguments do not convert, or the closure's error.
     fn call(&self, arguments: Arguments) -> Result<Value, RemoteError>;
 }
 
-/// What a function may return: anything that converts into a [`Value`], or a
+/// A function's return value: anything that converts into a [`Value`], or a
 /// [`Result`] of it.
 pub trait Outcome {
-    /// As a worker has it.
+    /// Converts into a worker's result.
     ///
     /// # Errors
     ///
-    /// If it is one.
+    /// The function's error, if it returned one.
     fn into_result(self) -> Result<Value, RemoteError>;
 }
 
@@ -401,7 +401,9 @@ mod tests {
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
         let given = values.iter().cloned().map(Arg::Own).collect();
         let arguments = Arguments::new(given, Vec::new());
-        let result = functions.call(name, arguments).expect("it is registered");
+        let result = functions
+            .call(name, arguments)
+            .expect("function is registered");
         result.map_err(|error| error.to_string())
     }
 
@@ -413,7 +415,7 @@ mod tests {
                 if n % 2 == 0 {
                     Ok(n / 2)
                 } else {
-                    Err(RemoteError::new("ValueError", "it is odd"))
+                    Err(RemoteError::new("ValueError", "odd number"))
                 }
             })
             .function("double", |array: Array| -> Result<Array, RemoteError> {
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn closures_get_their_arguments_as_what_they_want() {
+    fn converts_arguments_of_closures() {
         let functions = functions();
         let number = |n: f64| Value::from(n);
         assert_eq!(
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_is_an_exception_that_names_the_function() {
+    fn errors_name_the_function() {
         let functions = functions();
         for (name, values, text) in [
             (
@@ -457,7 +459,7 @@ mod tests {
                 vec![Value::from(1), Value::from("x")],
                 "TypeError: add() argument 2: the value is a str, which is no f64",
             ),
-            ("half", vec![Value::from(3)], "ValueError: it is odd"),
+            ("half", vec![Value::from(3)], "ValueError: odd number"),
             (
                 "oops",
                 vec![Value::None],

@@ -1,4 +1,4 @@
-//! The state of a worker for the fuzz targets.
+//! The worker's state machine for fuzz targets.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use super::state::{
 use crate::protocol::{FromWorker, ToWorker};
 use crate::{Key, Value};
 
-/// What a peer answers that was asked for data.
+/// A peer's answer to a request for data.
 #[derive(Clone, Copy, Debug)]
 pub enum Reply {
-    /// The data of those keys whose bits are set.
+    /// The data of the keys whose bits are set.
     Data(u32),
-    /// It has no time now.
+    /// The peer is busy.
     Busy,
-    /// It cannot be reached.
+    /// The peer cannot be reached.
     Gone,
 }
 
-/// The state of a worker, and what is under way for it. Each event is followed by
-/// a check of all that is counted or kept twice.
+/// The worker's state machine, and its pending work. After each event, all
+/// redundant state is checked for consistency.
 #[derive(Debug)]
 pub struct WorkerMachine {
     state: State,
@@ -33,7 +33,7 @@ pub struct WorkerMachine {
 }
 
 impl WorkerMachine {
-    /// A worker at this address with one GPU.
+    /// Returns a worker at an address, with one GPU.
     pub fn new(address: &str, nthreads: usize, transfer_count: usize) -> Self {
         let limits = Limits {
             nthreads,
@@ -60,7 +60,7 @@ impl WorkerMachine {
                 Action::Forget(key) => {
                     self.store.remove(&key);
                 }
-                // What was asked for ends at any time, as without it.
+                // Pending requests may end at any time anyway.
                 Action::Disconnect(_) => {}
             }
         }
@@ -68,17 +68,17 @@ impl WorkerMachine {
         assert_eq!(self.store, self.state.in_memory());
     }
 
-    /// What it has said since this was called last.
+    /// The messages sent since the last call.
     pub fn sent(&mut self) -> Vec<FromWorker> {
         core::mem::take(&mut self.sent)
     }
 
-    /// The scheduler says all of a batch.
+    /// Handles a batch of messages from the scheduler.
     pub fn batch(&mut self, batch: Vec<ToWorker>) {
         self.events(batch.into_iter().map(Event::FromScheduler));
     }
 
-    /// One of the tasks that run has ended. `false` if none runs.
+    /// Ends one of the executing tasks. Returns `false` if there is none.
     pub fn executed(&mut self, index: usize, is_good: bool) -> bool {
         let Some(key) = take(&mut self.running, index) else {
             return false;
@@ -106,14 +106,14 @@ impl WorkerMachine {
         true
     }
 
-    /// One of the tasks that run could not, as data was lost.
+    /// Fails one of the executing tasks because its inputs were lost.
     pub fn inputs_lost(&mut self, index: usize, lost: Vec<Key>) {
         if let Some(key) = take(&mut self.running, index) {
             self.events([Event::InputsLost { key, lost }]);
         }
     }
 
-    /// One of the peers that were asked for data has answered. `false` if none was.
+    /// Answers one of the requests for data. Returns `false` if there is none.
     pub fn answered(&mut self, index: usize, reply: Reply) -> bool {
         let Some((peer, keys)) = take(&mut self.asked, index) else {
             return false;
@@ -143,7 +143,7 @@ impl WorkerMachine {
         data
     }
 
-    /// Time has passed for one of the timers. `false` if there is none.
+    /// Fires one of the timers. Returns `false` if there is none.
     pub fn time_passed(&mut self, index: usize) -> bool {
         let timer = take(&mut self.timers, index);
         let is_some = timer.is_some();
@@ -151,34 +151,34 @@ impl WorkerMachine {
         is_some
     }
 
-    /// Data turned out to be lost.
+    /// Marks data as lost.
     pub fn lost(&mut self, keys: Vec<Key>) {
         self.events([Event::Lost(keys)]);
     }
 
-    /// Somebody has put data here.
+    /// Stores data sent by a client.
     pub fn stored(&mut self, keys: Vec<Key>) {
         let data = self.store(keys.into_iter().map(|key| (key, description())));
         self.events([Event::Stored(data)]);
     }
 
-    /// The process takes too much memory, or does not any more.
+    /// Pauses or resumes the worker because of the memory its process takes.
     pub fn paused(&mut self, is_paused: bool) {
         self.events([Event::Paused(is_paused)]);
     }
 
-    /// There is no room for what tasks would make, or there is again.
+    /// Sets whether the store is full.
     pub fn full(&mut self, is_full: bool) {
         self.state.set_full(is_full);
         self.events([]);
     }
 
-    /// The keys that it knows.
+    /// The keys that the worker knows.
     pub fn keys(&self) -> Vec<Key> {
         self.state.keys()
     }
 
-    /// How many tasks are in each state.
+    /// The number of tasks in each state.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         self.state.counts().collect()
     }

@@ -1,4 +1,4 @@
-//! How much memory a worker may use, and what it does about it.
+//! The memory limit of a worker, and what happens near it.
 
 use core::time::Duration;
 use std::fs;
@@ -8,40 +8,40 @@ use std::time::Instant;
 use super::state::Event;
 use super::{Ended, Shared};
 
-/// How long nothing is said about pausing after something was.
+/// Minimum time between two warnings about pausing.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// When a worker takes data out of memory, and when it takes no tasks any more:
-/// fractions of its memory limit, named as in Dask's configuration
-/// (`distributed.worker.memory`). A worker without a limit heeds none of them.
+/// When a worker moves data to disk, and when it stops running tasks: fractions
+/// of its memory limit, named as in Dask's configuration
+/// (`distributed.worker.memory`). Without a limit, none of them applies.
 ///
 /// # Common issues
 ///
-/// What counts for the last two is what the process has from the system, and the
-/// allocator of glibc keeps some of what is freed. `daskwire worker` therefore
-/// starts itself with `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=262144`, as
-/// Dask's nanny sets `MALLOC_TRIM_THRESHOLD_` for workers in Python; so should
-/// whoever starts a worker with little memory. `glibc.malloc.hugetlb=1`, after a
-/// colon, halves the time that data takes to disk and back.
+/// `spill` and `pause` are compared to the memory that the process has from the
+/// system, and glibc's allocator keeps some of what is freed. Set
+/// `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=262144` for a worker with little
+/// memory, as Dask's nanny sets `MALLOC_TRIM_THRESHOLD_` for workers in Python;
+/// the `daskwire worker` command does so. Adding `:glibc.malloc.hugetlb=1` halves
+/// the time to spill data and to read it back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThresholds {
-    /// Data that takes more memory goes to disk, what was not used for longest
-    /// first; `None` for whatever it takes. Dask's default is 0.6.
+    /// When data takes more memory than this, the least recently used data goes
+    /// to disk; `None` for no limit. Default: 0.6, as in Dask.
     pub target: Option<f64>,
-    /// A process that takes more memory, whatever for, has its data go to disk
-    /// until it is below the target; and while data alone takes more, and goes to
-    /// disk, no task is started that would make more. `None` for whatever it
-    /// takes. Dask's default is 0.7.
+    /// When the process takes more memory than this, data goes to disk until the
+    /// process is below `target`. When data alone takes more and can go to disk,
+    /// no new tasks are started until it has. `None` for no limit. Default: 0.7,
+    /// as in Dask.
     pub spill: Option<f64>,
-    /// A process that takes more memory starts no tasks and fetches no data;
-    /// `None` for whatever it takes. Dask's default is 0.8.
+    /// When the process takes more memory than this, it starts no tasks and
+    /// fetches no data; `None` for no limit. Default: 0.8, as in Dask.
     pub pause: Option<f64>,
-    /// How often it is measured what the process takes: each 200 milliseconds in
-    /// Dask.
+    /// The interval at which the memory of the process is measured. Default: 200
+    /// milliseconds, as in Dask.
     pub monitor_interval: Duration,
 }
 
-/// Dask's.
+/// Dask's defaults.
 impl Default for MemoryThresholds {
     fn default() -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Default for MemoryThresholds {
 }
 
 impl MemoryThresholds {
-    /// Whether anything ever goes to disk.
+    /// Whether data ever goes to disk.
     pub(super) const fn spills(&self) -> bool {
         self.target.is_some() || self.spill.is_some()
     }
@@ -64,12 +64,12 @@ impl MemoryThresholds {
         self.target.map_or(u64::MAX, |target| part(limit, target))
     }
 
-    /// Bytes of data with which no task is started that would make more.
+    /// Bytes of data above which no new tasks are started.
     pub(super) fn full_len(&self, limit: u64) -> u64 {
         self.spill.map_or(u64::MAX, |spill| part(limit, spill))
     }
 
-    /// Bytes that are to be freed in a process that takes `len`.
+    /// Bytes to free in a process that takes `len` bytes.
     fn excess(&self, limit: u64, len: u64) -> u64 {
         match self.spill {
             Some(spill) if len > part(limit, spill) => {
@@ -90,7 +90,7 @@ fn part(limit: u64, fraction: f64) -> u64 {
     (limit as f64 * fraction) as u64
 }
 
-/// Bytes of memory that the process has, as Linux says; 0 elsewhere.
+/// Resident memory of the process in bytes, from Linux; 0 elsewhere.
 pub(super) fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -99,13 +99,14 @@ pub(super) fn resident() -> u64 {
 }
 
 impl Shared {
-    /// Measures what the process takes, again and again, and acts accordingly.
+    /// Measures the memory of the process at intervals, and pauses, resumes and
+    /// spills.
     pub(super) async fn monitor(self: Arc<Self>) -> Ended {
         let thresholds = self.thresholds;
         let Some(limit) = self.memory_limit else {
             return core::future::pending().await;
         };
-        let mut told_at: Option<Instant> = None;
+        let mut warned_at: Option<Instant> = None;
         loop {
             tokio::time::sleep(thresholds.monitor_interval).await;
             let len = resident();
@@ -119,21 +120,21 @@ impl Shared {
                 };
                 if is_paused != was_paused {
                     self.handle([Event::Paused(is_paused)]);
-                    // A worker that computes more than its disk takes does this
-                    // again and again, and should.
-                    if told_at.is_some_and(|at| at.elapsed() < QUIET) {
+                    // A worker that computes faster than its disk writes pauses
+                    // and resumes often; report that once.
+                    if warned_at.is_some_and(|at| at.elapsed() < QUIET) {
                         continue;
                     }
-                    told_at = Some(Instant::now());
+                    warned_at = Some(Instant::now());
                     self.notice(&format!(
-                        "the process takes {} of {} MiB, of which {} MiB are data: {}",
+                        "the process uses {} of {} MiB, {} MiB of them for data: {}",
                         len >> 20,
                         limit >> 20,
                         self.store.holdings().memory_len >> 20,
                         if is_paused {
-                            "tasks wait until it takes less"
+                            "tasks are paused"
                         } else {
-                            "tasks run again"
+                            "tasks resume"
                         }
                     ));
                 }
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_freed_is_what_is_above_the_target_once_it_is_above_the_threshold() {
+    fn frees_down_to_target_once_above_spill() {
         let dask = MemoryThresholds::default();
         assert_eq!(dask.target_len(1000), 600);
         for (len, excess) in [(0, 0), (650, 0), (700, 0), (701, 101), (2000, 1400)] {

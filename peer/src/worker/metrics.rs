@@ -1,4 +1,4 @@
-//! How a worker is, as its scheduler wants to know it.
+//! Metrics that a worker reports to its scheduler.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -20,7 +20,7 @@ use crate::Value;
 use crate::failure::lock_counter;
 use crate::protocol::StartStop;
 
-/// What is said of a datum without opening it.
+/// Describes a datum without deserializing it.
 pub(super) fn describe(datum: &Datum) -> Description {
     let nbytes = datum.nbytes();
     if let Some(value) = datum.value()
@@ -37,7 +37,7 @@ pub(super) fn describe(datum: &Datum) -> Description {
         let mut reader = Reader::new(&header);
         matches!(reader.find(name), Ok(true)).then_some(reader)
     };
-    // Of collections this is a text, not the pickle of a class.
+    // For collections this is a string, not the pickle of a class.
     let class = find("type-serialized").and_then(|mut reader| reader.bin().ok());
     let typename = find("type").and_then(|mut reader| reader.str().ok());
     Description {
@@ -50,31 +50,31 @@ pub(super) fn describe(datum: &Datum) -> Description {
     }
 }
 
-/// What was done for the tasks whose keys have the same prefix.
+/// Counters of the tasks whose keys share a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TaskCounters {
-    /// How many have run, whether they failed or not.
+    /// Number of tasks that ran, including failed ones.
     pub count: u64,
-    /// Time that they took, that of the following steps included.
+    /// Total run time, including the steps below.
     pub time: Duration,
-    /// Data that was read from disk for them; lengths are those of files.
+    /// Inputs that were read from disk; lengths are file lengths.
     pub unspilled: Tally,
-    /// Data that was deserialized for them.
+    /// Inputs that were deserialized.
     pub deserialized: Tally,
-    /// Data that was serialized for them.
+    /// Data that was serialized.
     pub serialized: Tally,
 }
 
-/// How many prefixes are counted each for itself. A client that makes a new one for
-/// each task would otherwise fill the memory of its workers, and of the scheduler,
-/// which keeps what it is told of each.
+/// Maximum number of prefixes with their own counters. A client that makes a new
+/// prefix for each task would otherwise fill the memory of its workers and of the
+/// scheduler.
 const MAX_PREFIXES: usize = 500;
 
-/// What the tasks with all other prefixes are counted as.
+/// The name under which tasks with all other prefixes are counted.
 const OTHER: &str = "other";
 
-/// What was done for tasks, by the prefix of their keys.
+/// Task counters by key prefix.
 #[derive(Debug, Default)]
 pub(super) struct TasksDone(Mutex<Counted>);
 
@@ -82,19 +82,19 @@ pub(super) struct TasksDone(Mutex<Counted>);
 struct Counted {
     total: TaskCounters,
     by_prefix: BTreeMap<String, Progress>,
-    /// The prefixes whose counters have changed since the last heartbeat.
+    /// Prefixes whose counters have changed since the last heartbeat.
     changed: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
     now: TaskCounters,
-    /// At the last heartbeat.
+    /// The counters at the last heartbeat.
     before: TaskCounters,
 }
 
 impl TaskCounters {
-    /// A task has run.
+    /// Counts a task.
     fn add(&mut self, time: Duration, steps: &[Done]) {
         self.count += 1;
         self.time = self.time.saturating_add(time);
@@ -113,7 +113,7 @@ impl TaskCounters {
 }
 
 impl TasksDone {
-    /// A task has run that took so many seconds.
+    /// Counts a task that ran for `seconds`.
     pub(super) fn add(&self, prefix: &str, seconds: f64, steps: &[Done]) {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let mut done = self.lock();
@@ -150,8 +150,7 @@ impl TasksDone {
         counters.collect()
     }
 
-    /// What there was before and is now, of those that have changed since this
-    /// was asked last.
+    /// Counters before and now, of the prefixes that changed since the last call.
     fn since(&self) -> Vec<(String, (TaskCounters, TaskCounters))> {
         let mut done = self.lock();
         let Counted {
@@ -172,8 +171,8 @@ impl TasksDone {
     }
 }
 
-/// Dask's fine performance metrics: what was done since the last heartbeat, each
-/// by context, activity and unit.
+/// Dask's fine performance metrics: the work done since the last heartbeat, by
+/// context, activity and unit.
 #[derive(Default)]
 struct Digests(Vec<(Value, Value)>);
 
@@ -187,7 +186,7 @@ impl Digests {
         self.put(names, "seconds", time.as_secs_f64());
     }
 
-    /// What there was before, and is now.
+    /// Adds the difference between two tallies.
     fn add(&mut self, names: &[&str], (before, now): (Tally, Tally)) {
         if now == before {
             return;
@@ -198,39 +197,39 @@ impl Digests {
     }
 }
 
-/// A step that takes less is not worth a message to the scheduler with each task.
-const TELLING: f64 = 0.001;
+/// Minimum duration of a step that is reported with its task, in seconds.
+const MIN_REPORTED: f64 = 0.001;
 
-/// What the scheduler is told of the steps that were done for a task.
-pub(super) fn told(steps: &[Done]) -> Vec<StartStop> {
-    let told = steps.iter().filter_map(|done| {
+/// The steps of a task in the form that is reported to the scheduler.
+pub(super) fn to_startstops(steps: &[Done]) -> Vec<StartStop> {
+    let startstops = steps.iter().filter_map(|done| {
         let action = match done.step {
             Step::DiskRead => "disk-read",
-            Step::Deserialize if done.stop - done.start >= TELLING => "deserialize",
+            Step::Deserialize if done.stop - done.start >= MIN_REPORTED => "deserialize",
             // Dask's dashboard fails for actions that it does not know.
             Step::Deserialize | Step::Serialize => return None,
         };
         Some(startstop(action, done.start, done.stop, None))
     });
-    told.collect()
+    startstops.collect()
 }
 
-/// What has gone between a worker and others so far: the data alone, and not what
-/// else messages say.
+/// Counters of transfers between a worker and its peers. They count data only,
+/// not the rest of the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferCounters {
-    /// How often others were asked for data.
+    /// Number of requests for data sent to peers.
     pub received_count: u64,
-    /// Bytes of data that came.
+    /// Bytes of data received.
     pub received_len: u64,
-    /// How often others were given data.
+    /// Number of requests for data answered.
     pub sent_count: u64,
-    /// Bytes of data that went.
+    /// Bytes of data sent.
     pub sent_len: u64,
 }
 
-/// What goes between this worker and others.
+/// Counters and rates of transfers.
 #[derive(Debug)]
 pub(super) struct Transfers {
     received_len: AtomicU64,
@@ -244,14 +243,15 @@ pub(super) struct Transfers {
 
 #[derive(Debug)]
 struct Rates {
-    /// Bytes per second, of late.
+    /// Recent bandwidth, in bytes per second.
     bandwidth: f64,
-    /// Of each peer since the last heartbeat, the sum of rates and their number.
+    /// Sum and number of the rates measured for each peer since the last
+    /// heartbeat.
     peers: BTreeMap<String, (f64, u64)>,
     before: Before,
 }
 
-/// What there was at the last heartbeat.
+/// Readings at the last heartbeat.
 #[derive(Debug)]
 struct Before {
     at: Instant,
@@ -271,7 +271,7 @@ impl Default for Transfers {
             outgoing_total: AtomicU64::new(0),
             outgoing_len: AtomicU64::new(0),
             rates: Mutex::new(Rates {
-                // What Dask assumes before it knows.
+                // Dask's initial assumption.
                 bandwidth: 100e6,
                 peers: BTreeMap::new(),
                 before: Before {
@@ -286,7 +286,7 @@ impl Default for Transfers {
     }
 }
 
-/// Data that is being received.
+/// An incoming transfer in progress.
 pub(super) struct Receiving<'t> {
     transfers: &'t Transfers,
     since: Instant,
@@ -294,12 +294,12 @@ pub(super) struct Receiving<'t> {
 
 impl Receiving<'_> {
     pub(super) fn received(self, peer: &str, len: u64) {
-        /// Less says nothing about a network.
-        const TELLING: u64 = 1_000_000;
+        /// Smaller transfers do not measure the network.
+        const MIN_REPORTED: u64 = 1_000_000;
         self.transfers
             .received_len
             .fetch_add(len, Ordering::Relaxed);
-        if len < TELLING {
+        if len < MIN_REPORTED {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -312,7 +312,7 @@ impl Receiving<'_> {
     }
 }
 
-/// Data that is being sent.
+/// An outgoing transfer in progress.
 pub(super) struct Sending<'t> {
     transfers: &'t Transfers,
     len: u64,
@@ -358,7 +358,8 @@ impl Transfers {
         }
     }
 
-    /// `None` if `limit` others are being sent already.
+    /// Starts an outgoing transfer. Returns `None` if `limit` others are in
+    /// progress.
     pub(super) fn sending(&self, limit: u64) -> Option<Sending<'_>> {
         let count = &self.outgoing_count;
         let more = |count| (count < limit).then_some(count + 1);
@@ -382,8 +383,8 @@ fn empty() -> Value {
 }
 
 impl Shared {
-    /// What heartbeats say. `spilled_bytes` must be there: without it, the
-    /// memory manager of the scheduler ends for all workers.
+    /// The metrics in heartbeats. `spilled_bytes` is mandatory: without it, the
+    /// scheduler's active memory manager stops for all workers.
     pub(super) fn metrics(&self) -> Value {
         let (counts, transfer_count, transfer_len) = {
             let machine = self.machine();
@@ -430,7 +431,7 @@ impl Shared {
                 ("write_bps", rate(after.1, before.1)),
             ])
         };
-        // A tick is a hundredth of a second, so this is per cent.
+        // A tick is 10 milliseconds, so ticks per second are percent.
         let processor = rate(after.processor_ticks, before.processor_ticks);
         let mut digests = Digests::default();
         let counters = (before.counters, after.counters);
@@ -482,16 +483,16 @@ impl Shared {
     }
 }
 
-// What Linux says of this process; nothing elsewhere.
+// Readings of this process from Linux's /proc; zero or empty elsewhere.
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Hundredths of a second that processors have spent on the process.
+/// Processor time of the process, in hundredths of a second.
 fn processor_ticks() -> u64 {
     let stat = read("/proc/self/stat");
-    // Its name, in parentheses, may have spaces in it.
+    // The process name, in parentheses, may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let mut fields = fields.split_whitespace().skip(11);
     let mut next = || {
@@ -522,7 +523,7 @@ fn network() -> (u64, u64) {
     total
 }
 
-/// Bytes that the process has read from disks and written to them.
+/// Bytes that the process has read from and written to disk.
 fn disk() -> (u64, u64) {
     let io = read("/proc/self/io");
     let field = |name: &str| {
@@ -541,7 +542,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_so_many_prefixes_are_counted_each_for_itself() {
+    fn bounds_the_number_of_counted_prefixes() {
         let done = TasksDone::default();
         done.add("first", 1.0, &[]);
         for round in 1..=2 {
@@ -561,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_has_what_has_changed_since_the_last_one() {
+    fn heartbeats_report_changes_since_the_last() {
         let done = TasksDone::default();
         let step = Done {
             step: Step::Deserialize,

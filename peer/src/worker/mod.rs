@@ -1,9 +1,10 @@
-//! Workers: functions in Rust that a scheduler of Dask gives tasks to.
+//! Workers that run functions in Rust as tasks of a Dask scheduler.
 //!
-//! A [`Worker`] registers with a scheduler, runs the tasks that it gets on its
-//! threads, fetches what they need from other workers, in Rust or Python, and
-//! serves what it has to whoever asks. What a task calls is looked up by name in
-//! its [`Functions`]; nothing is ever unpickled by execution.
+//! A [`Worker`] registers with a scheduler, runs the tasks assigned to it on its
+//! threads, fetches their inputs from other workers (in Rust or Python), and
+//! serves its own data to workers and clients. Functions that tasks call are
+//! looked up by name in the worker's [`Functions`]; unpickling never executes
+//! code.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,28 +83,29 @@ pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};
 use evaluate::{Evaluated, TaskContext};
-use metrics::{TasksDone, Transfers, told};
+use metrics::{TasksDone, Transfers, to_startstops};
 use state::{Action, Answer, Event, Executed, Fetched, Limits, Peer, Run, State, stimulus};
 use store::{Datum, InUse, SpillDirectory, Steps, Store};
 use threads::Queue;
 
-/// How long registering and leaving may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for registering with the scheduler and for leaving it.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a worker that has nothing to say says so.
+/// Interval of keep-alive messages on the stream to the scheduler.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// How long a worker that retires says nothing: longer than that mostly takes, and
-/// not as long as a scheduler waits for a heartbeat.
-const RETIRING: Duration = Duration::from_secs(20);
+/// Time without heartbeats while the worker retires: longer than retiring mostly
+/// takes, and shorter than a scheduler's timeout for heartbeats.
+const RETIRE_QUIET: Duration = Duration::from_secs(20);
 
-/// How long it takes at most to read what a scheduler said that is gone.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Timeout for reading the scheduler's last messages once writing to it has
+/// failed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many quick tasks are done in place before others get a turn.
-const IN_PLACE: usize = 64;
+/// Maximum number of quick tasks run in place before other futures get a turn.
+const MAX_INLINE_TASKS: usize = 64;
 
-/// Makes a [`Worker`].
+/// Configures and starts a [`Worker`].
 #[derive(Clone)]
 pub struct Builder {
     scheduler: Address,
@@ -123,128 +125,134 @@ pub struct Builder {
     batch_interval: Duration,
 }
 
-/// Who is told what people should know.
+/// Callback for operator-facing warnings.
 type OnNotice = dyn Fn(&str) + Send + Sync;
 
 impl Builder {
-    /// Where to listen; any free port if its port is 0. Otherwise a port of the
-    /// interface that the scheduler is reached over, with the same transport.
+    /// Sets the address to listen on; port 0 picks a free port. Default: a free
+    /// port of the interface that reaches the scheduler, with the scheduler's
+    /// transport.
     #[must_use]
     pub fn listen(mut self, address: Address) -> Self {
         self.listen = Some(address);
         self
     }
 
-    /// A name that no other worker of the cluster has. Otherwise the address.
+    /// Sets the worker's name, which must be unique in the cluster. Default: the
+    /// worker's address.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// How many tasks run at once, at least one. Otherwise as many as there are
-    /// processors.
+    /// Sets the number of tasks that run at once, at least 1. Default: the number
+    /// of processors.
     #[must_use]
     pub fn nthreads(mut self, nthreads: usize) -> Self {
         self.nthreads = nthreads.max(1);
         self
     }
 
-    /// Bytes of memory that this worker may use, as it tells the scheduler. Data
-    /// goes to disk well below it, see [`MemoryThresholds`]. Without a limit, all
-    /// data stays in memory.
+    /// Sets the memory limit in bytes, as reported to the scheduler. Data is
+    /// spilled to disk well below it, see [`MemoryThresholds`]. Default: no
+    /// limit; all data stays in memory.
     #[must_use]
     pub const fn memory_limit(mut self, memory_limit: u64) -> Self {
         self.memory_limit = Some(memory_limit);
         self
     }
 
-    /// When data goes to disk, as parts of the memory limit. Otherwise when it
-    /// does in Dask.
+    /// Sets when data is spilled to disk, as fractions of the memory limit.
+    /// Default: as in Dask.
     #[must_use]
     pub const fn memory_thresholds(mut self, thresholds: MemoryThresholds) -> Self {
         self.thresholds = thresholds;
         self
     }
 
-    /// Where data goes that does not stay in memory: to a directory of its own
-    /// below this one, which several workers may share and which is made if it is
-    /// not there. Default: the directory for temporary files.
+    /// Sets the directory for spilled data. The worker makes a private
+    /// subdirectory in it. Several workers may share the directory, and it is
+    /// created if it does not exist. Default: the system's directory for
+    /// temporary files.
     ///
-    /// Only the user of this process can read the data. What workers of the same
-    /// user left there that were killed is removed.
+    /// Only the user of this process can read the data. Subdirectories left by
+    /// killed workers of the same user are removed.
     #[must_use]
     pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.local_directory = path.into();
         self
     }
 
-    /// A callback for operator-facing warnings: that a disk is full, say, that a
-    /// file on it is damaged, or that the scheduler cannot be reached yet. Once the
-    /// worker has registered, the scheduler gets the same as an event of the topic
-    /// `worker-notice`. The callback must not block.
+    /// Sets a callback for operator-facing warnings, for example that a disk is
+    /// full, that a file on it is damaged, or that the scheduler cannot be
+    /// reached yet. Once the worker has registered, the scheduler gets the same
+    /// warnings as events of the topic `worker-notice`. The callback must not
+    /// block.
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.notify = Some(Arc::new(notify));
         self
     }
 
-    /// A resource that tasks may ask for, and how much of it there is.
+    /// Adds a resource that tasks may require, and its amount.
     #[must_use]
     pub fn resource(mut self, name: &str, amount: f64) -> Self {
         self.resources.insert(name.to_owned(), amount);
         self
     }
 
-    /// What tasks may call. Otherwise [`Functions::python`].
+    /// Sets the functions that tasks may call. Default: [`Functions::python`].
     #[must_use]
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
         self
     }
 
-    /// How connections are made and accepted. `tls://` and `quic://` need
-    /// [`CommOptions::tls`].
+    /// Sets the options of comms, outgoing and incoming. `tls://` and `quic://`
+    /// need [`CommOptions::tls`].
     #[must_use]
     pub fn options(mut self, options: CommOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// The same for `quic://`.
+    /// Sets the options of `quic://`.
     #[cfg(feature = "quic")]
+    #[must_use]
     pub fn quic_options(mut self, options: QuicOptions) -> Self {
         self.quic_options = options;
         self
     }
 
-    /// Who sees every message.
+    /// Sets an observer that sees every message.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// How long messages to the scheduler wait for others to go with, once one
-    /// has gone: 2 milliseconds as in Dask, which spares a scheduler in Python
-    /// work. None of them waits if it is zero.
+    /// Sets how long messages to the scheduler are held back after a batch was
+    /// sent, so that they are sent together. With zero, each is sent at once.
+    /// Default: 2 milliseconds, as in Dask, which saves a scheduler in Python
+    /// work.
     #[must_use]
     pub const fn batch_interval(mut self, interval: Duration) -> Self {
         self.batch_interval = interval;
         self
     }
 
-    /// Registers with the scheduler and starts to work.
+    /// Registers with the scheduler and starts running tasks.
     ///
     /// # Errors
     ///
-    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0: it does not
-    ///   get to know the worker then;
-    /// * [`PeerError::Refused`] if the scheduler does not take it, as when its
-    ///   name is taken;
-    /// * [`PeerError::Directory`] if there is a memory limit, and no directory for
-    ///   what is above;
-    /// * [`PeerError::Comm`] if it cannot listen or reach the scheduler;
+    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0; the
+    ///   worker is not registered then;
+    /// * [`PeerError::Refused`] if the scheduler refuses the worker, for example
+    ///   because its name is taken;
+    /// * [`PeerError::Directory`] if there is a memory limit, and the directory
+    ///   for spilled data cannot be created;
+    /// * [`PeerError::Comm`] if the worker cannot listen or reach the scheduler;
     /// * [`PeerError::Timeout`] if the scheduler does not answer.
     pub async fn start(self) -> Result<Worker, PeerError> {
         start_boxed(self).await
@@ -265,32 +273,32 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// A worker that is at work.
+/// A running worker.
 ///
-/// Dropping it lets it leave the cluster as [`close`](Self::close) does, without
-/// waiting until it has.
+/// Dropping it makes it leave the cluster as [`close`](Self::close) does, without
+/// waiting for that.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
     ended: watch::Receiver<Option<Ended>>,
 }
 
-/// Why a worker is not at work any more.
+/// The reason why a worker stopped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ended {
-    /// It was closed here.
+    /// The worker was closed locally.
     Closed,
-    /// The scheduler closed it.
+    /// The scheduler closed the worker.
     ByScheduler {
-        /// Why, as the scheduler said.
+        /// The reason given by the scheduler.
         reason: String,
     },
-    /// The scheduler does not know it any more.
+    /// The scheduler no longer knows the worker.
     Forgotten,
-    /// Its connection to the scheduler is gone.
+    /// The connection to the scheduler was lost.
     Lost(PeerError),
-    /// It panicked, which may have left its state inconsistent.
+    /// The worker panicked, which may have left its state inconsistent.
     Panicked,
 }
 
@@ -312,7 +320,7 @@ impl fmt::Display for Ended {
 }
 
 impl Worker {
-    /// A worker for the scheduler at this address.
+    /// Returns a builder of a worker for the scheduler at this address.
     pub fn builder(scheduler: Address) -> Builder {
         let nthreads = std::thread::available_parallelism();
         Builder {
@@ -334,17 +342,18 @@ impl Worker {
         }
     }
 
-    /// Where others reach it.
+    /// The address at which other peers reach the worker.
     pub fn address(&self) -> &str {
         &self.shared.address
     }
 
-    /// Its name.
+    /// The worker's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// `running`, `paused`, `closing_gracefully`, `closing` or `closed`.
+    /// The worker's status: `running`, `paused`, `closing_gracefully`, `closing`
+    /// or `closed`.
     pub fn status(&self) -> String {
         if self.ended.borrow().is_some() {
             return "closed".to_owned();
@@ -352,62 +361,64 @@ impl Worker {
         self.shared.machine().state.status().to_owned()
     }
 
-    /// The keys of the data that it holds.
+    /// The keys of the data that the worker holds.
     pub fn keys(&self) -> Vec<Key> {
         self.shared.store.keys()
     }
 
-    /// How many bytes this data counts for.
+    /// The total size of the worker's data, in bytes as Dask counts them.
     pub fn nbytes(&self) -> u64 {
         self.shared.store.nbytes()
     }
 
-    /// How much of this data is in memory, and how much on disk.
+    /// How much of the worker's data is in memory, and how much on disk.
     pub fn holdings(&self) -> Holdings {
         self.shared.store.holdings()
     }
 
-    /// What has gone between this worker and others so far.
+    /// Counters of the data transferred between this worker and its peers.
     pub fn transfers(&self) -> TransferCounters {
         self.shared.transfers.counters()
     }
 
-    /// What was done for all tasks so far.
+    /// Counters of the work done for all tasks.
     pub fn total_task_counters(&self) -> TaskCounters {
         self.shared.tasks_done.total()
     }
 
-    /// What was done for tasks so far, by the prefix of their keys. Of very many
-    /// prefixes, those that came last are counted together as `other`.
+    /// Counters of the work done for tasks, by the prefix of their keys. The
+    /// number of prefixes is bounded: those beyond the limit are counted together
+    /// as `other`.
     pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
         self.shared.tasks_done.counters()
     }
 
-    /// What became of the data so far.
+    /// Counters of the data store: deserialized, spilled, and so on.
     pub fn counters(&self) -> StoreCounters {
         self.shared.store.counters()
     }
 
-    /// How many tasks it knows in each state, as Dask names these.
+    /// The number of known tasks in each state, with Dask's names of the states.
     pub fn task_counts(&self) -> Vec<(&'static str, u64)> {
         self.shared.machine().state.counts().collect()
     }
 
-    /// Leaves the cluster, and waits until it has. What it holds is lost; a
-    /// scheduler that is to have it moved elsewhere first *retires* the worker.
-    /// Tasks that run are not interrupted, and nobody gets their results.
+    /// Leaves the cluster, and waits until that is done. The worker's data is
+    /// lost; [`retire`](Self::retire) moves it to other workers first. Running
+    /// tasks are not interrupted, and their results are dropped.
     pub async fn close(&self) {
         self.shared.stop.notify_one();
         self.ended().await;
     }
 
-    /// Leaves the cluster once others have what only this worker had, and waits
-    /// until it has. Returns whether they do: if there is nobody who could take
-    /// it, the worker leaves all the same.
+    /// Leaves the cluster once other workers have copies of the data that only
+    /// this worker had, and waits until that is done. Returns whether all data
+    /// was copied: if no worker can take it, this worker leaves all the same.
     ///
     /// # Errors
     ///
-    /// If the scheduler cannot be asked; the worker has left then too.
+    /// If the scheduler cannot be asked; the worker has left the cluster then
+    /// too.
     pub async fn retire(&self) -> Result<bool, PeerError> {
         let shared = &self.shared;
         let request = Request::RetireWorkers(RetireWorkers {
@@ -419,7 +430,7 @@ impl Worker {
         });
         let retired = tokio::select! {
             retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
-            // Being told to end is the answer, if it comes first.
+            // If the request to close comes first, it is the answer.
             ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
         };
         let retired = retired.map(|retired| retired.get(&shared.address).is_some());
@@ -427,12 +438,12 @@ impl Worker {
         retired
     }
 
-    /// Waits until it is not at work any more, for whatever reason.
+    /// Waits until the worker has stopped, for whatever reason.
     pub async fn ended(&self) -> Ended {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(ended)) => ended.clone(),
-            // Its runtime is gone, and it with it.
+            // The runtime was shut down, and the worker with it.
             _ => Ended::Closed,
         }
     }
@@ -444,12 +455,12 @@ impl Drop for Worker {
     }
 }
 
-/// What all parts of a worker have in common.
+/// State shared by all parts of a worker.
 struct Shared {
     id: String,
     address: String,
     name: String,
-    /// Who we are, for people.
+    /// Name and address, for log lines and error messages.
     title: String,
     scheduler: Address,
     nthreads: usize,
@@ -478,19 +489,19 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// What changes with every event, and the stream that is told of it in the same
-/// order.
+/// The state machine, and the stream on which its messages are sent in the order
+/// of its events.
 struct Machine {
     state: State,
     stream: Option<BatchSender<FromWorker>>,
 }
 
-/// A task to run, with the data that it needs.
+/// A task to run, with its inputs.
 struct Job {
     key: Key,
     spec: Spec,
     data: HashMap<Key, Datum>,
-    /// Keeps that in memory.
+    /// Keeps the inputs in memory.
     in_use: Vec<InUse>,
     is_actor: bool,
 }
@@ -511,15 +522,15 @@ impl Shared {
         self.failure.check(self.machine.lock())
     }
 
-    /// Puts data into the store, and does what follows from events. What is to
-    /// be run is left to the caller.
+    /// Puts data into the store and handles events. Returns the jobs to run.
     fn react<'d>(
         self: &Arc<Self>,
         data: impl IntoIterator<Item = (&'d Key, Datum)>,
         events: impl IntoIterator<Item = Event>,
     ) -> Vec<Job> {
         let mut jobs = Vec::new();
-        // Freeing much memory takes time, and nobody should wait for it.
+        // Freeing much memory takes time, so it is done after the lock is
+        // released.
         let mut forgotten = Vec::new();
         let _guard = self.failure.guard();
         let mut machine = self.machine();
@@ -561,7 +572,7 @@ impl Shared {
         jobs
     }
 
-    /// Does what follows from events.
+    /// Handles events.
     fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
         let jobs = self.react([], events);
         self.begin(jobs);
@@ -579,11 +590,11 @@ impl Shared {
         }
     }
 
-    /// Tells people something: whoever asked for it here, and whoever reads the
-    /// events of the scheduler or subscribes to them.
+    /// Reports a warning to the callback of the builder, the log, and the
+    /// subscribers to the scheduler's events.
     fn notice(&self, text: &str) {
         self.log.add(Level::Warning, text);
-        self.notify.tell(text);
+        self.notify.notify(text);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {
                 topic: "worker-notice".into(),
@@ -593,12 +604,13 @@ impl Shared {
         }
     }
 
-    /// Does quick tasks here, and leaves others to the threads.
+    /// Runs quick tasks in place, and queues others for the threads.
     fn begin(self: &Arc<Self>, jobs: Vec<Job>) {
         let mut jobs = VecDeque::from(jobs);
-        let mut left = IN_PLACE;
+        let mut left = MAX_INLINE_TASKS;
         while let Some(mut job) = jobs.pop_front() {
-            // A panic is one of reading the task, which is done again for its result.
+            // A panic here comes from reading the task; running it reports that
+            // panic.
             let is_quick = left != 0
                 && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
             if is_quick {
@@ -621,10 +633,10 @@ impl Shared {
     }
 
     fn is_quick(&self, job: &mut Job) -> bool {
-        /// A longer task is not read here either.
-        const LONGEST: usize = 1 << 10;
+        /// Longer tasks are not read in place either.
+        const MAX_LEN: usize = 1 << 10;
         if let Spec::Unread(run_spec) = &job.spec
-            && run_spec.header().len() <= LONGEST
+            && run_spec.header().len() <= MAX_LEN
             && run_spec.frames().is_empty()
             && !job.is_actor
             && let Ok(task) = Task::read(run_spec, &job.key)
@@ -637,7 +649,7 @@ impl Shared {
         false
     }
 
-    /// Runs a task, and returns those that are to be run now.
+    /// Runs a task, and returns the jobs to run next.
     fn run(self: &Arc<Self>, job: Job) -> Vec<Job> {
         let start = now();
         let Job {
@@ -651,7 +663,7 @@ impl Shared {
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
             self.evaluate(&key, spec, &data, is_actor, &steps)
         }));
-        // It would do the same to every other worker.
+        // Any other worker would panic too, so the task fails.
         let result = evaluated.unwrap_or_else(|_| {
             let text = format!("the worker {} panicked over the task", self.title);
             Err(RemoteError::new("RuntimeError", &text))
@@ -684,7 +696,7 @@ impl Shared {
             outcome,
             start,
             stop,
-            steps: told(&steps),
+            steps: to_startstops(&steps),
             thread: Some(threads::number()),
         });
         self.react(datum.map(|datum| (&key, datum)), [executed])
@@ -715,7 +727,7 @@ impl Shared {
         })
     }
 
-    /// Asks a peer for data.
+    /// Fetches data from a peer.
     async fn fetch(self: Arc<Self>, peer: Peer, keys: Vec<Key>) {
         let _guard = self.failure.guard();
         let start = now();
@@ -765,17 +777,18 @@ impl Shared {
                 receiving.received(peer, len);
                 (Answered::Data, data)
             }
-            // It is there, and could not give what was asked for.
+            // The peer is reachable, and could not answer the request.
             Err(PeerError::Remote(_)) => (Answered::Data, Vec::new()),
             Err(_) => {
-                // What it is given goes on until the scheduler removes it.
+                // Transfers to the peer continue until the scheduler removes it.
                 self.pool.close_idle(&address);
                 (Answered::Gone, Vec::new())
             }
         }
     }
 
-    /// Sends what is there to the scheduler, and nothing more.
+    /// Sends the pending messages and a farewell to the scheduler, and closes the
+    /// stream.
     fn leave(&self) {
         let mut machine = self.machine();
         machine.state.close();
@@ -791,13 +804,13 @@ impl Shared {
     }
 }
 
-/// The keys of the data that is not here any more.
+/// The keys of inputs that were lost.
 fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
     let lost = data.iter().filter(|(_, datum)| datum.is_lost());
     lost.map(|(key, _)| key.clone()).collect()
 }
 
-/// What came of asking a peer.
+/// The outcome of a request to a peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answered {
     Data,
@@ -834,7 +847,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let timeout = options.connect_timeout;
     let retrying = || format!("no connection to {scheduler} yet, retrying");
     let connecting = first.connect(&scheduler);
-    let comm = match notify.patiently(retrying, timeout, connecting).await {
+    let comm = match notify.with_notice(retrying, timeout, connecting).await {
         Ok(comm) => comm,
         Err(error) => {
             let what = "a worker in Rust";
@@ -854,26 +867,29 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let listener = binding.await?;
     let address = listener.local_address()?;
     let address = address.contact(&host).to_string();
-    // A peer that does not listen is gone: somebody else has what it had.
+    // No retries: data of a peer that does not listen has to come from elsewhere.
     let options = CommOptions {
         connect_retry: false,
         ..options
     };
     let connector = Arc::new(connector(options));
     let pool = Pool::new(connector, &party, observer.clone());
-    // Copied, so that nobody warns of versions that are not there.
+    // The scheduler's own versions are sent back, so that nobody warns of
+    // mismatches.
     let versions = Request::Versions(Versions {
         reply: Some(true),
         ..Versions::default()
     });
     let versions = within(
-        PATIENCE,
+        REGISTER_TIMEOUT,
         "the versions",
         pool.call::<Value>(&scheduler, &versions),
     );
     let waiting = || format!("{scheduler} does not answer yet, waiting");
-    let versions = notify.patiently(waiting, PATIENCE, versions).await?;
-    // A scheduler that cannot be worked for must not get to know the worker.
+    let versions = notify
+        .with_notice(waiting, REGISTER_TIMEOUT, versions)
+        .await?;
+    // A scheduler that is too old must not get to know the worker.
     Release::check(
         Release::of_versions(&versions),
         FIRST_FOR_WORKERS,
@@ -936,7 +952,9 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         )
     };
     let registering = shared.register(&mut channel, resources);
-    let registering = shared.notify.patiently(waiting, PATIENCE, registering);
+    let registering = shared
+        .notify
+        .with_notice(waiting, REGISTER_TIMEOUT, registering);
     let interval = registering.await?;
     shared.log.add(
         Level::Info,
@@ -960,7 +978,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     Ok(Worker { shared, ended })
 }
 
-/// A store, and the directory that it has or would have.
+/// Makes a store, and returns the path of its directory, existing or not.
 async fn make_store(
     memory_limit: Option<u64>,
     thresholds: MemoryThresholds,
@@ -987,9 +1005,9 @@ async fn make_store(
     Ok((store, path))
 }
 
-/// Starts what takes data out of memory.
+/// Starts the store's thread, which moves data to disk.
 fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
-    // It does not keep the worker alive.
+    // Weak, so that the thread does not keep the worker alive.
     let own: Weak<Shared> = Arc::downgrade(shared);
     let needed = {
         let own = own.clone();
@@ -1022,16 +1040,16 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
         })
 }
 
-/// The number by which others reach this machine that reach the other end of a
-/// comm; empty where there are no hosts.
+/// The IP address by which peers on the other side of a comm reach this machine;
+/// empty for transports without hosts.
 fn own_host(channel: &Channel) -> String {
     let host = channel.local.host();
     let number: Option<IpAddr> = host.parse().ok();
     if !number.is_some_and(|number| number.is_unspecified()) {
         return host.to_owned();
     }
-    // Sockets of QUIC are those of all interfaces: ask where the way leads over,
-    // which sends nothing.
+    // A QUIC socket is bound to all interfaces: ask the system for the route's
+    // source address, which sends nothing.
     let (peer, port) = (channel.peer.host(), channel.peer.port());
     let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let found = any.into_iter().find_map(|any| {
@@ -1053,12 +1071,12 @@ fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
         _ if host.contains(':') => format!("{scheme}://[{host}]:0"),
         _ => format!("{scheme}://{host}:0"),
     };
-    // Binding to the scheduler's own says what is wrong, if this is no address.
+    // If this is not a valid address, binding to the scheduler's own reports why.
     text.parse().unwrap_or_else(|_| scheduler.clone())
 }
 
 impl Shared {
-    /// Registers, and returns how often to say how it is.
+    /// Registers with the scheduler, and returns the interval of heartbeats.
     async fn register(
         &self,
         channel: &mut Channel,
@@ -1086,7 +1104,7 @@ impl Shared {
             ..RegisterWorker::default()
         });
         let reply = channel.call::<RegisterWorkerReply>(&request);
-        let reply = within(PATIENCE, "registering the worker", reply).await?;
+        let reply = within(REGISTER_TIMEOUT, "registering the worker", reply).await?;
         if reply.status != "OK" {
             return Err(PeerError::Refused {
                 reason: reply.message.unwrap_or(reply.status),
@@ -1095,15 +1113,15 @@ impl Shared {
         Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
     }
 
-    /// Says how it is, again and again.
+    /// Sends heartbeats to the scheduler.
     async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
         let mut retiring: Option<Instant> = None;
         loop {
             tokio::time::sleep(interval).await;
-            // A scheduler that has just let a worker go complains of a heartbeat
-            // that it gets before the worker knows.
+            // A scheduler that has just removed a retiring worker complains of
+            // heartbeats that the worker sends before it knows.
             if self.machine().state.status() == "closing_gracefully" {
-                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRING {
+                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRE_QUIET {
                     continue;
                 }
             } else {
@@ -1126,7 +1144,7 @@ impl Shared {
                 reply: Some(true),
                 ..HeartbeatWorker::default()
             });
-            // If the scheduler is gone, the stream will say so.
+            // If the scheduler is gone, the stream reports it.
             let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
             let Ok(reply) = reply else {
                 continue;
@@ -1147,8 +1165,8 @@ impl Shared {
         }
     }
 
-    /// Does what the scheduler says.
-    async fn listen_to(self: Arc<Self>, mut receiver: Receiver) -> Ended {
+    /// Handles the messages of the scheduler.
+    async fn handle_stream(self: Arc<Self>, mut receiver: Receiver) -> Ended {
         loop {
             let batch = match receiver.receive_batch::<ToWorker>().await {
                 Ok(Some(batch)) => batch,
@@ -1180,14 +1198,14 @@ impl Shared {
     }
 }
 
-/// An interval in seconds, if it is one.
+/// Converts an interval in seconds, if it is valid.
 fn interval(seconds: Option<f64>) -> Option<Duration> {
     let duration = Duration::try_from_secs_f64(seconds?).ok()?;
     Some(duration.clamp(Duration::from_millis(10), Duration::from_secs(600)))
 }
 
 struct Parts {
-    /// It has the connection of the stream, if that is one of QUIC.
+    /// Owns the stream's connection if the transport is QUIC.
     first: Connector,
     listener: Listener,
     receiver: Receiver,
@@ -1195,7 +1213,8 @@ struct Parts {
     interval: Duration,
 }
 
-/// Keeps a worker at work until something ends it, and lets it leave.
+/// Keeps a worker running until something ends it, and makes it leave the
+/// cluster.
 async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<Ended>>) {
     let Parts {
         first,
@@ -1206,7 +1225,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     } = parts;
     let listener = Arc::new(listener);
     let mut tasks = JoinSet::new();
-    tasks.spawn(Arc::clone(&shared).listen_to(receiver));
+    tasks.spawn(Arc::clone(&shared).handle_stream(receiver));
     tasks.spawn(Arc::clone(&shared).heartbeats(interval));
     tasks.spawn(Arc::clone(&shared).keep_alive());
     tasks.spawn(Arc::clone(&shared).monitor());
@@ -1216,19 +1235,20 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
         () = shared.failure.occurred() => Ended::Panicked,
         ended = tasks.join_next() => match ended {
             Some(Ok(ended)) => ended,
-            // They do not end otherwise, and nothing has aborted them.
+            // The tasks never return otherwise, and nothing aborts them.
             _ => Ended::Panicked,
         },
         written = writing.finished() => match written {
             Err(error) => {
-                // What the scheduler said last may tell why.
-                let heard = tokio::time::timeout(LAST_WORDS, tasks.join_next()).await;
-                match heard {
+                // The scheduler's last messages may give the reason.
+                let last = tokio::time::timeout(DRAIN_TIMEOUT, tasks.join_next()).await;
+                match last {
                     Ok(Some(Ok(ended))) => ended,
                     _ => Ended::Lost(error),
                 }
             }
-            // It does not end while there is a stream, unless it panics.
+            // The writer returns only after the stream is dropped, or after a
+            // panic.
             Ok(()) => Ended::Panicked,
         },
     };
@@ -1239,8 +1259,8 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     }
     shared.leave();
     shared.queue.close();
-    // A scheduler that does not read any more is not waited for.
-    if tokio::time::timeout(PATIENCE, writing.finished())
+    // Do not wait for a scheduler that has stopped reading.
+    if tokio::time::timeout(REGISTER_TIMEOUT, writing.finished())
         .await
         .is_err()
     {
@@ -1253,7 +1273,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     drop(listener);
     let store = Arc::clone(&shared);
     let _ = tokio::task::spawn_blocking(move || store.store.close()).await;
-    // Nobody is left who wants to know, if this fails.
+    // Sending fails only if nobody waits for the result.
     let _ = end.send(Some(ended));
 }
 

@@ -1,4 +1,4 @@
-//! What others ask a worker for.
+//! Requests from peers to a worker.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,26 +22,27 @@ use crate::rpc::IncomingRequest;
 use crate::value::Serialized;
 use crate::{Key, PeerError, RemoteError, Value};
 
-/// How many transfers of data go out at once (Dask's
+/// Maximum number of concurrent outgoing transfers (Dask's
 /// `distributed.worker.connections.outgoing`); twice as many to the same host.
 const OUTGOING: u64 = 50;
 
-/// How long a peer is left alone that said it is busy.
+/// Time before a busy peer is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
-/// Values that are longer are not serialized where messages are read.
-const SHORT: u64 = 64 << 10;
+/// Values longer than this are not serialized on the thread that reads messages.
+const MAX_INLINE_LEN: u64 = 64 << 10;
 
-/// Answers whoever connects.
+/// Accepts comms and answers their requests.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
     let mut comms = JoinSet::new();
     loop {
         tokio::select! {
             incoming = listener.accept() => match incoming {
                 Ok(incoming) => {
-                    comms.spawn(converse(Arc::clone(&shared), incoming));
+                    comms.spawn(serve_comm(Arc::clone(&shared), incoming));
                 }
-                // Out of descriptors, say: others may end in the meantime.
+                // The process may be out of descriptors; other comms may close in
+                // the meantime.
                 Err(_) => tokio::time::sleep(BUSY_PAUSE).await,
             },
             Some(_) = comms.join_next() => {}
@@ -49,7 +50,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
     }
 }
 
-async fn converse(shared: Arc<Shared>, incoming: Incoming) {
+async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
     let Ok(comm) = incoming.handshake().await else {
         return;
     };
@@ -81,7 +82,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), P
         let is_close = matches!(request, Request::CloseComm(_));
         let is_terminate = matches!(request, Request::Terminate(_));
         match request {
-            Request::GetData(request) => give(shared, channel, request).await?,
+            Request::GetData(request) => send_data_while_member(shared, channel, request).await?,
             request => {
                 let reply = match answer(shared, request).await {
                     Ok(reply) => reply,
@@ -164,7 +165,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::GetProfile(_) => diagnostics::profile(),
         Request::GetProfileMetadata(_) => diagnostics::profile_metadata(),
         Request::GetMonitorInfo(_) => diagnostics::monitor_info(),
-        // Only what tasks are in now is known here.
+        // No history of tasks is kept.
         Request::GetStory(_) => Value::List([].into()),
         Request::Ping(_) => Value::bytes(&b"pong"[..]),
         Request::Echo(request) => request.data,
@@ -182,14 +183,14 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
     }))
 }
 
-/// A key as a value.
+/// Converts a key to a value.
 pub(super) fn key_value(key: &Key) -> Value {
     let document = [bytes::Bytes::copy_from_slice(key.as_msgpack())];
     let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
     value.unwrap_or_default()
 }
 
-/// Somebody gives us data.
+/// Stores data sent by a client.
 fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
     let data: Vec<(Key, Datum)> = request
         .data
@@ -208,8 +209,8 @@ fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
     }
 }
 
-/// Gives data to a worker, until that has left the cluster, or to a client.
-async fn give(
+/// Sends data to a worker, until that leaves the cluster, or to a client.
+async fn send_data_while_member(
     shared: &Arc<Shared>,
     channel: &mut Channel,
     request: GetData,
@@ -218,13 +219,13 @@ async fn give(
     match who.and_then(|who| who.parse::<Address>().ok()) {
         Some(who) => {
             let mut lease = shared.pool.lease(&who);
-            lease.run(give_data(shared, channel, request)).await
+            lease.run(send_data(shared, channel, request)).await
         }
-        None => give_data(shared, channel, request).await,
+        None => send_data(shared, channel, request).await,
     }
 }
 
-async fn give_data(
+async fn send_data(
     shared: &Arc<Shared>,
     channel: &mut Channel,
     request: GetData,
@@ -245,7 +246,7 @@ async fn give_data(
     };
     let mut data = Vec::with_capacity(request.keys.len());
     let mut lost = Vec::new();
-    // Each once, however often it is asked for.
+    // Each key once, even if requested repeatedly.
     let keys: BTreeSet<Key> = request.keys.into_iter().collect();
     let held = keys.into_iter();
     let held = held.filter_map(|key| Some((shared.store.get(&key)?, key)));
@@ -255,7 +256,7 @@ async fn give_data(
                 sending.has(serialized.len());
                 data.push((key, serialized));
             }
-            // Who asks looks elsewhere for what the reply does not have.
+            // The requester looks elsewhere for keys that the reply lacks.
             Err(DatumError::Lost) => lost.push(key),
             Err(DatumError::Value(error)) => {
                 let text = format!("the data of {key}: {error}");
@@ -274,7 +275,7 @@ async fn give_data(
     };
     channel.sender.send(&reply).await?;
     drop(reply);
-    // "OK"; until then it counts as going on.
+    // The answer is "OK"; until then the transfer counts as in progress.
     if channel.receiver.receive::<Value>().await?.is_none() {
         let peer = channel.peer.to_string();
         return Err(PeerError::Closed { peer });
@@ -282,7 +283,7 @@ async fn give_data(
     Ok(())
 }
 
-/// The bytes of data, read or made elsewhere if that takes time.
+/// Serializes data, on another thread if it has to be read from disk or is long.
 async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
     fn all(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
         let steps = Steps::default();
@@ -291,13 +292,13 @@ async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, Datu
             .collect()
     }
     let takes_time = data.iter().any(|(datum, _)| {
-        datum.is_on_disk() || (datum.nbytes() > SHORT && datum.serialized().is_none())
+        datum.is_on_disk() || (datum.nbytes() > MAX_INLINE_LEN && datum.serialized().is_none())
     });
     if !takes_time {
         return all(data);
     }
     let elsewhere = tokio::task::spawn_blocking(move || all(data));
-    // It fails if the runtime is ending, when nobody waits for this any more.
+    // Fails if the runtime is shutting down, when nobody waits for the result.
     elsewhere.await.unwrap_or_default()
 }
 
@@ -312,7 +313,8 @@ impl Shared {
         self.begin(jobs);
     }
 
-    /// Copies data from other workers, and returns what could not be had.
+    /// Copies data from other workers, and returns the keys that could not be
+    /// copied.
     async fn gather(self: &Arc<Self>, who_has: Vec<(Key, Vec<String>)>) -> Vec<Key> {
         let mut failed = Vec::new();
         let mut left: Vec<(Key, VecDeque<String>)> = who_has

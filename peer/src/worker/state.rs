@@ -1,9 +1,8 @@
-//! What a worker knows of tasks, and what follows from what happens: events in,
-//! actions out, and nothing else. It neither reads a clock nor a socket, and the
-//! same events always lead to the same actions.
+//! The worker's state machine: events in, actions out. It does no I/O and reads
+//! no clock, and the same events always lead to the same actions.
 //!
-//! A task goes through these phases; those in brackets are for data that comes
-//! from other workers:
+//! A task goes through these phases; those in parentheses are for data of other
+//! workers:
 //!
 //! ```text
 //! compute-task ─► Waiting ─► Ready ─► Executing ─► Memory or Error
@@ -27,22 +26,22 @@ use crate::protocol::{
 use crate::value::Serialized;
 use crate::{Key, Value};
 
-/// Another worker, by its address.
+/// The address of another worker.
 pub(crate) type Peer = Arc<str>;
 
-/// How a worker is allowed to go about it.
+/// Limits of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Tasks that run at once.
+    /// Maximum number of tasks that run at once.
     pub(crate) nthreads: usize,
-    /// Peers that are asked for data at once.
+    /// Maximum number of peers asked for data at once.
     pub(crate) transfer_count: usize,
-    /// Bytes that one of them is asked for at once, unless a single datum has
-    /// more.
+    /// Maximum number of bytes requested from a peer at once, unless a single
+    /// datum is larger.
     pub(crate) transfer_len: u64,
-    /// How long a peer is left alone that said it is busy.
+    /// Pause before a busy peer is asked again.
     pub(crate) busy_pause: Duration,
-    /// How often the scheduler is asked for data that is nowhere.
+    /// Interval at which the scheduler is asked where missing data is.
     pub(crate) search_interval: Duration,
 }
 
@@ -59,55 +58,55 @@ impl Default for Limits {
     }
 }
 
-/// What is known of a piece of data without having it.
+/// The size and type of a datum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Description {
-    /// Bytes that it counts for.
+    /// Size in bytes as Dask counts it.
     pub(crate) nbytes: u64,
-    /// The pickle of its class.
+    /// The pickle of the datum's class.
     pub(crate) class: Option<Bytes>,
-    /// What its class is called.
+    /// The name of the datum's class.
     pub(crate) typename: Cow<'static, str>,
 }
 
-/// What happens.
+/// An event that the state machine handles.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// The scheduler says something.
+    /// A message from the scheduler.
     FromScheduler(ToWorker),
     /// A task has run.
     Executed(Executed),
-    /// A task could not run, as data that it needs turned out to be lost.
+    /// A task could not run because inputs turned out to be lost.
     InputsLost { key: Key, lost: Vec<Key> },
     /// Data turned out to be lost.
     Lost(Vec<Key>),
-    /// The process takes too much memory, or does not any more.
+    /// The process takes too much memory, or no longer does.
     Paused(bool),
-    /// A peer that was asked for data has answered, or has not.
+    /// A request for data has ended.
     Fetched(Fetched),
-    /// Somebody has put data into the store.
+    /// Data sent by a client was put into the store.
     Stored(Vec<(Key, Description)>),
-    /// A peer that was busy can be asked again.
+    /// A busy peer may be asked again.
     PeerAvailable(Peer),
-    /// It is time to ask for data that is nowhere.
+    /// It is time to ask the scheduler for missing data again.
     Search,
 }
 
-/// A task has run.
+/// The outcome of a task that has run.
 #[derive(Clone, Debug)]
 pub(crate) struct Executed {
     pub(crate) key: Key,
-    /// The result, which is in the store; or the fields of an exception.
+    /// The description of the result, which is in the store, or the exception.
     pub(crate) outcome: Result<Description, Box<Failure>>,
-    /// When it began and ended, in seconds since 1970.
+    /// Start and end, in seconds since 1970.
     pub(crate) start: f64,
     pub(crate) stop: f64,
-    /// What else was done for it.
+    /// The steps done on data for the task.
     pub(crate) steps: Vec<StartStop>,
     pub(crate) thread: Option<i64>,
 }
 
-/// An exception as `task-erred` has it.
+/// An exception in the form of `task-erred`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) exception: Value,
@@ -115,41 +114,42 @@ pub(crate) struct Failure {
     pub(crate) traceback_text: String,
 }
 
-/// A peer has answered.
+/// The outcome of a request for data.
 #[derive(Clone, Debug)]
 pub(crate) struct Fetched {
     pub(crate) peer: Peer,
     pub(crate) answer: Answer,
-    /// When it was asked and had answered, in seconds since 1970.
+    /// Start and end of the request, in seconds since 1970.
     pub(crate) start: f64,
     pub(crate) stop: f64,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// What it had is in the store.
+    /// The data that the peer had is in the store.
     Data(Vec<(Key, Description)>),
-    /// It has no time now.
+    /// The peer is busy.
     Busy,
-    /// It cannot be reached.
+    /// The peer cannot be reached.
     Gone,
 }
 
-/// What is to be done.
+/// An action for the caller to do.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Run a task, and say [`Event::Executed`].
+    /// Run a task, then report [`Event::Executed`].
     Execute(Box<Run>),
-    /// Ask a peer for data, put it into the store, and say [`Event::Fetched`].
+    /// Request data from a peer, put it into the store, then report
+    /// [`Event::Fetched`].
     Fetch { peer: Peer, keys: Vec<Key> },
-    /// Close all comms with a peer that has left the cluster, which ends the
-    /// requests to it that are in flight.
+    /// Close all comms with a peer that has left the cluster, which ends pending
+    /// requests to it.
     Disconnect(Peer),
-    /// Tell the scheduler.
+    /// Send a message to the scheduler.
     Send(Box<FromWorker>),
     /// Remove a datum from the store.
     Forget(Key),
-    /// Say this event then.
+    /// Report this event after a delay.
     Wake { after: Duration, event: Box<Event> },
 }
 
@@ -158,36 +158,36 @@ pub(crate) enum Action {
 pub(crate) struct Run {
     pub(crate) key: Key,
     pub(crate) run_spec: Serialized,
-    /// The keys that it needs, all of which are in the store.
+    /// The keys of its inputs, all of which are in the store.
     pub(crate) dependencies: Vec<Key>,
     pub(crate) is_actor: bool,
 }
 
-/// In which state a task is.
+/// The phase of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A dependency is not here yet.
+    /// Dependencies are missing.
     Waiting,
-    /// It could run.
+    /// All dependencies are in the store.
     Ready,
-    /// It runs.
+    /// The task is executing.
     Executing,
-    /// Its result is in the store.
+    /// The result is in the store.
     Memory,
-    /// It failed.
+    /// The task failed.
     Error,
-    /// It is to be fetched.
+    /// The data is queued for fetching.
     Fetch,
-    /// It is being fetched.
+    /// The data is being fetched.
     Flight,
-    /// It is to be fetched, but nobody is known to have it.
+    /// The data is to be fetched, but no holder is known.
     Missing,
 }
 
 const PHASE_COUNT: usize = 8;
 
 impl Phase {
-    /// As Dask names it.
+    /// Dask's name of the phase.
     const fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -213,8 +213,8 @@ impl Phase {
     ];
 }
 
-/// Which of two tasks comes first: the three numbers of the scheduler, then the
-/// one that came last.
+/// The priority of a task: the scheduler's three numbers; among equals, the
+/// latest comes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Priority {
     numbers: [f64; 3],
@@ -241,25 +241,25 @@ impl Ord for Priority {
 
 type Queue = BTreeSet<(Priority, Key)>;
 
-/// How many peers have a key in their queues at once. Each that is gone makes the key
-/// leave the queues of all and enter them again.
+/// Maximum number of peers that a key is queued at. When a holder fails, the key
+/// leaves all these queues and enters them again.
 const MAX_HOLDERS: usize = 16;
 
 #[derive(Debug)]
 struct Task {
     phase: Phase,
     priority: Priority,
-    /// What the scheduler wants to be computed here. Without it, the task is
-    /// here for its data; or it runs on although nobody wants its result.
+    /// The computation that the scheduler requested. Without one, the task exists
+    /// for its data, or executes although its result is not wanted any more.
     computation: Option<Box<Computation>>,
-    /// Whether the scheduler wants a copy here.
+    /// Whether the scheduler requested a replica.
     is_acquired: bool,
     /// Tasks that wait for this one, or are ready and need it.
     dependents: BTreeSet<Key>,
-    /// The peers that it may be fetched from next, [`MAX_HOLDERS`] at most. While it
-    /// waits to be fetched, it is in the queues of all of these.
+    /// The peers to fetch from next, at most [`MAX_HOLDERS`]. While the key waits
+    /// to be fetched, it is queued at all of them.
     holders: Vec<Peer>,
-    /// Others that have it, which replace holders that are gone.
+    /// Further holders, which replace failed ones.
     reserve: Vec<Peer>,
     description: Description,
 }
@@ -267,11 +267,12 @@ struct Task {
 #[derive(Debug, Default)]
 struct Computation {
     run_id: i64,
-    /// What to run, until it does. Of the message, nothing else is kept: there may
-    /// be very many.
+    /// The task to run, until it starts. The rest of the message is dropped:
+    /// there may be very many tasks.
     run_spec: Option<Serialized>,
     is_actor: bool,
-    /// All of it while the task is in flight, which may make it unnecessary.
+    /// The whole message while the key is in flight, which may make running the
+    /// task unnecessary.
     message: Option<Box<ComputeTask>>,
     dependencies: Vec<Key>,
     missing_count: usize,
@@ -287,14 +288,14 @@ impl Task {
 
 #[derive(Debug, Default)]
 struct PeerState {
-    /// What it has that is to be fetched.
+    /// The keys to fetch from this peer.
     keys: Queue,
-    /// What it has been asked for.
+    /// The keys of the pending request.
     asked: Option<Vec<Key>>,
     is_busy: bool,
 }
 
-/// What runs now, and the resources that it takes.
+/// Start time of an executing task, and the resources that it holds.
 #[derive(Debug)]
 struct Running {
     since: f64,
@@ -307,12 +308,12 @@ pub(crate) struct State {
     address: Peer,
     limits: Limits,
     status: String,
-    /// There is no room for what tasks would make.
+    /// The store is full.
     is_full: bool,
     tasks: HashMap<Key, Task>,
     counts: [u64; PHASE_COUNT],
     ready: Queue,
-    /// Those of the ready tasks that need resources.
+    /// Ready tasks that need resources.
     constrained: Queue,
     free_resources: BTreeMap<String, f64>,
     executing: BTreeMap<Key, Running>,
@@ -326,7 +327,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A worker that takes tasks.
+    /// Returns the state of a running worker without tasks.
     pub(crate) fn new(
         address: &str,
         limits: Limits,
@@ -353,7 +354,8 @@ impl State {
         }
     }
 
-    /// What follows from events that happen at once, `now` seconds after 1970.
+    /// Handles events that occur at the same time, `now` seconds after 1970, and
+    /// returns the resulting actions.
     pub(crate) fn handle(
         &mut self,
         now: f64,
@@ -371,23 +373,23 @@ impl State {
         core::mem::take(&mut self.actions)
     }
 
-    /// `running`, `paused` …
+    /// The status: `running`, `paused`, `closing_gracefully` or `closing`.
     pub(crate) fn status(&self) -> &str {
         &self.status
     }
 
-    /// Whether there is no room for what tasks would make: then none is started,
-    /// and nothing fetched, for a while that is too short to tell the scheduler.
+    /// Sets whether the store is full. While it is, no task is started and
+    /// nothing is fetched; this is too short to be reported to the scheduler.
     pub(crate) const fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
     }
 
-    /// Nothing new is started any more.
+    /// Starts nothing any more.
     pub(crate) fn close(&mut self) {
         "closing".clone_into(&mut self.status);
     }
 
-    /// How many tasks are in each state, as Dask names them.
+    /// The number of tasks in each state, with Dask's names of the states.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let phases = Phase::ALL.into_iter().zip(self.counts);
         phases
@@ -395,15 +397,15 @@ impl State {
             .map(|(phase, count)| (phase.name(), count))
     }
 
-    /// What runs, and since when.
+    /// The executing tasks, and when they started.
     pub(crate) fn executing(&self) -> impl Iterator<Item = (&Key, f64)> {
         self.executing
             .iter()
             .map(|(key, running)| (key, running.since))
     }
 
-    /// The data that tasks need which start next, or as soon as what is being
-    /// fetched for them is here. A worker that starts none needs none.
+    /// The inputs of the tasks that start next, and of those that start when the
+    /// pending requests are answered. Empty unless the worker is running.
     pub(crate) fn needed_soon(&self) -> Vec<Key> {
         if self.status != "running" {
             return Vec::new();
@@ -423,12 +425,12 @@ impl State {
             .collect()
     }
 
-    /// How many peers have been asked for data and have not answered.
+    /// The number of pending requests for data.
     pub(crate) const fn transfer_count(&self) -> usize {
         self.flight_count
     }
 
-    /// How many bytes they have been asked for.
+    /// The number of bytes requested from peers.
     pub(crate) fn transfer_len(&self) -> u64 {
         let asked = self.peers.values().filter_map(|state| state.asked.as_ref());
         let tasks = asked.flatten().filter_map(|key| self.tasks.get(key));
@@ -437,7 +439,7 @@ impl State {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::FromScheduler(message) => self.told(message),
+            Event::FromScheduler(message) => self.handle_message(message),
             Event::Executed(executed) => self.executed(executed),
             Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
             Event::Lost(keys) => self.lost(&keys),
@@ -472,7 +474,7 @@ impl State {
         }
     }
 
-    fn told(&mut self, message: ToWorker) {
+    fn handle_message(&mut self, message: ToWorker) {
         match message {
             ToWorker::ComputeTask(message) => self.compute(message),
             ToWorker::FreeKeys(message) => {
@@ -488,7 +490,7 @@ impl State {
                     message.nbytes.unwrap_or_default().into_iter().collect();
                 for (key, holders) in message.who_has {
                     let nbytes = sizes.get(&key).copied().unwrap_or_default();
-                    // After what tasks wait for.
+                    // Replicas come after the inputs of waiting tasks.
                     let priority = self.next_priority(&[1.0, 0.0, 0.0]);
                     let task = self.ensure(&key, nbytes, priority);
                     task.is_acquired = task.phase != Phase::Memory;
@@ -533,12 +535,12 @@ impl State {
                 let peer = Peer::from(message.worker);
                 self.actions.push(Action::Disconnect(peer));
             }
-            // They are about the stream, or from plugins.
+            // Messages about the stream, or from plugins.
             ToWorker::Close(_) | ToWorker::CloseStream(_) | ToWorker::Unknown(_) => {}
         }
     }
 
-    // Computations
+    // Computing
 
     fn compute(&mut self, message: ComputeTask) {
         let key = message.key.clone();
@@ -562,7 +564,7 @@ impl State {
             }
             Some(task) if task.phase == Phase::Executing => match &mut task.computation {
                 Some(computation) => computation.run_id = run_id,
-                // It was freed, and runs on; now its result is wanted again.
+                // Freed while executing; its result is wanted again.
                 None => {
                     task.computation = Some(Box::new(Computation {
                         run_id,
@@ -570,7 +572,7 @@ impl State {
                     }));
                 }
             },
-            // It may arrive before it could be computed; if not, it is.
+            // Computed only if it does not arrive.
             Some(task) if task.phase == Phase::Flight => {
                 task.computation = Some(Box::new(Computation {
                     run_id,
@@ -582,8 +584,7 @@ impl State {
         }
     }
 
-    /// A task that is not here, or is to be fetched, or has failed, is to be
-    /// computed.
+    /// Prepares to compute a task that is new, queued for fetching, or failed.
     fn begin(&mut self, mut message: ComputeTask) {
         let key = message.key.clone();
         let priority = self.next_priority(&message.priority);
@@ -596,7 +597,7 @@ impl State {
             }
             let task = self.ensure(&dependency, nbytes, priority);
             if !task.dependents.insert(key.clone()) {
-                // It is listed twice.
+                // The dependency is listed twice.
                 continue;
             }
             if task.phase != Phase::Memory {
@@ -670,13 +671,14 @@ impl State {
                 }
             }
             self.set_phase(&key, Phase::Executing);
-            // It has hold of them while it runs, whatever becomes of the keys.
+            // A running task holds its inputs itself, so their keys may be
+            // released.
             self.unlink(&key, &dependencies);
             let since = self.now;
             let running = Running { since, resources };
             let before = self.executing.insert(key.clone(), running);
-            // It still runs from before it was stored and freed; of the two, the
-            // first to end frees what both take.
+            // The task still executes from before it was stored and freed. The
+            // first execution to end frees the resources of both.
             if let (Some(before), Some(now)) = (before, self.executing.get_mut(&key)) {
                 now.resources.extend(before.resources);
             }
@@ -689,8 +691,8 @@ impl State {
         }
     }
 
-    /// The first of the ready tasks; one that needs resources if it comes first
-    /// and they are free.
+    /// Takes the first ready task; one that needs resources if it comes first and
+    /// they are free.
     fn next_ready(&mut self) -> Option<(Priority, Key)> {
         let constrained = self.constrained.first();
         let is_first = match (constrained, self.ready.first()) {
@@ -728,19 +730,19 @@ impl State {
         } = executed;
         self.stop_executing(&key);
         let Some(task) = self.tasks.get_mut(&key) else {
-            // Nobody knows it any more.
+            // The task was forgotten.
             self.actions.push(Action::Forget(key));
             return;
         };
         if task.phase != Phase::Executing {
-            // Its result came from elsewhere, and may have been freed since.
+            // The result came from elsewhere, and may have been freed since.
             if task.phase != Phase::Memory {
                 self.actions.push(Action::Forget(key));
             }
             return;
         }
         let Some(computation) = task.computation.take() else {
-            self.executed_in_vain(&key, outcome);
+            self.executed_after_free(&key, outcome);
             return;
         };
         let mut startstops = computation.startstops;
@@ -760,7 +762,8 @@ impl State {
             }
             Err(failure) => {
                 self.set_phase(&key, Phase::Error);
-                // Another worker may have what this one could not make.
+                // Another worker may have the data that could not be computed
+                // here.
                 if self.tasks.get(&key).is_some_and(Task::is_wanted) {
                     self.fetch(&key);
                 }
@@ -782,7 +785,7 @@ impl State {
         }
     }
 
-    /// It does not run any more, and takes no resources.
+    /// Ends the execution of a task, and frees its resources.
     fn stop_executing(&mut self, key: &Key) {
         if let Some(running) = self.executing.remove(key) {
             for (name, amount) in running.resources {
@@ -793,8 +796,8 @@ impl State {
         }
     }
 
-    /// Once the scheduler knows what is lost, it has it made again, or finds
-    /// another copy, and then has the task run, here or elsewhere.
+    /// Reports the loss of inputs. The scheduler recomputes them or finds other
+    /// copies, and then has the task run, here or elsewhere.
     fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
         self.stop_executing(key);
         self.lost(lost);
@@ -829,8 +832,9 @@ impl State {
         }
     }
 
-    /// A task has run that was freed meanwhile. Another task may need it though.
-    fn executed_in_vain(&mut self, key: &Key, outcome: Result<Description, Box<Failure>>) {
+    /// Handles the result of a task that was freed while it ran. Another task may
+    /// need it.
+    fn executed_after_free(&mut self, key: &Key, outcome: Result<Description, Box<Failure>>) {
         let is_wanted = self.tasks.get(key).is_some_and(Task::is_wanted);
         match outcome {
             Ok(description) if is_wanted => {
@@ -846,7 +850,7 @@ impl State {
         }
     }
 
-    // What the scheduler does not want any more
+    // Freeing and stealing
 
     fn free(&mut self, key: &Key, stimulus_id: &str) {
         let Some(task) = self.tasks.get_mut(key) else {
@@ -861,7 +865,7 @@ impl State {
         }
     }
 
-    /// A task that waits or is ready is not to be computed here any more.
+    /// Stops computing a task that is waiting or ready.
     fn withdraw(&mut self, key: &Key) {
         self.leave_queues(key);
         let Some(task) = self.tasks.get_mut(key) else {
@@ -879,7 +883,8 @@ impl State {
         }
     }
 
-    /// Deletes what is in memory. Whoever waits here for it gets it elsewhere.
+    /// Deletes data in memory. Tasks that wait for it here fetch it from other
+    /// workers.
     fn release(&mut self, key: &Key, stimulus_id: &str) {
         self.actions.push(Action::Forget(key.clone()));
         self.send(ReleaseWorkerData {
@@ -929,8 +934,8 @@ impl State {
         }
     }
 
-    /// What the scheduler is told of a task that it wants to give to another
-    /// worker, in the only words that it takes.
+    /// The reply to a request to give a task to another worker, in the states
+    /// that the scheduler accepts.
     fn steal_state(&self, key: &Key) -> Option<&'static str> {
         let task = self.tasks.get(key)?;
         let is_computed = task.computation.is_some();
@@ -953,7 +958,7 @@ impl State {
 
     // Data
 
-    /// Something is in the store now.
+    /// Marks data as stored, and readies the tasks that waited for it.
     fn arrive(&mut self, key: &Key, description: Description) {
         self.leave_queues(key);
         let Some(task) = self.tasks.get_mut(key) else {
@@ -979,7 +984,7 @@ impl State {
         }
     }
 
-    /// Somebody gave us data.
+    /// Handles data sent by a client.
     fn stored(&mut self, key: &Key, description: Description) {
         let priority = self.next_priority(&[0.0; 3]);
         let task = self.entry(key, priority);
@@ -992,7 +997,7 @@ impl State {
             self.unlink(key, &dependencies);
         }
         self.arrive(key, description.clone());
-        // The scheduler waits for a computation that is not needed any more.
+        // The scheduler waits for a computation that is no longer needed.
         if let Some(computation) = computation {
             let startstops = computation.startstops;
             let run_id = computation.run_id;
@@ -1007,7 +1012,7 @@ impl State {
         }
     }
 
-    /// Where a key is. What is to be fetched, can be.
+    /// Sets the holders of a key.
     fn locate(&mut self, key: &Key, holders: &[String]) {
         let Some(task) = self.tasks.get(key) else {
             return;
@@ -1028,7 +1033,7 @@ impl State {
             }
         }
         if known.len() > MAX_HOLDERS {
-            // Each worker begins with others.
+            // Each worker starts with different holders.
             let mut hasher = DefaultHasher::new();
             (&self.address, key).hash(&mut hasher);
             let len = known.len() as u64;
@@ -1044,7 +1049,7 @@ impl State {
         }
     }
 
-    /// It is to be fetched from one of its holders, once there is one.
+    /// Queues a key at its holders, or as missing if there are none.
     fn fetch(&mut self, key: &Key) {
         let Some(task) = self.tasks.get_mut(key) else {
             return;
@@ -1067,8 +1072,9 @@ impl State {
 
     fn start_transfers(&mut self) {
         while self.flight_count < self.limits.transfer_count {
-            // Of the peers that have what is most urgent, one that is asked for
-            // less, and otherwise each worker another one.
+            // Of the peers that have the most urgent key, prefer the one with the
+            // fewest keys queued; among equals, each worker prefers a different
+            // one.
             let mut best: Option<(&(Priority, Key), usize, u64, &Peer)> = None;
             for (peer, state) in &self.peers {
                 let Some(first) = state.keys.first() else {
@@ -1110,7 +1116,7 @@ impl State {
         }
     }
 
-    /// A number that is another one for each pair of workers.
+    /// A hash that differs between pairs of workers.
     fn chance(&self, peer: &Peer) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.address.hash(&mut hasher);
@@ -1155,7 +1161,7 @@ impl State {
                 self.actions.push(Action::Forget(key));
                 continue;
             };
-            // It may have come another way, and have been freed since.
+            // It may have arrived another way, and have been freed since.
             if task.phase != Phase::Flight {
                 if task.phase != Phase::Memory {
                     self.actions.push(Action::Forget(key));
@@ -1190,7 +1196,8 @@ impl State {
                     ));
                 }
                 None => {
-                    // The time counts for one of the tasks that wait for it.
+                    // The transfer time counts for one of the tasks that wait for
+                    // it.
                     let cause = cause.and_then(|cause| self.tasks.get_mut(&cause));
                     if let Some(cause) = cause.and_then(|task| task.computation.as_mut()) {
                         cause.startstops.push(transfer);
@@ -1205,7 +1212,7 @@ impl State {
         self.forget_idle_peer(&peer);
     }
 
-    /// What was in flight is not here.
+    /// Handles requested data that did not arrive.
     fn not_fetched(&mut self, key: &Key) {
         let Some(task) = self.tasks.get_mut(key) else {
             return;
@@ -1237,7 +1244,8 @@ impl State {
             }
             self.fetch(&key);
         }
-        // Those in flight from others, which may have had it in reserve.
+        // Pending requests to other peers, whose keys may list this one as a
+        // holder.
         let asked: Vec<Key> = self
             .peers
             .values()
@@ -1253,7 +1261,7 @@ impl State {
         self.forget_idle_peer(peer);
     }
 
-    /// Forgets a peer of which there is nothing to know.
+    /// Removes a peer without queued keys or pending requests.
     fn forget_idle_peer(&mut self, peer: &str) {
         let is_idle = self
             .peers
@@ -1264,7 +1272,7 @@ impl State {
         }
     }
 
-    /// Asks for what is nowhere, now and then.
+    /// Asks the scheduler for missing data, at intervals.
     fn search(&mut self) {
         if self.missing.is_empty() || self.is_searching {
             return;
@@ -1282,10 +1290,9 @@ impl State {
         });
     }
 
-    // The tasks
+    // Tasks
 
-    /// The task of a key, which is to be fetched if it was not known or is of no
-    /// use as it is.
+    /// The task of a key; it is queued for fetching if it is new or failed.
     fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
         let is_new = !self.tasks.contains_key(key);
         let task = self.entry(key, priority);
@@ -1336,7 +1343,7 @@ impl State {
         }
     }
 
-    /// Takes it out of whatever it waits in.
+    /// Removes a key from the queues that its phase puts it in.
     fn leave_queues(&mut self, key: &Key) {
         let Some(task) = self.tasks.get(key) else {
             return;
@@ -1366,7 +1373,7 @@ impl State {
         }
     }
 
-    /// A task does not need its dependencies any more.
+    /// Removes a task from the dependents of its dependencies.
     fn unlink(&mut self, key: &Key, dependencies: &[Key]) {
         for dependency in dependencies {
             if let Some(task) = self.tasks.get_mut(dependency) {
@@ -1396,7 +1403,7 @@ impl State {
         }
     }
 
-    // Words
+    // Messages
 
     fn send(&mut self, message: impl Into<FromWorker>) {
         self.actions.push(Action::Send(Box::new(message.into())));
@@ -1443,7 +1450,7 @@ pub(super) fn startstop(action: &str, start: f64, stop: f64, source: Option<&str
     }
 }
 
-/// Why something is said, as Dask's logs have it.
+/// A stimulus id in the form of Dask's logs.
 pub(super) fn stimulus(what: &str, now: f64) -> String {
     format!("{what}-{now}")
 }

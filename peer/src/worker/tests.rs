@@ -1,4 +1,4 @@
-//! Workers with a scheduler that says what the test wants it to say.
+//! Workers with a scripted scheduler.
 
 use daskwire_comm::CommError;
 use daskwire_comm::tls::TlsSettings;
@@ -17,17 +17,17 @@ struct Scheduler {
     address: Address,
 }
 
-/// The stream of a worker that has registered.
+/// The stream of a registered worker.
 struct Stream {
     channel: Channel,
-    said: VecDeque<FromWorker>,
+    received: VecDeque<FromWorker>,
 }
 
 fn address(text: &str) -> Address {
     text.parse().expect("an address")
 }
 
-/// With a certificate, for those transports that need one.
+/// Options with a certificate, for transports that need one.
 fn options() -> CommOptions {
     let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
     CommOptions {
@@ -48,8 +48,8 @@ impl Scheduler {
         };
         let at = address(&at);
         let listener = Listener::bind(&at, options());
-        let listener = listener.await.expect("it is free");
-        let address = listener.local_address().expect("it listens");
+        let listener = listener.await.expect("free address");
+        let address = listener.local_address().expect("peer listens");
         Self { listener, address }
     }
 
@@ -67,11 +67,11 @@ impl Scheduler {
     }
 
     async fn accept(&self) -> Channel {
-        let incoming = self.listener.accept().await.expect("somebody connects");
+        let incoming = self.listener.accept().await.expect("incoming comm");
         Channel::new(incoming.handshake().await.expect("a comm"), ends())
     }
 
-    /// Starts a worker, and answers what it asks for until it is at work.
+    /// Starts a worker, and answers its requests until it is registered.
     async fn start(&self, builder: Builder) -> (Worker, Stream) {
         let starting = tokio::spawn(builder.start());
         let mut stream = self.accept().await;
@@ -82,7 +82,7 @@ impl Scheduler {
             "{versions:?}"
         );
         let versions = Value::dict([("host", Value::Dict([].into()))]);
-        rpc.sender.send(&versions).await.expect("it listens");
+        rpc.sender.send(&versions).await.expect("peer listens");
         let register = stream.receiver.receive::<Request>().await;
         let Ok(Some(Request::RegisterWorker(register))) = register else {
             panic!("{register:?}")
@@ -95,27 +95,27 @@ impl Scheduler {
         );
         let reply = RegisterWorkerReply {
             status: "OK".to_owned(),
-            // Long, for a test: the heartbeats would have to be answered.
+            // Long enough that no heartbeat has to be answered.
             heartbeat_interval: Some(600.0),
             ..RegisterWorkerReply::default()
         };
-        stream.sender.send(&reply).await.expect("it listens");
-        let worker = starting.await.expect("no panic").expect("it starts");
-        // The other comm stays open for its heartbeats.
+        stream.sender.send(&reply).await.expect("peer listens");
+        let worker = starting.await.expect("no panic").expect("worker starts");
+        // The second comm stays open for heartbeats.
         tokio::spawn(async move {
             let closed = rpc.receiver.receive::<Request>().await;
             drop((rpc, closed));
         });
         let stream = Stream {
             channel: stream,
-            said: VecDeque::new(),
+            received: VecDeque::new(),
         };
         (worker, stream)
     }
 }
 
 #[tokio::test]
-async fn a_scheduler_that_is_too_old_does_not_get_to_know_a_worker() {
+async fn does_not_register_with_an_old_scheduler() {
     let scheduler = Scheduler::new("inproc").await;
     let starting = tokio::spawn(scheduler.worker("early").start());
     let mut stream = scheduler.accept().await;
@@ -124,20 +124,24 @@ async fn a_scheduler_that_is_too_old_does_not_get_to_know_a_worker() {
     assert!(matches!(request, Ok(Some(Request::Versions(_)))));
     let packages = Value::dict([("distributed", "2025.2.0")]);
     let versions = Value::dict([("packages", packages)]);
-    rpc.sender.send(&versions).await.expect("it listens");
+    rpc.sender.send(&versions).await.expect("peer listens");
     let error = starting.await.expect("no panic").expect_err("too old");
     assert_eq!(
         error.to_string(),
         "the scheduler runs distributed 2025.2.0: a worker in Rust takes 2025.3.0 or later"
     );
-    let said = stream.receiver.receive::<Request>().await;
-    assert!(!matches!(said, Ok(Some(_))), "{said:?}");
+    let message = stream.receiver.receive::<Request>().await;
+    assert!(!matches!(message, Ok(Some(_))), "{message:?}");
 }
 
 impl Stream {
-    async fn tell(&mut self, messages: impl IntoIterator<Item = ToWorker>) {
+    async fn send(&mut self, messages: impl IntoIterator<Item = ToWorker>) {
         let batch: Vec<ToWorker> = messages.into_iter().collect();
-        self.channel.sender.send(&batch).await.expect("it listens");
+        self.channel
+            .sender
+            .send(&batch)
+            .await
+            .expect("peer listens");
     }
 
     async fn compute(&mut self, task: &Task) {
@@ -145,28 +149,28 @@ impl Stream {
     }
 
     async fn compute_with(&mut self, task: &Task, who_has: &[(&Key, &Worker)]) {
-        self.tell([compute(task, who_has)]).await;
+        self.send([compute(task, who_has)]).await;
     }
 
-    async fn heard(&mut self) -> FromWorker {
-        while self.said.is_empty() {
+    async fn next_message(&mut self) -> FromWorker {
+        while self.received.is_empty() {
             let batch = self.channel.receiver.receive_batch::<FromWorker>();
             let batch = tokio::time::timeout(Duration::from_secs(20), batch).await;
-            let batch = batch.expect("it says something").expect("it is well");
-            self.said.extend(batch.expect("it is there"));
+            let batch = batch.expect("message in time").expect("valid message");
+            self.received.extend(batch.expect("open stream"));
         }
-        self.said.pop_front().expect("just checked")
+        self.received.pop_front().expect("just checked")
     }
 
     async fn finished(&mut self) -> TaskFinished {
-        match self.heard().await {
+        match self.next_message().await {
             FromWorker::TaskFinished(finished) => finished,
             other => panic!("{other:?}"),
         }
     }
 
     async fn erred(&mut self) -> TaskErred {
-        match self.heard().await {
+        match self.next_message().await {
             FromWorker::TaskErred(erred) => erred,
             other => panic!("{other:?}"),
         }
@@ -191,11 +195,11 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
     })
 }
 
-/// Somebody who asks a worker.
+/// Opens a comm to a worker.
 async fn asking(worker: &Worker) -> Channel {
     let connector = Connector::new(options());
     let comm = connector.connect(&address(worker.address())).await;
-    Channel::new(comm.expect("it listens"), ends())
+    Channel::new(comm.expect("peer listens"), ends())
 }
 
 async fn ask<T: Field>(channel: &mut Channel, request: impl Into<Request>) -> T {
@@ -214,11 +218,11 @@ async fn acknowledge(channel: &mut Channel) {
         .sender
         .send(&"OK".to_owned())
         .await
-        .expect("it listens");
+        .expect("peer listens");
 }
 
 #[tokio::test]
-async fn a_task_is_run_and_its_result_given_to_whoever_asks() {
+async fn runs_tasks_and_serves_their_results() {
     for scheme in ["inproc", "tcp", "tls", "quic"] {
         let scheduler = Scheduler::new(scheme).await;
         let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
@@ -248,17 +252,20 @@ async fn a_task_is_run_and_its_result_given_to_whoever_asks() {
         assert_eq!(worker.counters().serialized.count, 2);
         worker.close().await;
         assert!(matches!(
-            stream.heard().await,
+            stream.next_message().await,
             FromWorker::WorkerStatusChange(_)
         ));
-        assert!(matches!(stream.heard().await, FromWorker::CloseStream(_)));
+        assert!(matches!(
+            stream.next_message().await,
+            FromWorker::CloseStream(_)
+        ));
         let end = stream.channel.receiver.receive_batch::<FromWorker>().await;
         assert!(matches!(end, Ok(None)), "{end:?}");
     }
 }
 
 #[tokio::test]
-async fn a_task_that_cannot_be_read_or_done_is_an_exception() {
+async fn unreadable_and_failing_tasks_report_exceptions() {
     let scheduler = Scheduler::new("inproc").await;
     let (_worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let broken = ToWorker::from(ComputeTask {
@@ -266,14 +273,14 @@ async fn a_task_that_cannot_be_read_or_done_is_an_exception() {
         run_spec: Serialized::pickled(b"\x80\x05]"),
         ..ComputeTask::default()
     });
-    stream.tell([broken]).await;
+    stream.send([broken]).await;
     let erred = stream.erred().await;
     let text = erred.exception_text.expect("a text");
     assert!(
         text.starts_with("ValueError('the pickle is damaged"),
         "{text}"
     );
-    // Its data is damaged, which is found when it is needed.
+    // Damaged data is detected when it is needed.
     let mut comm = asking(&_worker).await;
     let bad = Serialized::of_written_pickle(bytes::Bytes::from_static(b"\x80\x05]"));
     let update = UpdateData {
@@ -290,7 +297,7 @@ async fn a_task_that_cannot_be_read_or_done_is_an_exception() {
 }
 
 #[tokio::test]
-async fn data_goes_from_worker_to_worker_as_it_is() {
+async fn forwards_data_between_workers_unchanged() {
     let scheduler = Scheduler::new("inproc").await;
     let (one, mut stream) = scheduler.start(scheduler.worker("one")).await;
     let (other, mut other_stream) = scheduler.start(scheduler.worker("other")).await;
@@ -299,14 +306,14 @@ async fn data_goes_from_worker_to_worker_as_it_is() {
         .compute(&Task::new("x", "native:bytes", [100_000]))
         .await;
     assert_eq!(stream.finished().await.nbytes, 100_033);
-    // An alias needs no byte of it.
+    // An alias does not open its input.
     let alias = Task {
         key: "alias".into(),
         work: crate::graph::Work::Is((&x).into()),
     };
     other_stream.compute_with(&alias, &[(&x, &one)]).await;
-    let heard = other_stream.heard().await;
-    assert!(matches!(heard, FromWorker::AddKeys(_)), "{heard:?}");
+    let message = other_stream.next_message().await;
+    assert!(matches!(message, FromWorker::AddKeys(_)), "{message:?}");
     let finished = other_stream.finished().await;
     assert_eq!((finished.nbytes, &*finished.typename), (100_000, "bytes"));
     let actions: Vec<&str> = finished
@@ -327,21 +334,21 @@ async fn data_goes_from_worker_to_worker_as_it_is() {
     }
     assert_eq!(seen[0], seen[1]);
     assert_eq!(other.counters(), StoreCounters::default());
-    // The first is gone: what it had is looked for.
+    // The first worker is gone, so the scheduler is asked for other holders.
     let y = Key::from("y");
     stream.compute(&Task::new("y", "native:bytes", [10])).await;
     stream.finished().await;
     let needs = Task::new("needs", "builtins.len", [&y]);
     one.close().await;
     other_stream.compute_with(&needs, &[(&y, &one)]).await;
-    let heard = other_stream.heard().await;
+    let message = other_stream.next_message().await;
     assert!(
-        matches!(heard, FromWorker::RequestRefreshWhoHas(_)),
-        "{heard:?}"
+        matches!(message, FromWorker::RequestRefreshWhoHas(_)),
+        "{message:?}"
     );
 }
 
-/// A worker that says what the test wants it to say.
+/// A scripted worker.
 struct OtherWorker {
     listener: Listener,
     address: String,
@@ -350,16 +357,16 @@ struct OtherWorker {
 impl OtherWorker {
     async fn new() -> Self {
         let at = address(&format!("inproc://{}", crate::identifier()));
-        let listener = Listener::bind(&at, options()).await.expect("it is free");
+        let listener = Listener::bind(&at, options()).await.expect("free address");
         Self {
             listener,
             address: at.to_string(),
         }
     }
 
-    /// Waits until it is asked for data.
+    /// Accepts a comm and receives a request for data.
     async fn asked(&self) -> (Channel, GetData) {
-        let incoming = self.listener.accept().await.expect("somebody connects");
+        let incoming = self.listener.accept().await.expect("incoming comm");
         let mut channel = Channel::new(incoming.handshake().await.expect("a comm"), ends());
         match channel.receiver.receive::<Request>().await {
             Ok(Some(Request::GetData(request))) => (channel, request),
@@ -368,10 +375,10 @@ impl OtherWorker {
     }
 }
 
-/// A task with one dependency, and who has that.
+/// A task with one dependency, held by `holder`.
 fn compute_from(task: &Task, dependency: &str, holder: &OtherWorker) -> ToWorker {
     let ToWorker::ComputeTask(compute) = compute(task, &[]) else {
-        panic!("it is one");
+        panic!("compute-task");
     };
     let key = Key::from(dependency);
     ToWorker::from(ComputeTask {
@@ -389,22 +396,22 @@ fn remove_worker(worker: &str) -> ToWorker {
 }
 
 #[tokio::test]
-async fn a_peer_that_stops_is_not_waited_for_once_it_is_removed() {
+async fn does_not_wait_for_removed_peers() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let stopped = OtherWorker::new().await;
     let needs = Task::new("needs", "builtins.len", [&Key::from("x")]);
-    stream.tell([compute_from(&needs, "x", &stopped)]).await;
+    stream.send([compute_from(&needs, "x", &stopped)]).await;
     let (mut owing, _) = stopped.asked().await;
-    // It has been given data too, and does not acknowledge that.
+    // The peer has been sent data too, and does not acknowledge it.
     let mut taking = asking(&worker).await;
     let request = GetData {
         who: Nullable(Some(stopped.address.clone())),
         ..get_data(&["nothing"])
     };
     let _: DataReply = ask(&mut taking, request).await;
-    stream.tell([remove_worker(&stopped.address)]).await;
-    match stream.heard().await {
+    stream.send([remove_worker(&stopped.address)]).await;
+    match stream.next_message().await {
         FromWorker::RequestRefreshWhoHas(refresh) => assert_eq!(*refresh.keys, ["x".into()]),
         other => panic!("{other:?}"),
     }
@@ -415,12 +422,12 @@ async fn a_peer_that_stops_is_not_waited_for_once_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_request_that_fails_does_not_end_what_its_peer_is_given() {
+async fn failed_request_does_not_end_transfers_to_the_peer() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let other = OtherWorker::new().await;
     let needs = Task::new("needs", "builtins.len", [&Key::from("x")]);
-    stream.tell([compute_from(&needs, "x", &other)]).await;
+    stream.send([compute_from(&needs, "x", &other)]).await;
     let (owing, _) = other.asked().await;
     let mut taking = asking(&worker).await;
     let request = || GetData {
@@ -429,7 +436,7 @@ async fn a_request_that_fails_does_not_end_what_its_peer_is_given() {
     };
     let _: DataReply = ask(&mut taking, request()).await;
     drop(owing);
-    match stream.heard().await {
+    match stream.next_message().await {
         FromWorker::RequestRefreshWhoHas(refresh) => assert_eq!(*refresh.keys, ["x".into()]),
         other => panic!("{other:?}"),
     }
@@ -439,12 +446,12 @@ async fn a_request_that_fails_does_not_end_what_its_peer_is_given() {
 }
 
 #[tokio::test]
-async fn data_that_was_not_asked_for_is_not_kept() {
+async fn ignores_unrequested_data() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let other = OtherWorker::new().await;
     let needs = Task::new("needs", "operator.neg", [&Key::from("x")]);
-    stream.tell([compute_from(&needs, "x", &other)]).await;
+    stream.send([compute_from(&needs, "x", &other)]).await;
     let (mut comm, request) = other.asked().await;
     assert_eq!(*request.keys, ["x".into()]);
     let value = |n: i64| Serialized::of(&Value::from(n)).expect("plain");
@@ -457,14 +464,14 @@ async fn data_that_was_not_asked_for_is_not_kept() {
         ]),
         ..DataReply::default()
     };
-    comm.sender.send(&reply).await.expect("it listens");
-    let heard = stream.heard().await;
-    assert!(matches!(heard, FromWorker::AddKeys(_)), "{heard:?}");
+    comm.sender.send(&reply).await.expect("peer listens");
+    let message = stream.next_message().await;
+    assert!(matches!(message, FromWorker::AddKeys(_)), "{message:?}");
     assert_eq!(stream.finished().await.key, "needs".into());
     let mut keys = worker.keys();
     keys.sort();
     assert_eq!(keys, ["x".into(), "needs".into()]);
-    // A result is what was computed, and comes once however often it is asked for.
+    // Computed results are sent once per reply, however often requested.
     let mut comm = asking(&worker).await;
     let reply: DataReply = ask(&mut comm, get_data(&["needs", "y", "needs"])).await;
     let data = reply.data.expect("data");
@@ -473,7 +480,7 @@ async fn data_that_was_not_asked_for_is_not_kept() {
 }
 
 #[tokio::test]
-async fn many_tasks_in_one_batch_run_and_are_freed() {
+async fn runs_and_frees_many_tasks_of_one_batch() {
     const COUNT: i64 = 2000;
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
@@ -488,7 +495,7 @@ async fn many_tasks_in_one_batch_run_and_are_freed() {
             Task::new(key, function, arguments)
         };
         stream
-            .tell((0..COUNT).map(|n| compute(&task(n), &[])))
+            .send((0..COUNT).map(|n| compute(&task(n), &[])))
             .await;
         for _ in 0..COUNT {
             stream.finished().await;
@@ -497,12 +504,12 @@ async fn many_tasks_in_one_batch_run_and_are_freed() {
             keys: (0..COUNT).map(|n| task(n).key).collect(),
             ..FreeKeys::default()
         };
-        stream.tell([free.into()]).await;
+        stream.send([free.into()]).await;
         for _ in 0..COUNT {
-            let heard = stream.heard().await;
+            let message = stream.next_message().await;
             assert!(
-                matches!(heard, FromWorker::ReleaseWorkerData(_)),
-                "{heard:?}"
+                matches!(message, FromWorker::ReleaseWorkerData(_)),
+                "{message:?}"
             );
         }
     }
@@ -541,13 +548,13 @@ async fn requests_are_answered_or_refused() {
         ..FreeKeysRequest::default()
     };
     assert_eq!(ask::<Value>(&mut comm, free).await, Value::None);
-    let heard = stream.heard().await;
+    let message = stream.next_message().await;
     assert!(
-        matches!(heard, FromWorker::ReleaseWorkerData(_)),
-        "{heard:?}"
+        matches!(message, FromWorker::ReleaseWorkerData(_)),
+        "{message:?}"
     );
 
-    // Nobody has it.
+    // Without holders
     let gather = Gather {
         who_has: Some(vec![("y".into(), vec![worker.address().to_owned()])]),
         ..Gather::default()
@@ -556,14 +563,14 @@ async fn requests_are_answered_or_refused() {
     assert_eq!(reply.status, "partial-fail");
     assert_eq!(*reply.keys.expect("keys"), ["y".into()]);
 
-    // What it does not do, and what is none.
+    // Unsupported operations, and an unknown one
     for op in ["run", "upload_file", "no such thing"] {
         let unknown = Request::Unknown(Unknown {
             op: op.to_owned(),
             extra: vec![],
         });
         let Err(PeerError::Remote(error)) = comm.call::<Value>(&unknown).await else {
-            panic!("it refuses");
+            panic!("expected a refusal");
         };
         assert_eq!(error.class, "NotImplementedError");
         assert!(error.message.contains(op), "{error}");
@@ -572,7 +579,7 @@ async fn requests_are_answered_or_refused() {
     comm.sender
         .send(&Value::dict([("op", "get_data")]))
         .await
-        .expect("it listens");
+        .expect("peer listens");
     let status = comm.receiver.receive::<Status>().await.expect("a reply");
     let status = status.expect("a reply");
     assert_eq!(status.status.as_deref(), Some("uncaught-error"));
@@ -587,7 +594,7 @@ async fn requests_are_answered_or_refused() {
 }
 
 #[tokio::test]
-async fn a_panic_that_leaves_state_half_changed_ends_the_worker() {
+async fn panic_during_a_state_change_ends_the_worker() {
     let scheduler = Scheduler::new("inproc").await;
     for is_store in [false, true] {
         let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
@@ -604,9 +611,9 @@ async fn a_panic_that_leaves_state_half_changed_ends_the_worker() {
             .compute(&Task::new("y", "operator.add", [1, 2]))
             .await;
         assert!(matches!(worker.ended().await, Ended::Panicked));
-        // The scheduler is told of nothing that comes of it.
+        // The scheduler gets no report of the task.
         loop {
-            match stream.heard().await {
+            match stream.next_message().await {
                 FromWorker::WorkerStatusChange(change) => {
                     assert_eq!(change.status, "closing");
                     break;
@@ -617,19 +624,22 @@ async fn a_panic_that_leaves_state_half_changed_ends_the_worker() {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(matches!(stream.heard().await, FromWorker::CloseStream(_)));
+        assert!(matches!(
+            stream.next_message().await,
+            FromWorker::CloseStream(_)
+        ));
     }
 }
 
 #[tokio::test]
-async fn a_panic_of_a_thread_of_the_worker_ends_it_and_that_of_a_hook_does_not() {
+async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w");
     let builder = builder.on_notice(|_| panic!("as the test wants"));
     let (worker, mut stream) = scheduler.start(builder).await;
     worker.shared.notice("something");
-    let heard = stream.heard().await;
-    assert!(matches!(heard, FromWorker::LogEvent(_)), "{heard:?}");
+    let message = stream.next_message().await;
+    assert!(matches!(message, FromWorker::LogEvent(_)), "{message:?}");
     stream.compute(&Task::new("x", "native:slow", [3])).await;
     stream.finished().await;
     assert!(!worker.shared.failure.is_set());
@@ -645,10 +655,10 @@ async fn a_panic_of_a_thread_of_the_worker_ends_it_and_that_of_a_hook_does_not()
 }
 
 #[tokio::test]
-async fn so_many_transfers_go_out_at_once() {
+async fn bounds_the_number_of_outgoing_transfers() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
-    // Inproc is the same host.
+    // Inproc counts as the same host.
     let mut taken = Vec::new();
     for _ in 0..100 {
         let mut comm = asking(&worker).await;
@@ -659,7 +669,7 @@ async fn so_many_transfers_go_out_at_once() {
     let mut comm = asking(&worker).await;
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
     assert_eq!(reply.status, "busy");
-    // One is acknowledged, another one breaks.
+    // One peer acknowledges, another one disconnects.
     acknowledge(&mut taken[0]).await;
     drop(taken.pop());
     for _ in 0..2 {
@@ -679,19 +689,19 @@ async fn so_many_transfers_go_out_at_once() {
 }
 
 #[tokio::test]
-async fn a_worker_ends_when_it_is_told_to_or_its_scheduler_is_gone() {
+async fn worker_ends_on_request_or_without_scheduler() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let close = crate::protocol::Close {
         reason: Some("enough".to_owned()),
         ..crate::protocol::Close::default()
     };
-    stream.tell([ToWorker::from(close)]).await;
+    stream.send([ToWorker::from(close)]).await;
     let ended = worker.ended().await;
     assert_eq!(ended.to_string(), "the scheduler closed the worker: enough");
     assert_eq!(worker.status(), "closed");
     assert!(matches!(
-        stream.heard().await,
+        stream.next_message().await,
         FromWorker::WorkerStatusChange(_)
     ));
 
@@ -699,15 +709,15 @@ async fn a_worker_ends_when_it_is_told_to_or_its_scheduler_is_gone() {
     drop(stream);
     assert!(matches!(worker.ended().await, Ended::Lost(_)));
 
-    // Dropping it is leaving.
+    // Dropping the worker makes it leave.
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     drop(worker);
     assert!(matches!(
-        stream.heard().await,
+        stream.next_message().await,
         FromWorker::WorkerStatusChange(_)
     ));
 
-    // Nothing is left that listens.
+    // Nothing listens any more.
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
     let at = address(worker.address());
     worker.close().await;
@@ -718,6 +728,6 @@ async fn a_worker_ends_when_it_is_told_to_or_its_scheduler_is_gone() {
     let refused = Connector::new(options)
         .connect(&at)
         .await
-        .expect_err("it is closed");
+        .expect_err("closed listener");
     assert!(matches!(refused, CommError::Connect { .. }), "{refused:?}");
 }

@@ -1,4 +1,4 @@
-//! The threads that run tasks.
+//! Threads that run tasks.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -9,10 +9,10 @@ use std::thread;
 use super::{Job, Shared};
 use crate::failure::Failure;
 
-/// Functions may recurse; memory is taken only as it is used.
+/// Large enough for recursive functions; memory is committed only when used.
 const STACK_LEN: usize = 8 << 20;
 
-/// What waits for a thread.
+/// A queue of jobs for the threads.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
@@ -44,7 +44,7 @@ impl<T> Queue<T> {
         self.changed.notify_one();
     }
 
-    /// Waits for the next; `None` when it is closed.
+    /// Waits for the next item. Returns `None` once the queue is closed.
     fn pop(&self) -> Option<T> {
         let mut waiting = self.lock();
         loop {
@@ -58,7 +58,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Nothing comes out any more.
+    /// Closes the queue: no more items are returned.
     pub(super) fn close(&self) {
         let mut waiting = self.lock();
         waiting.is_closed = true;
@@ -73,7 +73,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Starts the threads of a worker. They end with its queue.
+/// Starts the threads of a worker. They end when its queue is closed.
 pub(super) fn start(shared: &Arc<Shared>) {
     for index in 0..shared.nthreads {
         let own = Arc::clone(shared);
@@ -81,8 +81,7 @@ pub(super) fn start(shared: &Arc<Shared>) {
             .name(format!("task-{index}"))
             .stack_size(STACK_LEN);
         let started = builder.spawn(move || work(&own));
-        // Without one of its threads it is slower, and without all of them it
-        // cannot work.
+        // With fewer threads the worker is slower; without any it cannot run.
         if started.is_err() && index == 0 {
             shared.stop.notify_one();
         }
@@ -90,11 +89,11 @@ pub(super) fn start(shared: &Arc<Shared>) {
 }
 
 fn work(shared: &Arc<Shared>) {
-    // What it was to run would never be reported.
+    // A task that was running would never be reported.
     let _guard = shared.failure.guard();
     let mut own: Option<Job> = None;
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
-        // What became possible by it is done right here.
+        // Tasks that became ready run next on the same thread.
         let mut next = shared.run(job).into_iter();
         own = next.next();
         for job in next {
@@ -103,8 +102,8 @@ fn work(shared: &Arc<Shared>) {
     }
 }
 
-/// A number for the thread that asks, by which Dask's dashboard tells threads
-/// apart.
+/// A number for the calling thread, by which Dask's dashboard distinguishes
+/// threads.
 pub(super) fn number() -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(1);
     thread_local! {

@@ -1,4 +1,4 @@
-//! What can be compared, counted and looked into.
+//! Comparison, truth, length, iteration and indexing.
 
 use core::cmp::Ordering;
 
@@ -20,7 +20,7 @@ fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
     }
 }
 
-/// Exactly, however large.
+/// Compares an integer and a float exactly, whatever their size.
 #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
 fn compare_int(a: i128, b: f64) -> Option<Ordering> {
     const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
@@ -37,7 +37,7 @@ fn compare_int(a: i128, b: f64) -> Option<Ordering> {
     Some(a.cmp(&(whole as i128)).then(whole.total_cmp(&b)))
 }
 
-/// Whether two values are equal for Python.
+/// Whether two values are equal in Python.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     let all =
         |a: &[Value], b: &[Value]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b));
@@ -67,11 +67,11 @@ pub(super) fn contains_item(items: &[Value], item: &Value) -> bool {
     items.iter().any(|other| equal(other, item))
 }
 
-/// Each of them once, as sets have them.
+/// The items without duplicates, as in a set.
 ///
 /// # Errors
 ///
-/// A `TypeError` if one of them cannot be in a set.
+/// A `TypeError` if an item is not hashable.
 pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     items.iter().try_for_each(check_hashable)?;
     let mut index = Index::default();
@@ -83,7 +83,7 @@ pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     Ok(items)
 }
 
-/// How two values are ordered; `Ok(None)` if one is not a number.
+/// The order of two values; `Ok(None)` if they are unordered, as NaN is.
 pub(super) fn order(symbol: &str, a: &Value, b: &Value) -> Result<Option<Ordering>> {
     match (a, b) {
         (Value::Str(a), Value::Str(b)) => return Ok(Some(a.cmp(b))),
@@ -164,7 +164,7 @@ pub(super) fn len(value: &Value) -> Result<usize> {
     })
 }
 
-/// What iterating over it gives.
+/// The items that iterating over a value yields.
 pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
     Ok(match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {

@@ -1,4 +1,4 @@
-//! Looking values up by what they equal in Python.
+//! Lookup of values by Python equality.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::HashMap;
@@ -8,22 +8,22 @@ use super::container::equal;
 use super::number::{Number, number, whole};
 use crate::Value;
 
-/// Values in the order in which they were added, found in constant time.
+/// A table of values in insertion order, with lookup in constant time.
 #[derive(Default)]
 pub(super) struct Index<'v> {
     state: RandomState,
     items: Vec<&'v Value>,
-    /// The last item with this hash.
+    /// The last item with each hash.
     last: HashMap<u64, usize>,
-    /// For each item the one before with the same hash.
+    /// For each item, the previous item with the same hash.
     before: Vec<Option<usize>>,
-    /// How many comparisons have been made.
+    /// The number of comparisons made so far.
     #[cfg(test)]
     pub(super) comparisons: core::cell::Cell<usize>,
 }
 
 impl<'v> Index<'v> {
-    /// The first of equal items is kept.
+    /// Builds a table; of equal items, the first is kept.
     pub(super) fn of(items: impl Iterator<Item = &'v Value>) -> Self {
         let mut index = Self::default();
         items.for_each(|item| {
@@ -32,7 +32,7 @@ impl<'v> Index<'v> {
         index
     }
 
-    /// Which item equals a value.
+    /// The position of the item that equals a value.
     pub(super) fn find(&self, value: &Value) -> Option<usize> {
         self.find_hashed(value, self.hash(value)?)
     }
@@ -50,8 +50,8 @@ impl<'v> Index<'v> {
         None
     }
 
-    /// Adds an item unless one that equals it is there. Returns where it is, and
-    /// whether it was added.
+    /// Adds an item unless an equal one exists. Returns its position, and whether
+    /// it was added.
     pub(super) fn insert(&mut self, item: &'v Value) -> (usize, bool) {
         let hash = self.hash(item);
         if let Some(place) = hash.and_then(|hash| self.find_hashed(item, hash)) {
@@ -64,7 +64,8 @@ impl<'v> Index<'v> {
         (place, true)
     }
 
-    /// A hash that equal values have in common; `None` for what equals nothing.
+    /// A hash that is the same for equal values; `None` for values that equal
+    /// nothing.
     fn hash(&self, value: &Value) -> Option<u64> {
         let mut hasher = self.state.build_hasher();
         match value {
@@ -73,7 +74,7 @@ impl<'v> Index<'v> {
             Value::LargeInt(data) => (2, &data[..]).hash(&mut hasher),
             Value::List(items) => self.hash_all(3, &items[..], &mut hasher)?,
             Value::Tuple(items) => self.hash_all(4, &items[..], &mut hasher)?,
-            // In any order.
+            // Independent of the order of items.
             Value::Set(items) | Value::FrozenSet(items) => {
                 let mut sum = 0_u64;
                 for item in &items[..] {
@@ -90,7 +91,7 @@ impl<'v> Index<'v> {
             }
             value => match number(value) {
                 Some(number) => hash_number(number, &mut hasher)?,
-                // Of these there are few kinds, and sets have none but `None`.
+                // These have few distinct values, and in sets only `None` occurs.
                 None => 8.hash(&mut hasher),
             },
         }
@@ -106,7 +107,7 @@ impl<'v> Index<'v> {
     }
 }
 
-/// Integers, floats and complex numbers that are equal have the same.
+/// Hashes a number: equal integers, floats and complex numbers hash the same.
 fn hash_number(number: Number, hasher: &mut impl Hasher) -> Option<()> {
     let (real, imaginary) = match number {
         Number::Int(value) => {
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_equal_is_found() {
+    fn finds_equal_values() {
         let tuple = |items: [Value; 2]| Value::Tuple(items.into());
         let frozen = |items: [Value; 2]| Value::FrozenSet(items.into());
         for (a, b) in [
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_are_as_many_as_items_that_are_equal() {
+    fn compares_only_equal_items() {
         let comparisons = |count: usize| {
             let numbers = (0..count).map(|number| Value::Int(number as i128));
             let floats = (0..count).map(|number| Value::from(number as f64 + 0.5));

@@ -1,4 +1,4 @@
-//! Functions of Python, done in Rust with the results that Python 3.12 has.
+//! Rust implementations of Python functions, with the results of Python 3.12.
 
 mod container;
 mod index;
@@ -25,13 +25,13 @@ pub(super) use text::repr;
 
 type Result<T> = core::result::Result<T, RemoteError>;
 
-/// The longest text, bytes or list that repeating makes.
+/// Maximum length of a repeated string, bytes or list.
 const LONGEST: usize = 1 << 30;
 
-/// The longest time that Python can sleep, in seconds.
+/// Python's maximum for `time.sleep`, in seconds.
 const MAX_SLEEP: f64 = 9_223_372_036.0;
 
-/// Adds all of them.
+/// Registers all functions.
 pub(super) fn register(functions: Functions) -> Functions {
     let functions = operators(functions);
     let functions = builtins(functions);
@@ -57,9 +57,10 @@ fn type_error(text: &str) -> RemoteError {
     error("TypeError", text)
 }
 
-/// What Python can do and this cannot.
+/// The error for what Python supports and this worker does not.
 fn not_covered(what: &str) -> RemoteError {
-    let text = format!("{what} is not covered by the functions of this worker, which is no Python");
+    let text =
+        format!("{what} is not covered by the functions of this worker, which does not run Python");
     error("NotImplementedError", &text)
 }
 
@@ -182,8 +183,8 @@ fn real(value: &Value) -> Result<f64> {
     }
 }
 
-/// Why a value is no number that is asked for: of another type, which `text` says, or
-/// one that Python converts and this does not.
+/// The error for a value that is not the required number: of another type, with
+/// `message`, or one that Python converts and this worker does not.
 fn no_number(value: &Value, text: &str) -> RemoteError {
     match value {
         Value::LargeInt(_) => too_large(),
@@ -192,7 +193,7 @@ fn no_number(value: &Value, text: &str) -> RemoteError {
     }
 }
 
-/// An argument that is an index.
+/// Converts an argument that is an index.
 fn integer(value: &Value) -> Result<i128> {
     match number(value) {
         Some(Number::Int(value)) => Ok(value),
@@ -203,12 +204,12 @@ fn integer(value: &Value) -> Result<i128> {
     }
 }
 
-/// The text of bytes that stand for a number.
+/// The string of bytes that represent a number.
 fn ascii(data: &[u8]) -> String {
     String::from_utf8_lossy(data).into_owned()
 }
 
-/// An argument whose absence and `None` mean the same.
+/// Treats an argument of `None` as missing.
 fn some(argument: Option<&Value>) -> Option<&Value> {
     argument.filter(|value| !matches!(value, Value::None))
 }
@@ -223,8 +224,8 @@ fn sum(arguments: &Arguments) -> Result<Value> {
         )));
     }
     let all = items(all.unwrap_or(&Value::None))?;
-    // What rounding has lost of a sum of floats, as Python 3.12 and later make
-    // good for.
+    // The rounding error of the sum of floats, which Python 3.12 and later
+    // compensate for.
     let mut lost = 0.0;
     for item in &all {
         match (&total, number(item)) {
@@ -308,13 +309,13 @@ fn sorted(arguments: &Arguments) -> Result<Value> {
     };
     let sorted = merge_sorted(all, |a, b| match order("<", a, b)? {
         Some(order) => Ok(order == wanted),
-        None => Err(not_covered("sorting what has no order, such as NaN")),
+        None => Err(not_covered("sorting unordered values such as NaN")),
     });
     Ok(Value::List(sorted?.into()))
 }
 
-/// Sorts by a comparison that may fail, and stops when it does. Equal items stay in
-/// order.
+/// Merge sort by a comparison that may fail; it stops at the first failure. Equal
+/// items keep their order.
 fn merge_sorted(
     items: Vec<Value>,
     is_before: impl Fn(&Value, &Value) -> Result<bool>,
@@ -406,7 +407,7 @@ fn float_of(arguments: &Arguments) -> Result<Value> {
     }))
 }
 
-/// `str()`, which decodes bytes if it is told how.
+/// `str()`, which decodes bytes if an encoding is given.
 fn string(arguments: &Arguments) -> Result<Value> {
     let [value, encoding, errors] = arguments.bind(["object", "encoding", "errors"], 0, 3)?;
     for option in [encoding, errors].into_iter().flatten() {
@@ -442,7 +443,7 @@ fn power(arguments: &Arguments) -> Result<Value> {
     let Some(modulus) = some(modulus) else {
         return pow(base, exponent);
     };
-    // The first that is no integer decides.
+    // The first argument that is not an integer determines the error.
     let mut numbers = [base, exponent, modulus].into_iter().filter_map(number);
     let first = numbers.find(|number| !matches!(number, Number::Int(_)));
     if let (Some(Number::Complex(..)), Some(_), Some(_)) = (first, number(base), number(exponent)) {
@@ -459,9 +460,9 @@ fn power(arguments: &Arguments) -> Result<Value> {
         return Err(error("ValueError", "pow() 3rd argument cannot be 0"));
     }
     if exponent < 0 || i64::try_from(modulus).is_err() {
-        return Err(not_covered("such a power with a modulus"));
+        return Err(not_covered("this power with a modulus"));
     }
-    // Below a modulus of 64 bits, products have 127 bits at most.
+    // With a modulus below 64 bits, products have at most 127 bits.
     let (mut base, mut result) = (base.rem_euclid(modulus), 1_i128.rem_euclid(modulus));
     while exponent != 0 {
         if exponent & 1 == 1 {
@@ -470,7 +471,7 @@ fn power(arguments: &Arguments) -> Result<Value> {
         base = base * base % modulus;
         exponent >>= 1;
     }
-    // With the sign of the modulus.
+    // The result has the sign of the modulus.
     let is_other = modulus < 0 && result != 0;
     Ok(Value::Int(if is_other { result + modulus } else { result }))
 }
@@ -497,7 +498,7 @@ fn dict(arguments: &Arguments) -> Result<Value> {
     };
     let keywords = arguments.keywords();
     given.extend(keywords.map(|(name, value)| (Value::from(name), value.clone())));
-    // The first of equal keys, with the last of their values.
+    // Of equal keys, the first key is kept, with the last value.
     let mut index = Index::default();
     let mut last: Vec<usize> = Vec::new();
     let mut first: Vec<usize> = Vec::new();
@@ -516,7 +517,7 @@ fn dict(arguments: &Arguments) -> Result<Value> {
     Ok(Value::Dict(entries.collect()))
 }
 
-/// Half to even.
+/// Rounds half to even.
 fn round(arguments: &Arguments) -> Result<Value> {
     let [value, digits] = arguments.bind(["number", "ndigits"], 1, 2)?;
     let value = value.unwrap_or(&Value::None);
@@ -532,12 +533,12 @@ fn round(arguments: &Arguments) -> Result<Value> {
             Ok(Value::Int(int_of_float(value.round_ties_even())?))
         }
         (Some(Number::Float(value)), Some(Some(Number::Int(digits @ 0..=300)))) => {
-            // Exactly: formatting knows every digit that the float has.
+            // Exact: formatting produces every digit of the float.
             let digits = usize::try_from(digits).unwrap_or_default();
             let text = format!("{value:.digits$}");
             Ok(Value::Float(text.parse().unwrap_or(value)))
         }
-        _ => Err(not_covered("rounding to so many digits")),
+        _ => Err(not_covered("rounding to this many digits")),
     }
 }
 
@@ -593,9 +594,9 @@ fn builtins(functions: Functions) -> Functions {
             }
         }),
     ];
-    /// What is made of one value, or of none.
-    type Made = fn(Option<&Value>) -> Result<Value>;
-    const MADE: [(&str, Made); 4] = [
+    /// A type constructor with an optional argument.
+    type Constructor = fn(Option<&Value>) -> Result<Value>;
+    const CONSTRUCTORS: [(&str, Constructor); 4] = [
         ("bool", |value| {
             Ok(Value::Bool(value.map_or(Ok(false), truth)?))
         }),
@@ -613,7 +614,7 @@ fn builtins(functions: Functions) -> Functions {
     for (name, function) in UNARY {
         functions = unary(functions, &format!("builtins.{name}"), function);
     }
-    for (name, function) in MADE {
+    for (name, function) in CONSTRUCTORS {
         functions = functions.with(&format!("builtins.{name}"), move |arguments| {
             let [value] = arguments.bind([""], 0, 1)?;
             function(value)
@@ -645,7 +646,7 @@ fn items_or_none(value: Option<&Value>) -> Result<Vec<Value>> {
     value.map_or_else(|| Ok(Vec::new()), items)
 }
 
-/// The result of a function of `math`, or what Python raises instead.
+/// The result of a `math` function, or the exception that Python raises instead.
 fn checked(given: f64, result: f64) -> Result<f64> {
     if result.is_nan() && !given.is_nan() || result == f64::NEG_INFINITY {
         return Err(error("ValueError", "math domain error"));
@@ -673,7 +674,7 @@ fn log(arguments: &Arguments) -> Result<Value> {
 }
 
 fn math(functions: Functions) -> Functions {
-    /// Its result for numbers that it is defined for.
+    /// A function of `math`, for the numbers it is defined for.
     type Real = fn(f64) -> f64;
     const REAL: [(&str, Real); 12] = [
         ("sqrt", f64::sqrt),

@@ -1,4 +1,4 @@
-//! Numbers: arithmetic as Python does it.
+//! Arithmetic on numbers, as Python does it.
 
 use super::index::Index;
 use super::text::repr;
@@ -55,7 +55,7 @@ pub(super) fn whole(value: f64) -> Option<i128> {
     is_whole.then_some(value as i128)
 }
 
-/// Two numbers of one type.
+/// Two numbers, converted to a common type.
 enum Pair {
     Int(i128, i128),
     Float(f64, f64),
@@ -72,7 +72,7 @@ fn pair(a: Number, b: Number) -> Pair {
     }
 }
 
-/// Why two values have no such result.
+/// The error for operands that an operator does not support.
 fn unsupported(symbol: &str, a: &Value, b: &Value) -> RemoteError {
     for value in [a, b] {
         match value {
@@ -118,13 +118,13 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// Both, one behind the other.
+/// The concatenation of two slices.
 fn joined<T: Clone>(a: &[T], b: &[T]) -> Result<Vec<T>> {
     check_len::<T>(a.len().saturating_add(b.len()))?;
     Ok([a, b].concat())
 }
 
-/// Refuses what has so many items that it takes too much memory.
+/// Refuses a result with so many items that it takes too much memory.
 fn check_len<T>(count: usize) -> Result<()> {
     if count.saturating_mul(size_of::<T>()) > LONGEST {
         let text = "the result would have more than a GiB";
@@ -201,7 +201,7 @@ fn repeat(sequence: &Value, count: i128) -> Result<Value> {
 }
 
 fn repeated(items: &[Value], count: usize) -> Vec<Value> {
-    // However often.
+    // Repeating an empty list any number of times gives an empty list.
     let count = if items.is_empty() { 0 } else { count };
     core::iter::repeat_n(items, count)
         .flatten()
@@ -218,7 +218,7 @@ pub(super) fn truediv(a: &Value, b: &Value) -> Result<Value> {
         }
         Pair::Float(a, b) => Value::Float(a / b),
         Pair::Complex(a, b) => {
-            // The larger part of the divisor is divided by, as CPython does.
+            // Divide by the larger part of the divisor first, as CPython does.
             if b.0 == 0.0 && b.1 == 0.0 {
                 return Err(error("ZeroDivisionError", "complex division by zero"));
             }
@@ -235,7 +235,7 @@ pub(super) fn truediv(a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// The float that is nearest to a quotient of integers.
+/// The float nearest to the quotient of two integers.
 #[expect(clippy::cast_precision_loss, reason = "rounding is what it is about")]
 fn quotient(a: i128, b: i128) -> f64 {
     const EXACT: u128 = 1 << 53;
@@ -244,8 +244,8 @@ fn quotient(a: i128, b: i128) -> f64 {
     let magnitude = if a <= EXACT && b <= EXACT {
         a as f64 / b as f64
     } else {
-        // Bit by bit, until there are two more than a float has; the last of
-        // them says whether anything comes behind.
+        // Compute two more bits than a float has, bit by bit; the last of them
+        // tells whether any remainder follows.
         let (mut bits, mut rest) = (a / b, a % b);
         let mut scale = 0_i32;
         while bits >> 56 == 0 && rest != 0 {
@@ -293,7 +293,7 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value> {
     })
 }
 
-/// Towards minus infinity, as Python divides.
+/// Integer division, rounding towards minus infinity as Python does.
 fn int_divmod(a: i128, b: i128) -> Result<(i128, i128)> {
     let (Some(quotient), Some(rest)) = (a.checked_div(b), a.checked_rem(b)) else {
         return Err(too_large());
@@ -305,7 +305,7 @@ fn int_divmod(a: i128, b: i128) -> Result<(i128, i128)> {
     })
 }
 
-/// As CPython does it, so that the same is lost.
+/// Follows CPython's algorithm, to get the same rounding errors.
 fn float_divmod(a: f64, b: f64) -> (f64, f64) {
     let mut rest = a % b;
     let mut quotient = (a - rest) / b;
@@ -468,7 +468,7 @@ pub(super) fn int_of_float(value: f64) -> Result<i128> {
     Ok(value.trunc() as i128)
 }
 
-/// What `int(text, base)` is.
+/// The result of `int(digits, base)`.
 pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> {
     let invalid = || {
         let literal = repr(literal);
@@ -490,7 +490,7 @@ pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> 
     };
     let (digits, base) = match (base, prefix) {
         (0, 0) => {
-            // As in programs, where `010` is not ten.
+            // As in Python source, where `010` is not ten.
             let is_zero = digits.bytes().all(|byte| matches!(byte, b'0' | b'_'));
             if digits.starts_with('0') && !is_zero {
                 return Err(invalid());
@@ -501,7 +501,7 @@ pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> 
         (base, prefix) if base == prefix => (&digits[2..], base),
         (base, _) => (digits, base),
     };
-    // A single underscore may stand between digits, and after a prefix.
+    // A single underscore may separate digits, or follow a prefix.
     let digits = match digits.strip_prefix('_') {
         Some(rest) if prefix == base => rest,
         _ => digits,
@@ -515,7 +515,7 @@ pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> 
     i128::from_str_radix(&digits, base).map_err(|_| too_large())
 }
 
-/// Python takes the digits of all scripts.
+/// Refuses other digits than ASCII ones, which Python takes too.
 fn check_ascii(text: &str) -> Result<()> {
     if text.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
         return Err(not_covered("digits that are not in ASCII"));
@@ -549,7 +549,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_are_divided_to_the_nearest_float() {
+    fn divides_integers_to_the_nearest_float() {
         for (a, b, expected) in [
             (1, 3, 1.0 / 3.0),
             (-7, 2, -3.5),

@@ -1,11 +1,11 @@
-//! Values as Python writes them.
+//! String forms of values, as Python writes them.
 
 use core::fmt::{self, Write as _};
 
 use super::{LONGEST, Result, error, not_covered, too_large};
 use crate::Value;
 
-/// What `repr()` gives.
+/// The result of `repr()`.
 pub(in crate::worker) fn repr(value: &Value) -> String {
     value.to_string()
 }
@@ -20,8 +20,9 @@ pub(super) fn str_of(value: &Value) -> Result<String> {
     }
 }
 
-/// What `repr()` gives, if that is not too long: a list may repeat a text often
-/// without taking memory for it, but what it is written as does.
+/// The result of `repr()` if it is at most `limit` bytes long. A list may repeat
+/// a string many times without taking memory for it, but its `repr()` does take
+/// it.
 pub(super) fn bounded_repr(value: &Value, limit: usize) -> Result<String> {
     let mut text = Bounded {
         text: String::new(),
@@ -29,11 +30,11 @@ pub(super) fn bounded_repr(value: &Value, limit: usize) -> Result<String> {
     };
     match write!(text, "{value}") {
         Ok(()) => Ok(text.text),
-        Err(fmt::Error) => Err(error("MemoryError", "the text would be too long")),
+        Err(fmt::Error) => Err(error("MemoryError", "the string would be too long")),
     }
 }
 
-/// A text that is refused beyond `limit` bytes, or if there is no memory for it.
+/// A string that refuses to grow beyond `limit` bytes, or without free memory.
 struct Bounded {
     text: String,
     limit: usize,
@@ -50,11 +51,11 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Arrays and what is not opened have a text that only Python knows.
+/// Refuses arrays and unopened objects, whose string form only Python knows.
 pub(super) fn check_shown(value: &Value) -> Result<()> {
     match value {
         Value::Array(_) | Value::Serialized(_) => {
-            Err(not_covered("the text of an array or object"))
+            Err(not_covered("the string form of an array or object"))
         }
         Value::LargeInt(_) => Err(too_large()),
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
@@ -73,13 +74,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_list_that_repeats_another_text_is_bounded() {
+    fn bounds_the_repr_of_repetitive_lists() {
         const LIMIT: usize = 1 << 16;
         let text = Value::from("x".repeat(1 << 10));
         let list = |count| Value::from(vec![text.clone(); count]);
-        let found = bounded_repr(&list(60), LIMIT).expect("it is short enough");
+        let found = bounded_repr(&list(60), LIMIT).expect("below the limit");
         assert_eq!(found, repr(&list(60)));
-        let long = bounded_repr(&list(70), LIMIT).expect_err("it is too long");
+        let long = bounded_repr(&list(70), LIMIT).expect_err("above the limit");
         assert!(long.to_string().contains("MemoryError"), "{long}");
     }
 }

@@ -1,4 +1,4 @@
-//! Whether all that is counted and kept twice agrees.
+//! Consistency checks of the state machine's redundant data.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ impl State {
         self.tasks.keys().cloned().collect()
     }
 
-    /// The keys of those whose results are in the store.
+    /// The keys of tasks whose results are in the store.
     pub(crate) fn in_memory(&self) -> BTreeSet<Key> {
         let tasks = self.tasks.iter();
         let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
         in_memory.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Panics if anything does not fit, between events.
+    /// Panics if the state is inconsistent. Called between events.
     pub(crate) fn check(&self) {
         let mut counts = [0; PHASE_COUNT];
         for (key, task) in &self.tasks {
@@ -33,7 +33,7 @@ impl State {
                 "{key}"
             );
             let is_running = self.executing.contains_key(key);
-            // One that got its result from elsewhere may run on.
+            // A task whose result came from elsewhere may still be executing.
             assert!(is_running || task.phase != Phase::Executing, "{key}");
             let is_asked = |state: &PeerState| {
                 state

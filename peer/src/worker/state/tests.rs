@@ -7,7 +7,7 @@ const HERE: &str = "tcp://127.0.0.1:1";
 const A: &str = "tcp://127.0.0.1:10";
 const B: &str = "tcp://127.0.0.1:11";
 
-/// A state, and short words for what happens to it and follows.
+/// A state machine, with short descriptions of events and actions.
 struct Worker(State);
 
 impl Worker {
@@ -30,17 +30,17 @@ impl Worker {
         self.events(vec![event])
     }
 
-    fn told(&mut self, message: impl Into<ToWorker>) -> Vec<String> {
+    fn message(&mut self, message: impl Into<ToWorker>) -> Vec<String> {
         self.event(Event::FromScheduler(message.into()))
     }
 
-    /// All of a batch at once.
+    /// Handles a batch of messages.
     fn batch(&mut self, messages: Vec<ToWorker>) -> Vec<String> {
         self.events(messages.into_iter().map(Event::FromScheduler).collect())
     }
 
     fn free(&mut self, keys: &[&str]) -> Vec<String> {
-        self.told(free(keys))
+        self.message(free(keys))
     }
 
     fn executed(&mut self, key: &str) -> Vec<String> {
@@ -88,7 +88,7 @@ impl Worker {
     }
 
     fn steal(&mut self, key: &str) -> Vec<String> {
-        self.told(StealRequest {
+        self.message(StealRequest {
             key: key.into(),
             stimulus_id: "steal".to_owned(),
             ..StealRequest::default()
@@ -251,7 +251,7 @@ fn status(status: &str) -> WorkerStatusChange {
 #[test]
 fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
     let mut worker = Worker::new(1);
-    assert_eq!(worker.told(run(7, task("x"))), ["execute x"]);
+    assert_eq!(worker.message(run(7, task("x"))), ["execute x"]);
     assert_eq!(worker.phases(), "executing 1");
     assert_eq!(worker.executed("x"), ["finished x run 7 (compute)"]);
     assert_eq!(worker.phases(), "memory 1");
@@ -262,12 +262,13 @@ fn a_task_runs_and_its_result_is_kept_until_it_is_freed() {
     assert_eq!(worker.phases(), "");
 }
 
-/// `Scheduler.stimulus_task_erred` of distributed 2025.4.0 to 2026.3.0 has parameters
-/// without defaults: it removes a worker whose message lacks one of them.
+/// `Scheduler.stimulus_task_erred` of distributed 2025.4.0 to 2026.3.0 has
+/// parameters without defaults: a scheduler removes a worker whose message lacks
+/// one of them.
 #[test]
-fn a_failure_has_every_field_that_schedulers_require() {
+fn task_erred_has_all_required_fields() {
     let mut worker = Worker::new(1);
-    worker.told(run(1, task("x")));
+    worker.message(run(1, task("x")));
     let failed = Event::Executed(Executed {
         key: "x".into(),
         outcome: Err(Box::new(
@@ -300,19 +301,19 @@ fn a_failure_has_every_field_that_schedulers_require() {
 #[test]
 fn a_task_that_fails_is_reported_and_can_be_tried_again() {
     let mut worker = Worker::new(1);
-    worker.told(run(1, task("x")));
+    worker.message(run(1, task("x")));
     assert_eq!(worker.failed("x"), ["erred x run 1"]);
     assert_eq!(worker.phases(), "error 1");
-    assert_eq!(worker.told(run(2, task("x"))), ["execute x"]);
+    assert_eq!(worker.message(run(2, task("x"))), ["execute x"]);
     assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
-    worker.told(run(3, task("y")));
+    worker.message(run(3, task("y")));
     worker.failed("y");
     assert_eq!(worker.free(&["y"]), [""; 0]);
     assert_eq!(worker.phases(), "memory 1");
 }
 
 #[test]
-fn the_most_urgent_task_runs_first_and_of_equals_the_last() {
+fn runs_most_urgent_task_first_and_latest_of_equals() {
     let mut worker = Worker::new(1);
     let priority = |key, numbers: [f64; 3]| {
         ToWorker::from(ComputeTask {
@@ -333,7 +334,7 @@ fn the_most_urgent_task_runs_first_and_of_equals_the_last() {
 }
 
 #[test]
-fn as_many_run_at_once_as_there_are_threads() {
+fn runs_as_many_tasks_as_threads() {
     let mut worker = Worker::new(2);
     let batch = ["a", "b", "c"].map(|key| task(key).into()).into();
     assert_eq!(worker.batch(batch), ["execute c", "execute b"]);
@@ -356,10 +357,10 @@ fn tasks_that_need_resources_wait_for_them() {
     let batch = vec![needing("g"), needing("h"), task("x").into()];
     assert_eq!(worker.batch(batch), ["execute x", "execute h"]);
     assert_eq!(worker.steal("g"), ["steal g: constrained"]);
-    assert_eq!(worker.told(needing_gpu("g")), [""; 0]);
+    assert_eq!(worker.message(needing_gpu("g")), [""; 0]);
     assert_eq!(worker.executed("h")[1..], ["execute g"]);
     assert_eq!(worker.executed("g").len(), 1);
-    assert_eq!(worker.told(needing_gpu("again")), ["execute again"]);
+    assert_eq!(worker.message(needing_gpu("again")), ["execute again"]);
 }
 
 fn needing_gpu(key: &str) -> ComputeTask {
@@ -370,7 +371,7 @@ fn needing_gpu(key: &str) -> ComputeTask {
 }
 
 #[test]
-fn dependencies_are_fetched_all_that_one_peer_has_at_once() {
+fn fetches_all_dependencies_of_one_peer_at_once() {
     let mut worker = Worker::new(1);
     let batch = vec![
         task_with("x", &[("a", &[A]), ("b", &[A])]).into(),
@@ -398,26 +399,26 @@ fn dependencies_are_fetched_all_that_one_peer_has_at_once() {
 }
 
 #[test]
-fn a_peer_is_asked_for_fifty_megabytes_at_once() {
+fn requests_at_most_fifty_megabytes_at_once() {
     let mut worker = Worker::new(1);
     let mut large = task_with("x", &[("a", &[A]), ("b", &[A]), ("c", &[A])]);
     for (_, nbytes) in &mut large.nbytes {
         *nbytes = 30_000_000;
     }
-    let first = worker.told(large);
+    let first = worker.message(large);
     assert_eq!(first, ["fetch a from A"]);
     let mut huge = task_with("y", &[("d", &[B])]);
     huge.nbytes[0].1 = 1 << 40;
     assert_eq!(
-        worker.told(huge),
+        worker.message(huge),
         ["fetch d from B"],
-        "it cannot come in parts"
+        "a datum is not split"
     );
     assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch b from A"]);
 }
 
 #[test]
-fn so_many_peers_are_asked_at_once_and_the_others_later() {
+fn bounds_the_number_of_concurrent_requests() {
     let mut worker = Worker::new(1);
     worker.0.limits.transfer_count = 2;
     let peers: Vec<String> = (0..3)
@@ -429,28 +430,28 @@ fn so_many_peers_are_asked_at_once_and_the_others_later() {
     let dependencies: Vec<(&str, &[&str])> = dependencies
         .map(|(key, holder)| (*key, &holder[..]))
         .collect();
-    assert_eq!(worker.told(task_with("x", &dependencies)).len(), 2);
+    assert_eq!(worker.message(task_with("x", &dependencies)).len(), 2);
     assert_eq!(worker.phases(), "waiting 1, fetch 1, flight 2");
     let more = worker.received(&peers[0], &["a"]);
     assert_eq!(more[1], format!("fetch c from {}", peers[2]));
 }
 
 #[test]
-fn holders_that_are_gone_are_tried_in_steps_as_many_as_they_are() {
+fn trying_failed_holders_takes_linear_time() {
     let steps = |count: usize| {
         let mut worker = Worker::new(1);
         let peers: Vec<String> = (0..count)
             .map(|n| format!("tcp://127.0.0.1:{}", n + 20))
             .collect();
         let holders: Vec<&str> = peers.iter().map(String::as_str).collect();
-        let mut told = worker.told(task_with("x", &[("a", &holders)]));
+        let mut told = worker.message(task_with("x", &[("a", &holders)]));
         let (mut asked, mut steps) = (0, 0);
         while let Some(peer) = told
             .iter()
             .find_map(|told| told.strip_prefix("fetch a from "))
         {
             asked += 1;
-            // Peers are looked at for each transfer, and the key is queued at each.
+            // Each transfer looks at all peers, and the key is queued at each.
             steps += worker.0.peers.len();
             told = worker.fetched(peer, Answer::Gone);
         }
@@ -466,9 +467,9 @@ fn holders_that_are_gone_are_tried_in_steps_as_many_as_they_are() {
 }
 
 #[test]
-fn a_peer_that_is_busy_is_asked_again_later() {
+fn retries_busy_peers_later() {
     let mut worker = Worker::new(1);
-    worker.told(task_with("x", &[("a", &[A])]));
+    worker.message(task_with("x", &[("a", &[A])]));
     assert_eq!(
         worker.fetched(A, Answer::Busy),
         ["after 150ms: A is available"]
@@ -478,9 +479,9 @@ fn a_peer_that_is_busy_is_asked_again_later() {
         worker.event(Event::PeerAvailable(A.into())),
         ["fetch a from A"]
     );
-    // One that has it too is asked in the meantime.
+    // Another holder is asked in the meantime.
     assert_eq!(
-        worker.told(task_with("y", &[("b", &[A, B])])),
+        worker.message(task_with("y", &[("b", &[A, B])])),
         ["fetch b from B"]
     );
     worker.fetched(A, Answer::Busy);
@@ -488,9 +489,9 @@ fn a_peer_that_is_busy_is_asked_again_later() {
 }
 
 #[test]
-fn a_holder_that_has_it_no_more_is_replaced_by_another() {
+fn tries_another_holder_if_one_lacks_the_data() {
     let mut worker = Worker::new(1);
-    let first = worker.told(task_with("x", &[("a", &[A, B])]));
+    let first = worker.message(task_with("x", &[("a", &[A, B])]));
     let (one, other) = if first == ["fetch a from A"] {
         (A, B)
     } else {
@@ -503,14 +504,14 @@ fn a_holder_that_has_it_no_more_is_replaced_by_another() {
         ["where is a", "after 1s: search"]
     );
     assert_eq!(worker.phases(), "waiting 1, missing 1");
-    // Once a second, until it is somewhere.
+    // Once a second, until a holder is known.
     assert_eq!(
         worker.event(Event::Search),
         ["where is a", "after 1s: search"]
     );
-    assert_eq!(worker.told(refresh(&[("a", &[])])), [""; 0]);
-    assert_eq!(worker.told(refresh(&[("a", &[HERE])])), [""; 0]);
-    assert_eq!(worker.told(refresh(&[("a", &[one])])).len(), 1);
+    assert_eq!(worker.message(refresh(&[("a", &[])])), [""; 0]);
+    assert_eq!(worker.message(refresh(&[("a", &[HERE])])), [""; 0]);
+    assert_eq!(worker.message(refresh(&[("a", &[one])])).len(), 1);
     assert_eq!(worker.event(Event::Search), [""; 0]);
     assert_eq!(
         worker.received(one, &["a"]),
@@ -519,7 +520,7 @@ fn a_holder_that_has_it_no_more_is_replaced_by_another() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_has_nothing() {
+fn unreachable_peers_are_no_holders() {
     let mut worker = Worker::new(1);
     let batch = vec![
         task_with("x", &[("a", &[A])]).into(),
@@ -532,13 +533,13 @@ fn a_peer_that_cannot_be_reached_has_nothing() {
 }
 
 #[test]
-fn a_worker_that_left_is_not_asked() {
+fn does_not_ask_workers_that_left() {
     let mut worker = Worker::new(1);
     worker.0.limits.transfer_count = 1;
-    worker.told(task_with("x", &[("a", &[B])]));
-    worker.told(task_with("y", &[("b", &[A])]));
+    worker.message(task_with("x", &[("a", &[B])]));
+    worker.message(task_with("y", &[("b", &[A])]));
     assert_eq!(
-        worker.told(remove_worker(A)),
+        worker.message(remove_worker(A)),
         ["disconnect A", "where is b", "after 1s: search"]
     );
     assert_eq!(
@@ -548,12 +549,12 @@ fn a_worker_that_left_is_not_asked() {
 }
 
 #[test]
-fn a_request_to_a_worker_that_left_ends_and_others_are_asked() {
+fn request_to_a_worker_that_left_ends_and_others_are_asked() {
     let mut worker = Worker::new(1);
     let needs = task_with("x", &[("a", &[A]), ("b", &[A])]);
-    assert_eq!(worker.told(needs), ["fetch a b from A"]);
-    assert_eq!(worker.told(refresh(&[("a", &[A, B])])), [""; 0]);
-    assert_eq!(worker.told(remove_worker(A)), ["disconnect A"]);
+    assert_eq!(worker.message(needs), ["fetch a b from A"]);
+    assert_eq!(worker.message(refresh(&[("a", &[A, B])])), [""; 0]);
+    assert_eq!(worker.message(remove_worker(A)), ["disconnect A"]);
     assert_eq!(
         worker.fetched(A, Answer::Gone),
         ["fetch a from B", "where is b", "after 1s: search"]
@@ -564,14 +565,14 @@ fn a_request_to_a_worker_that_left_ends_and_others_are_asked() {
 fn a_dependency_that_is_listed_twice_counts_once() {
     let mut worker = Worker::new(1);
     let needs = task_with("x", &[("a", &[A]), ("a", &[A])]);
-    assert_eq!(worker.told(needs), ["fetch a from A"]);
+    assert_eq!(worker.message(needs), ["fetch a from A"]);
     assert_eq!(
         worker.received(A, &["a"]),
         ["add-keys a", "execute x with a"]
     );
     let needs = task_with("y", &[("a", &[]), ("b", &[B, B]), ("b", &[B]), ("a", &[])]);
     worker.executed("x");
-    assert_eq!(worker.told(needs), ["fetch b from B"]);
+    assert_eq!(worker.message(needs), ["fetch b from B"]);
     assert_eq!(
         worker.received(B, &["b"]),
         ["add-keys b", "execute y with a b"]
@@ -579,14 +580,14 @@ fn a_dependency_that_is_listed_twice_counts_once() {
 }
 
 #[test]
-fn what_is_here_already_is_reported_again() {
+fn reports_results_in_memory_again() {
     let mut worker = Worker::new(1);
-    worker.told(run(1, task("x")));
+    worker.message(run(1, task("x")));
     worker.executed("x");
-    assert_eq!(worker.told(run(2, task("x"))), ["finished x run 2 ()"]);
-    // In flight: what arrives is the result.
-    worker.told(task_with("y", &[("a", &[A])]));
-    assert_eq!(worker.told(run(5, task("a"))), [""; 0]);
+    assert_eq!(worker.message(run(2, task("x"))), ["finished x run 2 ()"]);
+    // In flight: the data that arrives is the result.
+    worker.message(task_with("y", &[("a", &[A])]));
+    assert_eq!(worker.message(run(5, task("a"))), [""; 0]);
     assert_eq!(worker.steal("a"), ["steal a: resumed"]);
     assert_eq!(
         worker.received(A, &["a"]),
@@ -595,10 +596,10 @@ fn what_is_here_already_is_reported_again() {
 }
 
 #[test]
-fn what_does_not_arrive_is_computed_if_that_is_wanted() {
+fn computes_requested_data_that_does_not_arrive() {
     let mut worker = Worker::new(1);
-    worker.told(task_with("y", &[("a", &[A])]));
-    worker.told(run(5, task_with("a", &[("b", &[B])])));
+    worker.message(task_with("y", &[("a", &[A])]));
+    worker.message(run(5, task_with("a", &[("b", &[B])])));
     assert_eq!(worker.received(A, &[]), ["fetch b from B"]);
     assert_eq!(
         worker.received(B, &["b"]),
@@ -611,20 +612,20 @@ fn what_does_not_arrive_is_computed_if_that_is_wanted() {
 }
 
 #[test]
-fn a_run_is_answered_with_the_last_number_it_was_given() {
+fn reports_the_latest_run_id() {
     let mut worker = Worker::new(1);
     let batch = vec![task("other").into(), task("x").into()];
     assert_eq!(worker.batch(batch), ["execute x"]);
-    worker.told(run(1, task("x")));
-    worker.told(run(2, task("other")));
+    worker.message(run(1, task("x")));
+    worker.message(run(2, task("other")));
     assert_eq!(
         worker.executed("x"),
         ["finished x run 1 (compute)", "execute other"]
     );
-    worker.told(run(3, task("other")));
+    worker.message(run(3, task("other")));
     assert_eq!(worker.executed("other"), ["finished other run 3 (compute)"]);
-    worker.told(run(1, task_with("waits", &[("a", &[A])])));
-    worker.told(run(4, task_with("waits", &[("a", &[A])])));
+    worker.message(run(1, task_with("waits", &[("a", &[A])])));
+    worker.message(run(4, task_with("waits", &[("a", &[A])])));
     worker.received(A, &["a"]);
     assert_eq!(
         worker.executed("waits"),
@@ -645,8 +646,8 @@ fn keys_are_freed_in_any_state() {
     worker.0.limits.transfer_count = 1;
     worker.batch(vec![task_with("w", &[("flight", &[A])]).into()]);
     worker.batch(batch);
-    worker.told(status("running"));
-    worker.told(task("executing"));
+    worker.message(status("running"));
+    worker.message(task("executing"));
     assert_eq!(
         worker.phases(),
         "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1"
@@ -661,39 +662,43 @@ fn keys_are_freed_in_any_state() {
 }
 
 #[test]
-fn what_was_freed_while_it_ran_may_be_wanted_again() {
+fn task_freed_while_executing_may_be_requested_again() {
     let mut worker = Worker::new(1);
-    worker.told(run(1, task("x")));
+    worker.message(run(1, task("x")));
     worker.free(&["x"]);
     assert_eq!(worker.steal("x"), ["steal x: cancelled"]);
-    assert_eq!(worker.told(run(2, task("x"))), [""; 0], "it runs already");
+    assert_eq!(
+        worker.message(run(2, task("x"))),
+        [""; 0],
+        "already executing"
+    );
     assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
-    // As the dependency of another one
-    worker.told(task("y"));
+    // As a dependency of another task
+    worker.message(task("y"));
     worker.free(&["y"]);
-    worker.told(task_with("z", &[("y", &[A])]));
+    worker.message(task_with("z", &[("y", &[A])]));
     assert_eq!(worker.executed("y"), ["add-keys y", "execute z with y"]);
     worker.executed("z");
-    worker.told(task("v"));
+    worker.message(task("v"));
     worker.free(&["v"]);
-    worker.told(task_with("w", &[("v", &[A])]));
+    worker.message(task_with("w", &[("v", &[A])]));
     assert_eq!(worker.failed("v"), ["where is v", "after 1s: search"]);
 }
 
 #[test]
-fn what_others_here_need_is_fetched_when_it_is_freed() {
+fn fetches_freed_data_that_local_tasks_need() {
     let mut worker = Worker::new(1);
-    worker.told(task("a"));
+    worker.message(task("a"));
     worker.executed("a");
     let batch = vec![
         task("runs").into(),
         task_with("x", &[("a", &[HERE])]).into(),
     ];
     assert_eq!(worker.batch(batch), ["execute x with a"]);
-    worker.told(task_with("y", &[("a", &[HERE])]));
+    worker.message(task_with("y", &[("a", &[HERE])]));
     assert_eq!(worker.steal("y"), ["steal y: ready"]);
-    worker.told(task_with("y", &[("a", &[HERE])]));
-    // The one that runs has hold of it, the one that is ready has not.
+    worker.message(task_with("y", &[("a", &[HERE])]));
+    // The executing task holds its input; the ready one does not.
     assert_eq!(
         worker.free(&["a"]),
         [
@@ -708,24 +713,20 @@ fn what_others_here_need_is_fetched_when_it_is_freed() {
 }
 
 #[test]
-fn a_steal_request_is_answered_in_the_words_of_the_scheduler() {
+fn answers_steal_requests_with_task_states() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.steal("nobody"), ["steal nobody: nil"]);
-    worker.told(task("runs"));
+    worker.message(task("runs"));
     assert_eq!(worker.steal("runs"), ["steal runs: executing"]);
-    worker.told(task("ready"));
+    worker.message(task("ready"));
     assert_eq!(worker.steal("ready"), ["steal ready: ready"]);
-    assert_eq!(
-        worker.steal("ready"),
-        ["steal ready: nil"],
-        "it was given back"
-    );
-    worker.told(task_with("waits", &[("a", &[A])]));
+    assert_eq!(worker.steal("ready"), ["steal ready: nil"], "given back");
+    worker.message(task_with("waits", &[("a", &[A])]));
     assert_eq!(worker.steal("a"), ["steal a: nil"]);
     assert_eq!(worker.steal("waits"), ["steal waits: waiting"]);
     worker.executed("runs");
     assert_eq!(worker.steal("runs"), ["steal runs: memory"]);
-    worker.told(task("fails"));
+    worker.message(task("fails"));
     worker.failed("fails");
     assert_eq!(worker.steal("fails"), ["steal fails: nil"]);
 }
@@ -733,23 +734,27 @@ fn a_steal_request_is_answered_in_the_words_of_the_scheduler() {
 #[test]
 fn replicas_are_fetched_and_removed_unless_they_are_needed() {
     let mut worker = Worker::new(1);
-    assert_eq!(worker.told(acquire(&[("a", &[A])])), ["fetch a from A"]);
+    assert_eq!(worker.message(acquire(&[("a", &[A])])), ["fetch a from A"]);
     assert_eq!(worker.received(A, &["a"]), ["add-keys a"]);
-    assert_eq!(worker.told(acquire(&[("a", &[A])])), [""; 0], "it is here");
-    worker.told(task("runs"));
-    worker.told(task_with("x", &[("a", &[HERE])]));
     assert_eq!(
-        worker.told(remove_replicas(&["a", "unknown"])),
+        worker.message(acquire(&[("a", &[A])])),
+        [""; 0],
+        "already in memory"
+    );
+    worker.message(task("runs"));
+    worker.message(task_with("x", &[("a", &[HERE])]));
+    assert_eq!(
+        worker.message(remove_replicas(&["a", "unknown"])),
         ["add-keys a"]
     );
     worker.free(&["x"]);
     assert_eq!(
-        worker.told(remove_replicas(&["a"])),
+        worker.message(remove_replicas(&["a"])),
         ["forget a", "released a for amm"]
     );
-    // One that nobody has is looked for until it is freed.
+    // A key without holders is looked for until it is freed.
     assert_eq!(
-        worker.told(acquire(&[("b", &[])])),
+        worker.message(acquire(&[("b", &[])])),
         ["where is b", "after 1s: search"]
     );
     worker.free(&["b"]);
@@ -758,54 +763,54 @@ fn replicas_are_fetched_and_removed_unless_they_are_needed() {
 }
 
 #[test]
-fn a_paused_worker_starts_nothing_and_goes_on_where_it_was() {
+fn paused_worker_starts_nothing_until_resumed() {
     let mut worker = Worker::new(1);
-    worker.told(task("runs"));
-    assert_eq!(worker.told(status("paused")), ["status paused"]);
-    worker.told(task("ready"));
-    assert_eq!(worker.told(task_with("x", &[("a", &[A])])), [""; 0]);
+    worker.message(task("runs"));
+    assert_eq!(worker.message(status("paused")), ["status paused"]);
+    worker.message(task("ready"));
+    assert_eq!(worker.message(task_with("x", &[("a", &[A])])), [""; 0]);
     assert_eq!(worker.executed("runs"), ["finished runs run 0 (compute)"]);
     assert_eq!(worker.phases(), "waiting 1, ready 1, memory 1, fetch 1");
     assert_eq!(
-        worker.told(status("running")),
+        worker.message(status("running")),
         ["status running", "fetch a from A", "execute ready"]
     );
 }
 
 #[test]
-fn a_process_that_takes_too_much_pauses_but_changes_no_other_status() {
+fn memory_pressure_pauses_only_a_running_worker() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
     assert_eq!(worker.event(Event::Paused(true)), ["status paused"]);
     assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
-    worker.told(task("x"));
+    worker.message(task("x"));
     assert_eq!(
         worker.event(Event::Paused(false)),
         ["status running", "execute x"]
     );
-    worker.told(status("closing_gracefully"));
+    worker.message(status("closing_gracefully"));
     assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
     assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
     assert_eq!(worker.0.status(), "closing_gracefully");
 }
 
 #[test]
-fn nothing_is_started_while_there_is_no_room() {
+fn starts_nothing_while_the_store_is_full() {
     let mut worker = Worker::new(1);
     worker.0.set_full(true);
-    assert_eq!(worker.told(task("x")), [""; 0]);
-    assert_eq!(worker.told(task_with("y", &[("a", &[A])])), [""; 0]);
+    assert_eq!(worker.message(task("x")), [""; 0]);
+    assert_eq!(worker.message(task_with("y", &[("a", &[A])])), [""; 0]);
     worker.0.set_full(false);
     assert_eq!(worker.events(Vec::new()), ["fetch a from A", "execute x"]);
 }
 
 #[test]
-fn lost_data_is_released_and_what_needs_it_waits_until_it_is_back() {
+fn tasks_wait_for_lost_inputs_until_they_are_back() {
     let mut worker = Worker::new(1);
     worker.stored("a");
     worker.stored("b");
-    worker.told(task("runs"));
-    worker.told(task_with("x", &[("a", &[HERE]), ("b", &[HERE])]));
+    worker.message(task("runs"));
+    worker.message(task_with("x", &[("a", &[HERE]), ("b", &[HERE])]));
     let stimulus = "lost-data-1.5";
     assert_eq!(
         worker.event(Event::Lost(vec!["a".into(), "unknown".into()])),
@@ -820,7 +825,7 @@ fn lost_data_is_released_and_what_needs_it_waits_until_it_is_back() {
         worker.phases(),
         "waiting 1, executing 1, memory 1, missing 1"
     );
-    assert_eq!(worker.told(refresh(&[("a", &[A])])), ["fetch a from A"]);
+    assert_eq!(worker.message(refresh(&[("a", &[A])])), ["fetch a from A"]);
     worker.executed("runs");
     assert_eq!(
         worker.received(A, &["a"]),
@@ -832,7 +837,7 @@ fn lost_data_is_released_and_what_needs_it_waits_until_it_is_back() {
 fn a_task_whose_data_is_lost_is_given_back() {
     let mut worker = Worker::new(1);
     worker.stored("a");
-    worker.told(task_with("x", &[("a", &[HERE])]));
+    worker.message(task_with("x", &[("a", &[HERE])]));
     let inputs_lost = |key: &str| Event::InputsLost {
         key: key.into(),
         lost: vec!["a".into()],
@@ -842,9 +847,9 @@ fn a_task_whose_data_is_lost_is_given_back() {
         ["forget a", "released a for lost-data-1.5", "reschedule x"]
     );
     assert_eq!(worker.phases(), "");
-    // One that was freed while it ran is not wanted back.
+    // A task that was freed while it ran is not given back.
     worker.stored("a");
-    worker.told(task_with("x", &[("a", &[HERE])]));
+    worker.message(task_with("x", &[("a", &[HERE])]));
     worker.free(&["x"]);
     assert_eq!(
         worker.event(inputs_lost("x")),
@@ -854,7 +859,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
 }
 
 #[test]
-fn what_the_next_tasks_need_is_known_and_no_more_than_that() {
+fn needed_soon_has_the_inputs_of_the_next_tasks() {
     let mut worker = Worker::new(1);
     for key in ["a", "b", "c", "d"] {
         worker.stored(key);
@@ -869,28 +874,28 @@ fn what_the_next_tasks_need_is_known_and_no_more_than_that() {
         needed.sort_unstable();
         needed.join(" ")
     };
-    worker.told(task("runs"));
+    worker.message(task("runs"));
     assert_eq!(needed(&worker), "");
-    worker.told(task_with("later", &[("a", &[HERE])]));
-    worker.told(task_with("next", &[("b", &[HERE]), ("c", &[HERE])]));
+    worker.message(task_with("later", &[("a", &[HERE])]));
+    worker.message(task_with("next", &[("b", &[HERE]), ("c", &[HERE])]));
     assert_eq!(needed(&worker), "b c");
-    // What waits for data on its way needs what is here already.
-    worker.told(task_with("waits", &[("d", &[HERE]), ("e", &[A])]));
+    // Tasks that wait for data in flight need their other inputs.
+    worker.message(task_with("waits", &[("d", &[HERE]), ("e", &[A])]));
     assert_eq!(needed(&worker), "b c d e");
     worker.event(Event::Paused(true));
     assert_eq!(needed(&worker), "", "nothing is started");
 }
 
 #[test]
-fn data_that_others_put_here_is_as_good_as_what_was_computed() {
+fn data_from_clients_replaces_computations() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.stored("a"), [""; 0]);
     assert_eq!(worker.phases(), "memory 1");
     assert_eq!(
-        worker.told(task_with("x", &[("a", &[HERE])])),
+        worker.message(task_with("x", &[("a", &[HERE])])),
         ["execute x with a"]
     );
-    worker.told(run(3, task_with("y", &[("b", &[A])])));
+    worker.message(run(3, task_with("y", &[("b", &[A])])));
     assert_eq!(worker.stored("y"), ["finished y run 3 ()"]);
     assert_eq!(worker.received(A, &["b"]), ["forget b"]);
     // While it runs
@@ -907,13 +912,13 @@ fn a_task_may_depend_on_one_that_is_computed_here_too() {
         task_with("y", &[("x", &[B])]).into(),
     ];
     assert_eq!(worker.batch(batch), ["fetch a from A"]);
-    // It is taken away, and so has to be fetched from whoever has it.
+    // The task is stolen, so its result has to be fetched.
     assert_eq!(
         worker.steal("x"),
         ["steal x: waiting", "where is x", "after 1s: search"]
     );
     assert_eq!(worker.received(A, &["a"]), ["forget a"]);
-    assert_eq!(worker.told(refresh(&[("x", &[B])])), ["fetch x from B"]);
+    assert_eq!(worker.message(refresh(&[("x", &[B])])), ["fetch x from B"]);
     assert_eq!(
         worker.received(B, &["x"]),
         ["add-keys x", "execute y with x"]
@@ -923,12 +928,12 @@ fn a_task_may_depend_on_one_that_is_computed_here_too() {
 #[test]
 fn a_task_that_lists_itself_is_not_fetched_while_it_is_computed() {
     let mut worker = Worker::new(1);
-    // It is known as a dependency that is nowhere.
-    worker.told(task_with("x", &[("y", &[])]));
+    // A dependency without holders
+    worker.message(task_with("x", &[("y", &[])]));
     assert_eq!(
-        worker.told(task_with("y", &[("y", &[A])])),
+        worker.message(task_with("y", &[("y", &[A])])),
         ["execute y"],
-        "it is not asked for"
+        "not fetched"
     );
     assert_eq!(
         worker.executed("y"),
@@ -936,11 +941,11 @@ fn a_task_that_lists_itself_is_not_fetched_while_it_is_computed() {
     );
 }
 
-/// Whatever comes in whatever order: nothing breaks, and when all is freed,
-/// nothing is left.
+/// Handles random events: the state stays consistent, and is empty once all keys
+/// are freed.
 #[test]
-fn any_order_of_events_leaves_a_good_state() {
-    // Xorshift: the same each time.
+fn random_events_leave_a_consistent_state() {
+    // Xorshift, with a fixed seed
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |end: usize| {
         seed ^= seed << 13;
@@ -957,13 +962,13 @@ fn any_order_of_events_leaves_a_good_state() {
         let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
         let mut store: BTreeSet<Key> = BTreeSet::new();
         for _ in 0..200 {
-            // What is behind can depend on what is before, so there is no cycle.
+            // Later tasks depend on earlier ones only, so there are no cycles.
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
             let event = match random(17) {
                 0..=3 => {
-                    // Some of them are listed twice.
+                    // Some dependencies are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
                         .iter()
                         .chain(&keys[..index / 2])
@@ -1059,7 +1064,8 @@ fn any_order_of_events_leaves_a_good_state() {
                         }
                         Action::Execute(run) => runs.push(run.key),
                         Action::Fetch { peer, keys } => asked.push((peer, keys)),
-                        // It may take any time, or longer than this test.
+                        // Timers may fire at any time, or after the end of this
+                        // test.
                         Action::Wake { event, .. } if random(2) == 0 => events.push(*event),
                         _ => {}
                     }
@@ -1069,8 +1075,8 @@ fn any_order_of_events_leaves_a_good_state() {
             }
             runs.retain(|key| worker.0.executing.contains_key(key));
         }
-        // The end: everything is freed, and what is under way comes back.
-        worker.told(status("paused"));
+        // At the end, everything is freed and all pending work completes.
+        worker.message(status("paused"));
         let all: Vec<&str> = keys.iter().map(String::as_str).collect();
         worker.free(&all);
         for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! One piece of data, and the forms that it has.
+//! A piece of data, and the forms in which it is held.
 
 use core::fmt;
 use core::ops::Deref;
@@ -14,62 +14,63 @@ use crate::RemoteError;
 use crate::failure::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
 
-/// One piece of data. Clones share it.
+/// A piece of data. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Datum(Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    /// Bytes that it counts for: exact if it came serialized.
+    /// Size in bytes as Dask counts it; exact if the datum arrived serialized.
     nbytes: u64,
     common: Arc<Common>,
     forms: Mutex<Forms>,
-    /// Somebody has made a form, or has failed to.
+    /// Notified when a form was made, or making it failed.
     changed: Condvar,
 }
 
-/// The forms that a datum has; at least one is there, unless it is lost. What few
-/// data have is boxed: a worker may hold millions.
+/// The forms of a datum; at least one exists unless the datum is lost. Rarely
+/// used fields are boxed, because a worker may hold millions of data.
 #[derive(Debug, Default)]
 struct Forms {
     serialized: Option<Serialized>,
     value: Option<Arc<Value>>,
-    /// Bytes that the value takes.
+    /// Bytes of memory that the value takes.
     value_len: u64,
-    /// Data does not change: a file stays true when the datum is read again, and
-    /// it can go out of memory another time without being written.
+    /// The spill file. Data is immutable, so the file stays valid after it is
+    /// read, and the datum can leave memory again without being written.
     file: Option<Box<SpillFile>>,
-    /// Why it cannot be opened, whoever tries; or serialized.
+    /// The error of deserializing or serializing the datum, which would fail
+    /// again.
     unopenable: Option<Box<ValueError>>,
     unserializable: Option<Box<ValueError>>,
-    /// Somebody makes a form of another; others wait.
+    /// A thread is making a form; others wait.
     is_making: bool,
-    /// Somebody waits for that.
+    /// Threads are waiting for that.
     is_awaited: bool,
-    /// It is being written to disk; nobody waits for that.
+    /// The datum is being written to disk; nobody waits for that.
     is_spilling: bool,
-    /// Its file was no good.
+    /// The spill file was damaged or missing.
     is_lost: bool,
-    /// Under how many keys it is in the store.
+    /// Number of keys under which the datum is in the store.
     stored_count: usize,
-    /// How many tasks use it now.
+    /// Number of tasks that use the datum now.
     use_count: usize,
-    /// Bytes that deserializing copied.
+    /// Bytes copied by deserializing.
     copied_len: u64,
-    /// Bytes of memory, as the ledger has been told.
+    /// Bytes of memory that the ledger counts for this datum.
     memory_len: u64,
-    /// Bytes of its file, as the ledger has been told, if it is only there.
+    /// Bytes of the file that the ledger counts, if the datum is only on disk.
     disk_len: Option<u64>,
-    /// Its place in the order of use.
+    /// Position in the order of use.
     place: Option<u64>,
 }
 
-/// Why a datum cannot be had.
+/// Why a datum is not available.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DatumError {
-    /// It is not what a task can use.
+    /// A task cannot use its value.
     Value(ValueError),
-    /// It is not here any more.
+    /// The datum is lost.
     Lost,
 }
 
@@ -91,8 +92,7 @@ impl From<DatumError> for RemoteError {
     }
 }
 
-/// What has to be done to a datum before it can be used, as it is done for a
-/// task or a transfer.
+/// A step done on a datum for a task or a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     DiskRead,
@@ -100,18 +100,18 @@ pub(crate) enum Step {
     Serialize,
 }
 
-/// A step that was done.
+/// A completed step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Done {
     pub(crate) step: Step,
-    /// Bytes, as they are serialized.
+    /// Length in serialized bytes.
     pub(crate) len: u64,
-    /// When it began and ended, in seconds since 1970.
+    /// Start and end, in seconds since 1970.
     pub(crate) start: f64,
     pub(crate) stop: f64,
 }
 
-/// What was done to data for one task or transfer.
+/// The steps done on data for one task or transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Mutex<Vec<Done>>);
 
@@ -137,7 +137,7 @@ impl Steps {
     }
 }
 
-/// The value of a datum, for as long as somebody needs it.
+/// The value of a datum, which stays in memory while this exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened(Arc<Value>);
 
@@ -149,7 +149,7 @@ impl Deref for Opened {
     }
 }
 
-/// Keeps a datum in memory.
+/// Keeps a datum in memory while it exists.
 #[derive(Debug)]
 pub(crate) struct InUse(Datum);
 
@@ -160,31 +160,31 @@ impl Drop for InUse {
     }
 }
 
-/// What came of taking a datum out of memory.
+/// The outcome of moving a datum out of memory.
 #[derive(Debug)]
 pub(super) enum Evicted {
-    /// So many bytes are free.
+    /// Number of bytes freed.
     Bytes(u64),
-    /// It is in use, or out of memory already, or not in the store any more.
+    /// The datum is in use, not in memory, or not in the store any more.
     Kept,
-    /// It cannot be written.
+    /// Writing the file failed.
     Failed(std::io::Error),
 }
 
-/// What somebody finds who needs a form.
+/// The result of looking for a form.
 enum Found<'f, T> {
     Made(T),
     ToMake(MutexGuard<'f, Forms>),
 }
 
-/// Ends the making of a form, also if it panics.
+/// Ends the making of a form, even after a panic.
 struct Making<'d>(&'d Inner);
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut forms = self.0.lock();
         forms.is_making = false;
-        // Telling nobody takes a call to the system too.
+        // Waking nobody would still cost a system call.
         let is_awaited = core::mem::take(&mut forms.is_awaited);
         drop(forms);
         if is_awaited {
@@ -198,7 +198,7 @@ impl Inner {
         self.common.failure.check(self.forms.lock())
     }
 
-    /// Tells the ledger what there is now, and that it was used if `is_used`.
+    /// Reports the current sizes to the ledger, and a use if `is_used`.
     fn account(self: &Arc<Self>, forms: &mut Forms, is_used: bool) {
         let memory_len = forms.len();
         let is_evictable = self.common.directory.is_some()
@@ -243,8 +243,8 @@ impl Inner {
 }
 
 impl Forms {
-    /// Bytes of memory. A value that was made without copying lies where its
-    /// frames do.
+    /// Bytes of memory. A value made without copying shares memory with its
+    /// frames.
     fn len(&self) -> u64 {
         let serialized = self.serialized.as_ref().map_or(0, Serialized::len);
         let value = if self.value.is_some() {
@@ -259,8 +259,8 @@ impl Forms {
         }
     }
 
-    /// What of it is in memory goes. The caller drops it, where that may take
-    /// time.
+    /// Drops the forms in memory. They are returned so that the caller can drop
+    /// them where that may take time.
     const fn forget(&mut self) -> (Option<Serialized>, Option<Arc<Value>>) {
         self.copied_len = 0;
         (self.serialized.take(), self.value.take())
@@ -280,7 +280,7 @@ impl Drop for Inner {
             ledger.order.remove(&place);
         }
         if let Some(file) = forms.file.take() {
-            // Not here: this may be where messages are read.
+            // Not removed here: this may run on the thread that reads messages.
             ledger.unused_files.push(file.path);
             self.common.wake.notify_all();
         } else if self.common.is_relieved(&ledger) {
@@ -319,42 +319,43 @@ impl Datum {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Bytes that it counts for.
+    /// Size in bytes as Dask counts it.
     pub(crate) fn nbytes(&self) -> u64 {
         self.0.nbytes
     }
 
-    /// It is in the store, where it may go to disk, under one more key.
+    /// Counts one more key of the store. Data in the store may go to disk.
     pub(super) fn enter(&self) {
         let mut forms = self.0.lock();
         forms.stored_count = forms.stored_count.saturating_add(1);
         self.0.account(&mut forms, true);
     }
 
-    /// It is there under one key less.
+    /// Counts one key less.
     pub(super) fn leave(&self) {
         let mut forms = self.0.lock();
         forms.stored_count = forms.stored_count.saturating_sub(1);
         self.0.account(&mut forms, false);
     }
 
-    /// Keeps it in memory, once it is there, until what is returned is dropped.
+    /// Keeps the datum in memory, once it is there, until the return value is
+    /// dropped.
     pub(crate) fn in_use(&self) -> InUse {
         let mut forms = self.0.lock();
         forms.use_count = forms.use_count.saturating_add(1);
         InUse(self.clone())
     }
 
-    /// Whether it was found that its file is no good.
+    /// Whether the datum is known to be lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.0.lock().is_lost
     }
 
-    /// Its value, made now if nobody has needed it before. What is known to
-    /// Python only is its own value, unopened.
+    /// The value, deserialized on first use. An object that only Python can open
+    /// is returned unopened.
     ///
-    /// Blocks while another thread makes the same value, and reads it from disk
-    /// if it is there.
+    /// Blocks while another thread makes the same value, and while reading from
+    /// disk.
     pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
         let made = |forms: &Forms| match (&forms.value, &forms.unopenable) {
             (Some(value), _) => Some(Ok(Opened(Arc::clone(value)))),
@@ -391,7 +392,8 @@ impl Datum {
                 forms.value_len = value_len;
                 forms.value = Some(Arc::clone(&value));
                 forms.copied_len = copied_len;
-                // What was copied is there twice; the file has the other.
+                // Copied data would be held twice; the file has the serialized
+                // form.
                 if is_on_disk && copied_len == 0 {
                     forms.serialized = Some(serialized);
                 }
@@ -408,10 +410,10 @@ impl Datum {
         opened
     }
 
-    /// Its bytes, made now if nobody has asked for them before.
+    /// The serialized form, made on first use.
     ///
-    /// Blocks while another thread makes the same, and reads them from disk if
-    /// they are there; they do not stay in memory then.
+    /// Blocks while another thread makes it, and while reading from disk. What is
+    /// read from disk for this does not stay in memory.
     pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
         let made = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
             (Some(serialized), _) => Some(Ok(serialized.clone())),
@@ -422,11 +424,11 @@ impl Datum {
             Found::Made(serialized) => return Ok(serialized),
             Found::ToMake(forms) => forms,
         };
-        // Whoever is sent it needs it, and nobody here does.
+        // Only the receiver needs what is read, not this worker.
         if let Some(file) = forms.file.clone() {
             drop(forms);
             match self.read(Some(&file), steps) {
-                // Its value is still there, and makes bytes of the same meaning.
+                // The value is still in memory; serialize that instead.
                 Err(DatumError::Lost) if !self.is_lost() => return self.serialize(steps),
                 read => return read,
             }
@@ -456,8 +458,8 @@ impl Datum {
         made.map_err(DatumError::Value)
     }
 
-    /// A form that is `made`, if need be once whoever makes one has; or all forms,
-    /// for the caller to make it.
+    /// Returns a form found by `made`, after waiting for another thread that
+    /// makes one; otherwise all forms, for the caller to make it.
     fn unless<T>(
         &self,
         made: impl Fn(&Forms) -> Option<Result<T, ValueError>>,
@@ -484,7 +486,7 @@ impl Datum {
         let common = &self.0.common;
         let start = Instant::now();
         let Some(file) = file else {
-            // Neither: that is the value of what has none.
+            // A datum in no form at all is an empty payload.
             return Ok(Serialized::default());
         };
         match file::read(file) {
@@ -495,7 +497,7 @@ impl Datum {
             }
             Err(error) => {
                 let mut forms = self.0.lock();
-                // Others may have found the same.
+                // Another thread may have found the same damage.
                 let Some(file) = forms.file.take() else {
                     return Err(DatumError::Lost);
                 };
@@ -519,9 +521,9 @@ impl Datum {
         }
     }
 
-    /// Takes it out of memory, to a file if it is in none yet.
+    /// Moves the datum out of memory, writing its file unless it exists.
     ///
-    /// Blocks until it is written; others can use it in the meantime.
+    /// Blocks until the file is written; others can use the datum meanwhile.
     pub(super) fn evict(&self) -> Evicted {
         let common = &self.0.common;
         let Some(directory) = &common.directory else {
@@ -604,22 +606,22 @@ impl Datum {
         self.0.account(&mut forms, false);
     }
 
-    /// Its value, if it is there without any work.
+    /// The value, if it needs neither reading nor deserializing.
     pub(crate) fn value(&self) -> Option<Opened> {
         self.0.lock().value.clone().map(Opened)
     }
 
-    /// Whether it has to be read from disk first.
+    /// Whether the datum is only on disk.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.0.lock().disk_len.is_some()
     }
 
-    /// Its bytes, if they are there without any work.
+    /// The serialized form, if it needs neither reading nor serializing.
     pub(crate) fn serialized(&self) -> Option<Serialized> {
         self.0.lock().serialized.clone()
     }
 
-    /// The header of its bytes, if it is there without any work.
+    /// The header of the serialized form, if available without any work.
     pub(crate) fn header(&self) -> Option<Bytes> {
         let forms = self.0.lock();
         let file = forms.file.as_ref().map(|file| file.header.clone());

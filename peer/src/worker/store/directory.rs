@@ -1,14 +1,14 @@
-//! Where spill files are: a private directory of this worker alone, below one that
+//! The directory of spill files: private to this worker, in a directory that
 //! several workers and users may share.
 //!
-//! The directory has a file that its process holds locked. The system releases the
-//! lock when the process ends, however it does; so a directory whose lock can be
-//! had belongs to a dead process, and the next worker of the same user removes it.
-//! A process id would not do: processes in containers that share a disk do not see
-//! each other.
+//! The directory contains a lock file that its process holds locked. The system
+//! releases the lock whenever the process ends. A directory whose lock is free
+//! therefore belongs to a dead process, and the next worker of the same user
+//! removes it. A process id would not do: processes in containers that share a
+//! disk do not see each other.
 //!
-//! Nothing is shared between users, no file that exists is opened for writing but
-//! the locks of directories of the same user, and nothing waits for a lock.
+//! Users share nothing. The only existing files opened for writing are the lock
+//! files of the same user's directories, and taking a lock never waits.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -17,32 +17,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fs4::{FileExt, TryLockError};
 
-/// How the names of directories start.
+/// The prefix of the names of directories.
 const PREFIX: &str = "daskwire-worker-";
 
-/// The file in a directory that its process holds locked.
+/// The name of the lock file.
 const LOCK: &str = "lock";
 
-/// How often making a directory is tried while others take it for one of a dead
-/// process, which they can until it is locked.
+/// Maximum number of attempts to make a directory. Until it is locked, another
+/// process may take it for a dead one's and remove it.
 const ATTEMPTS: u32 = 16;
 
 /// The directory of a worker.
 #[derive(Debug)]
 pub(crate) struct SpillDirectory {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Stays locked while it is open.
     _lock: File,
     next: AtomicU64,
 }
 
 impl SpillDirectory {
-    /// Makes a directory below `parent`, which is made if it is not there, and
-    /// removes what dead processes of the same user left there.
+    /// Makes a directory in `parent`, which is created if needed, and removes the
+    /// directories that dead processes of the same user left there.
     ///
     /// # Errors
     ///
-    /// What the system says, with the path.
+    /// The system's error, with the path.
     pub(crate) fn new(parent: &Path, id: &str) -> io::Result<Self> {
         let in_parent = |error: io::Error| {
             let text = format!("{}: {error}", parent.display());
@@ -68,7 +68,8 @@ impl SpillDirectory {
         Ok(directory)
     }
 
-    /// `None` if another process removed it before it was locked.
+    /// Returns `None` if another process removed the directory before it was
+    /// locked.
     fn make(path: PathBuf) -> io::Result<Option<Self>> {
         private_directory().create(&path)?;
         let lock_path = path.join(LOCK);
@@ -82,7 +83,8 @@ impl SpillDirectory {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // From now on nobody removes it, but it may have been removed.
+        // Nobody removes the directory once it is locked, but it may have been
+        // removed before.
         if fs::symlink_metadata(&lock_path).is_err() {
             return Ok(None);
         }
@@ -93,20 +95,20 @@ impl SpillDirectory {
         }))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file that is not there yet.
+    /// The path of a new file.
     pub(super) fn next_file(&self) -> PathBuf {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.path.join(number.to_string())
     }
 
-    /// Removes it and all that is in it.
+    /// Removes the directory and its contents.
     pub(super) fn remove(&self) {
-        // What cannot be removed now is removed by the next worker.
+        // The next worker removes what cannot be removed now.
         let _ = remove(&self.path);
     }
 }
@@ -117,8 +119,8 @@ impl Drop for SpillDirectory {
     }
 }
 
-/// Makes a file that only this user can read and write. It is an error if there is
-/// anything of this name, be it a link.
+/// Creates a file that only this user can read and write. Fails if the name
+/// exists, even as a link.
 pub(super) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -127,7 +129,7 @@ pub(super) fn create_private(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes directories that only this user can read and write.
+/// Returns a builder of directories that only this user can read and write.
 fn private_directory() -> DirBuilder {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "there are no modes"))]
     let mut builder = DirBuilder::new();
@@ -136,8 +138,8 @@ fn private_directory() -> DirBuilder {
     builder
 }
 
-/// Whether something is a directory of the same user as `own`, in which no other
-/// user can have put anything.
+/// Whether `other` is a directory of the same user as `own` to which no other
+/// user can write.
 fn is_private(other: &Metadata, own: &Metadata) -> bool {
     #[cfg(unix)]
     {
@@ -149,8 +151,8 @@ fn is_private(other: &Metadata, own: &Metadata) -> bool {
     other.is_dir() && own.is_dir()
 }
 
-/// Removes the directories that nobody holds the lock of. What cannot be removed
-/// is left to the next worker.
+/// Removes directories whose lock is free. What cannot be removed is left to the
+/// next worker.
 fn remove_dead(parent: &Path, is_own: impl Fn(&Metadata) -> bool) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -158,7 +160,7 @@ fn remove_dead(parent: &Path, is_own: impl Fn(&Metadata) -> bool) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let is_named = name.to_str().is_some_and(|name| name.starts_with(PREFIX));
-        // This does not follow links.
+        // Does not follow links.
         if is_named && entry.metadata().is_ok_and(|metadata| is_own(&metadata)) {
             remove_if_dead(&entry.path());
         }
@@ -170,8 +172,8 @@ fn remove_if_dead(path: &Path) {
     match fs::symlink_metadata(&lock_path) {
         Ok(metadata) if metadata.is_file() => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Only if it is empty: its process ended, or is about to make the lock
-            // and notices.
+            // Only succeeds if the directory is empty: its process is dead, or is
+            // about to create the lock file and will notice.
             let _ = fs::remove_dir(path);
             return;
         }
@@ -185,8 +187,8 @@ fn remove_if_dead(path: &Path) {
     }
 }
 
-/// Removes a directory that has nothing but files, the lock last: while that is
-/// there, another process can finish this.
+/// Removes a directory of plain files, the lock file last, so that another
+/// process can finish an interrupted removal.
 fn remove(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -207,112 +209,115 @@ mod tests {
     use crate::worker::store::scratch;
 
     fn made(parent: PathBuf) -> PathBuf {
-        fs::create_dir(&parent).expect("it is writable");
+        fs::create_dir(&parent).expect("writable directory");
         parent
     }
 
-    /// As a process leaves it that is killed.
+    /// Makes a directory as a killed process leaves it.
     fn leave(parent: &Path, name: &str, files: &[&str]) -> PathBuf {
         let path = parent.join(format!("{PREFIX}{name}"));
-        private_directory().create(&path).expect("it is writable");
+        private_directory()
+            .create(&path)
+            .expect("writable directory");
         for file in files {
-            create_private(&path.join(file)).expect("it is writable");
+            create_private(&path.join(file)).expect("writable directory");
         }
         path
     }
 
     #[test]
-    fn directories_of_the_dead_go_and_those_of_the_living_stay() {
+    fn removes_directories_of_dead_processes_only() {
         let parent = scratch("directories");
-        let one = SpillDirectory::new(&parent, "one").expect("it is writable");
-        fs::write(one.next_file(), b"data").expect("it is writable");
+        let one = SpillDirectory::new(&parent, "one").expect("writable directory");
+        fs::write(one.next_file(), b"data").expect("writable directory");
         let dead = leave(&parent, "1-dead", &["lock", "0", "1"]);
         let empty = leave(&parent, "1-empty", &[]);
         let unlocked = leave(&parent, "1-unlocked", &["0"]);
-        fs::write(parent.join("notes.txt"), b"").expect("it is writable");
+        fs::write(parent.join("notes.txt"), b"").expect("writable directory");
 
-        let two = SpillDirectory::new(&parent, "two").expect("it is writable");
+        let two = SpillDirectory::new(&parent, "two").expect("writable directory");
         assert!(!dead.exists() && !empty.exists());
-        // It is none that a worker leaves.
+        // Not a directory that a worker leaves.
         assert!(unlocked.join("0").exists());
         assert!(one.path().join("0").exists());
         assert!(parent.join("notes.txt").exists());
         let (first, second) = (one.path().to_owned(), two.path().to_owned());
         drop((one, two));
         assert!(!first.exists() && !second.exists());
-        let left = fs::read_dir(&parent).expect("it is there").count();
-        assert_eq!(left, 2, "what is not ours");
-        fs::remove_dir_all(&parent).expect("it is there");
+        let left = fs::read_dir(&parent).expect("exists").count();
+        assert_eq!(left, 2, "foreign entries");
+        fs::remove_dir_all(&parent).expect("exists");
     }
 
     #[test]
-    fn a_lock_that_another_process_holds_delays_nothing() {
+    fn does_not_wait_for_held_locks() {
         let parent = made(scratch("held"));
         let held = leave(&parent, "1-held", &["lock"]);
-        let lock = File::open(held.join(LOCK)).expect("it is there");
+        let lock = File::open(held.join(LOCK)).expect("exists");
         FileExt::lock(&lock).expect("it is free");
-        let directory = SpillDirectory::new(&parent, "x").expect("it is writable");
+        let directory = SpillDirectory::new(&parent, "x").expect("writable directory");
         assert!(held.exists());
         drop(directory);
-        fs::remove_dir_all(&parent).expect("it is there");
+        fs::remove_dir_all(&parent).expect("exists");
     }
 
     #[cfg(unix)]
     #[test]
-    fn only_this_user_can_read_what_is_spilled() {
+    fn spilled_data_is_private_to_the_user() {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = |path: &Path| {
-            let metadata = fs::symlink_metadata(path).expect("it is there");
+            let metadata = fs::symlink_metadata(path).expect("exists");
             metadata.permissions().mode() & 0o777
         };
         let parent = scratch("modes");
-        let directory = SpillDirectory::new(&parent, "x").expect("it is writable");
+        let directory = SpillDirectory::new(&parent, "x").expect("writable directory");
         let file = directory.next_file();
-        crate::worker::store::file::write(&file, &Default::default()).expect("it is writable");
+        crate::worker::store::file::write(&file, &Default::default()).expect("writable directory");
         assert_eq!(mode(&parent), 0o700);
         assert_eq!(mode(directory.path()), 0o700);
         assert_eq!(mode(&directory.path().join(LOCK)), 0o600);
         assert_eq!(mode(&file), 0o600);
         drop(directory);
-        fs::remove_dir_all(&parent).expect("it is there");
+        fs::remove_dir_all(&parent).expect("exists");
     }
 
     #[cfg(unix)]
     #[test]
-    fn what_others_put_there_is_neither_followed_nor_removed() {
+    fn neither_follows_nor_removes_foreign_entries() {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
         let parent = made(scratch("others"));
         let target = parent.join("target");
-        fs::rename(leave(&parent, "1-moved", &["lock", "data"]), &target).expect("it is writable");
-        // A link to a directory, a link in place of a lock, and a directory that
-        // others can write to.
-        symlink(&target, parent.join(format!("{PREFIX}1-link"))).expect("it is writable");
+        fs::rename(leave(&parent, "1-moved", &["lock", "data"]), &target)
+            .expect("writable directory");
+        // A link to a directory, a link in place of a lock file, and a directory
+        // that others can write to.
+        symlink(&target, parent.join(format!("{PREFIX}1-link"))).expect("writable directory");
         let linked = leave(&parent, "1-linked", &["data"]);
-        symlink(target.join("data"), linked.join(LOCK)).expect("it is writable");
+        symlink(target.join("data"), linked.join(LOCK)).expect("writable directory");
         let open = leave(&parent, "1-open", &["lock", "data"]);
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
-        drop(SpillDirectory::new(&parent, "x").expect("it is writable"));
+        drop(SpillDirectory::new(&parent, "x").expect("writable directory"));
         for path in [&target, &linked, &open] {
             assert!(path.join("data").exists(), "{}", path.display());
         }
-        // Nor is anything of another user.
+        // Directories of other users are not touched either.
         let dead = leave(&parent, "1-dead", &["lock", "data"]);
         remove_dead(&parent, |_| false);
         assert!(dead.join("data").exists());
-        // A file is never written through a link.
+        // Files are never written through a link.
         let link = parent.join("link");
-        symlink(target.join("new"), &link).expect("it is writable");
+        symlink(target.join("new"), &link).expect("writable directory");
         let error = create_private(&link).expect_err("it exists");
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-        fs::remove_dir_all(&parent).expect("it is there");
+        fs::remove_dir_all(&parent).expect("exists");
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_named() {
+    fn names_a_directory_that_cannot_be_made() {
         let parent = scratch("no-directory");
-        fs::write(&parent, b"a file").expect("it is writable");
+        fs::write(&parent, b"a file").expect("writable directory");
         let error = SpillDirectory::new(&parent, "x").expect_err("it is a file");
         assert!(error.to_string().contains("no-directory"), "{error}");
-        fs::remove_file(&parent).expect("it is there");
+        fs::remove_file(&parent).expect("exists");
     }
 }

@@ -1,4 +1,5 @@
-//! Spill files: a message with one payload, as it is on the wire, and a checksum.
+//! Spill files: a message with one payload in wire format, followed by a
+//! checksum.
 //!
 //! ```text
 //! u64      number of frames                  (PROTOCOL FRAME-1, without a read hint)
@@ -7,8 +8,8 @@
 //! u64      XXH3-64 of all of the above
 //! ```
 //!
-//! All numbers are little-endian. Nothing in a frame is looked at: what was
-//! compressed stays so.
+//! All numbers are little-endian. Frames are written as they are: compressed
+//! frames stay compressed.
 
 use core::fmt;
 use core::hash::Hasher as _;
@@ -22,22 +23,22 @@ use twox_hash::XxHash3_64;
 use super::directory::create_private;
 use crate::value::Serialized;
 
-/// A spill file that is complete. It is removed by whoever has the last of it.
+/// A complete spill file. The worker removes it when no datum uses it any more.
 #[derive(Clone, Debug)]
 pub(super) struct SpillFile {
     pub(super) path: PathBuf,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub(super) len: u64,
-    /// The header of the payload, which describes it.
+    /// The payload's header, which describes it.
     pub(super) header: Bytes,
 }
 
 /// Why a spill file cannot be used.
 #[derive(Debug)]
 pub(super) enum ReadError {
-    /// The system says so.
+    /// The system reported an error.
     Io(io::Error),
-    /// It is not as it was written.
+    /// The contents differ from what was written.
     Damaged(&'static str),
 }
 
@@ -59,12 +60,12 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Writes a payload, exactly as it is. A file that is not complete is removed.
+/// Writes a payload unchanged. An incomplete file is removed.
 pub(super) fn write(path: &Path, serialized: &Serialized) -> io::Result<SpillFile> {
     let file = create_private(path)?;
     let written = write_to(file, serialized);
     if written.is_err() {
-        // What went wrong before is what matters.
+        // The first error is reported; the removal may fail too.
         let _ = fs::remove_file(path);
     }
     Ok(SpillFile {
@@ -77,7 +78,7 @@ pub(super) fn write(path: &Path, serialized: &Serialized) -> io::Result<SpillFil
 fn write_to(file: File, serialized: &Serialized) -> io::Result<u64> {
     let frames = serialized.message();
     let mut hasher = XxHash3_64::new();
-    // Frames that are longer than its buffer go past it.
+    // Longer frames bypass the buffer.
     let mut out = BufWriter::with_capacity(32 << 10, file);
     let mut len = 0;
     let mut put = |bytes: &[u8]| {
@@ -97,11 +98,11 @@ fn write_to(file: File, serialized: &Serialized) -> io::Result<u64> {
     Ok(len.saturating_add(8))
 }
 
-/// Reads a payload back, each frame into memory of its own.
+/// Reads a payload, each frame into its own allocation.
 pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
     let open = File::open(&file.path)?;
     if open.metadata()?.len() != file.len {
-        return Err(ReadError::Damaged("its length is another one"));
+        return Err(ReadError::Damaged("its length differs"));
     }
     let mut input = Hashing {
         input: BufReader::with_capacity(32 << 10, open),
@@ -109,7 +110,7 @@ pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
         left: file.len,
     };
     let count = input.number()?;
-    // A number that the file has no room for would ask for too much memory.
+    // Refuse counts for which the file is too short, before allocating.
     if count > file.len / 8 {
         return Err(ReadError::Damaged("its number of frames is wrong"));
     }
@@ -121,15 +122,15 @@ pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
     }
     let sum = input.hasher.finish();
     if input.number()? != sum || input.left != 0 {
-        return Err(ReadError::Damaged("its checksum is another one"));
+        return Err(ReadError::Damaged("its checksum differs"));
     }
-    Serialized::of_message(frames).ok_or(ReadError::Damaged("it is no payload"))
+    Serialized::of_message(frames).ok_or(ReadError::Damaged("it is not a payload"))
 }
 
 struct Hashing<R> {
     input: R,
     hasher: XxHash3_64,
-    /// Bytes of the file that have not been read.
+    /// Bytes of the file that are still unread.
     left: u64,
 }
 
@@ -150,7 +151,7 @@ impl<R: Read> Hashing<R> {
         if len > self.left {
             return Err(too_long);
         }
-        // Not zeroed first, as a slice to read into would have to be.
+        // Uninitialized capacity, so that the memory is not zeroed first.
         let mut frame = Vec::with_capacity(capacity);
         let read = (&mut self.input).take(len).read_to_end(&mut frame)?;
         if read != capacity {

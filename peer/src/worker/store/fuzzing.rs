@@ -1,4 +1,4 @@
-//! Spill files for the fuzz targets.
+//! Spill files for fuzz targets.
 
 use core::hash::Hasher as _;
 use std::fs;
@@ -13,8 +13,7 @@ use super::{Datum, DatumError, SpillDirectory, Steps, Store};
 use crate::Value;
 use crate::value::Serialized;
 
-/// What is read from a spill file at `path` with these contents; `None` if it is
-/// refused.
+/// Reads a spill file with the given contents at `path`; `None` if it is refused.
 pub fn read_spill_file(path: &Path, contents: &[u8]) -> Option<Serialized> {
     fs::write(path, contents).expect("a writable directory");
     let file = SpillFile {
@@ -27,14 +26,14 @@ pub fn read_spill_file(path: &Path, contents: &[u8]) -> Option<Serialized> {
     read.ok()
 }
 
-/// The checksum at the end of a file with these contents.
+/// The checksum of the contents of a file.
 pub fn checksum(contents: &[u8]) -> u64 {
     let mut hasher = XxHash3_64::new();
     hasher.write(contents);
     hasher.finish()
 }
 
-/// A datum of a worker that is only on disk.
+/// A datum that is only on disk.
 #[derive(Debug)]
 pub struct Spilled {
     store: Store,
@@ -43,8 +42,8 @@ pub struct Spilled {
 }
 
 impl Spilled {
-    /// Spills a datum to a directory below `parent`; `None` if it is not written
-    /// as it takes no memory, or cannot be serialized.
+    /// Spills a datum to a directory in `parent`. Returns `None` if it takes no
+    /// memory or cannot be serialized.
     pub fn new(parent: &Path, value: Value) -> Option<Self> {
         let directory = SpillDirectory::new(parent, "fuzz").expect("a writable directory");
         let path = directory.path().to_owned();
@@ -59,12 +58,12 @@ impl Spilled {
         Some(Self { store, datum, file })
     }
 
-    /// Where its file is.
+    /// The path of the spill file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Its value, read from disk; `None` if it is lost.
+    /// The value, read from disk; `None` if the datum is lost.
     pub fn open(&self) -> Option<Value> {
         let opened = self.datum.open(&Steps::default());
         assert_eq!(
@@ -74,7 +73,7 @@ impl Spilled {
         opened.ok().map(|value| Value::clone(&value))
     }
 
-    /// Its bytes, read from disk; `None` if it is lost.
+    /// The serialized form, read from disk; `None` if the datum is lost.
     pub fn serialize(&self) -> Option<Serialized> {
         self.datum.serialize(&Steps::default()).ok()
     }

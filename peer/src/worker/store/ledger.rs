@@ -1,5 +1,5 @@
-//! What all data of a store has in common: how much of it is where, in which
-//! order it was used, and the thread that takes it out of memory.
+//! Accounts of all data of a store: sizes in memory and on disk, the order of
+//! use, and the thread that moves data to disk.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,30 +15,30 @@ use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
 use crate::failure::Failure;
 
-/// How long a disk that fails is left alone, and data that cannot be taken out
-/// of memory.
+/// Pause after a failed write, and after finding nothing that can be moved.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Which data is about to be computed on.
+/// Callback for data that tasks need soon, which stays in memory.
 type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
 
-/// Who is told what people should know.
+/// Callback for operator-facing warnings.
 type Notify = dyn Fn(&str) + Send + Sync;
 
-/// Who waits until there is room again.
+/// Callback for the store having free space again.
 type Relieved = dyn Fn() + Send + Sync;
 
 pub(super) struct Common {
     pub(super) failure: Failure,
     pub(super) meters: Meters,
-    /// Where data goes; without it, all data stays in memory.
+    /// The directory for spilled data. Without one, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
     /// Bytes of memory that data may take.
     pub(super) target: u64,
-    /// Bytes from which on nothing should make more, while some can go to disk.
+    /// Bytes of memory from which no new data should be made while some can be
+    /// spilled.
     pub(super) full: u64,
     ledger: Mutex<Ledger>,
-    /// There is something to do for the thread.
+    /// Notified when there is work for the thread.
     pub(super) wake: Condvar,
     pub(super) needed: OnceLock<Box<Needed>>,
     pub(super) notify: OnceLock<Box<Notify>>,
@@ -57,16 +57,16 @@ impl fmt::Debug for Common {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) holdings: Holdings,
-    /// What can be taken out of memory, what was used last at the end.
+    /// Data that can leave memory, least recently used first.
     pub(super) order: BTreeMap<u64, Weak<Inner>>,
     next: u64,
-    /// Files of data that is gone.
+    /// Files of dropped data.
     pub(super) unused_files: Vec<PathBuf>,
-    /// Bytes that the process has too much, beside what the target says.
+    /// Bytes that the process takes too much, in addition to the target.
     pub(super) excess: u64,
-    /// Nothing can be taken out of memory now.
+    /// No data can leave memory now.
     is_stuck: bool,
-    /// Somebody waits until there is room again.
+    /// The owner waits for free space.
     is_waited_for: bool,
     is_closed: bool,
 }
@@ -112,7 +112,7 @@ impl Common {
         self.failure.check(self.ledger.lock())
     }
 
-    /// Tells people something, unless it is over.
+    /// Reports a warning, unless the store is closed.
     pub(super) fn notice(&self, text: &str) {
         if let Some(notify) = self.notify.get()
             && !self.lock().is_closed
@@ -121,8 +121,8 @@ impl Common {
         }
     }
 
-    /// Whether data takes so much memory that nothing should make more of it
-    /// until [`Store::start`](super::Store::start)'s `relieved` is called.
+    /// Whether data takes so much memory that no more should be made until the
+    /// `relieved` callback of [`Store::start`](super::Store::start) is called.
     pub(super) fn is_full(&self) -> bool {
         let mut ledger = self.lock();
         let is_full = self.is_above_full(&ledger);
@@ -130,13 +130,12 @@ impl Common {
         is_full
     }
 
-    /// Not if there is nothing that could be done about it: then only using data
-    /// frees memory.
+    /// Not full if no data can be spilled: then only running tasks frees memory.
     const fn is_above_full(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
     }
 
-    /// Whether somebody waits for room, and there is some.
+    /// Whether the owner waits for free space, and there is some.
     pub(super) const fn is_relieved(&self, ledger: &Ledger) -> bool {
         ledger.is_waited_for && !self.is_above_full(ledger)
     }
@@ -148,12 +147,12 @@ impl Common {
         }
     }
 
-    /// Whether data takes more memory than it may.
+    /// Whether data takes more memory than allowed.
     pub(super) const fn is_above(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && self.too_much(ledger) != 0
     }
 
-    /// Bytes that are to be taken out of memory.
+    /// Bytes to move out of memory.
     const fn too_much(&self, ledger: &Ledger) -> u64 {
         let above = ledger.holdings.memory_len.saturating_sub(self.target);
         if above > ledger.excess {
@@ -168,7 +167,8 @@ impl Common {
         self.wake.notify_all();
     }
 
-    /// Starts the thread that writes and removes files, until all is closed.
+    /// Starts the thread that writes and removes files. It ends when the store is
+    /// closed.
     pub(super) fn start(self: &Arc<Self>) -> io::Result<Option<JoinHandle<()>>> {
         if self.directory.is_none() {
             return Ok(None);
@@ -190,7 +190,7 @@ impl Common {
             if !files.is_empty() {
                 drop(ledger);
                 for file in files {
-                    // If it stays, it goes with the directory.
+                    // A file that cannot be removed goes with the directory.
                     let _ = fs::remove_file(file);
                 }
                 ledger = self.lock();
@@ -211,7 +211,8 @@ impl Common {
                 continue;
             }
             let pause = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
-            // A disk that fails is left alone; data in use, until there is other.
+            // After a failed write the thread pauses; if all data is in use, it
+            // waits for changes.
             let pause = pause.filter(|pause| !pause.is_zero());
             let pause = pause.or_else(|| core::mem::take(&mut is_stuck).then_some(RETRY));
             if let Some(pause) = pause {
@@ -237,11 +238,11 @@ impl Common {
         }
     }
 
-    /// Takes as much out of memory as is too much, what was not used for longest
-    /// first. Returns how much that was, and what went wrong.
+    /// Moves excess data to disk, least recently used first. Returns the number
+    /// of bytes freed, and the error if writing failed.
     pub(super) fn evict(&self) -> (u64, Option<io::Error>) {
-        // What comes or is used from now on is not considered: whether somebody
-        // needs it is not known yet.
+        // Data that arrives or is used from now on is not considered: it is not
+        // known yet whether it is needed soon.
         let end = self.lock().next;
         let needed = self.needed.get().map(|needed| needed());
         let needed = needed.unwrap_or_default();

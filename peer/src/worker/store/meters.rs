@@ -1,53 +1,53 @@
-//! What a store counts.
+//! Counters of a store.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-/// What a store has done with its data so far.
+/// Counters of a store's work on its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreCounters {
-    /// Values that were made of bytes.
+    /// Values deserialized.
     pub deserialized: Tally,
-    /// Bytes that were made of values.
+    /// Values serialized.
     pub serialized: Tally,
-    /// Bytes that deserializing had to copy, because they were compressed or
-    /// came in pieces.
+    /// Bytes that deserializing copied, because they were compressed or split
+    /// into frames.
     pub copied_len: u64,
-    /// What was written to disk; lengths are those of files.
+    /// Data written to disk; lengths are file lengths.
     pub spilled: Tally,
-    /// What was read from disk; lengths are those of files.
+    /// Data read from disk; lengths are file lengths.
     pub unspilled: Tally,
-    /// What went out of memory without being written, as its file was there.
+    /// Data dropped from memory without writing, because its file existed.
     pub dropped: Tally,
-    /// How often writing to disk failed; the data stayed in memory.
+    /// Number of failed writes; the data stayed in memory.
     pub spill_failure_count: u64,
-    /// Data whose file was damaged or gone when it was needed.
+    /// Number of data lost because their files were damaged or missing.
     pub lost_count: u64,
 }
 
-/// How often something was done, to how much, and in what time.
+/// Number, size and duration of operations of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
-    /// How often.
+    /// Number of operations.
     pub count: u64,
-    /// Bytes, as they are serialized.
+    /// Serialized length in bytes.
     pub len: u64,
     /// Time spent.
     pub time: Duration,
 }
 
-/// What a store holds now, and where.
+/// The amount of data in a store, by location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holdings {
-    /// Bytes of memory that data takes, whatever form it has there.
+    /// Bytes of memory that data takes, in any form.
     pub memory_len: u64,
-    /// Bytes that data counts for which is on disk and not in memory.
+    /// Bytes of the data that is only on disk, as Dask counts them.
     pub spilled_len: u64,
-    /// Bytes of the files of this data.
+    /// Bytes of the files of that data.
     pub disk_len: u64,
 }
 

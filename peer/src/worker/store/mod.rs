@@ -1,8 +1,8 @@
-//! Data at rest: the one place that owns the results and pieces of data that a
-//! worker holds.
+//! The store of a worker's data: the one owner of results and of inputs from
+//! other workers.
 //!
-//! Everything else sees a map of keys ([`Store`]). Inside, a [`Datum`] is
-//! serialized, deserialized, both, or in a file:
+//! Users see a map of keys ([`Store`]). Inside, a [`Datum`] is serialized,
+//! deserialized, both, or in a file:
 //!
 //! ```text
 //!            network                        task
@@ -15,33 +15,35 @@
 //!        file ──
 //! ```
 //!
-//! * what arrives over the network stays as it was sent, and goes out again as
-//!   it was sent, by way of a file or not: nobody decodes a byte of it;
-//! * it is deserialized when the first task needs its value, once, however many
-//!   tasks start at that moment: the others wait for the same value;
-//! * the result of a task stays a value until somebody asks for its bytes, or
-//!   until it goes to disk;
-//! * once data takes more memory than the target, what was not used for longest
-//!   goes to disk, but not what a task uses, or one that is about to start. That
-//!   a datum is larger than the target makes no difference: the task for which it
-//!   came has it from memory.
+//! * data that arrives over the network is kept as it was sent, and sent on
+//!   unchanged, also from a file: no byte is decoded;
+//! * it is deserialized when a task first needs its value, and only once: tasks
+//!   that start at the same time wait for the same value;
+//! * the result of a task stays a value until its bytes are requested, or until
+//!   it is spilled to disk;
+//! * once data takes more memory than the target, the least recently used goes to
+//!   disk, except for inputs of tasks that are running or start soon. This holds
+//!   for a datum larger than the target too: the task it was fetched for has it
+//!   from memory.
 //!
-//! A datum that a task or a transfer is using lives on until they are done,
-//! even if it is removed from the store in the meantime.
+//! A datum in use by a task or a transfer lives until they are done, even if it
+//! is removed from the store.
 //!
-//! Where things are:
+//! Modules:
 //!
 //! | | |
 //! | --- | --- |
 //! | `mod.rs` | the map of keys |
-//! | `datum.rs` | one piece of data: its forms, and how one is made of another |
-//! | `ledger.rs` | what is where, in which order it was used, and the thread that writes and removes files |
-//! | `file.rs` | what is in a spill file |
-//! | `directory.rs` | where spill files are, and how those of dead processes go |
-//! | `meters.rs` | what is counted |
+//! | `datum.rs` | a piece of data, its forms, and the conversions between them |
+//! | `ledger.rs` | sizes, the order of use, and the thread that writes and
+//! removes files |
+//! | `file.rs` | the format of spill files |
+//! | `directory.rs` | the directory of spill files, and the removal of those of
+//! dead processes |
+//! | `meters.rs` | counters |
 //!
-//! Locks are taken in the order map, datum, ledger, and none of them is held
-//! while something is written, read, serialized or deserialized.
+//! Locks are taken in the order map, datum, ledger. None is held while data is
+//! written, read, serialized or deserialized.
 
 mod datum;
 mod directory;
@@ -66,12 +68,12 @@ pub use meters::{Holdings, StoreCounters, Tally};
 use crate::failure::Failure;
 use ledger::Common;
 
-/// The data that a worker holds.
+/// The data of a worker, by key.
 #[derive(Debug)]
 pub(crate) struct Store {
     held: Mutex<Held>,
     common: Arc<Common>,
-    /// Writes and removes files.
+    /// The thread that writes and removes files.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -81,7 +83,7 @@ struct Held {
     nbytes: u64,
 }
 
-/// All data stays in memory.
+/// A store that keeps all data in memory.
 impl Default for Store {
     fn default() -> Self {
         Self::of(Common::new(None, u64::MAX, u64::MAX))
@@ -97,22 +99,23 @@ impl Store {
         }
     }
 
-    /// A store whose data goes to `directory` once it takes more than `target`
-    /// bytes of memory, and [is full](Self::is_full) with `full`.
+    /// Returns a store that spills data to `directory` once it takes more than
+    /// `target` bytes of memory, and that [is full](Self::is_full) at `full`
+    /// bytes.
     pub(crate) fn spilling(directory: SpillDirectory, target: u64, full: u64) -> Self {
         Self::of(Common::new(Some(directory), target, full))
     }
 
-    /// Whether data is made faster than it goes to disk, so that nothing should
-    /// make more of it until `relieved` is called.
+    /// Whether data is made faster than it is written to disk, so that no more
+    /// should be made until `relieved` is called.
     pub(crate) fn is_full(&self) -> bool {
         self.common.is_full()
     }
 
-    /// Starts the thread that writes and removes files. `needed` are data that
-    /// tasks need which are about to start; `notify` gets what people should
-    /// know; `relieved` is called when the store was asked whether it is full, and
-    /// is not any more.
+    /// Starts the thread that writes and removes files. `needed` returns the
+    /// inputs of tasks that start soon; `notify` gets operator-facing warnings;
+    /// `relieved` is called once the store has free space after
+    /// [`is_full`](Self::is_full) returned true.
     pub(crate) fn start(
         &self,
         needed: impl Fn() -> Vec<Datum> + Send + Sync + 'static,
@@ -127,8 +130,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes so many bytes more out of memory than the target asks for, as the
-    /// process has too much. This replaces what was asked for before.
+    /// Moves `excess` bytes more out of memory than the target requires, because
+    /// the process takes too much. Replaces the value of the last call.
     pub(crate) fn free(&self, excess: u64) {
         self.common.lock().excess = excess;
         if excess != 0 {
@@ -136,14 +139,14 @@ impl Store {
         }
     }
 
-    /// Removes all files. What is on disk is lost.
+    /// Removes all files. Data on disk is lost.
     ///
-    /// Blocks until the last of them is written that is being written.
+    /// Blocks until a file that is being written is complete.
     pub(crate) fn close(&self) {
         self.common.close();
         let thread = self.common.failure.check(self.thread.lock()).take();
         if let Some(thread) = thread {
-            // If it panicked there is nothing to wait for.
+            // After a panic there is nothing to wait for.
             let _ = thread.join();
         }
         if let Some(directory) = &self.common.directory {
@@ -151,12 +154,12 @@ impl Store {
         }
     }
 
-    /// A datum of what was received, which is not opened. It is in no store yet.
+    /// Makes a datum from received bytes, unopened and not stored yet.
     pub(crate) fn received(&self, serialized: Serialized) -> Datum {
         Datum::new(&self.common, serialized.len(), Some(serialized), None)
     }
 
-    /// A datum of what a task made. It is in no store yet.
+    /// Makes a datum from the value of a task, not stored yet.
     pub(crate) fn made(&self, value: Value) -> Datum {
         match value {
             Value::Serialized(serialized) => self.received(serialized),
@@ -164,8 +167,8 @@ impl Store {
         }
     }
 
-    /// Takes a datum in. If the key has one already, that one stays: two that
-    /// have the same key are the same.
+    /// Stores a datum. If the key exists, its datum is kept: data with the same
+    /// key is the same.
     pub(crate) fn insert(&self, key: &Key, datum: Datum) {
         let mut held = self.lock();
         if !held.data.contains_key(key) {
@@ -179,8 +182,8 @@ impl Store {
         self.lock().data.get(key).cloned()
     }
 
-    /// The datum is returned so that the caller can drop it where that may take
-    /// time.
+    /// Removes a datum, and returns it so that the caller can drop it where that
+    /// may take time.
     pub(crate) fn remove(&self, key: &Key) -> Option<Datum> {
         let mut held = self.lock();
         let datum = held.data.remove(key)?;
@@ -194,17 +197,18 @@ impl Store {
         self.lock().data.keys().cloned().collect()
     }
 
-    /// How many bytes all data counts for, wherever it is.
+    /// Total size of all data in bytes as Dask counts them, in memory and on
+    /// disk.
     pub(crate) fn nbytes(&self) -> u64 {
         self.lock().nbytes
     }
 
-    /// How much of it is where.
+    /// The amount of data by location.
     pub(crate) fn holdings(&self) -> Holdings {
         self.common.lock().holdings
     }
 
-    /// Set when a panic may have left the store inconsistent.
+    /// The flag set when a panic may have left the store inconsistent.
     pub(in crate::worker) fn failure(&self) -> &Failure {
         &self.common.failure
     }
@@ -220,7 +224,7 @@ impl Store {
 
 #[cfg(test)]
 impl Store {
-    /// Panics while the map is locked.
+    /// Panics while the map is locked, for tests.
     pub(in crate::worker) fn poison(&self) {
         crate::failure::poison(&self.held);
     }
@@ -232,7 +236,7 @@ impl Drop for Store {
     }
 }
 
-/// A path for a test, where nothing is.
+/// An unused path, for tests.
 #[cfg(test)]
 pub(crate) fn scratch(name: &str) -> std::path::PathBuf {
     let id = crate::identifier();

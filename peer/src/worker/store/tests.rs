@@ -27,7 +27,7 @@ fn a_thousand_tasks_at_once_deserialize_a_datum_once() {
             let task = thread::Builder::new().stack_size(256 << 10);
             let run = || {
                 barrier.wait();
-                let datum = store.get(&"x".into()).expect("it is there");
+                let datum = store.get(&"x".into()).expect("exists");
                 let opened = datum.open(&Steps::default()).expect("a list");
                 assert!(matches!(*opened, Value::List(_)));
             };
@@ -41,21 +41,19 @@ fn a_thousand_tasks_at_once_deserialize_a_datum_once() {
 }
 
 #[test]
-fn what_arrived_is_sent_on_as_it_was_without_being_touched() {
+fn forwards_received_data_without_copying() {
     let store = Store::default();
     let sent = Serialized::of(&list()).expect("plain");
     let datum = store.received(sent.clone());
     assert_eq!(datum.nbytes(), sent.len());
     store.insert(&"x".into(), datum);
-    let again = store.get(&"x".into()).expect("it is there");
-    let again = again
-        .serialize(&Steps::default())
-        .expect("it is serialized");
+    let again = store.get(&"x".into()).expect("exists");
+    let again = again.serialize(&Steps::default()).expect("serialized");
     for (frame, was) in again.frames().iter().zip(sent.frames()) {
         assert_eq!(frame.as_ptr(), was.as_ptr(), "the same memory");
     }
     assert_eq!(store.counters(), StoreCounters::default());
-    // Opening it does not make sending it any work.
+    // Opening the datum does not make sending it more work.
     store
         .get(&"x".into())
         .expect("it")
@@ -75,7 +73,7 @@ fn what_arrived_is_sent_on_as_it_was_without_being_touched() {
 }
 
 #[test]
-fn results_are_serialized_when_somebody_asks_and_once() {
+fn serializes_results_once_on_request() {
     let store = Store::default();
     let datum = store.made(list());
     assert_eq!(*datum.open(&Steps::default()).expect("a list"), list());
@@ -92,7 +90,7 @@ fn results_are_serialized_when_somebody_asks_and_once() {
 }
 
 #[test]
-fn what_only_python_knows_stays_what_it_is() {
+fn keeps_python_objects_unopened() {
     // pickle.dumps(collections.OrderedDict())
     let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)R.";
     let sent = Serialized::of_written_pickle(Bytes::from_static(pickle));
@@ -105,7 +103,7 @@ fn what_only_python_knows_stays_what_it_is() {
 }
 
 #[test]
-fn damaged_data_is_an_error_for_whoever_needs_it_and_can_be_passed_on() {
+fn damaged_data_fails_to_open_but_can_be_forwarded() {
     let sent = Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04]"));
     let store = Store::default();
     let datum = store.received(sent.clone());
@@ -117,22 +115,22 @@ fn damaged_data_is_an_error_for_whoever_needs_it_and_can_be_passed_on() {
 }
 
 #[test]
-fn sizes_follow_what_is_there() {
+fn sizes_follow_insertions_and_removals() {
     let store = Store::default();
     let sent = Serialized::of(&Value::bytes(vec![0; 1000])).expect("bytes");
     store.insert(&"x".into(), store.received(sent.clone()));
     store.insert(&"x".into(), store.received(sent));
     assert_eq!((store.nbytes(), store.keys().len()), (1000, 1));
-    let kept = store.remove(&"x".into()).expect("it was there");
+    let kept = store.remove(&"x".into()).expect("was stored");
     assert_eq!((store.nbytes(), store.keys().len()), (0, 0));
     assert_eq!(kept.nbytes(), 1000);
     assert!(store.remove(&"x".into()).is_none());
 }
 
-// On disk
+// Spilling
 
-/// A store that keeps what it has in `parent`, once it is more than `target`.
-/// Nothing goes there by itself: tests say when.
+/// A store that spills to `parent` above `target` bytes. Without its thread:
+/// tests call `evict`.
 struct Spilling {
     store: Store,
     parent: PathBuf,
@@ -141,23 +139,28 @@ struct Spilling {
 impl Spilling {
     fn new(name: &str, target: u64) -> Self {
         let parent = scratch(name);
-        let directory = SpillDirectory::new(&parent, "test").expect("it is writable");
+        let directory = SpillDirectory::new(&parent, "test").expect("writable directory");
         Self {
             store: Store::spilling(directory, target, target.saturating_add(1000)),
             parent,
         }
     }
 
-    /// Takes out of memory what is above the target.
+    /// Moves data above the target to disk.
     fn evict(&self) -> u64 {
         let (freed, error) = self.store.common.evict();
         assert!(error.is_none(), "{error:?}");
         freed
     }
 
-    /// The spill files.
+    /// The paths of the spill files.
     fn files(&self) -> Vec<PathBuf> {
-        let directory = self.store.common.directory.as_ref().expect("it has one");
+        let directory = self
+            .store
+            .common
+            .directory
+            .as_ref()
+            .expect("spilling store");
         let Ok(entries) = fs::read_dir(directory.path()) else {
             return Vec::new();
         };
@@ -172,7 +175,7 @@ impl Spilling {
         datum
     }
 
-    /// Which of these keys are on disk.
+    /// Those of `keys` that are on disk.
     fn on_disk(&self, keys: &[&str]) -> String {
         let is_there = |key: &&&str| {
             let datum = self.store.lock().data.get(&Key::from(**key)).cloned();
@@ -197,7 +200,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Numbers that look random and are the same each time.
+/// A deterministic random number generator.
 struct Chance(u64);
 
 impl Chance {
@@ -209,7 +212,7 @@ impl Chance {
     }
 }
 
-/// A payload of any frames, which nobody could open.
+/// A payload of random frames, which cannot be opened.
 fn any_payload(chance: &mut Chance) -> Serialized {
     let bodies = [Serialized::default(), Serialized::pickled(b"N.")];
     let body = &bodies[usize::from(chance.below(2) == 1)].message()[0];
@@ -228,7 +231,7 @@ fn any_payload(chance: &mut Chance) -> Serialized {
 }
 
 #[test]
-fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
+fn spilling_preserves_every_byte() {
     let spilling = Spilling::new("same", 0);
     let mut chance = Chance(0x5eed);
     let mut sent = vec![
@@ -246,13 +249,13 @@ fn what_goes_to_disk_and_comes_back_is_the_same_byte_for_byte() {
     spilling.evict();
     for (index, sent) in sent.iter().enumerate() {
         let key = Key::from(i64::try_from(index).expect("few"));
-        let datum = spilling.store.get(&key).expect("it is held");
+        let datum = spilling.store.get(&key).expect("stored");
         assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
         assert_eq!(datum.nbytes(), sent.len());
-        let back = datum.serialize(&Steps::default()).expect("it is readable");
+        let back = datum.serialize(&Steps::default()).expect("readable file");
         assert_eq!(back.message(), sent.message(), "{index}");
         assert_eq!(back.kind(), sent.kind(), "{index}");
-        // Being sent does not bring it back.
+        // Sending does not load the data into memory.
         assert_eq!(datum.is_on_disk(), !sent.is_empty(), "{index}");
     }
     let counters = spilling.store.counters();
@@ -275,7 +278,7 @@ fn a_spill_file_is_a_message_and_its_checksum() {
         .store
         .insert(&"x".into(), spilling.store.received(sent.clone()));
     spilling.evict();
-    let file = fs::read(&spilling.files()[0]).expect("it is there");
+    let file = fs::read(&spilling.files()[0]).expect("exists");
     let mut message = Vec::new();
     message.extend((sent.message().len() as u64).to_le_bytes());
     for frame in sent.message() {
@@ -290,23 +293,23 @@ fn a_spill_file_is_a_message_and_its_checksum() {
 }
 
 #[test]
-fn what_was_not_used_for_longest_goes_first() {
+fn spills_least_recently_used_first() {
     let spilling = Spilling::new("order", 2500);
     for key in ["a", "b", "c"] {
         spilling.bytes(key, 1000);
     }
     let use_it = |key: &str| {
-        let datum = spilling.store.get(&key.into()).expect("it is held");
+        let datum = spilling.store.get(&key.into()).expect("stored");
         datum.open(&Steps::default()).expect("bytes");
     };
     use_it("a");
     assert_eq!(spilling.evict(), 1000);
     assert_eq!(spilling.on_disk(&["a", "b", "c"]), "b");
-    // What is needed again comes back, and what was not goes.
+    // Data that is used returns to memory, and the least recently used leaves it.
     use_it("b");
     assert_eq!(spilling.evict(), 1000);
     assert_eq!(spilling.on_disk(&["a", "b", "c"]), "c");
-    // It has a file already: nothing is written again.
+    // The file exists already: nothing is written again.
     use_it("c");
     use_it("a");
     spilling.evict();
@@ -316,7 +319,7 @@ fn what_was_not_used_for_longest_goes_first() {
 }
 
 #[test]
-fn what_is_in_use_stays_however_long_it_is() {
+fn data_in_use_stays_in_memory() {
     let spilling = Spilling::new("in-use", 100);
     let datum = spilling.bytes("x", 5000);
     let in_use = [datum.in_use(), datum.in_use()];
@@ -330,7 +333,7 @@ fn what_is_in_use_stays_however_long_it_is() {
 }
 
 #[test]
-fn what_is_needed_soon_stays_however_long_it_is() {
+fn data_needed_soon_stays_in_memory() {
     let spilling = Spilling::new("needed", 100);
     let datum = spilling.bytes("x", 5000);
     spilling.bytes("y", 300);
@@ -349,13 +352,13 @@ fn what_is_needed_soon_stays_however_long_it_is() {
 }
 
 #[test]
-fn a_result_is_serialized_to_go_to_disk_and_stays_so_when_it_comes_back() {
+fn spilled_results_are_serialized_once() {
     let spilling = Spilling::new("result", 0);
     let datum = spilling.store.made(list());
     spilling.store.insert(&"x".into(), datum.clone());
     assert_eq!(spilling.evict(), datum.nbytes());
     let steps = Steps::default();
-    let sent = datum.serialize(&steps).expect("it is readable");
+    let sent = datum.serialize(&steps).expect("readable file");
     assert_eq!(
         sent.message(),
         Serialized::of(&list()).expect("plain").message()
@@ -397,18 +400,18 @@ fn a_thousand_tasks_at_once_read_and_deserialize_a_datum_once() {
 }
 
 #[test]
-fn every_damage_to_a_file_is_found_and_the_data_is_lost_not_wrong() {
+fn detects_every_damage_to_a_spill_file() {
     let spilling = Spilling::new("damage", 0);
     let sent = Serialized::of(&Value::from("some text")).expect("plain");
     let path = spilling.parent.join("file");
-    let file = file::write(&path, &sent).expect("it is writable");
-    assert_eq!(file::read(&file).expect("it is whole"), sent);
-    let whole = fs::read(&path).expect("it is there");
+    let file = file::write(&path, &sent).expect("writable directory");
+    assert_eq!(file::read(&file).expect("intact file"), sent);
+    let whole = fs::read(&path).expect("exists");
     for at in 0..whole.len() {
         for bit in 0..8 {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
-            fs::write(&path, &damaged).expect("it is writable");
+            fs::write(&path, &damaged).expect("writable directory");
             let read = file::read(&file);
             assert!(
                 matches!(read, Err(ReadError::Damaged(_))),
@@ -416,14 +419,14 @@ fn every_damage_to_a_file_is_found_and_the_data_is_lost_not_wrong() {
             );
         }
     }
-    fs::write(&path, &whole[1..]).expect("it is writable");
+    fs::write(&path, &whole[1..]).expect("writable directory");
     assert!(matches!(file::read(&file), Err(ReadError::Damaged(_))));
-    fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("exists");
     assert!(matches!(file::read(&file), Err(ReadError::Io(_))));
 }
 
 #[test]
-fn lost_data_is_an_error_for_whoever_needs_it_and_said_once() {
+fn lost_data_is_reported_once_and_fails_to_open() {
     let spilling = Spilling::new("lost", 0);
     let notices = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&notices);
@@ -432,10 +435,10 @@ fn lost_data_is_an_error_for_whoever_needs_it_and_said_once() {
     let datum = spilling.bytes("x", 1000);
     spilling.evict();
     let path = spilling.files().pop().expect("a file");
-    let mut file = fs::read(&path).expect("it is there");
+    let mut file = fs::read(&path).expect("exists");
     let at = file.len() / 2;
     file[at] ^= 1;
-    fs::write(&path, file).expect("it is writable");
+    fs::write(&path, file).expect("writable directory");
     assert!(!datum.is_lost());
     for _ in 0..2 {
         let steps = Steps::default();
@@ -448,28 +451,25 @@ fn lost_data_is_an_error_for_whoever_needs_it_and_said_once() {
     assert_eq!(notices.len(), 1);
     let file = path.display().to_string();
     assert!(notices[0].contains(&file), "{notices:?}");
-    assert!(
-        notices[0].ends_with("its checksum is another one"),
-        "{notices:?}"
-    );
+    assert!(notices[0].ends_with("its checksum differs"), "{notices:?}");
 }
 
 #[test]
-fn a_value_in_memory_survives_the_damage_of_its_file() {
+fn value_in_memory_survives_damage_of_its_file() {
     let spilling = Spilling::new("survives", 0);
     let datum = spilling.store.made(list());
     spilling.store.insert(&"x".into(), datum.clone());
     spilling.evict();
     let steps = Steps::default();
     let opened = datum.open(&steps).expect("a list");
-    // The bytes that were read with it are not kept when memory is short.
+    // The serialized form that was read along is dropped when memory is short.
     datum.forget_bytes();
-    fs::remove_file(spilling.files().pop().expect("a file")).expect("it is there");
+    fs::remove_file(spilling.files().pop().expect("a file")).expect("exists");
     let sent = datum.serialize(&steps).expect("made again");
     assert_eq!(sent.open().expect("a list"), *opened);
     assert!(!datum.is_lost());
     assert_eq!(spilling.store.counters().lost_count, 0);
-    // It can go to disk once more.
+    // It can be spilled once more.
     assert!(spilling.evict() > 0);
     assert_eq!(*datum.open(&steps).expect("a list"), list());
 }
@@ -485,9 +485,9 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
         .common
         .directory
         .as_ref()
-        .expect("it has one");
+        .expect("spilling store");
     let aside = spilling.parent.join("aside");
-    fs::rename(directory.path(), &aside).expect("it is there");
+    fs::rename(directory.path(), &aside).expect("exists");
     spilling
         .store
         .start(Vec::new, notify, || ())
@@ -501,7 +501,7 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
         assert!(datum.open(&Steps::default()).is_ok());
         assert!(datum.serialize(&Steps::default()).is_ok());
     }
-    fs::rename(&aside, directory.path()).expect("it is there");
+    fs::rename(&aside, directory.path()).expect("exists");
     until("spilling", || spilling.store.holdings().memory_len == 0);
     until("saying so", || {
         notices.lock().expect("unpoisoned").len() == 2
@@ -515,7 +515,7 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
 }
 
 #[test]
-fn files_go_with_their_data_and_all_of_them_in_the_end() {
+fn removes_files_with_their_data_and_on_close() {
     let spilling = Spilling::new("files", 0);
     spilling
         .store
@@ -530,12 +530,12 @@ fn files_go_with_their_data_and_all_of_them_in_the_end() {
     until("removing", || spilling.files().len() == 1);
     assert_eq!(spilling.store.holdings().spilled_len, 1000);
     spilling.store.close();
-    let left = fs::read_dir(&spilling.parent).expect("it is there").count();
+    let left = fs::read_dir(&spilling.parent).expect("exists").count();
     assert_eq!(left, 0);
 }
 
 #[test]
-fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
+fn removing_data_during_a_write_leaves_no_file() {
     const ROUNDS: usize = 2000;
     let spilling = Spilling::new("removal", 0);
     spilling
@@ -555,14 +555,14 @@ fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
                         2 => assert!(datum.serialize(&Steps::default()).is_ok()),
                         _ => {}
                     }
-                    let removed = spilling.store.remove(&key).expect("it was there");
-                    // Who has it still can use it.
+                    let removed = spilling.store.remove(&key).expect("was stored");
+                    // Holders of the datum can still use it.
                     assert!(removed.serialize(&Steps::default()).is_ok());
                 }
             });
         }
     });
-    // Whoever writes the last one may not have begun its file, or not let go of it.
+    // The last write may not have begun, or not have closed its file.
     until("removing", || {
         spilling.files().is_empty() && spilling.store.holdings() == Holdings::default()
     });
@@ -572,7 +572,7 @@ fn data_that_goes_while_it_is_written_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_process_that_takes_too_much_frees_what_it_can() {
+fn frees_memory_for_the_process() {
     let spilling = Spilling::new("excess", u64::MAX);
     spilling
         .store
@@ -598,8 +598,8 @@ fn the_same_datum_under_two_keys_takes_memory_once() {
 }
 
 #[test]
-fn a_full_store_says_when_there_is_room_again_or_nothing_to_be_done() {
-    // Full with 1100
+fn full_store_reports_free_space_or_that_nothing_can_be_spilled() {
+    // Full at 1100 bytes
     let spilling = Spilling::new("full", 100);
     let relieved = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&relieved);
@@ -616,7 +616,7 @@ fn a_full_store_says_when_there_is_room_again_or_nothing_to_be_done() {
     started.expect("a thread");
     until("spilling", || count() == 1);
     assert_eq!(spilling.on_disk(&["a", "b"]), "a");
-    // What is in use is in nobody's way.
+    // Data in use is not counted as an obstacle.
     let other = spilling.bytes("c", 1000);
     let other_in_use = other.in_use();
     if spilling.store.is_full() {
