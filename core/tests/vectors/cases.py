@@ -195,12 +195,18 @@ def records_of_all_kinds():
     packed = np.zeros((2, 3), fields)
     packed["to"]["x"] = np.arange(6.0).reshape(2, 3)
     apart = np.dtype({"names": ["second", "first"], "formats": ["<u4", "<u2"], "offsets": [6, 1], "itemsize": 12})
+    # A new array has any bytes between its fields, unless it is zeroed.
+    fortran = np.zeros((2, 3), packed[["titled", "to"]].dtype, order="F")
+    for name in fortran.dtype.names:
+        fortran[name] = packed[name]
+    in_no_order = np.zeros(2, apart)
+    in_no_order["second"], in_no_order["first"] = [1, 3], [2, 4]
     recarray = np.array([(1, 2.0), (3, 4.0)], dtype=[("n", "<u4"), ("x", "<f8")]).view(np.recarray)
     return {
         "aligned": aligned,
         "packed": packed,
-        "fortran": np.asfortranarray(packed[["titled", "to"]]),
-        "in no order": np.array([(1, 2), (3, 4)], apart),
+        "fortran": fortran,
+        "in no order": in_no_order,
         "without records": np.zeros(0, fields[:3]),
         "recarray": recarray,
         "void": np.array([b"12345", b"67890"], "V5"),
