@@ -107,7 +107,7 @@ impl<'a> Class<'a> {
                 (Opcode::Memoize | Opcode::BinPut | Opcode::LongBinPut | Opcode::Put, _) => {
                     is_first_kept |= text_count == 1;
                 }
-                (_, Argument::Text(text)) => {
+                (_, Argument::Str(text)) => {
                     let Some(place) = texts.get_mut(text_count) else {
                         return Err(error);
                     };

@@ -585,7 +585,7 @@ const fn is_flag(opcode: Opcode) -> bool {
 
 fn text<'a>(token: &Token<'a>) -> Option<&'a str> {
     match token.argument {
-        Argument::Text(text) => text.to_str().ok(),
+        Argument::Str(text) => text.to_str().ok(),
         // Python 3 takes those of Python 2 for ASCII.
         Argument::ByteString(bytes) => core::str::from_utf8(bytes)
             .ok()

@@ -1,28 +1,29 @@
-//! Out-of-band buffers.
+//! Reading of pickles with out-of-band buffers.
 
 use super::{Argument, Opcode, PickleError, PickleErrorKind, Reader, Token};
 
-/// Reads a pickle together with its out-of-band buffers ([PEP 574]).
+/// Reader for a pickle and its out-of-band buffers ([PEP 574]).
 ///
-/// Each NEXT_BUFFER takes the next of the buffers; when STOP is read, none may
-/// be left. Data that lies in the pickle and data that came beside it look
-/// alike, see [`Item::data`]. Nothing is copied.
+/// Each NEXT_BUFFER takes the next buffer; at STOP, none may be left. Data in
+/// band and out of band are returned in the same way, see [`Item::data`].
+/// Nothing is copied.
 ///
 /// In a payload of Dask the pickle is the first frame and the buffers are the
 /// others.
 ///
 /// # Read-only buffers
 ///
-/// READONLY_BUFFER makes whatever is on top of the stack read-only. CPython
-/// writes it right behind the NEXT_BUFFER that it is about, and there it is
-/// seen in [`Data::read_only`] of that item. A pickle may have it elsewhere:
+/// READONLY_BUFFER makes the value on top of the stack read-only. CPython
+/// writes it directly after the NEXT_BUFFER that it applies to, where it sets
+/// [`Data::read_only`] of that item. A pickle can have it elsewhere:
 ///
-/// * right behind a `bytearray` or `bytes` object in the stream: the same;
-/// * where a value that is no buffer has just been pushed, or nothing has:
+/// * directly after a `bytearray` or `bytes` object in the stream: the same;
+/// * directly after a value that is not a buffer, or on an empty stack:
 ///   [`PickleErrorKind::NoBuffer`];
-/// * where it depends on values that would have to be built, such as behind
-///   BINGET or REDUCE, or behind MEMOIZE (the memo keeps the buffer as it was):
-///   the item has no data, and it is up to whoever builds values to apply it.
+/// * after an opcode whose result depends on values that this reader does not
+///   build, such as BINGET or REDUCE, or after MEMOIZE (the memo keeps the
+///   buffer unchanged): the item has no data, and the caller that builds the
+///   values applies it.
 ///
 /// ```
 /// use daskwire_pickle::{Buffers, Reader};
@@ -50,7 +51,7 @@ pub struct Buffers<'p, T> {
     top: Top,
 }
 
-/// What is known of the top of the stack.
+/// What is known about the top of the stack.
 #[derive(Clone, Copy, Debug)]
 enum Top {
     Buffer,
@@ -58,7 +59,7 @@ enum Top {
     Unknown,
 }
 
-/// One opcode, and the data that it brings.
+/// One opcode and its data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Item<'p> {
     /// The opcode with its argument.
@@ -68,15 +69,15 @@ pub struct Item<'p> {
     pub data: Option<Data<'p>>,
 }
 
-/// Data in the pickle or beside it.
+/// In-band or out-of-band data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'p> {
-    /// The bytes where they lie: in the pickle, or in the buffer.
+    /// The bytes, borrowed from the pickle or from the buffer.
     pub bytes: &'p [u8],
-    /// Whether the object is read-only: a `bytes` object, or made so by
-    /// READONLY_BUFFER right behind it.
+    /// Whether the object is read-only: a `bytes` object, or one directly
+    /// before READONLY_BUFFER.
     pub read_only: bool,
-    /// Which buffer it is, from 0; `None` if the data lies in the pickle.
+    /// Index of the buffer; `None` for in-band data.
     pub buffer: Option<usize>,
 }
 
@@ -89,7 +90,8 @@ impl<T> Clone for Buffers<'_, T> {
 impl<T> Copy for Buffers<'_, T> {}
 
 impl<'p, T: AsRef<[u8]>> Buffers<'p, T> {
-    /// Reads on with `reader`, taking `buffers` in order.
+    /// Creates a reader that continues with `reader` and takes `buffers` in
+    /// order.
     pub const fn new(reader: Reader<'p>, buffers: &'p [T]) -> Self {
         Self {
             reader,
@@ -99,25 +101,27 @@ impl<'p, T: AsRef<[u8]>> Buffers<'p, T> {
         }
     }
 
-    /// The reader, for its position and what it left.
+    /// The underlying reader, for its position and the trailing bytes.
     pub const fn reader(&self) -> &Reader<'p> {
         &self.reader
     }
 
-    /// How many buffers have been taken.
+    /// The number of buffers used so far.
     pub const fn used_count(&self) -> usize {
         self.used_count
     }
 
     /// Reads the next opcode, `None` after STOP.
     ///
-    /// When it fails, nothing has moved, and it fails again.
+    /// After an error the position is unchanged, and the next call returns the
+    /// same error.
     ///
     /// # Errors
     ///
-    /// * what [`Reader::next_token`] says;
-    /// * [`PickleErrorKind::TooFewBuffers`] at a NEXT_BUFFER that finds none;
-    /// * [`PickleErrorKind::TooManyBuffers`] at STOP if some are left;
+    /// * as [`Reader::next_token`];
+    /// * [`PickleErrorKind::TooFewBuffers`] at a NEXT_BUFFER without a buffer
+    ///   left;
+    /// * [`PickleErrorKind::TooManyBuffers`] at STOP with buffers left;
     /// * [`PickleErrorKind::NoBuffer`] at a READONLY_BUFFER without a buffer.
     pub fn next_item(&mut self) -> Result<Option<Item<'p>>, PickleError> {
         let mut reader = self.reader;
@@ -184,8 +188,8 @@ impl Top {
             | Opcode::Put
             | Opcode::BinPut
             | Opcode::LongBinPut => self,
-            // The top may be anything that was there or in the memo before, or
-            // that a name or an id stands for, or that a call returns.
+            // The top is an older value of the stack or the memo, or the result
+            // of a name, an id or a call: any value.
             Opcode::Pop
             | Opcode::PopMark
             | Opcode::Dup
@@ -205,8 +209,8 @@ impl Top {
             | Opcode::NewObjEx
             | Opcode::PersId
             | Opcode::BinPersId
-            // Objects of any kind can have these methods; and a `str` of
-            // Python 2 is loaded as `bytes` by `encoding="bytes"`.
+            // Objects of any class can have these methods, and with
+            // `encoding="bytes"` a `str` of Python 2 is loaded as `bytes`.
             | Opcode::Append
             | Opcode::Appends
             | Opcode::SetItem

@@ -1,19 +1,19 @@
-//! What can be wrong with a pickle.
+//! Errors of reading a pickle.
 
 use core::fmt;
 
 use super::Opcode;
 
-/// A pickle that breaks the rules, and where.
+/// A fault in a pickle and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PickleError {
-    /// Offset in the pickle, in bytes, of the opcode that is at fault.
+    /// Offset in the pickle of the faulty opcode, in bytes.
     pub offset: usize,
-    /// What is wrong with it.
+    /// The kind of fault.
     pub kind: PickleErrorKind,
 }
 
-/// What is wrong with a pickle.
+/// The kind of a [`PickleError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PickleErrorKind {
@@ -23,10 +23,10 @@ pub enum PickleErrorKind {
     End {
         /// The opcode.
         opcode: Opcode,
-        /// How many bytes the opcode and its argument need in all, as far as it
-        /// is known.
+        /// The length of the opcode and its argument as far as it is known, in
+        /// bytes.
         needed: u64,
-        /// How many there are.
+        /// The number of bytes left.
         available: usize,
     },
     /// The pickle ends before the line feed that ends an opcode's argument.
@@ -34,63 +34,63 @@ pub enum PickleErrorKind {
         /// The opcode.
         opcode: Opcode,
     },
-    /// A byte that is no opcode of protocols 0 to 5.
+    /// A byte is not an opcode of protocols 0 to 5.
     UnknownOpcode {
         /// The byte.
         byte: u8,
     },
-    /// A protocol that is newer than 5.
+    /// The protocol is newer than 5.
     UnknownProtocol {
-        /// What PROTO says.
+        /// The version in PROTO.
         version: u8,
     },
-    /// An opcode whose argument is text, which only protocols 0 and 1 write, and
-    /// which was not asked for.
+    /// An opcode with a text argument, which only protocols 0 and 1 write, and
+    /// which the caller did not allow.
     TextOpcode {
         /// The opcode.
         opcode: Opcode,
     },
-    /// A count of bytes that is negative.
+    /// A length is negative.
     NegativeCount {
         /// The opcode.
         opcode: Opcode,
-        /// The count.
+        /// The length.
         count: i32,
     },
-    /// FRAME announces more bytes than follow it.
+    /// FRAME declares more bytes than are left.
     FrameTooLong {
-        /// The bytes announced.
+        /// The length declared, in bytes.
         len: u64,
-        /// The bytes that follow.
+        /// The number of bytes left.
         available: usize,
     },
-    /// Text that is not UTF-8. Surrogates are no fault where Python lets them pass.
+    /// A string is not UTF-8. Surrogates are valid where Python accepts them.
     NotUtf8 {
         /// The opcode.
         opcode: Opcode,
-        /// How many bytes of the text are good.
+        /// The length of the valid part, in bytes.
         valid_len: usize,
     },
-    /// Text that has to be ASCII, or stand for ASCII, and does not.
+    /// An argument is not ASCII or does not decode to ASCII.
     NotAscii {
         /// The opcode.
         opcode: Opcode,
     },
-    /// A string that does not begin and end with the same quote.
+    /// The argument of STRING does not begin and end with the same quote.
     NotQuoted,
-    /// A backslash in text that begins no escape that the opcode has.
+    /// A backslash in an argument does not begin a valid escape.
     BadEscape {
         /// The opcode.
         opcode: Opcode,
     },
-    /// Text that is no decimal integer.
+    /// An argument is not a decimal integer.
     NotAnInteger {
         /// The opcode.
         opcode: Opcode,
     },
-    /// Text that is no decimal number.
+    /// The argument of FLOAT is not a decimal number.
     NotAFloat,
-    /// An index of the memo that is negative or does not fit 64 bits.
+    /// A memo index is negative or does not fit in 64 bits.
     MemoIndex {
         /// The opcode.
         opcode: Opcode,
@@ -100,22 +100,22 @@ pub enum PickleErrorKind {
         /// The limit, in opcodes.
         limit: u32,
     },
-    /// The pickle asks for more out-of-band buffers than came with it.
+    /// The pickle uses more out-of-band buffers than were supplied.
     TooFewBuffers {
-        /// How many came with it.
+        /// The number of buffers supplied.
         buffer_count: usize,
     },
-    /// More out-of-band buffers came with the pickle than it asks for.
+    /// The pickle uses fewer out-of-band buffers than were supplied.
     TooManyBuffers {
-        /// How many it asks for.
+        /// The number of buffers used.
         used_count: usize,
-        /// How many came with it.
+        /// The number of buffers supplied.
         buffer_count: usize,
     },
-    /// READONLY_BUFFER where no buffer can be on top of the stack.
+    /// READONLY_BUFFER without a buffer on top of the stack.
     NoBuffer,
-    /// The stack, or what there is of it above the topmost mark, has too few
-    /// values for an opcode. Only a tree looks at the stack, as all that follow.
+    /// The stack above the topmost mark has too few values for an opcode. This
+    /// and the kinds below occur only when a tree is built.
     StackUnderflow {
         /// The opcode.
         opcode: Opcode,
@@ -125,7 +125,7 @@ pub enum PickleErrorKind {
         /// The opcode.
         opcode: Opcode,
     },
-    /// Nothing is in the memo at an index.
+    /// The memo has no value at an index.
     NotMemoized {
         /// The index.
         index: u64,
@@ -134,24 +134,23 @@ pub enum PickleErrorKind {
     OddItems {
         /// The opcode.
         opcode: Opcode,
-        /// How many keys and values there are.
+        /// The number of keys and values.
         count: usize,
     },
-    /// A value on the stack is of a kind that the opcode cannot work on.
+    /// A value on the stack is of the wrong kind for the opcode.
     WrongOperand {
         /// The opcode.
         opcode: Opcode,
-        /// What it needs.
+        /// The kind required.
         expected: Operand,
     },
-    /// A code of an extension that is less than 1.
+    /// An extension code is less than 1.
     ExtensionCode {
         /// The code.
         code: i32,
     },
-    /// A tree would have more values than
-    /// [`value_count`](crate::Limits::value_count), or than can be
-    /// counted in 30 bits.
+    /// The tree has more values than
+    /// [`value_count`](crate::Limits::value_count), or than fit in 30 bits.
     TooManyValues {
         /// The limit, in values.
         limit: u32,
@@ -170,12 +169,12 @@ pub enum PickleErrorKind {
     },
 }
 
-/// What an opcode needs on the stack.
+/// The kind of value that an opcode needs on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operand {
-    /// Text.
-    Text,
+    /// A string.
+    Str,
     /// A list, or an object.
     List,
     /// A dictionary, or an object.
@@ -184,21 +183,21 @@ pub enum Operand {
     Set,
     /// A tuple, or an object.
     Tuple,
-    /// What may be called: an object.
+    /// A callable: an object.
     Callable,
-    /// An object: what a name or an id stands for, or what a call returned.
+    /// An object: the result of a name, an id or a call.
     Object,
 }
 
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Text => "text",
+            Self::Str => "a string",
             Self::List => "a list or an object",
             Self::Dict => "a dictionary or an object",
             Self::Set => "a set or an object",
             Self::Tuple => "a tuple or an object",
-            Self::Callable => "something that can be called",
+            Self::Callable => "a callable",
             Self::Object => "an object",
         })
     }
@@ -213,7 +212,7 @@ impl fmt::Display for PickleError {
 impl fmt::Display for PickleErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::MissingStop => f.write_str("the pickle ends; expected an opcode, at last STOP"),
+            Self::MissingStop => f.write_str("the pickle ends without STOP"),
             Self::End {
                 opcode,
                 needed,
@@ -226,7 +225,10 @@ impl fmt::Display for PickleErrorKind {
                 write!(f, "the pickle ends inside {opcode}; expected a line feed")
             }
             Self::UnknownOpcode { byte } => {
-                write!(f, "the byte {byte:#04x} is no opcode of protocols 0 to 5")
+                write!(
+                    f,
+                    "the byte {byte:#04x} is not an opcode of protocols 0 to 5"
+                )
             }
             Self::UnknownProtocol { version } => {
                 write!(f, "the pickle is of protocol {version}; expected 0 to 5")
@@ -241,24 +243,24 @@ impl fmt::Display for PickleErrorKind {
             }
             Self::FrameTooLong { len, available } => write!(
                 f,
-                "FRAME announces {len} bytes, but only {available} are left"
+                "FRAME declares {len} bytes, but only {available} are left"
             ),
             Self::NotUtf8 { opcode, valid_len } => write!(
                 f,
-                "the text of {opcode} is not UTF-8: the first {valid_len} bytes of it are good, \
+                "the string of {opcode} is not UTF-8: its first {valid_len} bytes are valid, \
                  the next is not"
             ),
-            Self::NotAscii { opcode } => write!(f, "the text of {opcode} is not ASCII"),
+            Self::NotAscii { opcode } => write!(f, "the argument of {opcode} is not ASCII"),
             Self::NotQuoted => {
-                f.write_str("the text of STRING does not begin and end with the same quote")
+                f.write_str("the argument of STRING does not begin and end with the same quote")
             }
             Self::BadEscape { opcode } => {
-                write!(f, "the text of {opcode} has a backslash that is no escape")
+                write!(f, "the argument of {opcode} has an invalid escape")
             }
             Self::NotAnInteger { opcode } => {
-                write!(f, "the text of {opcode} is no decimal integer")
+                write!(f, "the argument of {opcode} is not a decimal integer")
             }
-            Self::NotAFloat => f.write_str("the text of FLOAT is no decimal number"),
+            Self::NotAFloat => f.write_str("the argument of FLOAT is not a decimal number"),
             Self::MemoIndex { opcode } => write!(
                 f,
                 "the index of {opcode} is out of range; expected 0 to {}",
@@ -269,7 +271,7 @@ impl fmt::Display for PickleErrorKind {
             }
             Self::TooFewBuffers { buffer_count } => write!(
                 f,
-                "NEXT_BUFFER asks for one more out-of-band buffer than the {buffer_count} there are"
+                "NEXT_BUFFER needs one more out-of-band buffer than the {buffer_count} supplied"
             ),
             Self::TooManyBuffers {
                 used_count,
@@ -284,7 +286,7 @@ impl fmt::Display for PickleErrorKind {
                 write!(f, "{opcode} takes more values than the stack has")
             }
             Self::NoMark { opcode } => write!(f, "{opcode} without a mark on the stack"),
-            Self::NotMemoized { index } => write!(f, "nothing is in the memo at {index}"),
+            Self::NotMemoized { index } => write!(f, "the memo has no value at {index}"),
             Self::OddItems { opcode, count } => write!(
                 f,
                 "{opcode} has {count} keys and values; expected as many of each"
@@ -292,7 +294,7 @@ impl fmt::Display for PickleErrorKind {
             Self::WrongOperand { opcode, expected } => {
                 write!(
                     f,
-                    "{opcode} finds another kind of value on the stack; expected {expected}"
+                    "{opcode} finds the wrong kind of value on the stack; expected {expected}"
                 )
             }
             Self::ExtensionCode { code } => {
@@ -312,15 +314,15 @@ impl fmt::Display for PickleErrorKind {
 
 impl core::error::Error for PickleError {}
 
-/// A buffer that the caller supplied does not hold what has to go into it.
+/// A buffer supplied by the caller is too small.
 ///
 /// The contents of the buffer are unspecified; call again with at least `needed`
 /// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferTooSmall {
-    /// How many items (bytes, unless the call says otherwise) are needed in all.
+    /// The number of items (default: bytes) required in all.
     pub needed: usize,
-    /// How many the caller supplied.
+    /// The number of items supplied.
     pub available: usize,
 }
 

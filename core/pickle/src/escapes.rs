@@ -1,12 +1,12 @@
-//! The escapes in lines of old protocols, decoded as CPython does.
+//! Decoding of the escapes in lines of old protocols, as in CPython.
 
 use core::{array, iter};
 
-/// What a line of STRING or UNICODE stands for, byte by byte, without a copy.
+/// Iterator over the decoded bytes of a line of STRING or UNICODE.
 ///
-/// A [`Reader`](super::Reader) gives such lines as they lie in the pickle, in
-/// [`Argument::Line`](super::Argument::Line), and has checked them. Of a line that
-/// no reader gave, what follows a bad escape is left out.
+/// A [`Reader`](super::Reader) validates such lines and returns them undecoded
+/// in [`Argument::Line`](super::Argument::Line). For any other line the
+/// iterator stops at an invalid escape.
 ///
 /// ```
 /// use daskwire_pickle::{Argument, Reader, Unescaped};
@@ -22,27 +22,27 @@ use core::{array, iter};
 pub struct Unescaped<'p> {
     line: &'p [u8],
     take: Take,
-    /// Of what was taken last, what has not been given yet.
+    /// The bytes of the last decoded piece that have not been returned yet.
     taken: Piece,
 }
 
 /// Up to four bytes.
 type Piece = iter::Take<array::IntoIter<u8, 4>>;
 
-/// Takes what stands for something from the front of a line that is not empty;
-/// `None` if that is a bad escape.
+/// Decodes the first character or escape of a line that is not empty. `None`
+/// for an invalid escape.
 type Take = fn(&[u8]) -> Option<(Piece, &[u8])>;
 
 impl<'p> Unescaped<'p> {
-    /// The bytes of a line of STRING: what its quotes contain, with the escapes of a
-    /// `bytes` literal. Nothing if it has no quotes.
+    /// The bytes of a line of STRING: the contents of its quotes, with the
+    /// escapes of a `bytes` literal. Empty if it has no quotes.
     pub fn string(line: &'p [u8]) -> Self {
         Self::new(quoted(line).unwrap_or_default(), take_string)
     }
 
-    /// The text of a line of UNICODE, in UTF-8, where half of a surrogate pair
-    /// takes three bytes as in [`Text`](super::Text). The line is Latin-1, with
-    /// `\uXXXX` and `\UXXXXXXXX` behind an even number of backslashes.
+    /// The string of a line of UNICODE, in UTF-8, in which a surrogate takes
+    /// three bytes as in [`PyStr`](super::PyStr). The line is Latin-1, with
+    /// `\uXXXX` and `\UXXXXXXXX` after an even number of backslashes.
     pub fn unicode(line: &'p [u8]) -> Self {
         Self::new(line, take_unicode)
     }
@@ -72,8 +72,8 @@ impl Iterator for Unescaped<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // A character of Latin-1 takes two bytes at most, and no escape takes more
-        // than it has itself.
+        // A Latin-1 character takes at most two bytes, and no escape decodes to
+        // more bytes than it has.
         let most = self.line.len().saturating_mul(2);
         (0, most.checked_add(self.taken.len()))
     }
@@ -81,7 +81,7 @@ impl Iterator for Unescaped<'_> {
 
 impl iter::FusedIterator for Unescaped<'_> {}
 
-/// What may be wrong with the line of STRING.
+/// A fault in the line of STRING.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StringFault {
     NotQuoted,
@@ -89,8 +89,8 @@ pub(super) enum StringFault {
     NotAscii,
 }
 
-/// Whether `pickletools` could read this line as the argument of STRING: quoted,
-/// with escapes that stand for ASCII.
+/// Checks that `pickletools` can read this line as the argument of STRING:
+/// quoted, with escapes that decode to ASCII.
 pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
     let mut rest = quoted(line).ok_or(StringFault::NotQuoted)?;
     let mut is_ascii = true;
@@ -118,10 +118,10 @@ pub(super) fn check_unicode(line: &[u8]) -> bool {
     true
 }
 
-/// What is between the quotes.
+/// The bytes between the quotes.
 pub(super) const fn quoted(line: &[u8]) -> Option<&[u8]> {
     match line {
-        // A single quote is both its beginning and its end for pickletools.
+        // pickletools accepts a single quote as both the start and the end.
         [b'"'] | [b'\''] => Some(&[]),
         [b'"', inner @ .., b'"'] | [b'\'', inner @ .., b'\''] => Some(inner),
         _ => None,
@@ -154,7 +154,7 @@ fn take_string(text: &[u8]) -> Option<(Piece, &[u8])> {
                 (value.to_le_bytes()[0], rest)
             }
             [b'0'..=b'7', ..] => octal(escape),
-            // No escape: the backslash is one, and what follows it is itself.
+            // Not an escape: both bytes are literal.
             [_, ..] => (b'\\', escape),
             [] => return None,
         },
@@ -168,7 +168,8 @@ fn take_unicode(text: &[u8]) -> Option<(Piece, &[u8])> {
     let (code, rest) = match text {
         [b'\\', b'u', digits @ ..] => hexadecimal(digits, 4)?,
         [b'\\', b'U', digits @ ..] => hexadecimal(digits, 8)?,
-        // The second may be a backslash too, which then begins no escape.
+        // The second byte may also be a backslash, which then does not begin an
+        // escape.
         [b'\\', byte @ 0x80..=0xff, rest @ ..] => {
             let text = [b'\\', 0xc0 | (byte >> 6), 0x80 | (byte & 0x3f)];
             return Some((piece(&text), rest));
@@ -180,8 +181,8 @@ fn take_unicode(text: &[u8]) -> Option<(Piece, &[u8])> {
     Some((utf8(code)?, rest))
 }
 
-/// A character by its code; half of a surrogate pair as if it were one.
-/// (`char::encode_utf8` has a panic for buffers that are too small.)
+/// The UTF-8 of a code point, surrogates included. (`char::encode_utf8` can
+/// panic.)
 fn utf8(code: u32) -> Option<Piece> {
     let low = |shift: u32| {
         let [byte, ..] = (code >> shift).to_le_bytes();
@@ -197,7 +198,7 @@ fn utf8(code: u32) -> Option<Piece> {
     })
 }
 
-/// So many digits, at most 8.
+/// The value of `count` hexadecimal digits; at most 8.
 fn hexadecimal(text: &[u8], count: usize) -> Option<(u32, &[u8])> {
     let (digits, rest) = text.split_at_checked(count)?;
     let value = digits.iter().try_fold(0_u32, |value, digit| {
@@ -206,7 +207,7 @@ fn hexadecimal(text: &[u8], count: usize) -> Option<(u32, &[u8])> {
     Some((value, rest))
 }
 
-/// Up to three digits, of whose value Python keeps the low 8 bits.
+/// The low 8 bits of up to three octal digits, as in Python.
 fn octal(text: &[u8]) -> (u8, &[u8]) {
     let mut value = 0_u8;
     let mut rest = text;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_those_of_python() {
+    fn string_escapes_match_python() {
         // Python: codecs.escape_decode(LINE[1:-1])
         assert!(is(Unescaped::string(b"''"), b""));
         assert!(is(Unescaped::string(b"'a\"b'"), b"a\"b"));
@@ -245,7 +246,7 @@ mod tests {
         assert!(is(Unescaped::string(br"'\400\777'"), b"\0\xff"));
         assert!(is(Unescaped::string(br"'\q\u0041\N'"), br"\q\u0041\N"));
         assert!(is(Unescaped::string(b"'a\\\nb'"), b"ab"));
-        // For pickletools these are quoted.
+        // pickletools accepts these as quoted.
         assert!(is(Unescaped::string(b"'"), b""));
         for (bad, fault) in [
             (&b""[..], StringFault::NotQuoted),
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn unicode_is_that_of_python() {
+    fn unicode_escapes_match_python() {
         // Python: LINE.decode("raw-unicode-escape").encode("utf-8", "surrogatepass")
         for (line, expected) in [
             (&b""[..], &b""[..]),

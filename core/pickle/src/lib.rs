@@ -1,19 +1,19 @@
-//! Pickles, read and written without Python: protocols 0 to 5, with out-of-band
+//! Reader and writer for Python pickles, protocols 0 to 5, with out-of-band
 //! buffers ([PEP 574]).
 //!
 //! A pickle is a program for a small stack machine, and loading one runs it: it
-//! may import and call anything. Nothing here does. What is here takes the
-//! program apart, and writes programs that build plain values.
+//! may import and call anything. This crate never imports or calls anything. It
+//! parses such programs, and writes programs that build plain values.
 //!
-//! * [`Reader`] takes a pickle apart opcode by opcode, with borrowed arguments.
-//! * [`Buffers`] reads a pickle with its out-of-band buffers.
-//! * [`Writer`] writes what CPython would for the same value, into a caller's
-//!   buffer; [`PickleBuffer`]s go in the pickle or out of band.
-//! * `tree`, with the feature `alloc`, builds inert values of it, and gives
-//!   meaning to names that the caller allows.
+//! * [`Reader`] reads a pickle opcode by opcode, with borrowed arguments.
+//! * [`Buffers`] reads a pickle together with its out-of-band buffers.
+//! * [`Writer`] writes the same bytes as CPython for the same value, into the
+//!   caller's buffer; [`PickleBuffer`]s go in band or out of band.
+//! * `tree`, with the feature `alloc`, builds a tree of inert values, and maps
+//!   the names that the caller allows to the caller's data.
 //!
-//! Reading is safe, whatever the pickle. It does not make loading it safe: a
-//! pickle that reads well can still do anything when Python loads it.
+//! Reading any pickle is safe. That does not make it safe to load: a pickle
+//! that this crate accepts can still do anything when Python loads it.
 //!
 //! [PEP 574]: https://peps.python.org/pep-0574/
 #![no_std]
@@ -43,7 +43,7 @@ mod measure;
 mod opcode;
 mod pickle_buffer;
 mod reader;
-mod text;
+mod string;
 #[cfg(feature = "alloc")]
 pub mod tree;
 mod writer;
@@ -55,7 +55,7 @@ pub use limits::Limits;
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
-pub use text::{BigInt, Decimal, FloatText, Text};
+pub use string::{BigInt, Decimal, FloatText, PyStr};
 pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};
 
 /// The example in the README, which is tested with the others.

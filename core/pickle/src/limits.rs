@@ -1,6 +1,6 @@
-//! Bounds on what a pickle may ask of its reader.
+//! Limits on the resources that a pickle may use.
 
-/// Bounds on what a pickle may ask of its reader.
+/// Limits on the resources that a pickle may use.
 ///
 /// ```
 /// use daskwire_pickle::Limits;
@@ -13,9 +13,9 @@ pub struct Limits {
     pub opcode_count: u32,
     /// Values in the tree of one pickle.
     pub value_count: u32,
-    /// Values and marks on the stack of a pickle at a time, while its tree is built.
+    /// Values and marks on the stack at a time, while the tree is built.
     pub stack_count: u32,
-    /// Values in the memo of a pickle, while its tree is built.
+    /// Values in the memo, while the tree is built.
     pub memo_count: u32,
 }
 

@@ -2,20 +2,18 @@
 
 use core::fmt;
 
-/// How the argument of an opcode lies behind it in the stream.
+/// The encoding of an opcode's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Form {
-    /// There is none.
+    /// No argument.
     None,
-    /// So many bytes, the least significant first (of a float: the most
-    /// significant first).
+    /// The given number of bytes, little-endian (a float: big-endian).
     Bytes(u8),
-    /// So many bytes that say how many follow, the least significant first, and
-    /// those. Of 4-byte counts [`Opcode::Long4`] and [`Opcode::BinString`] have
-    /// one that is signed.
+    /// A little-endian length of the given number of bytes, then the data. The
+    /// 4-byte length of [`Opcode::Long4`] and [`Opcode::BinString`] is signed.
     Counted(u8),
-    /// All up to the next line feed, and that.
+    /// The bytes up to and including the next line feed.
     Line,
     /// Two lines.
     TwoLines,
@@ -26,8 +24,8 @@ macro_rules! opcodes {
        $form:ident $(($len:literal))?;)*) => {
         /// One of the 68 opcodes of pickle protocols 0 to 5.
         ///
-        /// Sources: `pickletools.opcodes` of CPython, [PEP 574] for those of
-        /// protocol 5. Names are the same without underscores.
+        /// Sources: `pickletools.opcodes` of CPython, and [PEP 574] for
+        /// protocol 5. The names are those of CPython without underscores.
         ///
         /// [PEP 574]: https://peps.python.org/pep-0574/
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +35,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// All of them, in the order of `pickletools.opcodes`.
+            /// All opcodes, in the order of `pickletools.opcodes`.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
             /// The name in CPython, such as `SHORT_BINUNICODE`.
@@ -47,14 +45,14 @@ macro_rules! opcodes {
                 }
             }
 
-            /// The first protocol that has it.
+            /// The first protocol with this opcode.
             pub const fn protocol(self) -> u8 {
                 match self {
                     $(Self::$variant => $protocol,)*
                 }
             }
 
-            /// How its argument lies behind it.
+            /// The encoding of its argument.
             #[inline]
             pub const fn form(self) -> Form {
                 match self {
@@ -104,17 +102,17 @@ opcodes! {
     NewTrue = 0x88, "NEWTRUE", 2, None;
     /// `False`.
     NewFalse = 0x89, "NEWFALSE", 2, None;
-    /// Text with raw-unicode-escapes, to the end of the line.
+    /// A string with raw-unicode-escapes, to the end of the line.
     Unicode = b'V', "UNICODE", 0, Line;
-    /// Text in UTF-8; 1 byte says how long.
+    /// A string in UTF-8; 1 byte says how long.
     ShortBinUnicode = 0x8c, "SHORT_BINUNICODE", 4, Counted(1);
-    /// Text in UTF-8; 4 bytes say how long.
+    /// A string in UTF-8; 4 bytes say how long.
     BinUnicode = b'X', "BINUNICODE", 1, Counted(4);
-    /// Text in UTF-8; 8 bytes say how long.
+    /// A string in UTF-8; 8 bytes say how long.
     BinUnicode8 = 0x8d, "BINUNICODE8", 4, Counted(8);
     /// A float in decimal digits to the end of the line.
     Float = b'F', "FLOAT", 0, Line;
-    /// A float of 8 bytes, the most significant first.
+    /// A float of 8 bytes, big-endian.
     BinFloat = b'G', "BINFLOAT", 1, Bytes(8);
     /// An empty list.
     EmptyList = b']', "EMPTY_LIST", 1, None;
@@ -148,19 +146,19 @@ opcodes! {
     AddItems = 0x90, "ADDITEMS", 4, None;
     /// A frozen set of the values above the topmost mark.
     FrozenSet = 0x91, "FROZENSET", 4, None;
-    /// Throws the topmost value away, or the topmost mark.
+    /// Discards the topmost value or mark.
     Pop = b'0', "POP", 0, None;
-    /// The topmost value once more.
+    /// Duplicates the topmost value.
     Dup = b'2', "DUP", 0, None;
     /// A mark.
     Mark = b'(', "MARK", 0, None;
-    /// Throws everything from the topmost mark on away.
+    /// Discards everything from the topmost mark on.
     PopMark = b'1', "POP_MARK", 1, None;
-    /// What the memo holds at an index in decimal digits, to the end of the line.
+    /// The memo entry at an index in decimal digits, to the end of the line.
     Get = b'g', "GET", 0, Line;
-    /// What the memo holds at an index of 1 byte.
+    /// The memo entry at an index of 1 byte.
     BinGet = b'h', "BINGET", 1, Bytes(1);
-    /// What the memo holds at an index of 4 bytes.
+    /// The memo entry at an index of 4 bytes.
     LongBinGet = b'j', "LONG_BINGET", 1, Bytes(4);
     /// Puts the topmost value into the memo, at an index in decimal digits to the end of the line.
     Put = b'p', "PUT", 0, Line;
@@ -168,27 +166,30 @@ opcodes! {
     BinPut = b'q', "BINPUT", 1, Bytes(1);
     /// Puts the topmost value into the memo, at an index of 4 bytes.
     LongBinPut = b'r', "LONG_BINPUT", 1, Bytes(4);
-    /// Puts the topmost value into the memo, at the index that is the number of its entries.
+    /// Puts the topmost value into the memo, at the index equal to its number
+    /// of entries.
     Memoize = 0x94, "MEMOIZE", 4, None;
-    /// What `copyreg` registered under a code of 1 byte.
+    /// The object registered with `copyreg` under a code of 1 byte.
     Ext1 = 0x82, "EXT1", 2, Bytes(1);
-    /// What `copyreg` registered under a code of 2 bytes.
+    /// The object registered with `copyreg` under a code of 2 bytes.
     Ext2 = 0x83, "EXT2", 2, Bytes(2);
-    /// What `copyreg` registered under a code of 4 bytes.
+    /// The object registered with `copyreg` under a code of 4 bytes.
     Ext4 = 0x84, "EXT4", 2, Bytes(4);
-    /// What a module, to the end of the line, has under a name, to the end of the next.
+    /// A global: a module to the end of the line, and a name to the end of the
+    /// next line.
     Global = b'c', "GLOBAL", 0, TwoLines;
-    /// What a module, below the top of the stack, has under a name, on top of it.
+    /// A global: the module is below the top of the stack, the name on top.
     StackGlobal = 0x93, "STACK_GLOBAL", 4, None;
     /// The result of calling the callable below the top with the tuple on top.
     Reduce = b'R', "REDUCE", 0, None;
-    /// Gives the object below the top the state on top.
+    /// Sets the state of the object below the top to the value on top.
     Build = b'b', "BUILD", 0, None;
     /// An instance of a class, named as for GLOBAL, from the values above the topmost mark.
     Inst = b'i', "INST", 0, TwoLines;
     /// An instance of the class above the topmost mark, from the values above that.
     Obj = b'o', "OBJ", 1, None;
-    /// What `__new__` of the class below the top makes of the tuple on top.
+    /// The result of `__new__` of the class below the top with the tuple on
+    /// top.
     NewObj = 0x81, "NEWOBJ", 2, None;
     /// As NEWOBJ, with a dictionary of keyword arguments on top of the tuple.
     NewObjEx = 0x92, "NEWOBJ_EX", 4, None;
@@ -196,18 +197,19 @@ opcodes! {
     Proto = 0x80, "PROTO", 2, Bytes(1);
     /// The end: the topmost value is the result.
     Stop = b'.', "STOP", 0, None;
-    /// So many bytes, 8 bytes say how many, form a frame, which a reader may read at once.
+    /// The start of a frame, which a reader may read at once; 8 bytes say how
+    /// long.
     Frame = 0x95, "FRAME", 4, Bytes(8);
-    /// What the persistent id in the rest of the line stands for.
+    /// The object with the persistent id in the rest of the line.
     PersId = b'P', "PERSID", 0, Line;
-    /// What the persistent id on top of the stack stands for.
+    /// The object with the persistent id on top of the stack.
     BinPersId = b'Q', "BINPERSID", 1, None;
 }
 
-/// What each byte stands for.
+/// The opcode of each byte.
 #[expect(
     clippy::indexing_slicing,
-    reason = "the compiler does it, and a byte is below 256"
+    reason = "evaluated at compile time, and a byte is below 256"
 )]
 static OPCODES: [Option<Opcode>; 256] = {
     let mut table = [None; 256];
@@ -220,18 +222,18 @@ static OPCODES: [Option<Opcode>; 256] = {
 };
 
 impl Opcode {
-    /// The opcode with this byte, if there is one.
+    /// The opcode with this byte.
     #[inline]
     pub fn from_byte(byte: u8) -> Option<Self> {
         *OPCODES.get(usize::from(byte))?
     }
 
-    /// The byte of it in a stream.
+    /// The byte of the opcode.
     pub const fn byte(self) -> u8 {
         self as u8
     }
 
-    /// Whether its argument is text: a line, or two.
+    /// Whether its argument is text: one or two lines.
     pub const fn is_text(self) -> bool {
         matches!(self.form(), Form::Line | Form::TwoLines)
     }

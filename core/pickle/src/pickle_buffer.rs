@@ -1,31 +1,31 @@
-//! What a pickle may leave out of its stream.
+//! Memory that a pickle can contain in band or out of band.
 
 use core::fmt;
 
-/// Whether a reader may change the memory that it gets.
+/// Whether a reader may change the memory that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutability {
-    /// It may not: in the stream it is `bytes`.
+    /// The reader may not change it: in band it is `bytes`.
     ReadOnly,
-    /// It may: in the stream it is a `bytearray`.
+    /// The reader may change it: in band it is a `bytearray`.
     Writable,
 }
 
-/// Where the bytes of a buffer go.
+/// Whether a buffer is written in band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// Into the stream: a copy.
+    /// The bytes are copied into the stream.
     InBand,
-    /// Not into the stream: whoever decided so hands them over beside it, in the
-    /// order of the buffers.
+    /// The caller transfers the bytes separately from the stream, in the order
+    /// of the buffers.
     OutOfBand,
 }
 
-/// Memory that may travel beside a pickle: `pickle.PickleBuffer` of [PEP 574].
+/// Contiguous memory that can be transferred out of band: `pickle.PickleBuffer`
+/// of [PEP 574].
 ///
-/// It is contiguous, in the order of C or of Fortran, because only such memory
-/// can be handed over as it lies; [`with_strides`](Self::with_strides) refuses
-/// any other.
+/// Only memory that is contiguous in C or Fortran order can be transferred
+/// without a copy; [`with_strides`](Self::with_strides) refuses any other.
 ///
 /// [PEP 574]: https://peps.python.org/pep-0574/
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +34,25 @@ pub struct PickleBuffer<'a> {
     mutability: Mutability,
 }
 
-/// Why memory is no [`PickleBuffer`].
+/// The error of [`PickleBuffer::with_strides`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PickleBufferError {
-    /// The elements do not lie one after the other, neither in the order of C
-    /// nor in that of Fortran.
+    /// The elements are contiguous neither in C order nor in Fortran order.
     NotContiguous {
-        /// The first axis, in the order of C, whose stride does not fit.
+        /// The first axis, in C order, with a wrong stride.
         axis: usize,
     },
-    /// There are not as many strides as axes.
+    /// The number of strides differs from the number of axes.
     StrideCount {
-        /// How many axes the shape has.
+        /// The number of axes of the shape.
         axes: usize,
-        /// How many strides there are.
+        /// The number of strides.
         strides: usize,
     },
-    /// The elements are not as long as the memory.
+    /// The length of the elements differs from the length of the memory.
     Length {
-        /// Length of all elements, in bytes; `None` if no number is so large.
+        /// Length of all elements, in bytes; `None` if it overflows.
         described: Option<usize>,
         /// Length of the memory, in bytes.
         available: usize,
@@ -83,7 +82,7 @@ impl fmt::Display for PickleBufferError {
                 available,
             } => write!(
                 f,
-                "the buffer has {available} bytes and its shape takes more than there can be"
+                "the buffer has {available} bytes and the length of its shape overflows"
             ),
         }
     }
@@ -92,15 +91,16 @@ impl fmt::Display for PickleBufferError {
 impl core::error::Error for PickleBufferError {}
 
 impl<'a> PickleBuffer<'a> {
-    /// Bytes that lie one after the other.
+    /// Creates a buffer of plain bytes.
     #[inline]
     pub const fn new(data: &'a [u8], mutability: Mutability) -> Self {
         Self { data, mutability }
     }
 
-    /// An array: `shape` counts the elements along each axis, `strides` the bytes
-    /// from one to the next, and an element has `item_len` bytes. `data` is all
-    /// of its memory.
+    /// Creates a buffer of an array: `shape` is the number of elements along
+    /// each axis, `strides` the distance between them in bytes, and `item_len`
+    /// the length of an element in bytes. `data` is the whole memory of the
+    /// array.
     ///
     /// ```
     /// use daskwire_pickle::{Mutability, PickleBuffer, PickleBufferError};
@@ -109,16 +109,17 @@ impl<'a> PickleBuffer<'a> {
     /// let of = |strides: &[isize]| {
     ///     PickleBuffer::with_strides(&data, Mutability::Writable, 4, &[2, 3], strides)
     /// };
-    /// assert!(of(&[12, 4]).is_ok()); // as C has it
-    /// assert!(of(&[4, 8]).is_ok()); // as Fortran has it
+    /// assert!(of(&[12, 4]).is_ok()); // C order
+    /// assert!(of(&[4, 8]).is_ok()); // Fortran order
     /// assert_eq!(of(&[24, 8]), Err(PickleBufferError::NotContiguous { axis: 1 }));
     /// ```
     ///
     /// # Errors
     ///
-    /// * [`PickleBufferError::NotContiguous`], as `pickle.dumps` refuses it;
+    /// * [`PickleBufferError::NotContiguous`], which `pickle.dumps` refuses
+    ///   too;
     /// * [`PickleBufferError::StrideCount`] or [`PickleBufferError::Length`] if
-    ///   the description contradicts itself or `data`.
+    ///   the arguments contradict each other.
     pub fn with_strides(
         data: &'a [u8],
         mutability: Mutability,
@@ -132,7 +133,7 @@ impl<'a> PickleBuffer<'a> {
                 strides: strides.len(),
             });
         }
-        // Without elements there is nothing to be apart.
+        // An empty array is contiguous with any strides.
         if item_len == 0 || shape.contains(&0) {
             return Self::of_length(data, mutability, Some(0));
         }
@@ -165,22 +166,22 @@ impl<'a> PickleBuffer<'a> {
         }
     }
 
-    /// Its bytes.
+    /// The bytes of the buffer.
     #[inline]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.data
     }
 
-    /// Whether a reader may change it.
+    /// Whether a reader may change the memory.
     #[inline]
     pub const fn mutability(&self) -> Mutability {
         self.mutability
     }
 }
 
-/// The first of the axes, from the one whose elements are closest together, that
-/// is not as far apart as the ones before fill. An axis of one element has no
-/// distance.
+/// The first axis whose stride differs from the length of the axes before it.
+/// `axes` begins with the fastest-varying axis. The stride of an axis with one
+/// element is ignored.
 fn first_apart(mut axes: impl Iterator<Item = (usize, isize)>, item_len: usize) -> Option<usize> {
     let mut filled = item_len;
     axes.position(|(count, stride)| {

@@ -1,7 +1,7 @@
 //! The pull reader.
 
 use super::escapes::{StringFault, check_string, check_unicode};
-use super::{BigInt, Decimal, FloatText, Opcode, PickleError, PickleErrorKind, Text};
+use super::{BigInt, Decimal, FloatText, Opcode, PickleError, PickleErrorKind, PyStr};
 use crate::Limits;
 
 /// One opcode of a pickle, with its argument.
@@ -9,7 +9,7 @@ use crate::Limits;
 pub struct Token<'p> {
     /// Offset of the opcode in the pickle, in bytes.
     pub offset: usize,
-    /// How many bytes the opcode and its argument take.
+    /// Length of the opcode and its argument, in bytes.
     pub len: usize,
     /// The opcode.
     pub opcode: Opcode,
@@ -18,7 +18,7 @@ pub struct Token<'p> {
 }
 
 impl Token<'_> {
-    /// What is wrong with it.
+    /// An error at this opcode.
     #[cfg(feature = "alloc")]
     pub(super) const fn error(&self, kind: PickleErrorKind) -> PickleError {
         PickleError {
@@ -30,12 +30,12 @@ impl Token<'_> {
 
 /// The argument of an opcode, as a view of the pickle.
 ///
-/// The opcode says which of these it is: the two of them never disagree in a
-/// [`Token`] that a [`Reader`] gives.
+/// The opcode determines the variant; the two always match in a [`Token`] from
+/// a [`Reader`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Argument<'p> {
-    /// There is none.
+    /// No argument.
     None,
     /// A boolean: INT with `00` or `01`.
     Bool(bool),
@@ -55,12 +55,12 @@ pub enum Argument<'p> {
     ByteString(&'p [u8]),
     /// A `bytearray` object of BYTEARRAY8.
     ByteArray(&'p [u8]),
-    /// Text of BINUNICODE, SHORT_BINUNICODE or BINUNICODE8.
-    Text(Text<'p>),
-    /// The line of STRING (with its quotes), UNICODE or PERSID: raw, without the
-    /// line feed, escapes and all. [`Unescaped`](super::Unescaped) is without them.
+    /// A string of BINUNICODE, SHORT_BINUNICODE or BINUNICODE8.
+    Str(PyStr<'p>),
+    /// The raw line of STRING (with its quotes), UNICODE or PERSID, without the
+    /// line feed. [`Unescaped`](super::Unescaped) decodes its escapes.
     Line(&'p [u8]),
-    /// What GLOBAL or INST names.
+    /// The name in GLOBAL or INST.
     Global {
         /// The module.
         module: &'p str,
@@ -69,7 +69,7 @@ pub enum Argument<'p> {
     },
     /// An index of the memo: GET, BINGET, LONG_BINGET, PUT, BINPUT or LONG_BINPUT.
     Index(u64),
-    /// A code of EXT1, EXT2 or EXT4. Python refuses to load those below 1.
+    /// The code of EXT1, EXT2 or EXT4. Python refuses to load codes below 1.
     Code(i32),
     /// The length of FRAME, in bytes.
     Length(u64),
@@ -77,38 +77,39 @@ pub enum Argument<'p> {
     Version(u8),
 }
 
-/// Reads one pickle, opcode by opcode, without running or building anything.
+/// Pull reader for the opcodes of one pickle.
 ///
-/// No name is looked up, nothing is imported or called, and nothing is copied:
-/// arguments are slices of the pickle. Every number that the pickle announces
-/// is compared with the bytes that are left before anything is done with it. No
-/// method recurses or takes more than the time to scan the bytes.
+/// It looks up no names, imports and calls nothing, and copies nothing:
+/// arguments are slices of the pickle. Every length in the pickle is checked
+/// against the bytes left before it is used. No method recurses or takes more
+/// time than scanning the bytes.
 ///
-/// Opcodes and arguments are those of `pickletools.genops` of CPython, for
-/// every pickle that CPython loads, and it refuses what `genops` refuses, but:
+/// Opcodes and arguments are equal to those of CPython's `pickletools.genops`
+/// for every pickle that CPython loads, and pickles that `genops` refuses are
+/// refused, except that:
 ///
 /// * PROTO of a version after 5, FRAME beyond the end of the input, and
 ///   negative indexes of the memo are refused: CPython does not load them.
 /// * Text opcodes, which Dask never writes, are refused unless
-///   [`text_opcodes`](Self::text_opcodes) allows them.
-/// * Names in GLOBAL and INST and the ids of PERSID are raw, as CPython's
-///   `Unpickler` takes them; `genops` looks for escapes there, and refuses
-///   names that are not ASCII, which CPython loads from GLOBAL.
-/// * Integers in decimal digits may have any number of them.
+///   [`text_opcodes`](Self::text_opcodes) enables them.
+/// * Names in GLOBAL and INST and the ids of PERSID are raw, as in CPython's
+///   `Unpickler`; `genops` decodes escapes there, and refuses names that are
+///   not ASCII, which CPython loads from GLOBAL.
+/// * Decimal integers may have any number of digits.
 ///
-/// Whether the stack has what an opcode takes from it is not looked at.
+/// The reader does not track the stack.
 ///
 /// ```
 /// use daskwire_pickle::{Argument, Opcode, Reader};
 ///
-/// // pickle.dumps(os.system): what would be called is seen, not called.
+/// // pickle.dumps(os.system): the name is read, not looked up.
 /// let pickle = b"\x80\x04\x95\x14\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.";
 /// let mut reader = Reader::new(pickle);
 /// let mut texts = [""; 2];
 /// let mut count = 0;
 /// while let Some(token) = reader.next_token()? {
 ///     match (token.opcode, token.argument) {
-///         (_, Argument::Text(text)) => {
+///         (_, Argument::Str(text)) => {
 ///             texts[count] = text.to_str()?;
 ///             count += 1;
 ///         }
@@ -122,7 +123,7 @@ pub enum Argument<'p> {
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'p> {
     rest: &'p [u8],
-    /// Length of the whole input, so that offsets need no counter.
+    /// Length of the whole input, from which offsets are computed.
     len: usize,
     opcodes_left: u32,
     opcode_limit: u32,
@@ -131,12 +132,14 @@ pub struct Reader<'p> {
 }
 
 impl<'p> Reader<'p> {
-    /// Reads `pickle` under the limits of [`Limits::HOST`], without text opcodes.
+    /// Creates a reader with the limits of [`Limits::HOST`], without text
+    /// opcodes.
     pub const fn new(pickle: &'p [u8]) -> Self {
         Self::with_limits(pickle, &Limits::HOST)
     }
 
-    /// Reads `pickle` under `limits`, of which `opcode_count` counts here.
+    /// Creates a reader with `limits`, of which only `opcode_count` applies
+    /// here.
     pub const fn with_limits(pickle: &'p [u8], limits: &Limits) -> Self {
         Self {
             rest: pickle,
@@ -148,8 +151,8 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Whether to read opcodes whose argument is text ([`Opcode::is_text`]),
-    /// which protocols 0 and 1 use. Without them such an opcode is an error.
+    /// Whether to accept opcodes with a text argument ([`Opcode::is_text`]),
+    /// which protocols 0 and 1 use. Default: false, such an opcode is an error.
     #[must_use]
     pub const fn text_opcodes(mut self, allowed: bool) -> Self {
         self.text_opcodes = allowed;
@@ -163,7 +166,7 @@ impl<'p> Reader<'p> {
         self.len.wrapping_sub(self.rest.len())
     }
 
-    /// The bytes that have not been read yet.
+    /// The part of the pickle that has not been read.
     #[inline]
     pub const fn remaining(&self) -> &'p [u8] {
         self.rest
@@ -175,22 +178,23 @@ impl<'p> Reader<'p> {
         self.is_finished
     }
 
-    /// The bytes after STOP, which belong to something else, or to nothing.
-    /// CPython ignores them. Empty as long as STOP has not been read.
+    /// The bytes after STOP, which are not part of the pickle; CPython ignores
+    /// them. Empty until STOP has been read.
     pub const fn trailing(&self) -> &'p [u8] {
         if self.is_finished { self.rest } else { &[] }
     }
 
     /// Reads the next opcode with its argument, `None` after STOP.
     ///
-    /// When it fails, the reader stays where it was, and fails again.
+    /// After an error the position is unchanged, and the next call returns the
+    /// same error.
     ///
     /// # Errors
     ///
     /// * [`PickleErrorKind::MissingStop`], [`PickleErrorKind::End`] or
     ///   [`PickleErrorKind::MissingLineFeed`] if the input ends too early;
     /// * [`PickleErrorKind::TooManyOpcodes`] if the limit is reached;
-    /// * [`PickleErrorKind::TextOpcode`] if that is not allowed;
+    /// * [`PickleErrorKind::TextOpcode`] for a text opcode that is not allowed;
     /// * another kind if the opcode or its argument is not valid.
     #[inline]
     pub fn next_token(&mut self) -> Result<Option<Token<'p>>, PickleError> {
@@ -200,7 +204,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// The opcode that comes next, `None` after STOP.
+    /// The next opcode, `None` after STOP.
     #[inline(always)]
     pub(super) fn next_opcode(&self) -> Result<Option<Opcode>, PickleError> {
         if self.is_finished {
@@ -219,8 +223,8 @@ impl<'p> Reader<'p> {
         Err(self.error(kind))
     }
 
-    /// Reads the opcode that comes next, which has to be this one. Where it is a
-    /// constant, nothing is left to decide about how to read its argument.
+    /// Reads the next opcode, which the caller knows to be `opcode`. If it is a
+    /// constant, the compiler specialises the decoding of the argument.
     #[inline(always)]
     pub(super) fn take(&mut self, opcode: Opcode) -> Result<Token<'p>, PickleError> {
         let offset = self.position();
@@ -242,7 +246,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// What is wrong with the next opcode.
+    /// An error at the next opcode.
     const fn error(&self, kind: PickleErrorKind) -> PickleError {
         PickleError {
             offset: self.position(),
@@ -339,7 +343,8 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
         Opcode::Frame => {
             let (bytes, rest) = chunk(opcode, rest)?;
             let len = u64::from_le_bytes(bytes);
-            // It is a hint: what lies in the frame is read as what follows it.
+            // FRAME is a hint: the contents of a frame are read like any other
+            // bytes.
             if usize::try_from(len).map_or(true, |len| len > rest.len()) {
                 return Err(PickleErrorKind::FrameTooLong {
                     len,
@@ -354,8 +359,8 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
     })
 }
 
-/// The arguments that are lines. Judged as `pickletools` does, except where it
-/// looks for escapes and the unpickler does not.
+/// Parses the arguments that are lines. Validated as in `pickletools`, except
+/// where it decodes escapes and the unpickler does not.
 #[cold]
 fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
     let (first, rest) = line(opcode, rest)?;
@@ -406,7 +411,7 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
             };
             return Ok((global, rest));
         }
-        // PERSID; the others have no text.
+        // PERSID; all other opcodes have no text argument.
         _ => {
             if !first.is_ascii() {
                 return Err(PickleErrorKind::NotAscii { opcode });
@@ -419,8 +424,8 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
 
 #[inline]
 fn text<'p>(opcode: Opcode, (bytes, rest): (&'p [u8], &'p [u8])) -> Read<'p> {
-    match Text::new(bytes) {
-        Ok(text) => Ok((Argument::Text(text), rest)),
+    match PyStr::new(bytes) {
+        Ok(text) => Ok((Argument::Str(text), rest)),
         Err(valid_len) => Err(PickleErrorKind::NotUtf8 { opcode, valid_len }),
     }
 }
@@ -479,7 +484,7 @@ fn counted_8(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
     counted::<8>(opcode, rest, u64::from_le_bytes(count))
 }
 
-/// So many bytes, after a count of `N` bytes.
+/// The `count` bytes after a length of `N` bytes.
 #[inline]
 fn counted<const N: usize>(opcode: Opcode, rest: &[u8], count: u64) -> Counted<'_> {
     let parts = usize::try_from(count).ok();
@@ -489,8 +494,9 @@ fn counted<const N: usize>(opcode: Opcode, rest: &[u8], count: u64) -> Counted<'
     }
 }
 
-/// The input ends inside an opcode: `head_len` bytes of a fixed size and `count`
-/// more were needed; there are `available` bytes behind the opcode.
+/// The error for an input that ends inside an opcode: the argument needs
+/// `head_len` bytes of a fixed size and `count` more, and `available` bytes
+/// follow the opcode.
 #[cold]
 fn end(opcode: Opcode, head_len: usize, count: u64, available: usize) -> PickleErrorKind {
     PickleErrorKind::End {

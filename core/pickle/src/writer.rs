@@ -6,15 +6,15 @@ use super::{Mutability, Opcode, PickleBuffer, Placement};
 use crate::BufferTooSmall;
 use crate::measure::{append, put, short};
 
-/// Writes one pickle into a buffer, opcode for opcode as CPython would.
+/// Writer for one pickle, with the same opcodes as CPython.
 ///
-/// Values are written from the outside in, with the number of their members
-/// first; each method of a value says how many values it takes after it. What has to follow the
-/// last of them (`APPENDS`, `TUPLE2`, `REDUCE` …), and the marks of the batches
-/// of 1,000 in which CPython writes long containers, the writer adds by itself.
-/// It knows by counting, in levels that the caller supplies, one for each value
-/// that is open at a time: no recursion is needed, neither here nor in the
-/// caller. No method fails; [`finish`](Self::finish) says how it went.
+/// Values are written from the outside in, with their number of members first;
+/// each method documents how many values must follow. The writer adds the
+/// closing opcodes (`APPENDS`, `TUPLE2`, `REDUCE` and so on) and the marks of
+/// the batches of 1,000 in which CPython writes long containers. It counts
+/// members in levels that the caller supplies, one for each open value, so
+/// neither the writer nor the caller needs recursion. Only
+/// [`finish`](Self::finish) reports errors.
 ///
 /// ```
 /// use daskwire_pickle::{Level, WriteError, Writer};
@@ -36,11 +36,11 @@ use crate::measure::{append, put, short};
 ///
 /// # Objects
 ///
-/// A value of a class is a call: [`reduce`](Self::reduce) takes the callable and
-/// the tuple of its arguments, [`newobj`](Self::newobj) the class and those.
-/// Around it comes what CPython does with the result, from the outside in:
-/// [`build`](Self::build) its state, [`update`](Self::update) its entries,
-/// [`extend`](Self::extend) its items.
+/// An instance of a class is a call: [`reduce`](Self::reduce) takes the
+/// callable and the tuple of its arguments, [`newobj`](Self::newobj) the class
+/// and its arguments. Operations on the result are written around it, from the
+/// outside in: [`build`](Self::build) sets its state, [`update`](Self::update)
+/// its entries, [`extend`](Self::extend) its items.
 ///
 /// ```
 /// # use daskwire_pickle::{Level, WriteError, Writer};
@@ -55,10 +55,10 @@ use crate::measure::{append, put, short};
 ///
 /// # Sharing
 ///
-/// [`memoize`](Self::memoize) keeps the value on top of the reader's stack, and
-/// [`get`](Self::get) is that same object again. A list, dict or set may be kept
-/// as soon as it is begun, and then contain itself. Any other value of several
-/// values has to be complete, which [`end`](Self::end) makes of it:
+/// [`memoize`](Self::memoize) stores the value on top of the reader's stack,
+/// and [`get`](Self::get) writes a reference to the same object. A list, dict
+/// or set can be memoized as soon as it is begun, and can then contain itself.
+/// Any other compound value must be complete, which [`end`](Self::end) ensures:
 ///
 /// ```
 /// # use daskwire_pickle::{Level, WriteError, Writer};
@@ -72,14 +72,15 @@ use crate::measure::{append, put, short};
 /// # assert!(writer.finish().is_ok());
 /// ```
 ///
-/// CPython memoizes every value that could be shared, used or not;
-/// `pickletools.optimize` removes what is not used, and what is written here is
-/// equal to its output if just what is used is memoized. Recursion through a
-/// tuple, a frozen set or the arguments of a call cannot be written.
+/// CPython memoizes every value that could be shared; `pickletools.optimize`
+/// removes unused entries. The output of this writer is equal to that of
+/// `optimize` if only values that are used again are memoized. Recursion
+/// through a tuple, a frozen set or the arguments of a call cannot be written.
 ///
 /// # Measuring
 ///
-/// A writer goes on counting where the buffer ends, so an empty buffer measures:
+/// The writer keeps counting past the end of the buffer, so that an empty
+/// buffer measures:
 ///
 /// ```
 /// # use daskwire_pickle::{Level, WriteError, Writer};
@@ -91,48 +92,48 @@ use crate::measure::{append, put, short};
 #[derive(Debug)]
 pub struct Writer<'b, 'l> {
     out: &'b mut [u8],
-    /// Bytes of the pickle so far, whether they fit or not.
+    /// Length of the pickle so far, in bytes, whether it fits or not.
     len: usize,
-    /// The length from which on an opcode does not go into the frame as it is.
-    /// 0 if the frame has no header yet, since it may be too short for one.
+    /// The length from which on the frame is full. 0 if the frame has no header
+    /// yet, since it may be too short for one.
     frame_full: usize,
-    /// Where the contents of the frame begin.
+    /// Offset of the contents of the frame.
     frame_start: usize,
-    /// The innermost value that is open.
+    /// The innermost open value.
     level: Level,
-    /// Those around it.
+    /// The open values around it.
     levels: &'l mut [Level],
     depth: usize,
     memo_count: u32,
-    /// Whether a value is on top of the reader's stack that can be memoized.
+    /// Whether the value on top of the reader's stack can be memoized.
     on_top: bool,
     options: Options,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<WriteError>,
 }
 
-/// How a pickle is written.
+/// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The version of the protocol.
+    /// The version of the pickle protocol.
     pub protocol: Protocol,
-    /// Whether it is cut into frames.
+    /// Whether the pickle is divided into frames.
     pub framing: Framing,
 }
 
-/// The version of the protocol that is written.
+/// A version of the pickle protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// 4, of Python 3.4: has no buffers.
+    /// Protocol 4 of Python 3.4, without buffers.
     V4,
-    /// 5, of Python 3.8.
+    /// Protocol 5 of Python 3.8.
     #[default]
     V5,
 }
 
 impl Protocol {
-    /// The number that PROTO has.
+    /// The version number in PROTO.
     pub const fn number(self) -> u8 {
         match self {
             Self::V4 => 4,
@@ -141,33 +142,33 @@ impl Protocol {
     }
 }
 
-/// Whether a pickle is cut into frames.
+/// The division of a pickle into frames.
 ///
-/// A reader takes it either way. Frames save CPython small reads from files;
-/// from memory they change nothing.
+/// Readers accept both. Frames save CPython small reads from files; they have
+/// no effect for pickles in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// Frames of 64 KiB and what one opcode is more, and opcodes above 64 KiB
-    /// between them, as `pickletools.optimize` does.
+    /// Frames of about 64 KiB, and opcodes longer than 64 KiB between frames,
+    /// as in `pickletools.optimize`.
     #[default]
     Frames,
     /// No frames.
     None,
 }
 
-/// A value that is open: what a [`Writer`] needs to know about it.
+/// The state of an open value in a [`Writer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// Values until something has to be written between them.
+    /// Values left in the current batch.
     left: usize,
-    /// Values after those.
+    /// Values after that batch.
     rest: usize,
     kind: Kind,
     batch: Batch,
 }
 
 impl Level {
-    /// One without content, to make room for some.
+    /// An unused level, to initialise arrays.
     pub const EMPTY: Self = Self::new(Kind::Root, 0, 0);
 
     const fn new(kind: Kind, left: usize, rest: usize) -> Self {
@@ -188,18 +189,18 @@ impl Level {
 enum Kind {
     /// The pickle itself.
     Root,
-    /// A number of values, then this opcode.
+    /// A fixed number of values, then this opcode.
     Then(Opcode),
     List,
     Dict,
     Set,
-    /// An object, and then the items of a list.
+    /// An object, then items to append.
     Extend,
-    /// An object, and then the entries of a dictionary.
+    /// An object, then entries to set.
     Update,
 }
 
-/// What was begun in a container.
+/// The current batch of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Batch {
     None,
@@ -207,76 +208,76 @@ enum Batch {
     One,
     /// Items or entries after a mark.
     Many,
-    /// As many as a batch can have, and the last of a container where CPython
-    /// notices only with the next batch that there is nothing more.
+    /// The maximum number of items, at the end of a container, in those cases
+    /// in which CPython writes another, empty batch.
     Full,
 }
 
-/// Why a pickle could not be written. Offsets are those in the pickle at which
-/// the call that went wrong would have gone on.
+/// The error of [`Writer::finish`]. Offsets are those of the end of the pickle
+/// before the call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The buffer is too small; the rest of the pickle is right.
+    /// The buffer is too small for a pickle that is otherwise valid.
     BufferTooSmall(BufferTooSmall),
-    /// Values are missing: something announced more than was written when the
-    /// pickle was finished or [`Writer::end`] was called.
+    /// Values are missing at the end of the pickle or at a call of
+    /// [`Writer::end`].
     Unfinished {
         /// Offset in the pickle.
         at: usize,
-        /// How many values are missing, in all that is open.
+        /// The number of values missing, over all open values.
         owed: u64,
     },
-    /// More values were written than those around them announced, or
-    /// [`Writer::end`] was called where nothing was open.
+    /// More values were written than were declared, or [`Writer::end`] was
+    /// called without an open value.
     TooMany {
         /// Offset in the pickle.
         at: usize,
     },
-    /// More values were open at a time than there are levels.
+    /// More values were open at a time than the caller supplied levels for.
     TooDeep {
         /// Offset in the pickle.
         at: usize,
-        /// How many levels the caller supplied.
+        /// The number of levels supplied.
         levels: usize,
     },
-    /// An integer that is longer than the format allows (2^31 - 1 bytes).
+    /// An integer is longer than the format allows (2^31 - 1 bytes).
     TooLong {
         /// Offset in the pickle.
         at: usize,
         /// Its length, in bytes.
         len: usize,
     },
-    /// Bytes for text that are no UTF-8, even with surrogates.
-    NotText {
+    /// The bytes of a string are not UTF-8, even allowing surrogates.
+    NotUtf8 {
         /// Offset in the pickle.
         at: usize,
-        /// How many of the bytes are text.
+        /// The length of the valid part, in bytes.
         valid_len: usize,
     },
-    /// A [`PickleBuffer`] in a pickle of protocol 4.
+    /// A [`PickleBuffer`] was written to a pickle of protocol 4.
     NeedsProtocol5 {
         /// Offset in the pickle.
         at: usize,
     },
-    /// There is no value to memoize: none yet, one that is not complete, or one
-    /// that is memoized already.
+    /// There is no value to memoize: none was written, the value is not
+    /// complete, or it is memoized already.
     NothingToMemoize {
         /// Offset in the pickle.
         at: usize,
     },
-    /// More values were memoized than can be named (2^32 - 1).
+    /// More values were memoized than indices exist (2^32 - 1).
     MemoFull {
         /// Offset in the pickle.
         at: usize,
     },
-    /// Nothing was memoized under this index before.
+    /// No value was memoized under this index.
     NotMemoized {
         /// Offset in the pickle.
         at: usize,
-        /// The index that was asked for.
+        /// The index requested.
         index: u32,
-        /// How many values are memoized.
+        /// The number of values memoized.
         count: u32,
     },
 }
@@ -287,11 +288,11 @@ impl fmt::Display for WriteError {
             Self::BufferTooSmall(error) => error.fmt(f),
             Self::Unfinished { at, owed } => write!(
                 f,
-                "the pickle is not finished at byte {at}: {owed} more values were announced"
+                "the pickle is not finished at byte {at}: {owed} more values were declared"
             ),
             Self::TooMany { at } => write!(
                 f,
-                "more values were written or ended than were announced, at byte {at} of the pickle"
+                "more values were written or ended than were declared, at byte {at} of the pickle"
             ),
             Self::TooDeep { at, levels } => write!(
                 f,
@@ -303,9 +304,9 @@ impl fmt::Display for WriteError {
                 "an integer of {len} bytes, at byte {at} of the pickle, is longer than \
                  pickles allow (2147483647)"
             ),
-            Self::NotText { at, valid_len } => write!(
+            Self::NotUtf8 { at, valid_len } => write!(
                 f,
-                "bytes for text, at byte {at} of the pickle, are not UTF-8 after the first \
+                "the bytes of a string, at byte {at} of the pickle, are not UTF-8 after the first \
                  {valid_len}"
             ),
             Self::NeedsProtocol5 { at } => write!(
@@ -318,12 +319,12 @@ impl fmt::Display for WriteError {
             ),
             Self::MemoFull { at } => write!(
                 f,
-                "more values were memoized than can be named (4294967295), at byte {at} of the \
+                "more values were memoized than indices exist (4294967295), at byte {at} of the \
                  pickle"
             ),
             Self::NotMemoized { at, index, count } => write!(
                 f,
-                "nothing was memoized under {index} at byte {at} of the pickle, only {count} \
+                "no value was memoized under {index} at byte {at} of the pickle, only {count} \
                  values before it"
             ),
         }
@@ -339,16 +340,17 @@ impl From<BufferTooSmall> for WriteError {
 }
 
 impl<'b, 'l> Writer<'b, 'l> {
-    /// Writes into `out`, in protocol 5 and in frames. An empty buffer measures.
+    /// Creates a writer to `out`, with protocol 5 and frames. With an empty
+    /// buffer it measures.
     ///
-    /// `levels` bounds how many values may be open at a time: 1 is enough for a
-    /// list of numbers, 2 for a list of tuples of them.
+    /// `levels` limits the number of values open at a time: 1 is enough for a
+    /// list of numbers, 2 for a list of tuples of numbers.
     #[inline]
     pub fn new(out: &'b mut [u8], levels: &'l mut [Level]) -> Self {
         Self::with_options(out, levels, Options::default())
     }
 
-    /// The same, in another way.
+    /// Creates a writer to `out` with options.
     pub fn with_options(out: &'b mut [u8], levels: &'l mut [Level], options: Options) -> Self {
         let protocol = options.protocol.number();
         let len = put(out, 0, [Opcode::Proto.byte(), protocol]);
@@ -370,7 +372,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Values that are still owed before the pickle is complete.
+    /// The number of values missing before the pickle is complete.
     pub fn owed(&self) -> u64 {
         self.levels
             .iter()
@@ -380,14 +382,14 @@ impl<'b, 'l> Writer<'b, 'l> {
             })
     }
 
-    /// Values that are open: begun and not ended. One that is complete is open until
-    /// the next call that writes a value, or [`end`](Self::end).
+    /// The number of open values: begun and not ended. A complete value stays
+    /// open until the next call that writes a value, or [`end`](Self::end).
     pub const fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Ends the values that are complete, now rather than with the next call that
-    /// writes a value. What is open then is waiting for values.
+    /// Ends the values that are complete, instead of at the next call that
+    /// writes a value. All values that are then open need more values.
     pub fn settle(&mut self) -> &mut Self {
         while self.error.is_none() && self.level.owed() == 0 && self.level.kind != Kind::Root {
             self.close();
@@ -395,8 +397,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Length of the pickle so far, in bytes, whether it fits or not. What ends
-    /// the values that are open is still to come.
+    /// Length of the pickle so far, in bytes, whether it fits or not, without
+    /// the closing opcodes of the open values.
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
@@ -408,20 +410,20 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.len == HEADER_LEN
     }
 
-    /// Ends the pickle.
+    /// Ends the pickle and returns it.
     ///
     /// # Errors
     ///
-    /// * The first thing that went wrong, any [`WriteError`];
+    /// * The first error, any [`WriteError`];
     /// * [`WriteError::Unfinished`] if values are missing;
-    /// * [`WriteError::BufferTooSmall`] if all is well but the buffer. What it
-    ///   contains then means nothing.
+    /// * [`WriteError::BufferTooSmall`] if only the buffer is too small. Its
+    ///   contents are then unspecified.
     #[inline]
     pub fn finish(self) -> Result<&'b [u8], WriteError> {
         self.finish_mut().map(|(pickle, _)| &*pickle)
     }
 
-    /// Ends the pickle, and returns it and what is left of the buffer.
+    /// Ends the pickle and returns it and the rest of the buffer.
     ///
     /// # Errors
     ///
@@ -465,8 +467,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         })
     }
 
-    /// Writes an integer, in the form that CPython chooses: `BININT1`, `BININT2`,
-    /// `BININT`, or `LONG1` above 4 bytes.
+    /// Writes an integer with the opcode that CPython uses: `BININT1`,
+    /// `BININT2`, `BININT`, or `LONG1` above 4 bytes.
     #[inline]
     pub fn i64(&mut self, value: i64) -> &mut Self {
         let Ok(value) = i32::try_from(value) else {
@@ -481,7 +483,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Writes an integer of zero or more.
+    /// Writes a non-negative integer.
     #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         match i64::try_from(value) {
@@ -499,8 +501,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Writes an integer of any size, in two's complement, the least significant
-    /// byte first. No bytes at all are 0.
+    /// Writes an integer of any size in little-endian two's complement. An
+    /// empty slice is 0.
     pub fn int_bytes(&mut self, twos_complement: &[u8]) -> &mut Self {
         let bytes = shortest(twos_complement);
         match sign_extended(bytes) {
@@ -509,8 +511,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Writes an integer of any size as its sign and its magnitude, the least
-    /// significant byte first. No bytes at all are 0.
+    /// Writes an integer of any size, given as its sign and its little-endian
+    /// magnitude. An empty slice is 0.
     ///
     /// ```
     /// # use daskwire_pickle::{Framing, Options, WriteError, Writer};
@@ -541,7 +543,7 @@ impl<'b, 'l> Writer<'b, 'l> {
                 value
             });
         }
-        // Whether the sign has a bit left in the last byte.
+        // Whether the last byte has a bit left for the sign.
         let fits = top < 0x80 || (negative && top == 0x80 && below.iter().all(|byte| *byte == 0));
         let len = magnitude.len().saturating_add(usize::from(!fits));
         if !self.long_head(len) {
@@ -552,7 +554,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         let Some(place) = self.out.get_mut(at..self.len) else {
             return self;
         };
-        // Two's complement is the complement and one more.
+        // Two's complement is the complement plus one.
         let mut carry = negative;
         let magnitude = magnitude.iter().copied().chain([0]);
         for (to, byte) in place.iter_mut().zip(magnitude) {
@@ -570,7 +572,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.put([Opcode::BinFloat.byte(), a, b, c, d, e, f, g, h])
     }
 
-    /// Writes text.
+    /// Writes a string.
     #[inline]
     pub fn str(&mut self, text: &str) -> &mut Self {
         self.value();
@@ -578,14 +580,14 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Writes text that is at hand as bytes: UTF-8, in which surrogates may stand
-    /// as if they were characters. This is how CPython writes text with
-    /// surrogates (`surrogatepass`), such as file names that are no UTF-8.
+    /// Writes a string from UTF-8 bytes that may contain encoded surrogates.
+    /// CPython writes strings with surrogates in this way (`surrogatepass`),
+    /// for example file names that are not UTF-8.
     ///
-    /// Other bytes are [`WriteError::NotText`].
+    /// Other bytes give [`WriteError::NotUtf8`].
     pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
         if let Err(valid_len) = check_text(text) {
-            self.fail(WriteError::NotText {
+            self.fail(WriteError::NotUtf8 {
                 at: self.len,
                 valid_len,
             });
@@ -603,8 +605,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Writes a `bytearray`. In protocol 4, which has no opcode for it, this is a
-    /// call of `bytearray` with a `bytes` object, as in CPython.
+    /// Writes a `bytearray`. In protocol 4, which has no opcode for it, writes
+    /// a call of `bytearray` with a `bytes` object, as in CPython.
     pub fn bytearray(&mut self, data: &[u8]) -> &mut Self {
         self.value();
         match self.options.protocol {
@@ -625,15 +627,14 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Writes a buffer, in the stream or not as `decide` says: it is what
-    /// `buffer_callback` is in CPython, and whoever says
-    /// [`Placement::OutOfBand`] hands the bytes over beside the pickle.
+    /// Writes a buffer in band or out of band. `decide` corresponds to
+    /// CPython's `buffer_callback`: a caller that returns
+    /// [`Placement::OutOfBand`] transfers the bytes separately.
     ///
-    /// In the stream a read-only buffer is `bytes` and a writable one a
-    /// `bytearray`, which is why an object that takes either can be made of it.
-    /// In protocol 4 any buffer is [`WriteError::NeedsProtocol5`], and `decide`
-    /// is not asked. A writer that measures asks too: what is measured and then
-    /// written is decided twice.
+    /// In band a read-only buffer is `bytes` and a writable one a `bytearray`.
+    /// In protocol 4 any buffer gives [`WriteError::NeedsProtocol5`], and
+    /// `decide` is not called. A writer that measures also calls `decide`, so
+    /// measuring and then writing calls it twice.
     ///
     /// ```
     /// use daskwire_pickle::{Level, Mutability, PickleBuffer, Placement, WriteError, Writer};
@@ -680,7 +681,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Writes what a module has under a name, which may be dotted
+    /// Writes a global: a name in a module. The name may be dotted
     /// (`Expr._reconstruct`).
     pub fn global(&mut self, module: &str, name: &str) -> &mut Self {
         self.value();
@@ -688,8 +689,9 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// The same as an opcode of 2 values, the module and the name, for where one
-    /// of the two comes from the memo or goes there.
+    /// Begins a global; takes 2 values: the module and the name. Unlike
+    /// [`global`](Self::global) this allows either to be memoized or taken from
+    /// the memo.
     #[inline]
     pub fn stack_global(&mut self) -> &mut Self {
         self.value();
@@ -712,7 +714,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Begins a frozen set of `count` values, which should differ.
+    /// Begins a frozen set of `count` values, which should be distinct.
     #[inline]
     pub fn frozenset(&mut self, count: usize) -> &mut Self {
         self.value();
@@ -728,8 +730,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.open(Level::new(Kind::List, 0, count))
     }
 
-    /// Begins a dictionary of `count` entries: twice as many values, each key
-    /// before its value. Keys should differ.
+    /// Begins a dictionary of `count` entries; takes twice as many values, each
+    /// key before its value. Keys should be distinct.
     #[inline]
     pub fn dict(&mut self, count: usize) -> &mut Self {
         self.value();
@@ -737,7 +739,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.open(Level::new(Kind::Dict, 0, count.saturating_mul(2)))
     }
 
-    /// Begins a set of `count` values, which should differ.
+    /// Begins a set of `count` values, which should be distinct.
     #[inline]
     pub fn set(&mut self, count: usize) -> &mut Self {
         self.value();
@@ -768,16 +770,17 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.then(Opcode::NewObjEx, 3)
     }
 
-    /// Begins an object with a state; takes 2 values: the object, and what its
-    /// `__setstate__` or its `__dict__` gets.
+    /// Begins an object with a state; takes 2 values: the object, and the state
+    /// for its `__setstate__` or `__dict__`.
     #[inline]
     pub fn build(&mut self) -> &mut Self {
         self.value();
         self.then(Opcode::Build, 2)
     }
 
-    /// Begins an object with `count` items, such as a `deque`; takes as many
-    /// values and 1 before them: the object, which has `append`, and its items.
+    /// Begins an object with `count` items, such as a `deque`; takes
+    /// `count + 1` values: the object, which has a method `append`, then its
+    /// items.
     #[inline]
     pub fn extend(&mut self, count: usize) -> &mut Self {
         self.value();
@@ -785,9 +788,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.open(Level::new(Kind::Extend, 1, count))
     }
 
-    /// Begins an object with `count` entries, such as a `defaultdict`; takes twice
-    /// as many values and 1 before them: the object, then each key before its
-    /// value.
+    /// Begins an object with `count` entries, such as a `defaultdict`; takes
+    /// `2 * count + 1` values: the object, then each key before its value.
     #[inline]
     pub fn update(&mut self, count: usize) -> &mut Self {
         self.value();
@@ -795,9 +797,9 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.open(Level::new(Kind::Update, 1, count.saturating_mul(2)))
     }
 
-    /// Ends the innermost value that is open, now rather than with the next call
-    /// that writes a value, so that it can be [memoized](Self::memoize). It must
-    /// be complete, or it is [`WriteError::Unfinished`].
+    /// Ends the innermost open value, instead of at the next call that writes a
+    /// value, so that it can be [memoized](Self::memoize). An incomplete value
+    /// gives [`WriteError::Unfinished`].
     pub fn end(&mut self) -> &mut Self {
         if self.error.is_some() {
             return self;
@@ -815,11 +817,11 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Memoizes the value that was written or begun or [ended](Self::end) last,
+    /// Memoizes the value that was last written, begun or [ended](Self::end),
     /// and returns its index for [`get`](Self::get). Indices count from 0.
     ///
-    /// A tuple, a frozen set and whatever calls something can be memoized only
-    /// once it has ended, see [above](Self#sharing).
+    /// A tuple, a frozen set or a call can be memoized only after it has ended,
+    /// see [above](Self#sharing).
     pub fn memoize(&mut self) -> u32 {
         let index = self.memo_count;
         if !self.on_top {
@@ -834,7 +836,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         index
     }
 
-    /// Writes the object that was memoized under an index once more.
+    /// Writes a reference to the value that was memoized under an index.
     pub fn get(&mut self, index: u32) -> &mut Self {
         if index >= self.memo_count {
             self.fail(WriteError::NotMemoized {
@@ -851,9 +853,9 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    // Structure: levels count values down.
+    // Structure: each level counts down its values.
 
-    /// Accounts for one value that is about to be written.
+    /// Counts one value that is about to be written.
     #[inline]
     fn value(&mut self) {
         if self.level.left == 0 {
@@ -863,10 +865,10 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.on_top = true;
     }
 
-    /// Makes place for a value: ends what is complete, and begins a batch.
+    /// Prepares for a value: ends complete values and begins a batch.
     #[inline(never)]
     fn turn(&mut self) {
-        // After an error nothing means anything any more.
+        // After an error the levels are unspecified.
         while self.error.is_none() && self.level.left == 0 {
             if self.level.rest > 0 {
                 self.end_batch();
@@ -894,14 +896,14 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// Begins what takes `count` values and then this opcode.
+    /// Begins a value of `count` values that ends with this opcode.
     #[inline]
     fn then(&mut self, opcode: Opcode, count: usize) -> &mut Self {
         self.on_top = false;
         self.open(Level::new(Kind::Then(opcode), count, 0))
     }
 
-    /// Ends the innermost level, which is complete and not the outermost.
+    /// Ends the innermost level, which is complete and not the root.
     #[inline]
     fn close(&mut self) {
         if let Kind::Then(opcode) = self.level.kind {
@@ -924,8 +926,8 @@ impl<'b, 'l> Writer<'b, 'l> {
             Kind::Dict | Kind::Update => 2,
             _ => 1,
         };
-        // One alone has no mark. Of exact lists and dictionaries CPython looks at
-        // the length; to others, which it gets from an iterator, it looks ahead.
+        // A single item has no mark. CPython checks the length of exact lists
+        // and dictionaries, and looks ahead in iterators.
         let alone = match kind {
             Kind::List | Kind::Dict => self.level.batch == Batch::None,
             Kind::Extend | Kind::Update => true,
@@ -998,7 +1000,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         self
     }
 
-    /// What comes before the bytes of an integer, which must follow at once.
+    /// Writes the head of an integer; its bytes must follow at once.
     fn long_head(&mut self, len: usize) -> bool {
         let Ok(signed) = i32::try_from(len) else {
             self.fail(WriteError::TooLong { at: self.len, len });
@@ -1077,11 +1079,11 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.len = append(self.out, self.len, data);
     }
 
-    /// The beginning of an opcode that has `data_len` bytes more.
+    /// Writes the head of an opcode that has `data_len` bytes more.
     fn head<const N: usize>(&mut self, head: [u8; N], data_len: usize) {
         let opcode_len = data_len.saturating_add(N);
         if opcode_len > FRAME_LEN && self.options.framing == Framing::Frames {
-            // Between two frames: the next begins behind it.
+            // Between two frames: the next frame begins after it.
             self.end_frame();
             self.frame_start = self.len.saturating_add(opcode_len);
         } else {
@@ -1090,7 +1092,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.len = put(self.out, self.len, head);
     }
 
-    // Frames: an opcode is either in one as a whole or between two.
+    // Frames: an opcode is either completely in a frame or between two.
 
     /// Called before each opcode with its length.
     #[inline]
@@ -1100,7 +1102,8 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
     }
 
-    /// Ends a frame that is full, and gives one a header that is not too short.
+    /// Ends a full frame, or writes the header of a frame that has become long
+    /// enough for one.
     #[inline(never)]
     fn turn_frame(&mut self, opcode_len: usize) {
         if self.options.framing == Framing::None {
@@ -1114,7 +1117,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         if before.saturating_add(opcode_len) < FRAME_LEN_MIN {
             return;
         }
-        // What there is already, at most 3 bytes, moves behind the header.
+        // The existing contents, at most 3 bytes, move after the header.
         let mut moved = [0; FRAME_LEN_MIN];
         let moved = moved.get_mut(..before).unwrap_or_default();
         for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
@@ -1129,7 +1132,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         self.len = append(self.out, self.frame_start, moved);
     }
 
-    /// Ends a frame, if there is one.
+    /// Ends the current frame, if any.
     fn end_frame(&mut self) {
         if self.options.framing == Framing::None {
             return;
@@ -1147,8 +1150,7 @@ impl<'b, 'l> Writer<'b, 'l> {
     }
 }
 
-/// Without what a reader adds by itself: bytes at the end that only repeat the
-/// sign.
+/// Removes the redundant sign bytes at the end.
 fn shortest(twos_complement: &[u8]) -> &[u8] {
     let mut bytes = twos_complement;
     while let [rest @ .., before, last] = bytes
@@ -1167,8 +1169,8 @@ fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
     Some(i64::from_le_bytes(value))
 }
 
-/// Whether bytes are UTF-8 in which surrogates count as characters; if not, how
-/// many of them are.
+/// Checks that bytes are UTF-8 that may contain encoded surrogates. The error
+/// is the length of the valid part.
 fn check_text(text: &[u8]) -> Result<(), usize> {
     let mut rest = text;
     while let Err(error) = core::str::from_utf8(rest) {
@@ -1183,14 +1185,14 @@ fn check_text(text: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// `PROTO` and its argument.
+/// Length of `PROTO` with its argument, in bytes.
 const HEADER_LEN: usize = 2;
 
-/// Items or entries to each mark: `BATCHSIZE` of CPython.
+/// Items or entries per batch: `BATCHSIZE` of CPython.
 const BATCH_COUNT: usize = 1000;
 
-/// A frame of so many bytes gets no more: `FRAME_SIZE_TARGET` of CPython.
+/// Length at which a frame is full: `FRAME_SIZE_TARGET` of CPython.
 const FRAME_LEN: usize = 64 << 10;
 
-/// A frame of less has no header: `FRAME_SIZE_MIN` of CPython.
+/// Minimum length of a frame with a header: `FRAME_SIZE_MIN` of CPython.
 const FRAME_LEN_MIN: usize = 4;

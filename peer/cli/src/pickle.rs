@@ -271,7 +271,7 @@ impl<'p> Machine<'p, '_> {
         use Opcode as O;
         let mut remark = None;
         let pushed = match (token.opcode, token.argument) {
-            (_, Argument::Text(text)) => Some(Known::Text(text.as_bytes())),
+            (_, Argument::Str(text)) => Some(Known::Text(text.as_bytes())),
             // Of ASCII, Python 3 makes text.
             (_, Argument::ByteString(bytes)) => Some(Known::Text(bytes)),
             (O::String, Argument::Line(line)) => {
@@ -678,7 +678,7 @@ fn argument(argument: &Argument<'_>, line: &mut String) {
         Argument::Float(value) => format!("{value:?}"),
         Argument::Bytes(bytes) | Argument::ByteString(bytes) => quoted(bytes, "b"),
         Argument::ByteArray(bytes) => quoted(bytes, "bytearray b"),
-        Argument::Text(text) => quoted(text.as_bytes(), ""),
+        Argument::Str(text) => quoted(text.as_bytes(), ""),
         Argument::Line(bytes) => quoted(bytes, "b"),
         Argument::Global { module, name } => {
             format!("{}:{}", bare(module.as_bytes()), bare(name.as_bytes()))

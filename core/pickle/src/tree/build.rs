@@ -7,28 +7,28 @@ use super::{Kind, Op, Slot, Tree};
 use crate::Limits;
 use crate::{Argument, Opcode, Operand, PickleError, PickleErrorKind, Reader, Token};
 
-/// Segments and lists count in the 30 bits that an operation leaves of 32.
+/// The maximum number of items of a segment: an operation leaves 30 of 32 bits.
 const MAX_COUNT: u32 = (1 << 30) - 1;
 
-/// A tree of so few values and words takes next to nothing.
+/// The number of values and words of a small tree, which may waste memory.
 const SMALL: usize = 48;
 
 pub(super) struct Builder<'p> {
     tree: Tree<'p>,
     stack: Vec<u32>,
-    /// How long the stack was at each mark.
+    /// The length of the stack at each mark.
     marks: Vec<u32>,
     memo: Memo,
     value_limit: usize,
     stack_limit: usize,
     memo_limit: usize,
     limits: Limits,
-    /// Of the opcode that is looked at.
+    /// Offset of the current opcode.
     place: usize,
 }
 
-/// What is at which index. Indices that follow one another, as CPython writes
-/// them, lie in a vector; all others in a map, so that only entries cost.
+/// The memo. Consecutive indices, as CPython writes them, are stored in a
+/// vector, all others in a map, so that memory is proportional to the entries.
 #[derive(Default)]
 struct Memo {
     dense: Vec<u32>,
@@ -48,7 +48,7 @@ impl Memo {
         }
     }
 
-    /// Whether there was a place for it.
+    /// Stores a value. Returns false if the memo is full.
     fn put(&mut self, index: u64, id: u32, limit: usize) -> bool {
         let dense = usize::try_from(index).unwrap_or(usize::MAX);
         if let Some(place) = self.dense.get_mut(dense) {
@@ -66,7 +66,7 @@ impl Memo {
             return false;
         }
         self.sparse.insert(index, id);
-        // What follows the dense ones now joins them.
+        // Moves entries that are now consecutive from the map to the vector.
         while let Some(first) = self.sparse.first_entry() {
             if usize::try_from(*first.key()) != Ok(self.dense.len()) {
                 break;
@@ -86,10 +86,10 @@ impl<'p> Builder<'p> {
                 .unwrap_or(usize::MAX)
                 .min(MAX_COUNT as usize)
         };
-        // What most pickles take, so that nothing grows by small steps.
+        // Initial capacity for most pickles, to avoid small reallocations.
         let likely = (pickle.len() >> 3).min(SMALL);
         let mut words = Vec::with_capacity(likely.saturating_add(1));
-        // Place 0 stands for nothing.
+        // Index 0 means none.
         words.push(0);
         Self {
             tree: Tree {
@@ -122,8 +122,8 @@ impl<'p> Builder<'p> {
     ) -> Result<Tree<'p>, PickleError> {
         let base = reader.position();
         self.tree.base = base;
-        // The commonest opcodes are each done in code of their own, in which the
-        // opcode is a constant: what is asked about it is known there.
+        // The most frequent opcodes have separate code in which the opcode is a
+        // constant, so that the compiler specialises it.
         macro_rules! do_next {
             ($next:expr, $($common:ident)*) => {
                 match $next {
@@ -148,7 +148,7 @@ impl<'p> Builder<'p> {
         Ok(tree)
     }
 
-    /// Does the next opcode, whichever it is.
+    /// Executes the next opcode, any of them.
     #[inline(never)]
     fn do_any<T: AsRef<[u8]>>(
         &mut self,
@@ -191,7 +191,7 @@ impl<'p> Builder<'p> {
         Ok(())
     }
 
-    /// What an opcode does to the stack and the memo.
+    /// Applies an opcode to the stack and the memo.
     #[inline(always)]
     fn step(&mut self, token: &Token<'p>, place: usize) -> Step<()> {
         self.place = place;
@@ -215,7 +215,7 @@ impl<'p> Builder<'p> {
                 self.push(kind, place, 0)
             }
             Opcode::Float | Opcode::BinFloat => self.push(Kind::Float, place, 0),
-            // A lone quote is quoted for pickletools, and for no unpickler.
+            // pickletools accepts a single quote as quoted, unpicklers do not.
             Opcode::String if matches!(token.argument, Argument::Line([_])) => {
                 Err(PickleErrorKind::NotQuoted)
             }
@@ -229,7 +229,7 @@ impl<'p> Builder<'p> {
             Opcode::Unicode
             | Opcode::ShortBinUnicode
             | Opcode::BinUnicode
-            | Opcode::BinUnicode8 => self.push(Kind::Text, place, 0),
+            | Opcode::BinUnicode8 => self.push(Kind::Str, place, 0),
             Opcode::EmptyList => self.push(Kind::List, place, 0),
             Opcode::EmptyTuple => self.push(Kind::Tuple, place, 0),
             Opcode::EmptyDict => self.push(Kind::Dict, place, 0),
@@ -301,8 +301,8 @@ impl<'p> Builder<'p> {
                 let name = self.pop(opcode)?;
                 let module = self.pop(opcode)?;
                 for id in [name, module] {
-                    if !matches!(self.tree.kind(id), Kind::Text | Kind::ByteString) {
-                        return wrong(opcode, Operand::Text);
+                    if !matches!(self.tree.kind(id), Kind::Str | Kind::ByteString) {
+                        return wrong(opcode, Operand::Str);
                     }
                 }
                 self.object(Kind::StackGlobal, place, &[module, name])
@@ -377,7 +377,7 @@ impl<'p> Builder<'p> {
                     _ => Err(PickleErrorKind::NoBuffer),
                 }
             }
-            // These change nothing; the last two were handled before.
+            // The first two have no effect; the last two were handled before.
             Opcode::Proto | Opcode::Frame | Opcode::NextBuffer | Opcode::Stop => Ok(()),
         }
     }
@@ -401,7 +401,7 @@ impl<'p> Builder<'p> {
         Ok(())
     }
 
-    /// Makes a value and pushes it.
+    /// Creates a value and pushes it.
     #[inline]
     fn push(&mut self, kind: Kind, place: usize, link: u32) -> Step<()> {
         let id = self.tree.slots.len();
@@ -421,7 +421,7 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// The place that the next word gets.
+    /// The index of the next word.
     fn next_word(&self) -> Step<u32> {
         u32::try_from(self.tree.words.len()).map_err(|_| self.too_many())
     }
@@ -444,7 +444,7 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// Where on the stack the topmost mark was, which is gone then.
+    /// Removes the topmost mark and returns its position on the stack.
     fn pop_mark(&mut self, opcode: Opcode) -> Step<usize> {
         match self.marks.pop() {
             Some(mark) => Ok(to_usize(mark)),
@@ -462,7 +462,7 @@ impl<'p> Builder<'p> {
         })
     }
 
-    /// A value made of all above the topmost mark.
+    /// Creates a value from all values above the topmost mark.
     #[inline(never)]
     fn marked(&mut self, opcode: Opcode, place: usize, kind: Kind) -> Step<()> {
         let mark = self.pop_mark(opcode)?;
@@ -477,7 +477,7 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// A value made of all from `start` of the stack on.
+    /// Creates a value from the stack from `start` on.
     #[inline(always)]
     fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
         let items = self.stack.get(start..).unwrap_or_default();
@@ -501,7 +501,7 @@ impl<'p> Builder<'p> {
                     return Err(PickleErrorKind::OddItems { opcode, count });
                 }
                 let op = if is_dict { Op::Set } else { Op::Append };
-                // The only segment is the first and the last.
+                // The only segment is both the first and the last.
                 let head = [link, op.with_count(count).ok_or_else(|| self.too_many())?];
                 self.tree.words.extend_from_slice(&head);
             }
@@ -512,7 +512,7 @@ impl<'p> Builder<'p> {
         self.push(kind, place, link)
     }
 
-    /// A value that stands for what something would return.
+    /// Creates an object with operands.
     fn object(&mut self, kind: Kind, place: usize, operands: &[u32]) -> Step<()> {
         let link = self.next_word()?;
         let len = self.tree.pickle.len();
@@ -550,7 +550,7 @@ impl<'p> Builder<'p> {
             _ => None,
         };
         let target = *below.ok_or(PickleErrorKind::StackUnderflow { opcode })?;
-        // Nothing is put into whatever it is.
+        // Without items the target is not changed.
         if items.is_empty() {
             return Ok(());
         }
@@ -568,7 +568,7 @@ impl<'p> Builder<'p> {
         attached
     }
 
-    /// Adds an operation to a value, or to its last one if that is the same.
+    /// Adds an operation to a value, or extends the last one if it is the same.
     fn attach(&mut self, target: u32, op: Op, items: &[u32]) -> Step<()> {
         let segment = self.next_word()?;
         let slot = self.tree.slot(target);
@@ -597,7 +597,7 @@ impl<'p> Builder<'p> {
                 return Ok(());
             }
             if let Some(place) = words.get_mut(to_usize(last)) {
-                // The new last one leads to the first.
+                // The new last segment links to the first.
                 next = core::mem::replace(place, segment);
             }
         }
@@ -617,8 +617,8 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// Gives back what is unused, where it is worth a move: an eighth, or more than a
-/// small tree takes.
+/// Releases unused capacity if it is worth a move: an eighth, or more than that
+/// of a small tree.
 fn shrink<T>(items: &mut Vec<T>) {
     let unused = items.capacity().wrapping_sub(items.len());
     if items.capacity() > SMALL && unused >= items.capacity() >> 3 {
@@ -626,7 +626,8 @@ fn shrink<T>(items: &mut Vec<T>) {
     }
 }
 
-/// Room for so many more, when `place` of `len` bytes of the pickle have been read.
+/// Reserves space for `count` more items, after `place` of `len` bytes of the
+/// pickle have been read.
 #[inline]
 fn make_room<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
     if items.capacity().wrapping_sub(items.len()) < count {
@@ -634,9 +635,9 @@ fn make_room<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
     }
 }
 
-/// What is large grows to what the whole pickle would take if it went on like
-/// this, but by no less than an eighth, and to no more than twice its size:
-/// whoever has large trees has them because of their memory.
+/// Large vectors grow to the size extrapolated for the whole pickle, but by at
+/// least an eighth and at most to twice their size, to limit the peak memory of
+/// large trees.
 #[cold]
 fn grow<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
     const LARGE: usize = 1 << 14;

@@ -1,4 +1,4 @@
-//! Equal or not, in time that is proportional to the trees.
+//! Equality of trees, in time proportional to their size.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,8 +15,8 @@ impl PartialEq for Tree<'_> {
 impl Eq for Tree<'_> {}
 
 impl PartialEq for Node<'_, '_> {
-    /// As trees are compared. A value that is contained in itself equals what
-    /// has the same at every depth.
+    /// Compares like [`Tree`]. Values that contain themselves are equal if they
+    /// are equal at every depth.
     fn eq(&self, other: &Self) -> bool {
         equal(*self, *other)
     }
@@ -24,11 +24,11 @@ impl PartialEq for Node<'_, '_> {
 
 impl Eq for Node<'_, '_> {}
 
-/// Nodes are put into classes: two that are compared are taken for equal, and
-/// two of one class are not compared again. So every comparison but one less
-/// than there are nodes ends at once (Hopcroft and Karp, 1971).
+/// Union-find classes of nodes: two nodes under comparison are assumed equal,
+/// and two nodes of a class are not compared again. So all but `n - 1`
+/// comparisons of `n` nodes end at once (Hopcroft and Karp, 1971).
 struct Classes {
-    /// Above each node one of its class, or itself.
+    /// The parent of each node in its class, or itself.
     above: Vec<u32>,
     split: usize,
 }
@@ -40,7 +40,7 @@ impl Classes {
             if above == at {
                 return at;
             }
-            // Halves the way for those who come later.
+            // Path halving.
             let next = self.above.get(to_usize(above)).copied().unwrap_or(above);
             if let Some(place) = self.above.get_mut(to_usize(at)) {
                 *place = next;
@@ -49,13 +49,14 @@ impl Classes {
         }
     }
 
-    /// Whether they were in different classes.
+    /// Joins two classes and returns whether they were different.
     fn join(&mut self, left: u32, right: u32) -> bool {
         let right = u32::try_from(self.split)
             .unwrap_or(u32::MAX)
             .saturating_add(right);
         let (left, right) = (self.find(left), self.find(right));
-        // The smaller number above, by which ways stay short on average.
+        // The smaller index becomes the parent, which keeps paths short on
+        // average.
         let (low, high) = (left.min(right), left.max(right));
         if let Some(place) = self.above.get_mut(to_usize(high)) {
             *place = low;
@@ -65,7 +66,7 @@ impl Classes {
 }
 
 fn equal(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
-    // Scalars need no memory.
+    // Comparing scalars allocates nothing.
     if !left.slot().kind().is_compound() {
         return same_head(left, right);
     }
@@ -100,7 +101,7 @@ fn equal(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
     true
 }
 
-/// Adds all pairs, if there are as many of both.
+/// Adds all pairs of items. Returns false if the numbers of items differ.
 fn add(pending: &mut Vec<(u32, u32)>, left: Items<'_, '_>, mut right: Items<'_, '_>) -> bool {
     for left in left {
         let Some(right) = right.next() else {
@@ -111,7 +112,7 @@ fn add(pending: &mut Vec<(u32, u32)>, left: Items<'_, '_>, mut right: Items<'_, 
     right.next().is_none()
 }
 
-/// The operations of an object, item by item: batches do not count.
+/// The operations of an object item by item, regardless of batches.
 struct Flat<'t, 'p> {
     tree: &'t Tree<'p>,
     segments: Segments,
@@ -147,7 +148,7 @@ impl Kind {
     }
 }
 
-/// Whether they are alike but for what they are made of.
+/// Whether two nodes are equal except for their parts.
 fn same_head(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
     use Value as V;
     match (left.value(), right.value()) {
@@ -201,8 +202,8 @@ fn same_head(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
     }
 }
 
-/// Integers beyond 128 bits are compared as they are written: one in decimal
-/// digits never equals one in two's complement.
+/// Integers beyond 128 bits are compared in their encoding: decimal digits
+/// never equal two's complement.
 fn same_int(left: Int<'_>, right: Int<'_>) -> bool {
     match (left.to_i128(), right.to_i128()) {
         (Some(left), Some(right)) => left == right,
@@ -217,7 +218,7 @@ fn same_int(left: Int<'_>, right: Int<'_>) -> bool {
     }
 }
 
-/// The digits that count, behind the sign if it is negative.
+/// The significant digits, after the sign if it is negative.
 fn decimal_digits(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let is_negative = text.first() == Some(&b'-');
     let digits = text.iter().copied().filter(u8::is_ascii_digit);

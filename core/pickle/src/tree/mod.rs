@@ -1,8 +1,8 @@
-//! Values of a pickle, inert.
+//! Trees of inert values, built from a pickle.
 //!
-//! A [`Tree`] is what a pickle would build, without building it: containers
-//! with what they contain, and names, calls and states as data. Sharing is kept:
-//! what Python would have once is one [`Node`], and a list may contain itself.
+//! A [`Tree`] represents the value of a pickle: containers with their items,
+//! and names, calls and states as data. Sharing is preserved: an object that
+//! Python would have once is one [`Node`], and a list may contain itself.
 //! Nothing is imported or called, and no data is copied.
 //!
 //! ```
@@ -23,26 +23,26 @@
 //!
 //! # Memory
 //!
-//! A value takes 12 bytes and a place among the items of another 4; a batch of
-//! items, a tuple, a call have a head of 4 to 8. While it is built, the stack and
-//! the memo take 4 for each of theirs, and vectors are up to twice as large as
-//! what they hold. All in all a pickle of `n` bytes with `k` buffers takes less
+//! A value takes 12 bytes, an item of another value 4; a batch of items, a
+//! tuple or a call has a head of 4 to 8. While the tree is built, the stack and
+//! the memo take 4 bytes per entry, and vectors may have twice the capacity
+//! that they need. In total a pickle of `n` bytes with `k` buffers takes less
 //! than `64 * n + 32 * k` bytes at any time, and most take less than `4 * n`;
-//! memo indices that do not follow one another take some 24 bytes more each.
+//! memo indices that are not consecutive take about 24 bytes more each.
 //!
 //! # What is refused
 //!
-//! All that makes CPython's stack machine fail ([`PickleErrorKind`] has the
-//! list), and what it does to values of its own kinds would fail for sure:
-//! appending to a number, calling a text. The names of nothing are looked up,
-//! keys need no hash, and operations on objects are recorded, whatever the
-//! object may be. Beyond the limits that [`Limits`] sets, three things that
-//! CPython loads are refused, and no Python writes them: BUILD on a value that
-//! is no object, SETITEM on a list, and APPEND on a `bytearray`.
+//! Everything that makes CPython's stack machine fail (see
+//! [`PickleErrorKind`]), and operations on built-in values that always fail,
+//! such as appending to a number or calling a string. Names are not looked up,
+//! keys need not be hashable, and operations on objects are recorded for
+//! objects of any class. Apart from the [`Limits`], three operations that
+//! CPython loads but never writes are refused: BUILD on a value that is not an
+//! object, SETITEM on a list, and APPEND on a `bytearray`.
 //!
 //! # Meaning
 //!
-//! A [`Registry`] gives it, to exact names that the caller allows.
+//! A [`Registry`] maps the names that the caller allows to the caller's data.
 //!
 //! [`PickleErrorKind`]: super::PickleErrorKind
 
@@ -51,7 +51,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::escapes::quoted;
-use super::{BigInt, Decimal, Opcode, PickleError, Reader, Text, Unescaped};
+use super::{BigInt, Decimal, Opcode, PickleError, PyStr, Reader, Unescaped};
 use crate::Limits;
 use build::{Builder, to_usize};
 
@@ -65,45 +65,45 @@ pub use registry::{Made, Object, Registry};
 pub use show::Escaped;
 pub use walk::{BudgetExceeded, Event, Walk};
 
-/// What a pickle would build, as data.
+/// The value of a pickle, as data.
 ///
-/// Two trees are equal if their values are, however these came about and
-/// whatever is shared in them; values of sets and dictionaries in the same
-/// order. It takes time in proportion to the trees, also where values are
-/// shared or contain themselves. A float equals one with the same bits.
+/// Two trees are equal if their values are, regardless of sharing and of the
+/// opcodes used; sets and dictionaries must have the same order. Comparison
+/// takes time proportional to the trees, even if values are shared or contain
+/// themselves. Floats are compared by their bits.
 #[derive(Clone)]
 pub struct Tree<'p> {
-    /// All that followed the place where the reader was.
+    /// The pickle from the initial position of the reader on.
     pickle: &'p [u8],
-    /// How much of that was read.
+    /// Length of the part that was read, in bytes.
     len: usize,
-    /// Offset of `pickle` in what the reader had.
+    /// Offset of `pickle` in the input of the reader.
     base: usize,
     slots: Vec<Slot>,
-    /// What values are made of, each a `u32`:
+    /// The parts of values, each a `u32`:
     ///
-    /// * of tuples and frozen sets: how many items, items;
-    /// * of objects with operands: the last segment or 0, operands;
-    /// * segments of all that grows: the next segment (of the last one, the
-    ///   first), the operation with the number of items, items.
+    /// * of tuples and frozen sets: the number of items, then the items;
+    /// * of objects with operands: the last segment or 0, then the operands;
+    /// * segments of values that grow: the next segment (of the last one, the
+    ///   first), the operation with the number of items, then the items.
     words: Vec<u32>,
     buffers: Vec<&'p [u8]>,
     root: u32,
 }
 
-/// A value: its kind, where the opcode is that made it, and what belongs to it.
+/// A value: its kind, the offset of its opcode, and the index of its parts.
 #[derive(Clone, Copy)]
 struct Slot {
     place_low: u32,
-    /// The kind, then 24 bits of the place.
+    /// The kind, then the high 24 bits of the offset.
     kind_and_place_high: u32,
-    /// A place in the words, 0 if there is nothing; of a buffer its index.
+    /// An index into the words, or 0; of a buffer its index.
     link: u32,
 }
 
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
-        /// What a slot is.
+        /// The kind of a slot.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         enum Kind { $($kind),* }
@@ -115,11 +115,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    None, True, False, Int, Float, Text, ByteString, Bytes, ByteArray, ReadOnlyByteArray,
+    None, True, False, Int, Float, Str, ByteString, Bytes, ByteArray, ReadOnlyByteArray,
     Buffer, ReadOnlyBuffer, Tuple, FrozenSet, List, Set, Dict,
-    // From here on, objects.
+    // The kinds from here on are objects.
     Global, Extension, PersistentLine,
-    // From here on, they have operands.
+    // The kinds from here on have operands.
     StackGlobal, Call, New, NewWithKeywords, Instance, ObjectOf, Persistent, ReadOnly,
 }
 
@@ -168,7 +168,7 @@ impl Slot {
     }
 }
 
-/// What happened to something that grows.
+/// An operation on a value that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Append,
@@ -178,7 +178,8 @@ enum Op {
 }
 
 impl Op {
-    /// In one word with a number of items, if that is not too large.
+    /// Packs the operation and a number of items into a word, if the number is
+    /// not too large.
     fn with_count(self, count: usize) -> Option<u32> {
         let count = u32::try_from(count).ok()?;
         (count < 1 << 30).then_some((count << 2) | u32::from(self as u8))
@@ -196,8 +197,8 @@ impl Op {
 }
 
 impl<'p> Tree<'p> {
-    /// The value of a pickle without out-of-band buffers, under the limits of
-    /// [`Limits::HOST`], without text opcodes.
+    /// Builds the tree of a pickle without out-of-band buffers, with the limits
+    /// of [`Limits::HOST`] and without text opcodes.
     ///
     /// # Errors
     ///
@@ -206,7 +207,7 @@ impl<'p> Tree<'p> {
         Self::build::<&[u8]>(Reader::new(pickle), &[], &Limits::HOST)
     }
 
-    /// The same, with the out-of-band buffers of the pickle.
+    /// Builds the tree of a pickle with its out-of-band buffers.
     ///
     /// In a payload of Dask the pickle is the first frame and the buffers are
     /// the others.
@@ -221,20 +222,21 @@ impl<'p> Tree<'p> {
         Self::build(Reader::new(pickle), buffers, &Limits::HOST)
     }
 
-    /// The value of the pickle that `reader` is at the beginning of.
+    /// Builds the tree of the pickle that `reader` is at the start of.
     ///
-    /// Of the limits `value_count`, `stack_count` and
-    /// `memo_count` count here; the reader has its own.
+    /// Of the limits only `value_count`, `stack_count` and `memo_count` apply
+    /// here; the reader has its own.
     ///
     /// # Errors
     ///
-    /// * what [`Reader::next_token`] says;
-    /// * [`PickleErrorKind::TooFewBuffers`] or [`PickleErrorKind::TooManyBuffers`]
-    ///   if the buffers do not fit the pickle;
+    /// * as [`Reader::next_token`];
+    /// * [`PickleErrorKind::TooFewBuffers`] or
+    ///   [`PickleErrorKind::TooManyBuffers`] if the number of buffers is wrong;
     /// * [`PickleErrorKind::StackUnderflow`], [`PickleErrorKind::NoMark`],
     ///   [`PickleErrorKind::NotMemoized`], [`PickleErrorKind::OddItems`],
-    ///   [`PickleErrorKind::WrongOperand`], [`PickleErrorKind::ExtensionCode`] or
-    ///   [`PickleErrorKind::NoBuffer`] where no value can come about;
+    ///   [`PickleErrorKind::WrongOperand`], [`PickleErrorKind::ExtensionCode`]
+    ///   or [`PickleErrorKind::NoBuffer`] if an opcode cannot be applied to the
+    ///   stack;
     /// * [`PickleErrorKind::TooManyValues`], [`PickleErrorKind::StackTooLarge`] or
     ///   [`PickleErrorKind::MemoTooLarge`] if a limit is reached.
     ///
@@ -258,7 +260,7 @@ impl<'p> Tree<'p> {
         Builder::new(reader.remaining(), limits).run(reader, buffers)
     }
 
-    /// The value that the pickle is of.
+    /// The value of the pickle.
     pub const fn root(&self) -> Node<'_, 'p> {
         Node {
             tree: self,
@@ -266,19 +268,19 @@ impl<'p> Tree<'p> {
         }
     }
 
-    /// Length of the pickle with its STOP, in bytes. What follows belongs to
-    /// something else, or to nothing.
+    /// Length of the pickle with its STOP, in bytes. Bytes after that are not
+    /// part of the pickle.
     pub const fn pickle_len(&self) -> usize {
         self.len
     }
 
-    /// How many values there are, also those that belong to nothing in the end.
+    /// The number of values, including those that the root does not contain.
     pub const fn value_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// All values, each once, in the order in which they were made; also those
-    /// that belong to nothing in the end.
+    /// All values, each once, in the order of their creation, including those
+    /// that the root does not contain.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = Node<'_, 'p>> {
         let count = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         (0..count).map(|id| Node { tree: self, id })
@@ -307,7 +309,7 @@ impl<'p> Tree<'p> {
         words.unwrap_or_default()
     }
 
-    /// The opcode of a value, and what follows it in the pickle.
+    /// The opcode of a value and the bytes after it.
     fn opcode_at(&self, slot: Slot) -> (Opcode, &'p [u8]) {
         let rest = self.pickle.get(slot.place()..).unwrap_or_default();
         let (first, rest) = rest.split_first().unwrap_or((&0, &[]));
@@ -318,20 +320,20 @@ impl<'p> Tree<'p> {
         let (opcode, rest) = self.opcode_at(slot);
         match super::reader::argument(opcode, rest, true) {
             Ok((argument, _)) => argument,
-            // It was read before.
+            // Cannot fail: the opcode was read before.
             Err(_) => super::Argument::None,
         }
     }
 }
 
-/// One value of a tree. Copying it copies a place, not the value.
+/// A reference to one value of a tree.
 #[derive(Clone, Copy)]
 pub struct Node<'t, 'p> {
     tree: &'t Tree<'p>,
     id: u32,
 }
 
-/// What a value is.
+/// The contents of a [`Node`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Value<'t, 'p> {
@@ -341,59 +343,60 @@ pub enum Value<'t, 'p> {
     Bool(bool),
     /// An integer of any size.
     Int(Int<'p>),
-    /// A float. One written in decimal digits with underscores and more than
-    /// 512 bytes, which Python never writes, is NaN here.
+    /// A float. One in decimal digits with underscores and more than 512 bytes,
+    /// which Python never writes, is returned as NaN.
     Float(f64),
     /// A `str`.
     Str(Str<'p>),
-    /// A `str` of Python 2, which Python 3 takes for ASCII unless it is told
-    /// otherwise.
+    /// A `str` of Python 2, which Python 3 decodes as ASCII by default.
     ByteString(ByteString<'p>),
     /// A `bytes` object.
     Bytes(&'p [u8]),
     /// A `bytearray`, or a read-only view of one.
     ByteArray {
-        /// Its data, in the pickle.
+        /// Its data in the pickle.
         data: &'p [u8],
         /// Whether it is a read-only view.
         read_only: bool,
     },
     /// An out-of-band buffer.
     Buffer {
-        /// Its data, which is beside the pickle.
+        /// Its data, out of band.
         data: &'p [u8],
-        /// Which of the buffers it is, from 0.
+        /// Index of the buffer.
         index: usize,
-        /// Whether READONLY_BUFFER makes it read-only.
+        /// Whether READONLY_BUFFER was applied to it.
         read_only: bool,
     },
     /// A tuple.
     Tuple(Items<'t, 'p>),
     /// A list.
     List(Items<'t, 'p>),
-    /// A set: its items as they were added, which Python may take for equal.
+    /// A set: its items in the order in which they were added, including
+    /// duplicates.
     Set(Items<'t, 'p>),
-    /// A frozen set: its items as they were added, which Python may take for equal.
+    /// A frozen set: its items in the order in which they were added, including
+    /// duplicates.
     FrozenSet(Items<'t, 'p>),
-    /// A dictionary: its keys and values as they were set. Python keeps the last
-    /// value of keys that are equal.
+    /// A dictionary: its keys and values in the order in which they were set.
+    /// Python keeps the last value of equal keys.
     Dict(Entries<'t, 'p>),
-    /// Whatever has a name in a module.
+    /// A global: a name in a module.
     Global(Global<'p>),
-    /// What `copyreg` registered under a code.
+    /// The object registered with `copyreg` under a code.
     Extension(i32),
-    /// What a persistent id stands for, which is text.
+    /// The object with a persistent id that is a line of text.
     PersistentLine(&'p str),
-    /// What a persistent id stands for, which is a value.
+    /// The object with a persistent id that is a value.
     Persistent(Node<'t, 'p>),
-    /// What a callable returns.
+    /// The result of a call.
     Call {
         /// The callable, which is an object.
         callable: Node<'t, 'p>,
         /// A tuple, or an object.
         arguments: Node<'t, 'p>,
     },
-    /// What `__new__` of a class makes.
+    /// The result of `__new__` of a class.
     New {
         /// The class, which is an object.
         class: Node<'t, 'p>,
@@ -402,14 +405,14 @@ pub enum Value<'t, 'p> {
         /// A dictionary, or an object.
         keywords: Option<Node<'t, 'p>>,
     },
-    /// An instance of a class by INST.
+    /// An instance of a class, created by INST.
     Instance {
         /// The class.
         class: Global<'p>,
         /// A tuple.
         arguments: Node<'t, 'p>,
     },
-    /// An instance of a class by OBJ.
+    /// An instance of a class, created by OBJ.
     ObjectOf {
         /// The class, which is an object.
         class: Node<'t, 'p>,
@@ -420,7 +423,7 @@ pub enum Value<'t, 'p> {
     ReadOnly(Node<'t, 'p>),
 }
 
-/// What a pickle does to an object after it is there.
+/// An operation on an object after its creation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Operation<'t, 'p> {
@@ -430,11 +433,11 @@ pub enum Operation<'t, 'p> {
     Set(Entries<'t, 'p>),
     /// Items are added, as to a set.
     Add(Items<'t, 'p>),
-    /// It gets a state.
+    /// The state is set.
     State(State<'t, 'p>),
 }
 
-/// The state that an object gets.
+/// The state of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct State<'t, 'p>(Items<'t, 'p>);
 
@@ -449,20 +452,20 @@ impl<'t, 'p> State<'t, 'p> {
     }
 }
 
-/// An integer as it lies in the pickle.
+/// An integer in its encoding in the pickle.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Int<'p> {
-    /// One that fits 32 bits.
+    /// An integer that fits in 32 bits.
     Small(i64),
-    /// One of any size.
+    /// An integer of any size.
     Big(BigInt<'p>),
-    /// One of any size in decimal digits.
+    /// An integer of any size in decimal digits.
     Decimal(Decimal<'p>),
 }
 
 impl Int<'_> {
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i128(self) -> Option<i128> {
         match self {
             Self::Small(value) => Some(value.into()),
@@ -471,12 +474,12 @@ impl Int<'_> {
         }
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i64(self) -> Option<i64> {
         self.to_i128()?.try_into().ok()
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_u64(self) -> Option<u64> {
         self.to_i128()?.try_into().ok()
     }
@@ -495,21 +498,21 @@ impl fmt::Debug for Int<'_> {
     }
 }
 
-/// Text as it lies in the pickle.
+/// A string in its encoding in the pickle.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Str<'p> {
-    /// In UTF-8, perhaps with surrogates.
-    Utf8(Text<'p>),
-    /// In Latin-1 with raw-unicode-escapes, as UNICODE has it.
+    /// UTF-8 that may contain surrogates.
+    Utf8(PyStr<'p>),
+    /// Latin-1 with raw-unicode-escapes, from UNICODE.
     Escaped(&'p [u8]),
-    /// A `str` of Python 2, which names something.
+    /// A `str` of Python 2 in a name.
     ByteString(ByteString<'p>),
 }
 
 impl<'p> Str<'p> {
-    /// The text, if it lies as such in the pickle. It does not if it has
-    /// surrogates, or if it has other than ASCII or escapes in an old protocol.
+    /// The string, borrowed from the pickle. `None` if it has surrogates or, in
+    /// an old protocol, escapes or non-ASCII characters.
     pub fn as_str(self) -> Option<&'p str> {
         match self.to_bytes() {
             Cow::Borrowed(bytes) => core::str::from_utf8(bytes).ok(),
@@ -517,7 +520,7 @@ impl<'p> Str<'p> {
         }
     }
 
-    /// The text, if it has no surrogates, decoded if need be.
+    /// The string, decoded if necessary. `None` if it has surrogates.
     pub fn to_str(self) -> Option<Cow<'p, str>> {
         match self.to_bytes() {
             Cow::Borrowed(bytes) => Some(Cow::Borrowed(core::str::from_utf8(bytes).ok()?)),
@@ -525,9 +528,9 @@ impl<'p> Str<'p> {
         }
     }
 
-    /// The text in UTF-8, perhaps with surrogates, as [`Text`] has it. It is a
-    /// copy if it has other than ASCII or escapes in an old protocol, with up to
-    /// twice the length.
+    /// The string in UTF-8 that may contain surrogates, as in [`PyStr`]. A copy
+    /// of up to twice the length if it has, in an old protocol, escapes or
+    /// non-ASCII characters.
     pub fn to_bytes(self) -> Cow<'p, [u8]> {
         match self {
             Self::Utf8(text) => Cow::Borrowed(text.as_bytes()),
@@ -544,18 +547,18 @@ impl PartialEq<str> for Str<'_> {
     }
 }
 
-/// A `str` of Python 2 as it lies in the pickle.
+/// A `str` of Python 2 in its encoding in the pickle.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum ByteString<'p> {
     /// Its bytes.
     Raw(&'p [u8]),
-    /// Its bytes in quotes, with escapes.
+    /// Its bytes in quotes and with escapes.
     Quoted(&'p [u8]),
 }
 
 impl<'p> ByteString<'p> {
-    /// Its bytes; a copy if there are escapes.
+    /// The bytes; a copy if there are escapes.
     pub fn to_bytes(self) -> Cow<'p, [u8]> {
         match self {
             Self::Raw(bytes) => Cow::Borrowed(bytes),
@@ -572,19 +575,19 @@ impl<'p> ByteString<'p> {
 pub struct Global<'p> {
     /// The module.
     pub module: Str<'p>,
-    /// The name, with dots where it is a name in a name.
+    /// The name, dotted for nested names.
     pub name: Str<'p>,
 }
 
 impl Global<'_> {
-    /// Whether it is exactly this name in exactly this module.
+    /// Whether this is exactly the given module and name.
     pub fn is(&self, module: &str, name: &str) -> bool {
         self.module == *module && self.name == *name
     }
 }
 
 impl fmt::Display for Global<'_> {
-    /// As `module.name`, escaped.
+    /// Formats as `module.name`, escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (module, name) = (self.module.to_bytes(), self.name.to_bytes());
         write!(f, "{}.{}", Escaped(&module), Escaped(&name))
@@ -592,12 +595,12 @@ impl fmt::Display for Global<'_> {
 }
 
 impl<'t, 'p> Node<'t, 'p> {
-    /// The tree that it is in.
+    /// The tree of the value.
     pub const fn tree(self) -> &'t Tree<'p> {
         self.tree
     }
 
-    /// What it is.
+    /// The contents of the value.
     pub fn value(self) -> Value<'t, 'p> {
         let slot = self.slot();
         match slot.kind() {
@@ -615,7 +618,7 @@ impl<'t, 'p> Node<'t, 'p> {
                 super::Argument::FloatText(text) => text.to_f64().unwrap_or(f64::NAN),
                 _ => f64::NAN,
             }),
-            Kind::Text => Value::Str(self.text(slot)),
+            Kind::Str => Value::Str(self.text(slot)),
             Kind::ByteString => Value::ByteString(self.byte_string(slot)),
             Kind::Bytes => Value::Bytes(self.data(slot)),
             kind @ (Kind::ByteArray | Kind::ReadOnlyByteArray) => Value::ByteArray {
@@ -681,28 +684,27 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// Offset in the pickle, in bytes, of the opcode that made it.
+    /// Offset in the pickle of the opcode that created the value, in bytes.
     pub fn offset(self) -> usize {
         self.slot().place().saturating_add(self.tree.base)
     }
 
-    /// Which of [`Tree::nodes`] it is: the same number for the same value.
+    /// Index in [`Tree::nodes`]; it identifies the value.
     pub fn index(self) -> usize {
         to_usize(self.id)
     }
 
-    /// Whether it is the same value, and not only an equal one.
+    /// Whether both are the same value, not only equal.
     pub fn is_same(self, other: Self) -> bool {
         core::ptr::eq(self.tree, other.tree) && self.id == other.id
     }
 
-    /// Whether it is `None`.
+    /// Whether the value is `None`.
     pub fn is_none(self) -> bool {
         matches!(self.slot().kind(), Kind::None)
     }
 
-    /// Whether it is an object: a name, what an id stands for, or what a call
-    /// returns.
+    /// Whether the value is an object: the result of a name, an id or a call.
     pub fn is_object(self) -> bool {
         self.slot().kind().is_object()
     }
@@ -732,7 +734,7 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The float. An integer is none.
+    /// The float. `None` for integers.
     pub fn as_f64(self) -> Option<f64> {
         match self.value() {
             Value::Float(value) => Some(value),
@@ -740,7 +742,7 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The text, if it lies as such in the pickle, see [`Str::as_str`].
+    /// The string, if it can be borrowed, see [`Str::as_str`].
     pub fn as_str(self) -> Option<&'p str> {
         match self.value() {
             Value::Str(text) => text.as_str(),
@@ -768,7 +770,7 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The items of a tuple, list, set or frozen set; of anything else, none.
+    /// The items of a tuple, list, set or frozen set; empty for other values.
     pub fn items(self) -> Items<'t, 'p> {
         let slot = self.slot();
         match slot.kind() {
@@ -778,7 +780,7 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The keys and values of a dictionary; of anything else, none.
+    /// The keys and values of a dictionary; empty for other values.
     pub fn entries(self) -> Entries<'t, 'p> {
         let slot = self.slot();
         Entries(match slot.kind() {
@@ -787,15 +789,15 @@ impl<'t, 'p> Node<'t, 'p> {
         })
     }
 
-    /// The last value in a dictionary at a key that is this text.
+    /// The last value of a string key in a dictionary.
     pub fn get(self, key: &str) -> Option<Self> {
         let entries = self.entries();
         let found = entries.filter(|(at, _)| matches!(at.value(), Value::Str(at) if at == *key));
         found.last().map(|(_, value)| value)
     }
 
-    /// What happens to an object after it is there, in order; to anything else,
-    /// nothing.
+    /// The operations on an object after its creation, in order; empty for
+    /// other values.
     pub fn operations(self) -> Operations<'t, 'p> {
         let slot = self.slot();
         let last = match slot.kind() {
@@ -809,7 +811,8 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// This value and all in it, down to a budget, as [`Walk`] says.
+    /// Iterates over this value and all values in it within a budget, see
+    /// [`Walk`].
     pub fn walk(self, budget: usize) -> Walk<'t, 'p> {
         Walk::new(self, budget)
     }
@@ -825,7 +828,7 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The items of a tuple, in one piece.
+    /// The items of a tuple or frozen set, which are contiguous.
     fn block(self, link: u32) -> Items<'t, 'p> {
         let count = match link {
             0 => 0,
@@ -838,14 +841,14 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// As many as the kind has; others are the value itself.
+    /// The operands of an object; unused ones are the value itself.
     fn operands(self, slot: Slot) -> [Self; 3] {
         let count = slot.kind().operand_count();
         let ids = self.tree.words(slot.link.saturating_add(1), count);
         core::array::from_fn(|index| ids.get(index).map_or(self, |id| self.of(*id)))
     }
 
-    /// The bytes behind a count, as they lie in the pickle.
+    /// The data of a value with a length, borrowed from the pickle.
     fn data(self, slot: Slot) -> &'p [u8] {
         let (opcode, rest) = self.tree.opcode_at(slot);
         counted(opcode, rest)
@@ -855,7 +858,7 @@ impl<'t, 'p> Node<'t, 'p> {
         let (opcode, rest) = self.tree.opcode_at(slot);
         match opcode {
             Opcode::Unicode => Str::Escaped(line(rest).0),
-            _ => Str::Utf8(Text::known(counted(opcode, rest))),
+            _ => Str::Utf8(PyStr::known(counted(opcode, rest))),
         }
     }
 
@@ -867,11 +870,11 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
-    /// The text of a node that names something.
+    /// The string of a node in a name.
     fn name_text(self) -> Str<'p> {
         let slot = self.slot();
         match slot.kind() {
-            Kind::Text => self.text(slot),
+            Kind::Str => self.text(slot),
             Kind::ByteString => Str::ByteString(self.byte_string(slot)),
             _ => Str::Escaped(&[]),
         }
@@ -889,13 +892,13 @@ impl<'t, 'p> Node<'t, 'p> {
         let (module, rest) = line(self.tree.opcode_at(slot).1);
         let (name, _) = line(rest);
         Global {
-            module: Str::Utf8(Text::known(module)),
-            name: Str::Utf8(Text::known(name)),
+            module: Str::Utf8(PyStr::known(module)),
+            name: Str::Utf8(PyStr::known(name)),
         }
     }
 }
 
-/// What a reader has read as counted bytes.
+/// The data after a length that a reader has validated.
 fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
     let super::Form::Counted(len) = opcode.form() else {
         return &[];
@@ -909,7 +912,7 @@ fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
     rest.get(..count).unwrap_or_default()
 }
 
-/// What a reader has read as a line, and what follows it.
+/// A line that a reader has validated, and the bytes after it.
 fn line(rest: &[u8]) -> (&[u8], &[u8]) {
     let mut parts = rest.splitn(2, |byte| *byte == b'\n');
     (
@@ -926,10 +929,10 @@ pub struct Items<'t, 'p> {
     segments: Segments,
 }
 
-/// What is left of a circle of segments.
+/// The rest of a circular list of segments.
 #[derive(Clone, Copy)]
 struct Segments {
-    /// 0 if nothing is left.
+    /// 0 at the end.
     next: u32,
     last: u32,
 }
@@ -967,8 +970,8 @@ impl<'t, 'p> Items<'t, 'p> {
         }
     }
 
-    /// How many are left. It takes time in the number of batches in which they
-    /// were written, of which CPython puts 1000 items in each.
+    /// The number of items left. Takes time proportional to the number of
+    /// batches; CPython writes 1000 items per batch.
     pub fn count_left(&self) -> usize {
         let mut count = self.ids.len();
         let mut segments = self.segments;
@@ -978,7 +981,7 @@ impl<'t, 'p> Items<'t, 'p> {
         count
     }
 
-    /// So many items, if there are so many and no more.
+    /// The items left, if their number is exactly `N`.
     pub fn exactly<const N: usize>(self) -> Option<[Node<'t, 'p>; N]> {
         let mut items = self;
         let first = Node {
@@ -1035,7 +1038,7 @@ impl<'t, 'p> Iterator for Entries<'t, 'p> {
 }
 
 impl Entries<'_, '_> {
-    /// How many are left, in time as [`Items::count_left`] says.
+    /// The number of entries left; takes time as [`Items::count_left`].
     pub fn count_left(&self) -> usize {
         self.0.count_left() >> 1
     }
@@ -1047,7 +1050,7 @@ impl fmt::Debug for Entries<'_, '_> {
     }
 }
 
-/// What happens to an object, in order.
+/// The operations on an object, in order.
 #[derive(Clone, Copy)]
 pub struct Operations<'t, 'p> {
     tree: &'t Tree<'p>,

@@ -1,16 +1,15 @@
-//! What names mean, as far as the caller says so.
+//! The mapping from allowed names to the caller's data.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
 use super::{Global, Items, Node, Operations, Value};
 
-/// The names that the caller allows to mean something: exact pairs of a module
-/// and a name, each with a meaning of the caller's. There are none at first.
+/// A set of allowed names: exact pairs of a module and a name, each with a
+/// meaning defined by the caller. Default: empty.
 ///
-/// A meaning is data of the caller's, such as a variant of an enum; what it does
-/// with an [`Object`] of that name is up to it. Meanings that are known here are
-/// in [`known`](super::known), in sets that can be allowed as a whole.
+/// A meaning is a value of the caller, such as a variant of an enum; the caller
+/// decides what to do with an [`Object`] of that name.
 ///
 /// ```
 /// use daskwire_pickle::tree::{Registry, Tree};
@@ -44,26 +43,26 @@ impl<T> Default for Registry<T> {
     }
 }
 
-/// How an object comes about.
+/// The origin of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Made {
-    /// It is the name itself.
+    /// The name itself.
     Name,
-    /// By a call (REDUCE, INST or OBJ).
+    /// A call (REDUCE, INST or OBJ).
     Call,
-    /// By `__new__` of a class.
+    /// A call of `__new__` of a class.
     New,
 }
 
-/// Something made of what has a name that is allowed.
+/// An object with an allowed name.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'t, 'p> {
     /// The name.
     pub global: Global<'p>,
-    /// How it comes about.
+    /// The origin of the object.
     pub made: Made,
-    /// The arguments; of a name there are none.
+    /// The arguments; empty for a name.
     pub arguments: Items<'t, 'p>,
     /// The keyword arguments: a dictionary or an object.
     pub keywords: Option<Node<'t, 'p>>,
@@ -72,21 +71,21 @@ pub struct Object<'t, 'p> {
 }
 
 impl<'t, 'p> Object<'t, 'p> {
-    /// What happens to it after it is there.
+    /// The operations on the object after its creation.
     pub fn operations(&self) -> Operations<'t, 'p> {
         self.node.operations()
     }
 }
 
 impl<T> Registry<T> {
-    /// Without any names.
+    /// Creates an empty registry.
     pub const fn new() -> Self {
         Self {
             modules: BTreeMap::new(),
         }
     }
 
-    /// Allows a name in a module, in place of what it meant before.
+    /// Allows a name in a module, and replaces its former meaning.
     pub fn allow(&mut self, module: &str, name: &str, meaning: T) -> &mut Self {
         self.modules
             .entry(module.into())
@@ -95,7 +94,7 @@ impl<T> Registry<T> {
         self
     }
 
-    /// Allows a set of names, such as those in [`known`](super::known).
+    /// Allows a set of names.
     pub fn allow_all<M: Copy + Into<T>>(&mut self, names: &[(&str, &str, M)]) -> &mut Self {
         for (module, name, meaning) in names {
             self.allow(module, name, (*meaning).into());
@@ -103,14 +102,14 @@ impl<T> Registry<T> {
         self
     }
 
-    /// What a name means, if it is allowed.
+    /// The meaning of a name, if it is allowed.
     pub fn meaning(&self, global: Global<'_>) -> Option<&T> {
         let names = self.modules.get(&*global.module.to_str()?)?;
         names.get(&*global.name.to_str()?)
     }
 
-    /// What an object is made of, if that has a name that is allowed, and its
-    /// arguments are a tuple.
+    /// The parts of an object, if its name is allowed and its arguments are a
+    /// tuple.
     pub fn object<'t, 'p>(&self, node: Node<'t, 'p>) -> Option<(T, Object<'t, 'p>)>
     where
         T: Copy,
@@ -149,7 +148,7 @@ impl<T> Registry<T> {
 }
 
 impl<'p> Node<'_, 'p> {
-    /// A name to which nothing happens.
+    /// A global without operations on it.
     fn as_plain_name(self) -> Option<Global<'p>> {
         match self.operations().next() {
             None => self.as_global(),

@@ -1,26 +1,27 @@
-//! Trees as text.
+//! Formatting of trees.
 
 use alloc::vec;
 use core::fmt::{self, Write as _};
 
 use super::{Event, Kind, Node, Operation, Tree, Value};
 
-/// Values that are shown, unless the precision says another number.
+/// The maximum number of values shown. Default for the formatter's precision.
 const MAX_VALUES: usize = 10_000;
 
-/// Bytes of data that are shown, and of text.
+/// The maximum length of data shown, in bytes.
 const MAX_BYTES: usize = 32;
-const MAX_TEXT: usize = 256;
+/// The maximum length of strings shown, in bytes.
+const MAX_STR_BYTES: usize = 256;
 
 impl fmt::Display for Tree<'_> {
-    /// As [`Node`] is shown.
+    /// Formats as [`Node`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.root(), f)
     }
 }
 
 impl fmt::Debug for Tree<'_> {
-    /// As [`Node`] is shown.
+    /// Formats as [`Node`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.root(), f)
     }
@@ -33,15 +34,15 @@ impl fmt::Debug for Node<'_, '_> {
 }
 
 impl fmt::Display for Node<'_, '_> {
-    /// On one line, much like Python would print it, with names, calls and
-    /// operations as such. Text is escaped, long data is cut short, and what was
-    /// shown before is referred to by its offset. So many values are shown as
-    /// the precision says, or 10,000: `{:.100}` shows up to 100.
+    /// Formats on one line, similar to Python's `repr`, with names, calls and
+    /// operations. Strings are escaped, long data is truncated, and a value
+    /// that was shown before is referred to by its offset. The precision is the
+    /// maximum number of values, by default 10,000: `{:.100}` shows up to 100.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let budget = f.precision().unwrap_or(MAX_VALUES);
         let mut shown = vec![0_u64; self.tree.slots.len().div_ceil(64)];
         let mut walk = self.walk(budget);
-        // What is on top of what: how many parts each of them had.
+        // The open values and the number of parts of each so far.
         let mut counts = vec![];
         while let Some(event) = walk.next() {
             match event {
@@ -90,16 +91,16 @@ impl fmt::Display for Node<'_, '_> {
     }
 }
 
-/// What the parts that come now are of.
+/// The owner of the parts that follow.
 #[derive(Clone, Copy)]
 enum Frame {
-    /// Of a value; `None` if it was shown before.
+    /// A value; `None` if it was shown before.
     Value(Option<Kind>),
     Operation,
     Entries,
 }
 
-/// Whether it was not marked before.
+/// Marks a value and returns whether it was unmarked.
 fn mark(shown: &mut [u64], index: usize) -> bool {
     let Some(word) = shown.get_mut(index >> 6) else {
         return false;
@@ -170,7 +171,7 @@ fn begin(f: &mut fmt::Formatter<'_>, node: Node<'_, '_>) -> fmt::Result {
     }
 }
 
-/// What closes a value, or an operation on it.
+/// Writes the end of a value or of an operation on it.
 fn end(f: &mut fmt::Formatter<'_>, frame: Frame, count: usize) -> fmt::Result {
     f.write_str(match frame {
         Frame::Operation | Frame::Entries => ")",
@@ -195,14 +196,14 @@ fn data(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     }
 }
 
-/// A string in UTF-8, perhaps with surrogates, as it is displayed: escaped, on
-/// one line, cut after 256 bytes.
+/// Formats a UTF-8 string, which may contain surrogates: escaped, on one line,
+/// truncated to 256 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.0.get(..MAX_TEXT).unwrap_or(self.0);
+        let shown = self.0.get(..MAX_STR_BYTES).unwrap_or(self.0);
         for chunk in shown.utf8_chunks() {
             for character in chunk.valid().chars() {
                 match character {
@@ -214,7 +215,7 @@ impl fmt::Display for Escaped<'_> {
                 write!(f, "\\x{byte:02x}")?;
             }
         }
-        if self.0.len() > MAX_TEXT {
+        if self.0.len() > MAX_STR_BYTES {
             write!(f, "… {} bytes", self.0.len())?;
         }
         Ok(())

@@ -1,17 +1,17 @@
-//! Going through a value without recursion.
+//! Iteration over a value without recursion.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Items, Kind, Node, Operation, Operations};
 
-/// Goes through a value and all in it, from the outside to the inside, in the
+/// Iterator over a value and all values in it, from the outside in, in the
 /// order of the pickle.
 ///
-/// A value that is shared comes as often as it is somewhere, and one that
-/// contains itself never ends: 485 bytes are enough for 2^60 values. Therefore
-/// there is a budget: the number of values that the walk enters at most.
-/// [`Tree::nodes`](super::Tree::nodes) has each value once.
+/// A shared value is visited once per occurrence, and a value that contains
+/// itself has no end: 485 bytes are enough for 2^60 values. The budget is the
+/// maximum number of values to visit. [`Tree::nodes`](super::Tree::nodes) has
+/// each value once.
 #[derive(Clone, Debug)]
 pub struct Walk<'t, 'p> {
     start: Option<Node<'t, 'p>>,
@@ -23,17 +23,18 @@ pub struct Walk<'t, 'p> {
 /// One step of a walk.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'t, 'p> {
-    /// Here a value begins. What it is made of follows: the items of a
-    /// container, a key before its value; of an object first what it is made
-    /// of, then what its [`Operation`]s take.
+    /// The start of a value. Its parts follow: the items of a container, a key
+    /// before its value; for an object first its operands, then the values of
+    /// its [`Operation`]s.
     Enter(Node<'t, 'p>),
-    /// Of an object: the next values up to the next of these belong to this.
+    /// An operation of an object; the following values up to the next operation
+    /// belong to it.
     Operation(Operation<'t, 'p>),
-    /// Here it ends.
+    /// The end of a value.
     Leave(Node<'t, 'p>),
 }
 
-/// A walk would take more steps than its budget.
+/// The walk would visit more values than its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetExceeded {
     /// The budget, in values.
@@ -52,7 +53,7 @@ impl fmt::Display for BudgetExceeded {
 
 impl core::error::Error for BudgetExceeded {}
 
-/// A value whose parts are not all done.
+/// A value with parts that have not been visited.
 #[derive(Clone, Debug)]
 struct Open<'t, 'p> {
     node: Node<'t, 'p>,
@@ -70,7 +71,7 @@ impl<'t, 'p> Walk<'t, 'p> {
         }
     }
 
-    /// Leaves out what is in the value that was entered last.
+    /// Skips the contents of the value that was entered last.
     pub fn leave_out(&mut self) {
         if let Some(open) = self.open.last_mut() {
             let nothing = Node {
@@ -118,7 +119,7 @@ impl<'t, 'p> Iterator for Walk<'t, 'p> {
 }
 
 impl<'t, 'p> Node<'t, 'p> {
-    /// What it is made of, without operations; names are whole.
+    /// The parts of the value without its operations. Names have no parts.
     pub(super) fn parts(self) -> Items<'t, 'p> {
         let slot = self.slot();
         match slot.kind() {

@@ -110,7 +110,7 @@ fn longer(
                 let line = format!("{value:?}\n");
                 put(&mut longer, Opcode::Float, &[line.as_bytes()]);
             }
-            (_, Argument::Text(text)) => {
+            (_, Argument::Str(text)) => {
                 let argument = [&long(text.as_bytes()), text.as_bytes()];
                 put(&mut longer, Opcode::BinUnicode8, &argument);
             }

@@ -90,7 +90,7 @@ fn a_bytearray_of_protocol_4_is_copied_into_the_pickle() {
     assert_eq!(tokens[0].argument, Argument::Version(4));
     assert_eq!(tokens[1].argument, Argument::Length(30));
     let text = |index: usize| match tokens[index].argument {
-        Argument::Text(text) => text.to_str().expect("no surrogates"),
+        Argument::Str(text) => text.to_str().expect("no surrogates"),
         other => panic!("{other:?}"),
     };
     assert_eq!((text(2), text(3)), ("builtins", "bytearray"));

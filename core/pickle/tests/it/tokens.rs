@@ -38,7 +38,7 @@ fn argument(argument: &Argument<'_>) -> String {
         | Argument::ByteString(bytes)
         | Argument::ByteArray(bytes)
         | Argument::Line(bytes) => shown(bytes),
-        Argument::Text(text) => shown(text.as_bytes()),
+        Argument::Str(text) => shown(text.as_bytes()),
         Argument::Global { module, name } => {
             format!("{} {}", shown(module.as_bytes()), shown(name.as_bytes()))
         }

@@ -283,7 +283,7 @@ fn what_cannot_be_built_is_refused() {
         (b"ca\nb\n]R.", wrong(O::Reduce, Operand::Tuple)),
         (b"ca\nb\n)]\x92.", wrong(O::NewObjEx, Operand::Dict)),
         (b"]}b.", wrong(O::Build, Operand::Object)),
-        (b"K\x01K\x02\x93.", wrong(O::StackGlobal, Operand::Text)),
+        (b"K\x01K\x02\x93.", wrong(O::StackGlobal, Operand::Str)),
         (b"S'\n.", K::NotQuoted),
         (b"\x82\0.", K::ExtensionCode { code: 0 }),
         (b"N\x98.", K::NoBuffer),

@@ -772,7 +772,7 @@ fn text_is_utf_8_with_surrogates() {
         (b"\xed\xbf\xbf\xc0\x80", 3),
         ("ä\u{d7ff}".as_bytes().split_last().unwrap().1, 2),
     ] {
-        let expected = WriteError::NotText { at: 2, valid_len };
+        let expected = WriteError::NotUtf8 { at: 2, valid_len };
         assert_eq!(
             failed(|writer| {
                 writer.str_bytes(bytes);
@@ -875,11 +875,11 @@ fn errors_say_what_to_do() {
         texts,
         [
             "the buffer supplied is too small: 9 needed, 3 available",
-            "the pickle is not finished at byte 7: 2 more values were announced",
-            "more values were written or ended than were announced, at byte 7 of the pickle",
+            "the pickle is not finished at byte 7: 2 more values were declared",
+            "more values were written or ended than were declared, at byte 7 of the pickle",
             "more than 4 values are open at byte 7 of the pickle, which is how many levels were \
              supplied",
-            "nothing was memoized under 3 at byte 7 of the pickle, only 1 values before it",
+            "no value was memoized under 3 at byte 7 of the pickle, only 1 values before it",
             "the buffer is not contiguous: the stride of axis 1 leaves gaps or repeats; copy it \
              first",
         ]

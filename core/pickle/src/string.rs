@@ -1,21 +1,21 @@
-//! Text and integers as they lie in a pickle, and what makes them valid.
+//! Strings and numbers in the encodings of a pickle, and their validation.
 
 use core::fmt;
 
-/// Text in UTF-8 that may contain surrogates.
+/// A string in UTF-8 that may contain surrogates.
 ///
-/// Python writes and reads the text of pickles with the error handler
-/// `surrogatepass`: half of a surrogate pair takes three bytes, as if it were a
-/// character. Everything else is as in UTF-8. Only a [`Reader`](super::Reader)
-/// makes one of these, so that it is always valid in this sense.
+/// Python encodes the strings of pickles with the error handler
+/// `surrogatepass`: a surrogate takes three bytes, like a character. All else
+/// is as in UTF-8. Only a [`Reader`](super::Reader) creates values of this
+/// type, so they are always valid in this sense.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Text<'p>(&'p [u8]);
+pub struct PyStr<'p>(&'p [u8]);
 
-impl<'p> Text<'p> {
-    /// The text in these bytes; otherwise, how many of them are good.
+impl<'p> PyStr<'p> {
+    /// Validates the bytes. The error is the length of the valid part.
     #[inline]
     pub(super) fn new(bytes: &'p [u8]) -> Result<Self, usize> {
-        // Most text is, and it is soon seen.
+        // Fast path: most strings are ASCII.
         if bytes.is_ascii() {
             return Ok(Self(bytes));
         }
@@ -34,51 +34,52 @@ impl<'p> Text<'p> {
         Ok(Self(bytes))
     }
 
-    /// Bytes that are known to be text, since a reader gave them as such.
+    /// Wraps bytes that a reader has validated before.
     #[cfg(feature = "alloc")]
     pub(super) const fn known(bytes: &'p [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes of the text.
+    /// The bytes of the string.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0
     }
 
-    /// The text, if it has no surrogates.
+    /// The string, if it has no surrogates.
     ///
     /// # Errors
     ///
-    /// What [`core::str::from_utf8`] says of the first surrogate.
+    /// The error of [`core::str::from_utf8`] at the first surrogate.
     pub const fn to_str(self) -> Result<&'p str, core::str::Utf8Error> {
         core::str::from_utf8(self.0)
     }
 
-    /// How many bytes the text has.
+    /// The length of the string, in bytes.
     pub const fn len(self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no text.
+    /// Whether the string is empty.
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl PartialEq<str> for Text<'_> {
+impl PartialEq<str> for PyStr<'_> {
     fn eq(&self, other: &str) -> bool {
         self.0 == other.as_bytes()
     }
 }
 
-impl PartialEq<&str> for Text<'_> {
+impl PartialEq<&str> for PyStr<'_> {
     fn eq(&self, other: &&str) -> bool {
         self.0 == other.as_bytes()
     }
 }
 
-impl fmt::Debug for Text<'_> {
-    /// In quotes and escaped, on one line; surrogates as `\u{d800}`.
+impl fmt::Debug for PyStr<'_> {
+    /// Formats the string in quotes and escaped, on one line; surrogates as
+    /// `\u{d800}`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("\"")?;
         let mut rest = self.0;
@@ -104,12 +105,12 @@ impl fmt::Debug for Text<'_> {
     }
 }
 
-/// An integer of any size: two's complement, the least significant byte first,
-/// without bytes that say nothing but the sign again.
+/// An integer of any size: little-endian two's complement, without redundant
+/// sign bytes.
 ///
-/// Conversions look at no more than 16 bytes. There is none to decimal digits,
-/// which takes time in the square of the size: a pickle of some megabytes would
-/// keep a machine busy for minutes.
+/// Conversions read at most 16 bytes. There is no conversion to decimal digits,
+/// since it takes quadratic time: a pickle of some megabytes would take
+/// minutes.
 ///
 /// ```
 /// use daskwire_pickle::{Argument, Reader};
@@ -133,29 +134,29 @@ impl<'p> BigInt<'p> {
         }
     }
 
-    /// The bytes; of 0 there are none.
+    /// The bytes; empty for 0.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0
     }
 
-    /// Whether it is less than 0.
+    /// Whether the integer is negative.
     pub const fn is_negative(self) -> bool {
         is_negative(self.0)
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i128(self) -> Option<i128> {
         let mut bytes = [if self.is_negative() { 0xff } else { 0 }; 16];
         crate::measure::copy(bytes.get_mut(..self.0.len())?, self.0);
         Some(i128::from_le_bytes(bytes))
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i64(self) -> Option<i64> {
         self.to_i128()?.try_into().ok()
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_u64(self) -> Option<u64> {
         self.to_i128()?.try_into().ok()
     }
@@ -185,15 +186,15 @@ impl fmt::Debug for BigInt<'_> {
 
 /// An integer of any size in decimal digits, as protocols 0 and 1 write it.
 ///
-/// It is what Python's `int` takes: a sign, or none, and digits, with single
-/// underscores between them at most. Python itself refuses more than 4300
-/// digits, by a setting; here no number of digits is too large, since nothing
-/// is computed before someone asks.
+/// The syntax is that of Python's `int`: an optional sign, and digits with
+/// optional single underscores between them. By default Python refuses more
+/// than 4300 digits; here any number is accepted, since the value is only
+/// computed on request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Decimal<'p>(&'p [u8]);
 
 impl<'p> Decimal<'p> {
-    /// What Python's `int` makes of a line: white space around it is nothing.
+    /// Parses a line as Python's `int` does, ignoring white space at both ends.
     pub(super) fn new(line: &'p [u8]) -> Option<Self> {
         let text = trim(line);
         let (_, number) = sign(text);
@@ -203,12 +204,12 @@ impl<'p> Decimal<'p> {
         }
     }
 
-    /// The text: digits, perhaps with a sign and underscores.
+    /// The digits, with an optional sign and underscores.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i128(self) -> Option<i128> {
         let (is_negative, digits) = sign(self.0);
         let mut value = 0_i128;
@@ -224,12 +225,12 @@ impl<'p> Decimal<'p> {
         Some(value)
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_i64(self) -> Option<i64> {
         self.to_i128()?.try_into().ok()
     }
 
-    /// The value, if it fits.
+    /// The value, if it fits in the type.
     pub fn to_u64(self) -> Option<u64> {
         self.to_i128()?.try_into().ok()
     }
@@ -249,7 +250,8 @@ const fn sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// Without white space at both ends, as Python's `int` and `float` see bytes.
+/// Removes white space at both ends, as Python's `int` and `float` do for
+/// bytes.
 fn trim(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t'..=b'\r', inner @ ..] | [inner @ .., b' ' | b'\t'..=b'\r'] = text {
         text = inner;
@@ -259,18 +261,19 @@ fn trim(mut text: &[u8]) -> &[u8] {
 
 /// A float in decimal digits, as protocol 0 writes it.
 ///
-/// It is what Python's `float` takes: decimal digits with a point and an
-/// exponent, with single underscores between digits at most, `inf`, `infinity`
-/// or `nan` in any case; with a sign or none.
+/// The syntax is that of Python's `float`: an optional sign, then decimal
+/// digits with an optional point, exponent and single underscores between
+/// digits, or `inf`, `infinity` or `nan` in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FloatText<'p>(&'p [u8]);
 
-/// Underscores in a float are taken out in a buffer of this size. No Python
-/// writes any.
+/// The size of the buffer for removing underscores from a float, in bytes.
+/// Python never writes any.
 const UNDERSCORED_LEN: usize = 512;
 
 impl<'p> FloatText<'p> {
-    /// What Python's `float` makes of a line: white space around it is nothing.
+    /// Parses a line as Python's `float` does, ignoring white space at both
+    /// ends.
     pub(super) fn new(line: &'p [u8]) -> Option<Self> {
         let text = trim(line);
         let (_, number) = sign(text);
@@ -291,16 +294,16 @@ impl<'p> FloatText<'p> {
         is_number.then_some(Self(text))
     }
 
-    /// The text: a decimal number, perhaps with a sign and underscores, or a word.
+    /// The text: a decimal number or a word, with an optional sign and
+    /// underscores.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0
     }
 
-    /// The float that is nearest to it; `None` only if it has underscores and
-    /// more than 512 bytes.
+    /// The nearest float. `None` only if the text has underscores and more than
+    /// 512 bytes.
     ///
-    /// This takes the parser of the standard library, of some kilobytes, which
-    /// firmware that does not call this need not have.
+    /// Links the parser of the standard library, some kilobytes of code.
     pub fn to_f64(self) -> Option<f64> {
         if !self.0.contains(&b'_') {
             return core::str::from_utf8(self.0).ok()?.parse().ok();
@@ -321,8 +324,8 @@ impl fmt::Debug for FloatText<'_> {
     }
 }
 
-/// How many digits and underscores the text begins with, and what follows them.
-/// `None` if an underscore has no digit on both sides.
+/// The number of leading digits and underscores, and the rest. `None` if an
+/// underscore is not between two digits.
 fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'_');
     let count = text.iter().take_while(|byte| is_digit(byte)).count();
@@ -340,17 +343,17 @@ fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing)]
 mod tests {
-    use super::{BigInt, Decimal, FloatText, Text};
+    use super::{BigInt, Decimal, FloatText, PyStr};
 
     #[test]
-    fn surrogates_pass_and_nothing_else_does() {
+    fn only_surrogates_are_accepted_besides_utf8() {
         for good in [
             &b""[..],
             b"a\xed\xa0\x80b",
             b"\xed\xa0\xbd\xed\xb2\x80",
             b"\xed\x9f\xbf",
         ] {
-            assert!(Text::new(good).is_ok());
+            assert!(PyStr::new(good).is_ok());
         }
         for (bad, valid_len) in [
             (&b"ab\xff"[..], 2),
@@ -359,12 +362,12 @@ mod tests {
             (b"a\xf4\x90\x80\x80", 1),
             (b"\xed\xa0\x80x\xed\xa0a", 4),
         ] {
-            assert_eq!(Text::new(bad), Err(valid_len));
+            assert_eq!(PyStr::new(bad), Err(valid_len));
         }
     }
 
     #[test]
-    fn integers_lose_bytes_that_only_repeat_the_sign() {
+    fn big_ints_drop_redundant_sign_bytes() {
         for (bytes, short, value) in [
             (&[][..], &[][..], 0),
             (&[0, 0, 0], &[], 0),
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_what_int_takes() {
+    fn decimals_match_python_int() {
         for (line, value) in [
             (&b" 12_3 "[..], 123),
             (b"-0", 0),
@@ -419,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_what_float_takes() {
+    fn floats_match_python_float() {
         let float = |line| FloatText::new(line).and_then(FloatText::to_f64);
         for (line, value) in [
             (&b"1_0.5"[..], 10.5),
@@ -434,7 +437,7 @@ mod tests {
             assert_eq!(float(line).map(f64::to_bits), Some(value.to_bits()));
         }
         assert!(float(b"-nan").is_some_and(f64::is_nan));
-        // One byte more than there is room for, underscores not counted.
+        // One byte more than the buffer holds, not counting underscores.
         let mut long = [b'1'; 514];
         long[1] = b'_';
         assert!(FloatText::new(&long).is_some() && float(&long).is_none());
