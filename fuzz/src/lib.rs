@@ -211,7 +211,7 @@ const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits {
     memo_count: 1 << 16,
 };
 
-fn reading() -> ReadOptions {
+fn read_options() -> ReadOptions {
     ReadOptions {
         limits: LIMITS,
         sets_and_enums: true,
@@ -413,7 +413,7 @@ fn split_frames(input: &[u8]) -> Vec<&[u8]> {
 fn message(input: &[u8], layout: Layout) {
     let frames = split_frames(input);
     let mut workspace = Workspace::new();
-    let _ = workspace.with_message(&frames, layout, &reading(), |message, levels| {
+    let _ = workspace.with_message(&frames, layout, &read_options(), |message, levels| {
         let payload_count = walk(&message, levels);
         assert!(payload_count <= message.payload_count());
         let checked = message.check();
@@ -512,7 +512,7 @@ fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
         Err(error) => panic!("{error}"),
     };
     let mut workspace = Workspace::new();
-    let again = workspace.with_message(frames, to, &reading(), |message, _| {
+    let again = workspace.with_message(frames, to, &read_options(), |message, _| {
         let again = message.payload(0).expect("one payload was put in");
         if to == payload.layout() {
             assert_eq!(again.header_bytes(), payload.header_bytes());
@@ -532,7 +532,7 @@ fn payload_header(input: &[u8]) {
     let mut frames: Vec<&[u8]> = vec![b"\x81\xa1x\x81\xae__Serialized__\x01", header];
     frames.resize(2 + usize::from(frame_count & 15), b"frame");
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(&frames, Layout::Modern, &reading(), |message, _| {
+    let opened = workspace.with_message(&frames, Layout::Modern, &read_options(), |message, _| {
         let Ok(payload) = message.payload(0) else {
             return;
         };
@@ -743,7 +743,7 @@ fn round_trip(input: &[u8]) {
     };
     let frames = split_frames(rest);
     let mut workspace = Workspace::new();
-    let _ = workspace.with_message(&frames, layout, &reading(), |message, levels| {
+    let _ = workspace.with_message(&frames, layout, &read_options(), |message, levels| {
         if message.check().is_err() {
             return;
         }
@@ -774,7 +774,7 @@ fn round_trip(input: &[u8]) {
             Err(error) => panic!("{error}"),
         };
         let mut workspace = Workspace::new();
-        let again = workspace.with_message(built, layout, &reading(), |again, levels| {
+        let again = workspace.with_message(built, layout, &read_options(), |again, levels| {
             let mut walk = again.walk(levels);
             let mut count = 0;
             while let Some(item) = walk.next_item().expect("our own") {

@@ -8,7 +8,7 @@ use daskwire_numpy::{
     RecordType, TypedPayload, ValueBuilder as _, WriteOptions,
 };
 
-use super::reading;
+use super::read_options;
 
 /// The most elements that are looked at one by one: broadcasting makes as many
 /// as anyone likes of a few bytes.
@@ -41,7 +41,7 @@ pub(crate) fn typed(input: &[u8]) {
     frames.extend(data.chunks(step.max(1)));
     frames.resize(frames.len().max(3), data);
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(&frames, Layout::Modern, &reading(), |message, _| {
+    let opened = workspace.with_message(&frames, Layout::Modern, &read_options(), |message, _| {
         if let Ok(payload) = message.payload(0) {
             read(&payload, data);
         }
@@ -234,7 +234,7 @@ fn write(array: &Array<'_>) {
     }
     let frames = builder.finish(&mut []).expect("it is whole");
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(frames, Layout::Modern, &reading(), |message, _| {
+    let opened = workspace.with_message(frames, Layout::Modern, &read_options(), |message, _| {
         let payload = message.payload(0).expect("our own");
         assert_eq!(payload.kind(), PayloadKind::Serialized);
         let again = TypedPayload::read(&payload).expect("our own").array();

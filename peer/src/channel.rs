@@ -8,7 +8,7 @@ use std::time::Instant;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter};
 
 use crate::PeerError;
-use crate::growing::{Encode, Room};
+use crate::growing::{Encode, MessageScratch};
 use crate::protocol::{Field, Opener, ProtocolError, Source};
 
 /// Sees every message that goes in or out: what `daskwire journey` shows.
@@ -88,7 +88,7 @@ impl<T: Field> Encode for Whole<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Sender {
     writer: CommWriter,
-    room: Room,
+    room: MessageScratch,
     ends: Ends,
 }
 
@@ -177,7 +177,7 @@ impl Channel {
         Self {
             sender: Sender {
                 writer,
-                room: Room::new(),
+                room: MessageScratch::new(),
                 ends: ends.clone(),
             },
             receiver: Receiver {

@@ -5,7 +5,7 @@ use daskwire::message::BuildError;
 
 use crate::channel::{Whole, read_batch};
 use crate::graph::{Graph, GraphError};
-use crate::growing::Room;
+use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::State;
 use crate::{Key, Serialized};
@@ -47,7 +47,7 @@ impl<T: Field> Message for T {
     }
 
     fn encode(&self) -> Result<Vec<Bytes>, BuildError> {
-        Room::new().with_frames(&Whole(self), |frames| {
+        MessageScratch::new().with_frames(&Whole(self), |frames| {
             let copy = |frame: &&[u8]| Bytes::copy_from_slice(frame);
             frames.iter().map(copy).collect()
         })

@@ -1,11 +1,10 @@
-//! Tasks and graphs of them, as they are written into pickles and read from
-//! them.
+//! Tasks and graphs, and their form in pickles.
 //!
-//! A client sends a graph as the pickle of an expression of `dask`, which maps
-//! keys to tasks; a scheduler sends each worker the pickle of one task. Both are
-//! written here as the smallest form that the scheduler and workers of Dask
-//! 2026.8.0 take, and read in that form and in those that Python writes. What
-//! is called is known by its name only, and is never called here.
+//! A client sends a graph as the pickle of a `dask` expression, which maps keys
+//! to tasks; a scheduler sends each worker the pickle of one task. Both are
+//! written here in the smallest form that the scheduler and workers of Dask
+//! 2026.8.0 accept, and read in that form and in the forms that Python writes.
+//! Functions are known by name only, and are never called here.
 
 mod copy;
 mod depends;
@@ -22,41 +21,41 @@ pub use read::GraphError;
 #[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
 
-/// What a task calls.
+/// A function that a task calls.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Function {
-    /// A function of Python. The scheduler has to be able to import it, even if
-    /// only workers call it.
+    /// A Python function. The scheduler must be able to import it, even if only
+    /// workers call it.
     Python {
         /// The module, such as `operator`.
         module: String,
-        /// The name in it, such as `add`.
+        /// The function's name in the module, such as `add`.
         name: String,
     },
-    /// A function of a worker in Rust, by the name that it is registered under.
+    /// A function of a Rust worker, by its registered name.
     ///
     /// Python sees `operator.methodcaller("native:NAME")`, which it can import
-    /// everywhere and call nowhere.
+    /// everywhere but not call.
     Native(String),
     /// `functools.partial` of a function. One that needs results is written as a
-    /// plain call: Dask does not look for results in a partial.
+    /// plain call, because Dask does not look for results in a partial.
     Partial {
         /// The function.
         function: Box<Self>,
-        /// What it is called with before the task's own arguments.
+        /// Arguments that precede the task's own.
         arguments: Vec<Argument>,
-        /// Arguments by name.
+        /// Keyword arguments.
         keywords: Vec<(String, Argument)>,
     },
-    /// Something that cannot be called here, such as a lambda of Python.
+    /// A function that cannot be called here, such as a Python lambda.
     Unknown(String),
 }
 
 impl Function {
-    /// A function of Python by its full name, such as `operator.add`; one
-    /// without a module is a builtin, such as `len`. For one that belongs to a
-    /// class, a colon ends the module: `builtins:str.split`.
+    /// Returns a Python function by its full name, such as `operator.add`. A name
+    /// without a module is a builtin, such as `len`. For a class's member, a
+    /// colon ends the module: `builtins:str.split`.
     pub fn python(name: &str) -> Self {
         let parts = name.split_once(':').or_else(|| name.rsplit_once('.'));
         let (module, name) = parts.unwrap_or(("builtins", name));
@@ -66,12 +65,12 @@ impl Function {
         }
     }
 
-    /// A function of a worker in Rust.
+    /// Returns a function of a Rust worker.
     pub fn native(name: &str) -> Self {
         Self::Native(name.to_owned())
     }
 
-    /// The last part of its name, of which keys are made.
+    /// The last part of the function's name, which keys are made from.
     pub fn short_name(&self) -> &str {
         match self {
             Self::Python { name, .. } => name.rsplit('.').next().unwrap_or(name),
@@ -82,9 +81,10 @@ impl Function {
     }
 }
 
-/// `operator.add` is a function of Python, `native:hypot` one of Rust.
+/// `operator.add` is a Python function, `native:hypot` a Rust one.
 impl From<&str> for Function {
-    /// As [`Function::python`] and [`Function::native`] read it.
+    /// Uses [`Function::native`] for names that start with `native:`, and
+    /// [`Function::python`] for others.
     fn from(name: &str) -> Self {
         match name.strip_prefix("native:") {
             Some(name) => Self::native(name),
@@ -117,29 +117,29 @@ impl fmt::Display for Function {
     }
 }
 
-/// What a task is called with.
+/// An argument of a task.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Argument {
-    /// A value that goes with the task.
+    /// A value that is sent with the task.
     Value(Value),
-    /// The result of another task, or data that was scattered.
+    /// The result of another task, or scattered data.
     Result(Key),
-    /// The same by its future. The cluster keeps the result at least until this
-    /// argument is dropped: after its task was submitted.
+    /// The result of a future. The cluster keeps the result at least until this
+    /// argument is dropped, that is, until the task was submitted.
     #[cfg(feature = "client")]
     Future(TaskFuture),
-    /// A list with results in it.
+    /// A list that contains results.
     List(Vec<Self>),
-    /// A tuple with results in it.
+    /// A tuple that contains results.
     Tuple(Vec<Self>),
-    /// A set with results in it.
+    /// A set that contains results.
     Set(Vec<Self>),
-    /// A dictionary with results in it.
+    /// A dictionary that contains results.
     Dict(Vec<(Self, Self)>),
-    /// The result of a task that is done on the spot.
+    /// The result of a task that runs as part of this one.
     Task(Box<Task>),
-    /// Something of Python that is not known here.
+    /// A Python object that is not understood here.
     Unknown(String),
 }
 
@@ -162,13 +162,13 @@ impl From<Key> for Argument {
 }
 
 impl Argument {
-    /// A list, in which results may be.
+    /// Returns a list that may contain results.
     pub fn list(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::List(items.into_iter().map(Into::into).collect())
     }
 }
 
-/// A call that has a key.
+/// A task: a key and the work that produces its result.
 ///
 /// ```
 /// use daskwire_peer::graph::{Argument, Task};
@@ -180,41 +180,41 @@ impl Argument {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// What its result is known as.
+    /// The key of the result.
     pub key: Key,
-    /// What it does.
+    /// The work that produces the result.
     pub work: Work,
 }
 
-/// What there is to do for a key.
+/// The work of a task.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Work {
-    /// A call.
+    /// A function call.
     Call {
-        /// What is called.
+        /// The function.
         function: Function,
-        /// With what.
+        /// The positional arguments.
         arguments: Vec<Argument>,
-        /// And with what by name.
+        /// The keyword arguments.
         keywords: Vec<(String, Argument)>,
     },
-    /// Nothing: it is the result of another key, or a value.
+    /// No call: the result is that of another key, or a value.
     Is(Argument),
-    /// Several tasks that were made one, so that what goes from one to the next
-    /// need not be stored: Dask fuses chains of them.
+    /// Several tasks combined into one, so that intermediate results need not be
+    /// stored: Dask fuses chains of tasks.
     Fused {
         /// The tasks.
         tasks: Vec<Task>,
-        /// The one whose result it is.
+        /// The key of the task whose result is the overall result.
         output: Key,
-        /// What comes from outside, under the keys that it has within.
+        /// Arguments from outside, under their keys inside.
         inputs: Vec<(Key, Argument)>,
     },
 }
 
 impl Task {
-    /// A call.
+    /// Returns a task that calls a function.
     pub fn new(
         key: impl Into<Key>,
         function: impl Into<Function>,
@@ -230,7 +230,7 @@ impl Task {
         }
     }
 
-    /// The same call with an argument by name.
+    /// Adds a keyword argument to the call.
     #[must_use]
     pub fn keyword(mut self, name: &str, argument: impl Into<Argument>) -> Self {
         if let Work::Call { keywords, .. } = &mut self.work {
@@ -239,7 +239,7 @@ impl Task {
         self
     }
 
-    /// The keys whose results it needs, each once, in order.
+    /// The keys whose results the task needs, each once, in order.
     pub fn dependencies(&self) -> Vec<Key> {
         let mut parts = Vec::new();
         self.work.push_parts(&mut parts);
@@ -250,7 +250,7 @@ impl Task {
     }
 }
 
-/// The keys of the results that these parts of a task need.
+/// The keys of the results that parts of a task need.
 fn keys_in(mut left: Vec<Part<'_>>) -> Vec<Key> {
     let mut keys = Vec::new();
     // Without recursion: arguments may be nested to any depth.

@@ -1,5 +1,6 @@
-//! Writing into vectors that grow: the core's writers count on where a buffer
-//! ends, so what did not fit is written again into one that is large enough.
+//! Growable output buffers. The core's writers keep counting after the end of a
+//! buffer, so output that did not fit is written again into a buffer of the right
+//! size.
 
 use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder};
 use daskwire::msgpack;
@@ -21,14 +22,14 @@ pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>
     }
 }
 
-/// Room for pickles, which grows to what they take.
+/// Reusable buffers for writing pickles.
 #[derive(Debug)]
-pub(crate) struct PickleRoom {
+pub(crate) struct PickleScratch {
     out: Vec<u8>,
     levels: Vec<pickle::Level>,
 }
 
-impl PickleRoom {
+impl PickleScratch {
     pub(crate) fn new() -> Self {
         Self {
             out: vec![0; 1 << 10],
@@ -36,8 +37,7 @@ impl PickleRoom {
         }
     }
 
-    /// A pickle, nested as deep as memory allows. What does not fit is written
-    /// again.
+    /// Writes a pickle of any depth. If it does not fit, it is written again.
     pub(crate) fn write<E: From<pickle::WriteError>>(
         &mut self,
         options: pickle::Options,
@@ -66,34 +66,34 @@ impl PickleRoom {
     }
 }
 
-/// One such pickle.
+/// Writes a single pickle.
 pub(crate) fn pickle<E: From<pickle::WriteError>>(
     options: pickle::Options,
     write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
 ) -> Result<Vec<u8>, E> {
-    let mut room = PickleRoom::new();
+    let mut room = PickleScratch::new();
     let len = room.write(options, write)?.len();
     room.out.truncate(len);
-    // It may be kept for long, and there may be many.
+    // The caller may keep many of these for long.
     room.out.shrink_to_fit();
     Ok(room.out)
 }
 
-/// Something that is written into a message: a whole one, or a value in it.
+/// A value that can be written into a message: the whole body, or a part of it.
 pub(crate) trait Encode {
-    /// Writes it as the next value of the body, payloads where they stand.
+    /// Writes it as the next value of the body, with its payloads.
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
 
-/// Room for building messages, which grows to what they take.
+/// Reusable buffers for building messages.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct MessageScratch {
     body: Vec<u8>,
     headers: Vec<u8>,
     slot_count: usize,
 }
 
-impl Room {
+impl MessageScratch {
     pub(crate) fn new() -> Self {
         Self {
             body: vec![0; 512],
@@ -102,7 +102,7 @@ impl Room {
         }
     }
 
-    /// Builds a message and hands its frames to `use_it`.
+    /// Builds a message and calls `use_it` with its frames.
     pub(crate) fn with_frames<R>(
         &mut self,
         message: &impl Encode,
@@ -121,12 +121,12 @@ impl Room {
         vec![&[]; self.slot_count]
     }
 
-    /// How many frames there is room for.
+    /// The number of frames that fit.
     pub(crate) const fn slot_count(&self) -> usize {
         self.slot_count
     }
 
-    /// The frames of a message. When there is too little room, ask
+    /// Builds a message and returns its frames. If they do not fit, call
     /// [`grow`](Self::grow) and try again.
     pub(crate) fn build<'s, 'a>(
         &'a mut self,
@@ -144,7 +144,7 @@ impl Room {
         builder.finish(&mut [])
     }
 
-    /// Makes the room that was missing, or returns the error if it was not room.
+    /// Grows the buffer that was too small; returns other errors.
     pub(crate) fn grow(&mut self, error: BuildError) -> Result<(), BuildError> {
         match error {
             BuildError::Body(msgpack::WriteError::BufferTooSmall(short)) => {
@@ -162,10 +162,13 @@ impl Room {
         Ok(())
     }
 
-    /// Gives back what a large message took.
+    /// Releases the memory of a large message.
     pub(crate) fn shrink(&mut self) {
-        const KEPT: usize = 1 << 20;
-        if self.body.len() > KEPT || self.headers.len() > KEPT || self.slot_count > KEPT / 16 {
+        const MAX_KEPT_LEN: usize = 1 << 20;
+        if self.body.len() > MAX_KEPT_LEN
+            || self.headers.len() > MAX_KEPT_LEN
+            || self.slot_count > MAX_KEPT_LEN / 16
+        {
             *self = Self::new();
         }
     }

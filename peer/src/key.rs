@@ -11,17 +11,17 @@ use std::sync::{Arc, OnceLock};
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_pickle as pickle;
 
-/// How deep the parts of a key may be nested. Dask's own have two levels.
+/// Maximum nesting of a key's parts. Dask's own keys have two levels.
 const DEPTH: u32 = 16;
 
-/// Most keys are shorter, in bytes.
+/// Length that most keys stay below, in bytes.
 const SHORT: usize = 64;
 
-/// The key of a task or a piece of data: a text, a number, bytes, or a list of
-/// such (in Python a tuple), as `"add-1"` or `("x", 0)`.
+/// The key of a task or a datum: a string, a number, bytes, or a list of keys (a
+/// tuple in Python), such as `"add-1"` or `("x", 0)`.
 ///
-/// Keys are global in a cluster: whoever submits a task under a key that is
-/// there already gets the result that is there. Cloning one is cheap.
+/// Keys are global in a cluster: submitting a task under an existing key returns
+/// the existing result. Cloning a key is cheap.
 ///
 /// ```
 /// use daskwire_peer::Key;
@@ -34,7 +34,7 @@ const SHORT: usize = 64;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(Arc<[u8]>);
 
-/// The empty text.
+/// The empty string.
 impl Default for Key {
     fn default() -> Self {
         static EMPTY: OnceLock<Key> = OnceLock::new();
@@ -43,7 +43,7 @@ impl Default for Key {
 }
 
 impl Key {
-    /// A list of keys, as the blocks of collections have.
+    /// Returns a list of keys, as used for the blocks of collections.
     pub fn list(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         Self::written(|writer| {
@@ -54,20 +54,21 @@ impl Key {
         })
     }
 
-    /// A key that nothing else has: `prefix`, a dash, and 128 random bits.
+    /// Returns a unique key: `prefix`, a dash, and 128 random bits.
     pub fn unique(prefix: &str) -> Self {
         Self::from(format!("{prefix}-{}", crate::identifier()))
     }
 
-    /// Reads one that is the next value of a body.
+    /// Reads a key as the next value of a body.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if it is none: a map, nil, or nested deeper than 16 levels.
+    /// [`Malformed`] if the value is not a key: a map, nil, or nested deeper than
+    /// 16 levels.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let raw = reader.skip()?;
-        // Short texts are nearly all that there is; of them and of small numbers this
-        // is the shortest form.
+        // Nearly all keys are short strings. For those, and for small numbers,
+        // this is the shortest encoding.
         if matches!(
             raw,
             [0x00..=0x7f | 0xa0..=0xbf | 0xe0..=0xff, ..] | [0xd9, 0x20..=0xff, ..]
@@ -91,14 +92,14 @@ impl Key {
         &self.0
     }
 
-    /// The text, if it is one.
+    /// The string, if the key is one.
     pub fn as_str(&self) -> Option<&str> {
         Reader::new(&self.0).str().ok().map(|text| text.to_str())
     }
 
-    /// The part that keys of one kind share, by which Dask groups tasks: `add` of
-    /// `add-3f…`, `x` of `('x', 0)`, `data` of a hash alone. It is what
-    /// `dask.utils.key_split` returns.
+    /// The part that related keys share, by which Dask groups tasks: `add` for
+    /// `add-3f…`, `x` for `('x', 0)`, `data` for a bare hash. Equals the result
+    /// of `dask.utils.key_split`.
     ///
     /// ```
     /// use daskwire_peer::Key;
@@ -118,7 +119,7 @@ impl Key {
         }
     }
 
-    /// Writes it as Python has it: lists as tuples.
+    /// Writes the key in its Python form, with lists as tuples.
     pub(crate) fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
         let mut reader = Reader::new(&self.0);
         while !reader.is_empty() {
@@ -130,7 +131,7 @@ impl Key {
                 Ok(Token::Int(value)) => writer.i64(value),
                 Ok(Token::F64(value)) => writer.f64(value),
                 Ok(Token::Bool(value)) => writer.bool(value),
-                // Keys are made of the above.
+                // Keys contain nothing else.
                 _ => return,
             };
         }
@@ -150,8 +151,8 @@ impl Key {
     }
 }
 
-/// The same key in the shortest form, which is what Dask writes, so that equal
-/// keys have equal bytes.
+/// The key in its shortest encoding, which Dask uses too, so that equal keys have
+/// equal bytes.
 fn canonical(raw: &[u8]) -> Result<Key, Malformed> {
     let limits = daskwire::Limits {
         depth: DEPTH,
@@ -243,14 +244,14 @@ impl FromStr for Key {
     }
 }
 
-/// As Python shows it; a text without quotes if it is all of the key.
+/// Formats as Python does, but without quotes if the key is a single string.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(text) = self.as_str() {
             return write!(f, "{}", text.escape_debug());
         }
         let mut reader = Reader::new(&self.0);
-        // How many are left of each list that is open, and how many it had.
+        // For each open list, the number of items left and in total.
         let mut open: Vec<(u32, u32)> = Vec::new();
         while let Ok(token) = reader.token() {
             match token {
@@ -272,7 +273,7 @@ impl fmt::Display for Key {
                 Token::Bool(value) => f.write_str(if value { "True" } else { "False" })?,
                 _ => f.write_str("?")?,
             }
-            // A value is complete: so may be lists around it.
+            // A value is complete, and so may be the lists around it.
             while let Some((left, count)) = open.last_mut() {
                 *left = left.saturating_sub(1);
                 if *left != 0 && *count != 0 {
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_shown_as_python_shows_them() {
+    fn keys_format_as_in_python() {
         let part = Key::list([Key::from("x"), Key::from(0)]);
         assert_eq!(part.to_string(), "('x', 0)");
         let nested = Key::list([
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_keys_have_equal_bytes_however_they_were_written() {
+    fn equal_keys_have_equal_bytes() {
         let long = [0xda, 0, 1, b'x'];
         let read = Key::read(&mut Reader::new(&long)).expect("a key");
         assert_eq!(read, Key::from("x"));
@@ -327,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn rejects_values_that_are_not_keys() {
         for bad in [&b"\xc0"[..], b"\x80", b"\x91\xc0", b"\xd9", &[0x91; 40]] {
-            Key::read(&mut Reader::new(bad)).expect_err("it is none");
+            Key::read(&mut Reader::new(bad)).expect_err("not a key");
         }
     }
 
     #[test]
-    fn prefixes_leave_out_what_is_different() {
+    fn prefixes_omit_distinct_parts() {
         assert_eq!(Key::from("add-12ab").prefix(), "add");
         assert_eq!(Key::from("add").prefix(), "add");
         assert_eq!(Key::list([Key::from("x-1"), Key::from(0)]).prefix(), "x");

@@ -1,4 +1,4 @@
-//! How much memory there is, and what a peer may therefore ask of it.
+//! The available memory, and the limits for opening payloads that follow from it.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use daskwire::Limits;
 use daskwire::message::ReadOptions;
 
-/// Bytes of memory that the process can have: what the machine, its control group
-/// and its own limit allow. `None` where the system does not say.
+/// Bytes of memory that the process may use, limited by the machine, its control
+/// group and its own limits. `None` if the system does not report them.
 fn total() -> Option<u64> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let groups = [
@@ -24,15 +24,16 @@ fn total() -> Option<u64> {
         .min()
 }
 
-/// The number behind a name at the beginning of a line.
+/// The number after a name at the beginning of a line.
 fn after(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// How payloads are opened: [`Limits::HOST`], but a payload becomes half of the
-/// memory at most when it is decompressed and merged, and a frame of it an eighth.
-pub fn reading() -> ReadOptions {
+/// Limits for opening payloads: [`Limits::HOST`], except that a decompressed and
+/// merged payload may take at most half of the memory, and each of its frames an
+/// eighth.
+pub fn read_options() -> ReadOptions {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     let mut limits = Limits::HOST;
     if let Some(total) = *TOTAL.get_or_init(total) {
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_behind_their_names() {
+    fn finds_numbers_after_their_names() {
         let meminfo = "MemTotal:       24689868 kB\nMemFree:         9000000 kB\n";
         assert_eq!(after(meminfo, "MemTotal:"), Some(24_689_868));
         let limits = "Limit  Soft Limit\nMax address space  unlimited  unlimited bytes\n";
@@ -61,9 +62,9 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_a_payload_becomes_is_less_than_there_is_memory() {
-        let limits = reading().limits;
-        let total = total().expect("Linux says it");
+    fn payloads_are_limited_to_a_part_of_memory() {
+        let limits = read_options().limits;
+        let total = total().expect("Linux");
         assert!(limits.message_len < total && limits.decompressed_len < total);
     }
 }

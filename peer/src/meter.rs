@@ -1,4 +1,4 @@
-//! Counting bytes as they go over comms, for progress bars.
+//! Byte counters of comms, for progress bars.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use daskwire_comm::RawConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How many bytes have gone over the comms of a client.
+/// Counters of the bytes transferred over a client's comms.
 #[derive(Debug, Default)]
 pub struct Meter {
     sent: AtomicU64,
@@ -17,17 +17,17 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Bytes that have been sent.
+    /// The number of bytes sent.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Bytes that have been received.
+    /// The number of bytes received.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Counts what goes over this connection from now on.
+    /// Wraps a connection so that its traffic is counted.
     pub(crate) fn attach(self: &Arc<Self>, connection: RawConnection) -> RawConnection {
         let meter = || Arc::clone(self);
         RawConnection {

@@ -1,6 +1,6 @@
-//! Taking a part of one pickle into a pickle of its own, without knowing what it
-//! means: how a scheduler hands each task of a graph to a worker, functions and
-//! objects included that only Python can make.
+//! Copies a part of a pickle into a new pickle without interpreting it. A
+//! scheduler hands each task of a graph to a worker this way, including functions
+//! and objects that only Python can make.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use super::GraphError;
 use crate::growing;
 use crate::value::{Budget, Serialized, describe};
 
-/// How deep values may be nested.
+/// Maximum nesting of values.
 const DEPTH: usize = 200;
 
-/// What is called with an object for its effect on it, by the index of the object.
+/// Calls made on an object for their effect, by the object's index.
 ///
-/// In place of a state `cloudpickle` writes such a call, and drops what it returns:
-/// nothing in the tree leads to it.
+/// `cloudpickle` writes such calls instead of a state, and drops their results,
+/// so nothing in the tree refers to them.
 #[derive(Debug, Default)]
 pub(super) struct Effects<'t, 'p>(HashMap<usize, Vec<Node<'t, 'p>>>);
 
@@ -25,7 +25,7 @@ impl<'t, 'p> Effects<'t, 'p> {
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
         const NAMES: [&str; 2] = ["_function_setstate", "_class_setstate"];
         let mut effects = Self::default();
-        // There are none in most graphs.
+        // Most graphs have none.
         let mut parts = pickle.split(|byte| *byte == b'_').skip(1);
         if !parts.any(|part| part.starts_with(b"setstate")) {
             return effects;
@@ -49,9 +49,9 @@ impl<'t, 'p> Effects<'t, 'p> {
 /// Copies parts of one tree.
 #[derive(Debug)]
 pub(super) struct Copier {
-    room: growing::PickleRoom,
-    /// For each node, in which copy it was written last, and as which entry of the
-    /// memo.
+    room: growing::PickleScratch,
+    /// For each node, the copy in which it was written last, and its memo entry
+    /// there.
     memo: Vec<(u32, u32)>,
     copy_count: u32,
 }
@@ -59,16 +59,16 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
         Self {
-            room: growing::PickleRoom::new(),
+            room: growing::PickleScratch::new(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
         }
     }
 
-    /// The pickle of a node, in which all that it is made of is copied.
+    /// The pickle of a node and everything it refers to.
     ///
-    /// Tasks may share what they are made of, and each copy has all of it: what is
-    /// copied is spent, data by its length.
+    /// Tasks may share parts, and each copy contains all of them, so the budget
+    /// is spent on everything copied, data by length.
     pub(super) fn copy<'t, 'p>(
         &mut self,
         node: Node<'t, 'p>,
@@ -94,7 +94,7 @@ impl Copier {
     }
 }
 
-/// Length of the data that a node has itself.
+/// Length of a node's own data.
 fn copied_len(node: Node<'_, '_>) -> usize {
     match node.value() {
         Value::Str(text) => text.to_bytes().len(),
@@ -118,8 +118,7 @@ struct Copy<'c, 't, 'p> {
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
-    /// Writes a node. Whatever it begins it ends, so that the writer stands where
-    /// it stood.
+    /// Writes a node. It ends everything that it begins on the writer.
     fn write(
         &mut self,
         node: Node<'t, 'p>,
@@ -216,8 +215,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         Ok(())
     }
 
-    /// An object, and what is done to it once it is there: it may be a part of its
-    /// own state, as functions are that call themselves.
+    /// Writes an object and the operations on it. The object may be a part of its
+    /// own state, like recursive functions.
     fn object(
         &mut self,
         node: Node<'t, 'p>,
@@ -226,8 +225,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
     ) -> Result<(), GraphError> {
         let effects = self.effects.0.get(&node.index());
         if effects.is_some() {
-            // getitem((object, what is called with it...), 0): the object, after
-            // the calls.
+            // getitem((object, results of calls...), 0): the object, after the
+            // calls.
             writer.reduce().global("operator", "getitem").tuple(2);
             writer.tuple(effects.map_or(0, Vec::len) + 1);
         }
@@ -248,7 +247,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         depth: usize,
     ) -> Result<(), GraphError> {
         let operations: Vec<Operation<'t, 'p>> = node.operations().collect();
-        // The last one is begun first: it takes what the others make.
+        // The last operation begins first, because it takes the results of the
+        // others.
         for operation in operations.iter().rev() {
             match operation {
                 Operation::State(_) => writer.build(),

@@ -1,5 +1,4 @@
-//! What tasks depend on, read from a graph without making anything of the values in
-//! it.
+//! Reads the dependencies of tasks from a graph without converting its values.
 
 use daskwire_pickle::tree::{self, Node, Tree};
 
@@ -14,8 +13,8 @@ use crate::value::Budget;
 /// Finds the keys that tasks of one graph depend on.
 #[derive(Debug)]
 pub(super) struct Dependencies {
-    /// For each node, the number of the task that it was last visited for. What a task
-    /// has at several places is visited once.
+    /// For each node, the number of the task that it was last visited for. A node
+    /// that a task refers to repeatedly is visited once.
     visited: Vec<u32>,
     task_number: u32,
 }
@@ -28,8 +27,8 @@ impl Dependencies {
         }
     }
 
-    /// The keys that a task depends on, each once, in order: what
-    /// [`Task::dependencies`](super::Task::dependencies) says of the whole.
+    /// The keys that a task depends on, each once, in order; the same as
+    /// [`Task::dependencies`](super::Task::dependencies).
     pub(super) fn of_task(
         &mut self,
         node: Node<'_, '_>,
@@ -71,7 +70,8 @@ impl Walk<'_> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-        // A partial may be a value first and a function after: here it is not visited.
+        // A node may be a value in one place and a partial function in another;
+        // it is not visited as a function here.
         let Some(spec) = spec(node, self.budget)? else {
             return Ok(());
         };
@@ -119,7 +119,7 @@ impl Walk<'_> {
         nodes.try_for_each(|node| self.visit(node, depth))
     }
 
-    /// What a `functools.partial` brings along, of partials too.
+    /// Visits the arguments of a `functools.partial`, also of nested ones.
     fn visit_function(&mut self, function: Node<'_, '_>, depth: usize) -> Result<(), GraphError> {
         let depth = depth
             .checked_sub(1)

@@ -1,4 +1,4 @@
-//! Reading graphs and tasks: those written here, and those of Python.
+//! Reads graphs and tasks, as written here and as written by Python.
 
 use core::fmt;
 
@@ -10,35 +10,35 @@ use super::copy::{Copier, Effects};
 use super::depends::Dependencies;
 use super::{Argument, Function, Graph, Task, Work};
 use crate::Key;
-use crate::value::{Budget, Reading, Serialized, Value, ValueError, describe};
+use crate::value::{Budget, Serialized, TreeReader, Value, ValueError, describe};
 
-/// How deep arguments may be nested.
+/// Maximum nesting of arguments.
 pub(super) const DEPTH: usize = 100;
 
 /// Dask's module of tasks.
 const SPEC: &str = "dask._task_spec";
 
-/// How many values the tasks of a graph may share, and how many bytes of data, each
-/// time counted, however short its pickle is: each task is copied with all that it is
-/// made of.
+/// The minimum budget of values and bytes shared between tasks, counted each
+/// time, however short the pickle is: each task is copied with everything it
+/// refers to.
 const SHARED: (usize, usize) = (1 << 20, 1 << 28);
 
 /// Why a graph or a task cannot be read.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// The payload or its pickle is wrong.
+    /// The payload or its pickle is malformed.
     Value(ValueError),
-    /// It is not an expression with a graph that is written out, or no task.
+    /// The object is not an expression with a materialized graph, or not a task.
     Unknown {
-        /// What it is.
+        /// The type of the object.
         what: String,
     },
-    /// Something is not as Dask 2026.8.0 writes it.
+    /// A part differs from what Dask 2026.8.0 writes.
     Unexpected {
         /// Offset in the pickle, in bytes.
         at: usize,
-        /// What should be there.
+        /// What was expected.
         expected: &'static str,
     },
 }
@@ -50,7 +50,7 @@ impl fmt::Display for GraphError {
             Self::Unknown { what } => {
                 write!(
                     f,
-                    "{what} is not a graph that is written out, and only Python can make one of it"
+                    "{what} is not a materialized graph, and only Python can make one from it"
                 )
             }
             Self::Unexpected { at, expected } => {
@@ -81,12 +81,12 @@ impl From<PickleError> for GraphError {
 }
 
 impl Graph {
-    /// Reads the expression of an `update-graph`.
+    /// Reads the expression of an `update-graph` message.
     ///
     /// # Errors
     ///
-    /// [`GraphError::Unknown`] for the expressions of collections, which only
-    /// Python can turn into tasks.
+    /// [`GraphError::Unknown`] for expressions of collections, which only Python
+    /// can convert into tasks.
     pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
         let tasks = Self::read_nodes(expression, |part, node, key| {
             task(part.reading, node, Some(key), DEPTH)
@@ -94,9 +94,9 @@ impl Graph {
         Ok(Self { tasks: tasks? })
     }
 
-    /// Reads what a scheduler needs to know of a graph: of each task its key, the
-    /// keys that it depends on, each once, and what a worker is sent for it, which
-    /// is what the client wrote, copied as it is.
+    /// Reads what a scheduler needs of a graph: for each task its key, its
+    /// dependencies, each once, and the `run_spec` for a worker, copied as the
+    /// client wrote it.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Graph {
                 )
             });
             if !is_spec(node) {
-                // A value that stands for itself.
+                // A literal value.
                 let task = task(part.reading, node, Some(key), DEPTH)?;
                 return Ok(Outline {
                     dependencies: task.dependencies(),
@@ -136,7 +136,7 @@ impl Graph {
     ) -> Result<Vec<T>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
-        let reading = Reading::new(&pickle, &buffers);
+        let reading = TreeReader::new(&pickle, &buffers);
         let effects = Effects::of(&tree, &pickle);
         let root = tree.root();
         let unknown = || GraphError::Unknown {
@@ -179,29 +179,29 @@ impl Graph {
     }
 }
 
-/// What a scheduler needs to know of a task.
+/// The part of a task that a scheduler needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outline {
     pub(crate) key: Key,
-    /// In order.
+    /// Sorted.
     pub(crate) dependencies: Vec<Key>,
     pub(crate) run_spec: Serialized,
 }
 
-/// What the tasks of a graph are parts of.
+/// Context shared by the tasks of a graph.
 struct Part<'r, 't, 'p> {
     tree: &'t Tree<'p>,
-    reading: &'r Reading<'r>,
+    reading: &'r TreeReader<'r>,
     effects: &'r Effects<'t, 'p>,
 }
 
 impl Task {
-    /// Reads the `run_spec` of a `compute-task`.
+    /// Reads the `run_spec` of a `compute-task` message.
     ///
     /// # Errors
     ///
-    /// If it is none. A function or argument that is not known is no error, but
-    /// [`Function::Unknown`] or [`Argument::Unknown`].
+    /// If it is not a task. Functions and arguments that are not understood are
+    /// not errors, but [`Function::Unknown`] and [`Argument::Unknown`].
     pub fn read(run_spec: &Serialized, key: &Key) -> Result<Self, GraphError> {
         let (pickle, buffers) = run_spec.pickle()?;
         Self::read_pickle(&pickle, &buffers, key)
@@ -209,7 +209,7 @@ impl Task {
 
     fn read_pickle(pickle: &Bytes, buffers: &[Bytes], key: &Key) -> Result<Self, GraphError> {
         let tree = Tree::with_buffers(pickle, buffers)?;
-        let reading = Reading::new(pickle, buffers);
+        let reading = TreeReader::new(pickle, buffers);
         task(&reading, tree.root(), Some(key.clone()), DEPTH)
     }
 }
@@ -221,7 +221,7 @@ pub(super) fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphErr
     }
 }
 
-/// The key that a node is.
+/// The key that a node represents.
 fn key_of(node: Node<'_, '_>, budget: &Budget) -> Result<Key, GraphError> {
     key_within(node, budget, 16)
 }
@@ -250,7 +250,7 @@ fn key_within(node: Node<'_, '_>, budget: &Budget, depth: usize) -> Result<Key, 
     })
 }
 
-/// The key that a node is, if it is not `None`.
+/// The key that a node represents, unless it is `None`.
 fn optional_key(node: Node<'_, '_>, budget: &Budget) -> Result<Option<Key>, GraphError> {
     match node.value() {
         tree::Value::None => Ok(None),
@@ -258,10 +258,10 @@ fn optional_key(node: Node<'_, '_>, budget: &Budget) -> Result<Option<Key>, Grap
     }
 }
 
-/// A node of a graph: what is called or instantiated, and with what.
+/// A node of a graph: its class, and its arguments or state.
 pub(super) struct Spec<'t, 'p> {
     pub(super) class: &'static str,
-    /// The arguments of the call, or the state that it got.
+    /// The arguments of the call, or the object's state.
     pub(super) parts: Vec<Node<'t, 'p>>,
     pub(super) is_state: bool,
 }
@@ -270,7 +270,7 @@ const CLASSES: [&str; 8] = [
     "Task", "Alias", "TaskRef", "DataNode", "List", "Tuple", "Set", "Dict",
 ];
 
-/// The class of a node of a graph, and the arguments of the call that makes it.
+/// The class of a graph node, and the arguments of the call that makes it.
 fn class_of<'t, 'p>(node: Node<'t, 'p>) -> Option<(&'static str, Node<'t, 'p>)> {
     let (made_of, arguments) = match node.value() {
         tree::Value::Call {
@@ -286,7 +286,7 @@ fn class_of<'t, 'p>(node: Node<'t, 'p>) -> Option<(&'static str, Node<'t, 'p>)> 
     let class = if global.module == *SPEC {
         CLASSES.into_iter().find(|name| global.name == **name)?
     } else if global.is("distributed.client", "Future") {
-        // A future is a reference to its key, and that is all that is pickled of it.
+        // A future is a reference to its key; nothing else of it is pickled.
         "TaskRef"
     } else {
         return None;
@@ -298,7 +298,7 @@ fn is_spec(node: Node<'_, '_>) -> bool {
     class_of(node).is_some()
 }
 
-/// The node of a graph that this is, if it is one.
+/// Reads a node of a graph; `None` if it is something else.
 pub(super) fn spec<'t, 'p>(
     node: Node<'t, 'p>,
     budget: &Budget,
@@ -316,7 +316,7 @@ pub(super) fn spec<'t, 'p>(
     }))
 }
 
-/// The state that an object gets.
+/// The state that an object is given.
 pub(super) fn state_of<'t, 'p>(
     node: Node<'t, 'p>,
     budget: &Budget,
@@ -330,7 +330,7 @@ pub(super) fn state_of<'t, 'p>(
     Ok(None)
 }
 
-/// Slots of a task in the state that Python pickles, in alphabetical order.
+/// The slots in a task's state that Python pickles, in alphabetical order.
 pub(super) const TASK_STATE: usize = 9;
 pub(super) const CONTAINER_STATE: usize = 11;
 
@@ -338,7 +338,7 @@ pub(super) const NINE_SLOTS: &str = "a task with nine slots, as of Dask 2025.4 a
 pub(super) const ELEVEN_SLOTS: &str = "a container with eleven slots";
 
 pub(super) fn task(
-    reading: &Reading<'_>,
+    reading: &TreeReader<'_>,
     node: Node<'_, '_>,
     key: Option<Key>,
     depth: usize,
@@ -399,10 +399,10 @@ pub(super) fn task(
     })
 }
 
-/// A list, tuple or set as Dask writes it for graphs of the old form, which are
-/// dictionaries of tuples: `_identity_cast(*items, typ=list)`.
+/// A list, tuple or set as Dask writes it for old-style graphs (dictionaries of
+/// tuples): `_identity_cast(*items, typ=list)`.
 fn cast(
-    reading: &Reading<'_>,
+    reading: &TreeReader<'_>,
     func: Node<'_, '_>,
     args: Node<'_, '_>,
     kwargs: Node<'_, '_>,
@@ -423,8 +423,8 @@ fn cast(
     Ok(Some(make(items.collect::<Result<_, _>>()?)))
 }
 
-/// What a reference refers to: an alias names its target after its own key, or has
-/// one key only.
+/// The target of a reference: an alias names it after its own key, or has only
+/// one key.
 pub(super) fn target(
     node: Node<'_, '_>,
     spec: &Spec<'_, '_>,
@@ -437,10 +437,10 @@ pub(super) fn target(
     key_of(inner.unwrap_or(target), budget)
 }
 
-/// A call. `apply(f, [..], {..})` is how one with arguments by name is written
-/// where Python would not need it.
+/// Reads a call. A call with keyword arguments may be written as `apply(f, [..],
+/// {..})`.
 fn call<'t, 'p>(
-    reading: &Reading<'_>,
+    reading: &TreeReader<'_>,
     func: Node<'t, 'p>,
     arguments: &[Node<'t, 'p>],
     keywords: Vec<(String, Argument)>,
@@ -500,7 +500,7 @@ fn call<'t, 'p>(
 }
 
 fn function(
-    reading: &Reading<'_>,
+    reading: &TreeReader<'_>,
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Function, GraphError> {
@@ -515,7 +515,7 @@ fn function(
             return unknown(global.to_string());
         };
         budget.spend_copy(module.len().saturating_add(name.len()))?;
-        // What some modules of Python are called inside.
+        // The internal names of some Python modules.
         let module = match module {
             "_operator" => "operator",
             "posix" | "nt" => "os",
@@ -572,7 +572,7 @@ fn function(
 }
 
 fn argument(
-    reading: &Reading<'_>,
+    reading: &TreeReader<'_>,
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Argument, GraphError> {
@@ -623,7 +623,7 @@ fn argument(
                 pairs
             } else {
                 match spec.parts.as_slice() {
-                    // As the constructors do it.
+                    // As the constructors do.
                     [only] if is_container(*only, class) => many(&mut only.items())?,
                     parts => many(&mut parts.iter().copied())?,
                 }

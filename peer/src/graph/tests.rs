@@ -1,8 +1,8 @@
 use super::*;
-use crate::value::Reading;
+use crate::value::TreeReader;
 
 #[test]
-fn graphs_come_back_as_they_were() {
+fn graphs_round_trip() {
     let x = Key::list(["x".into(), 0.into()]);
     let partial = Function::Partial {
         function: Box::new(Function::python("operator.mul")),
@@ -22,7 +22,7 @@ fn graphs_come_back_as_they_were() {
         )
         .keyword("name", Value::list([1, 2]))
         .keyword("other", &x),
-        // One item that is a list itself.
+        // One item that is itself a list.
         Task::new("s", "builtins.sorted", [Value::list([3, 1])]).keyword("reverse", true),
         Task::new("c", partial.clone(), [1]),
         Task::new(
@@ -63,7 +63,7 @@ fn graphs_come_back_as_they_were() {
         assert_eq!(&Task::read(&run_spec, &task.key).expect("a task"), task);
     }
     assert_eq!(graph.tasks[1].dependencies(), core::slice::from_ref(&x));
-    let fused = graph.tasks.last().expect("there are some");
+    let fused = graph.tasks.last().expect("tasks");
     assert_eq!(fused.dependencies(), [x]);
     let outlines = Graph::read_outline(&graph.to_expression().expect("plain"));
     for (outline, task) in outlines.expect("a graph").iter().zip(&graph.tasks) {
@@ -77,9 +77,9 @@ fn graphs_come_back_as_they_were() {
 }
 
 #[test]
-fn tasks_are_copied_with_what_nobody_here_understands() {
+fn copies_tasks_with_unknown_objects() {
     // {"a": Task("a", f, x, x), "b": f, "c": 7} where f is a function that only
-    // Python can make, and that is part of its own state.
+    // Python can make, and that refers to itself in its state.
     use daskwire_pickle::{Options, Writer};
     let write = |writer: &mut Writer<'_, '_>| {
         writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
@@ -98,7 +98,7 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
         writer.str("c").i64(7);
         Ok::<(), daskwire_pickle::WriteError>(())
     };
-    let pickle = crate::growing::pickle(Options::default(), write).expect("it is written");
+    let pickle = crate::growing::pickle(Options::default(), write).expect("writable pickle");
     let expression = crate::Serialized::of_written_pickle(pickle.into());
     let tasks = Graph::read_outline(&expression).expect("a graph");
     let [a, c] = &tasks[..] else {
@@ -122,7 +122,7 @@ fn tasks_are_copied_with_what_nobody_here_understands() {
     assert_eq!(seven.work, Work::Is(Argument::from(7)));
 }
 
-/// A task `a` that calls `len` with what `write` writes.
+/// A task `a` that calls `len` with the argument written by `write`.
 fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes {
     use daskwire_pickle::{Options, WriteError};
     let pickle = crate::growing::pickle(Options::default(), |writer| {
@@ -131,10 +131,10 @@ fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes
         write(writer);
         Ok::<(), WriteError>(())
     });
-    pickle.expect("it is written").into()
+    pickle.expect("writable pickle").into()
 }
 
-/// `x = TaskRef("x")`, and as often as there are levels `x = List(x, x)`.
+/// `x = TaskRef("x")`, then `x = List(x, x)` for each level.
 fn shared_lists(writer: &mut daskwire_pickle::Writer<'_, '_>, levels: usize) {
     for _ in 0..levels {
         writer.reduce().global("dask._task_spec", "List").tuple(2);
@@ -162,7 +162,7 @@ fn a_value_may_be_shared_many_times() {
 }
 
 #[test]
-fn the_dependencies_of_shared_nodes_take_steps_in_proportion_to_them() {
+fn finding_dependencies_of_shared_nodes_takes_linear_time() {
     use super::depends::Dependencies;
     use crate::value::Budget;
     let steps = |levels: usize| {
@@ -170,7 +170,7 @@ fn the_dependencies_of_shared_nodes_take_steps_in_proportion_to_them() {
         let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let budget = Budget::new(1 << 20, 1 << 20);
         let found = Dependencies::new(&tree).of_task(tree.root(), &budget);
-        assert_eq!(found.expect("they are read"), ["x".into()]);
+        assert_eq!(found.expect("readable task"), ["x".into()]);
         (1 << 20) - budget.left().0
     };
     for levels in [11, 22, 44] {
@@ -180,10 +180,10 @@ fn the_dependencies_of_shared_nodes_take_steps_in_proportion_to_them() {
 }
 
 #[test]
-fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
+fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
     let read = |levels: usize| {
         let pickle = task_of(|writer| shared_lists(writer, levels));
-        let reading = Reading::new(&pickle, &[]);
+        let reading = TreeReader::new(&pickle, &[]);
         let (before, _) = reading.budget.left();
         let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let result = read::task(&reading, tree.root(), None, read::DEPTH);
@@ -202,7 +202,7 @@ fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
         assert_eq!(task, Err(too_large), "{levels} levels");
         assert!(spent <= allowed && allowed <= 4 * len + (1 << 18));
     }
-    // The same of tuples of Python.
+    // The same with Python tuples.
     let pickle = task_of(|writer| {
         for _ in 0..40 {
             writer.tuple(2);
@@ -213,13 +213,13 @@ fn what_shared_nodes_stand_for_is_bounded_by_the_length_of_the_pickle() {
         }
     });
     let spec = crate::Serialized::of_written_pickle(pickle);
-    Task::read(&spec, &"a".into()).expect_err("it is too large");
+    Task::read(&spec, &"a".into()).expect_err("too large");
 }
 
 #[test]
-fn what_many_tasks_share_is_bounded() {
+fn bounds_the_data_shared_by_tasks() {
     use daskwire_pickle::{Options, WriteError};
-    // Each task has the same data, and depends on the same long key.
+    // All tasks have the same data and depend on the same long key.
     let outline = |count: usize, data_len: usize, key_len: usize| {
         let (data, long_key) = (vec![0; data_len], "k".repeat(key_len));
         let pickle = crate::growing::pickle(Options::default(), |writer| {
@@ -251,7 +251,7 @@ fn what_many_tasks_share_is_bounded() {
             }
             Ok::<(), WriteError>(())
         });
-        let pickle = pickle.expect("it is written");
+        let pickle = pickle.expect("writable pickle");
         Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()))
     };
     assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 50);
@@ -343,7 +343,7 @@ fn partials_that_need_results_are_written_as_plain_calls() {
         .keyword("c", 6);
     assert_eq!(read(&task), plain);
     assert_eq!(task.dependencies(), plain.dependencies());
-    // A list in which the call is.
+    // A list that contains the call.
     let argument = |task: Task| Task::new("y", "len", [Argument::Task(Box::new(task))]);
     let within = read(&argument(task));
     let Work::Call { arguments, .. } = &within.work else {
@@ -353,14 +353,15 @@ fn partials_that_need_results_are_written_as_plain_calls() {
         matches!(&arguments[..], [Argument::Task(task)] if task.work == plain.work),
         "{within:?}"
     );
-    // The last of two arguments of one name counts, which only a partial can say.
+    // A keyword that is given twice has its last value, which only a partial can
+    // express.
     let twice = Task::new("z", outer("b"), [3]);
     assert_eq!(read(&twice), twice);
 }
 
-/// As `client.get({"z": (sum, ["x", 1])}, "z")` sends it.
+/// The form sent by `client.get({"z": (sum, ["x", 1])}, "z")`.
 #[test]
-fn containers_of_graphs_of_the_old_form_are_containers() {
+fn reads_containers_of_old_style_graphs() {
     let read = |class: &str| {
         let pickle = task_of(|writer| {
             writer.build().newobj();
@@ -395,7 +396,7 @@ fn containers_of_graphs_of_the_old_form_are_containers() {
             Task::new("a", "len", [Argument::Task(Box::new(cast))])
         );
     }
-    // A class that is not known is an argument of a function that is not known.
+    // An unknown class is an argument of an unknown function.
     assert_eq!(read("dict").dependencies(), [Key::from("x")]);
 }
 
@@ -412,6 +413,6 @@ fn arguments_may_be_nested_deeper_than_the_stack() {
     });
     let partial = Task::new("z", function, [Argument::from(1)]);
     assert_eq!(partial.dependencies(), [Key::from("y")]);
-    // Dropping them is recursive.
+    // Dropping them would recurse.
     core::mem::forget((task, partial));
 }

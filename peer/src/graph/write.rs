@@ -1,4 +1,4 @@
-//! Writing graphs and tasks.
+//! Writes graphs and tasks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::value::{Serialized, ValueError};
 
 const SPEC: &str = "dask._task_spec";
 
-/// Names that were written before are taken from the memo of the pickle.
+/// Memo indexes of the names written so far.
 #[derive(Default)]
 struct Names<'n>(HashMap<(&'n str, &'n str), u32>);
 
@@ -31,18 +31,18 @@ impl<'n> Names<'n> {
 }
 
 impl Graph {
-    /// The expression that `update-graph` has.
+    /// The expression for an `update-graph` message.
     ///
     /// # Errors
     ///
-    /// If a value among the arguments is [`Serialized`] and cannot be opened:
+    /// If an argument contains a [`Serialized`] value that cannot be opened:
     /// scatter it, and use its key.
     pub fn to_expression(&self) -> Result<Serialized, ValueError> {
         let token = crate::identifier();
         let pickle = growing::pickle(Options::default(), |writer| {
             let mut names = Names::default();
-            // `Expr._reconstruct` of an expression takes its name as an argument;
-            // without, the scheduler would compute one of the whole graph.
+            // `Expr._reconstruct` takes an optional name; without it, the
+            // scheduler would hash the whole graph to make one.
             writer
                 .reduce()
                 .global("dask._expr", "Expr._reconstruct")
@@ -61,7 +61,7 @@ impl Graph {
 }
 
 impl Task {
-    /// What `compute-task` has as `run_spec`.
+    /// The `run_spec` for a `compute-task` message.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Task {
                     .iter()
                     .try_for_each(|argument| argument.write(writer, names))
             }
-            // A call by REDUCE has no arguments by name.
+            // REDUCE does not support keyword arguments.
             Work::Call {
                 function,
                 arguments,
@@ -164,8 +164,8 @@ impl Task {
 }
 
 impl Task {
-    /// The same call of the function in a partial that needs results. `None` if there is
-    /// no such partial, and if an argument is given twice by name, where the last
+    /// Replaces a partial that needs results by a plain call. Returns `None` if
+    /// there is no such partial, or if a keyword is given twice, where the last
     /// counts.
     fn without_partial(&self) -> Option<Self> {
         let Work::Call {
@@ -263,8 +263,9 @@ fn write_items<'n>(
 ) -> Result<(), ValueError> {
     writer.reduce();
     names.write(writer, SPEC, class);
-    // One container as the only argument is the items; several arguments would be
-    // too, but a single item that is a container itself would be taken for them.
+    // A container as the only argument provides the items. Several arguments
+    // would do too, but a single item that is a container would be mistaken for
+    // that.
     writer.tuple(1);
     match class {
         "List" => writer.list(items.len()),

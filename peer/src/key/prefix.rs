@@ -1,11 +1,11 @@
 //! Prefixes of keys, as `dask.utils.key_split` computes them.
 //!
-//! Schedulers and workers keep statistics for each prefix for as long as they run,
-//! so a prefix that Dask would not have is memory that is never released.
+//! Schedulers and workers keep statistics for each prefix for as long as they
+//! run, so each prefix that Dask would not compute leaks memory there.
 
 use std::borrow::Cow;
 
-/// The prefix of keys that are not strings, and of those without any name.
+/// The prefix of keys that are not strings, and of those without a name.
 pub(super) const OTHER: &str = "Other";
 
 /// The prefix of a key that is a string, or that begins with one.
@@ -50,15 +50,15 @@ pub(super) fn split(key: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether a word after a dash belongs to the prefix. Of the words of eight letters
-/// those are taken for hexadecimal digits that begin with one.
+/// Whether a word after a dash belongs to the prefix. Words of eight letters that
+/// start with a hexadecimal digit count as hexadecimal numbers.
 fn is_word(word: &str) -> bool {
     !word.is_empty()
         && word.chars().all(is_letter)
         && !(matches!(word.as_bytes(), [b'a'..=b'f', ..]) && word.chars().count() == 8)
 }
 
-/// `str.isalpha`, which is not true of all that Unicode calls alphabetic.
+/// `str.isalpha`, which is narrower than Unicode's alphabetic property.
 fn is_letter(c: char) -> bool {
     let code = u32::from(c);
     let after = NOT_LETTERS.partition_point(|(first, _)| *first <= code);
@@ -68,13 +68,13 @@ fn is_letter(c: char) -> bool {
     c.is_alphabetic() && range.is_none_or(|(_, last)| *last < code)
 }
 
-/// Where `str.split` splits.
+/// The characters at which `str.split` splits.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }
 
-/// What [`char::is_alphabetic`] is true of and `str.isalpha` is not: marks, numbers
-/// and symbols. There is no letter in any of these ranges.
+/// Characters for which [`char::is_alphabetic`] is true and `str.isalpha` is
+/// false: marks, numbers and symbols. None of these ranges contains a letter.
 #[rustfmt::skip]
 const NOT_LETTERS: [(u32, u32); 171] = [
     (0x0345, 0x036f), (0x05b0, 0x05c7), (0x0610, 0x061a), (0x064b, 0x065f), (0x0670, 0x0670),

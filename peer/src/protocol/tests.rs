@@ -1,6 +1,6 @@
 use super::*;
 use crate::Key;
-use crate::growing::{Encode, Room};
+use crate::growing::{Encode, MessageScratch};
 
 struct Whole<T>(T);
 
@@ -14,7 +14,7 @@ impl<T: Field> Encode for Whole<T> {
 }
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {
-    Room::new()
+    MessageScratch::new()
         .with_frames(&Whole(message), |frames| {
             frames
                 .iter()

@@ -1,4 +1,4 @@
-//! Arrays that own their data.
+//! Numpy arrays that own their data.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use daskwire_numpy::{
     ByteOrder, DType, Dimensions, Element, Order, TypedError, as_bytes, encode_into,
 };
 
-/// An array of numpy with its data, which clones share.
+/// A numpy array. Clones share its data.
 ///
 /// ```
 /// use daskwire_peer::Array;
@@ -20,11 +20,11 @@ use daskwire_numpy::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     data: Bytes,
-    /// Elsewhere, since it is large.
+    /// Boxed, because it is large.
     form: Arc<Form>,
 }
 
-/// What an array is besides its data.
+/// The properties of an array besides its data.
 #[derive(Clone, Debug, PartialEq)]
 struct Form {
     dtype: DType,
@@ -33,7 +33,7 @@ struct Form {
     is_matrix: bool,
 }
 
-/// Elements whose bytes are an array.
+/// Owned elements, viewed as bytes.
 struct Elements<E>(Vec<E>);
 
 impl<E: Element + NoUninit> AsRef<[u8]> for Elements<E> {
@@ -43,12 +43,12 @@ impl<E: Element + NoUninit> AsRef<[u8]> for Elements<E> {
 }
 
 impl Array {
-    /// Elements in rows, the last dimension first, as numpy has them by default.
-    /// They are copied; [`from_vec`](Self::from_vec) copies nothing.
+    /// Copies elements in row-major order, numpy's default.
+    /// [`from_vec`](Self::from_vec) does not copy.
     ///
     /// # Errors
     ///
-    /// If `elements` are not as many as `shape` says.
+    /// If the number of elements does not match `shape`.
     pub fn from_slice<E: Element>(shape: &[usize], elements: &[E]) -> Result<Self, TypedError> {
         let dtype = E::dtype(ByteOrder::Little);
         let mut data = vec![0; elements.len().saturating_mul(dtype.item_len())];
@@ -56,8 +56,8 @@ impl Array {
         Self::from_bytes(dtype, shape, Order::C, data.into())
     }
 
-    /// As [`from_slice`](Self::from_slice), where the elements lie: nothing is
-    /// copied. What the vector has room for beyond them stays with the array.
+    /// Like [`from_slice`](Self::from_slice), without copying. The array also
+    /// keeps the vector's unused capacity.
     ///
     /// ```
     /// use daskwire_peer::Array;
@@ -68,7 +68,7 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// If `elements` are not as many as `shape` says.
+    /// If the number of elements does not match `shape`.
     pub fn from_vec<E: Element + NoUninit + Send>(
         shape: &[usize],
         elements: Vec<E>,
@@ -82,11 +82,11 @@ impl Array {
         )
     }
 
-    /// Elements that lie one behind the other in `data`.
+    /// Makes an array from the bytes of its elements in row-major order.
     ///
     /// # Errors
     ///
-    /// If `data` is not as long as such elements.
+    /// If the length of `data` does not match `shape` and `dtype`.
     pub fn from_bytes(
         dtype: DType,
         shape: &[usize],
@@ -103,7 +103,7 @@ impl Array {
         Ok(Self { data, form })
     }
 
-    /// The array that `view` is, whose bytes lie in `data`.
+    /// Copies the properties of `view`, whose bytes are `data`.
     pub(super) fn of_view(view: &daskwire_numpy::Array<'_>, data: &Bytes) -> Self {
         Self {
             data: data.slice_ref(view.bytes()),
@@ -116,23 +116,23 @@ impl Array {
         }
     }
 
-    /// Where what it is besides its data is.
+    /// The address of the shared properties.
     pub(super) fn form_at(&self) -> usize {
         Arc::as_ptr(&self.form).addr()
     }
 
-    /// The same array, which Python may change or not.
+    /// Sets whether Python may change the array.
     #[must_use]
     pub fn with_writeable(mut self, writeable: bool) -> Self {
         Arc::make_mut(&mut self.form).writeable = Some(writeable);
         self
     }
 
-    /// The array as the core has it: a view of the data.
+    /// A borrowed view of the array.
     ///
     /// # Errors
     ///
-    /// None: what was checked once stays right.
+    /// None in practice: the properties were checked when the array was made.
     pub fn view(&self) -> Result<daskwire_numpy::Array<'_>, TypedError> {
         let view = daskwire_numpy::Array::with_dimensions(
             self.form.dtype,
@@ -150,12 +150,12 @@ impl Array {
         self.form.dtype
     }
 
-    /// How many elements there are along each dimension.
+    /// The length of each dimension.
     pub fn shape(&self) -> &[usize] {
         self.form.dimensions.shape()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.form.dimensions.item_count().unwrap_or_default()
     }
@@ -165,22 +165,22 @@ impl Array {
         self.len() == 0
     }
 
-    /// Whether it may be changed; `None` if its sender did not say.
+    /// Whether Python may change the array; `None` if the sender did not say.
     pub fn writeable(&self) -> Option<bool> {
         self.form.writeable
     }
 
-    /// Whether it is a `numpy.matrix`.
+    /// Whether the array is a `numpy.matrix`.
     pub fn is_matrix(&self) -> bool {
         self.form.is_matrix
     }
 
-    /// Its bytes as they lie.
+    /// The bytes of the array in memory order.
     pub const fn bytes(&self) -> &Bytes {
         &self.data
     }
 
-    /// The elements in rows, the last dimension first.
+    /// Copies the elements in row-major order.
     ///
     /// # Errors
     ///

@@ -1,15 +1,14 @@
-//! A bound on what is made of a pickle.
+//! A bound on the work of reading a pickle.
 
 use core::cell::Cell;
 
 use super::ValueError;
 
-/// How much may still be made of a pickle.
+/// The work that may still be done to read a pickle.
 ///
-/// What a pickle shares is made again wherever it stands, so a few bytes can stand
-/// for more than any memory holds. Every step, every value and every byte that is
-/// copied therefore counts, and how many there may be depends on the length of the
-/// pickle.
+/// Shared objects are read again at each occurrence, so a few bytes of pickle can
+/// stand for more than any memory holds. Each step, value and copied byte is
+/// therefore counted, up to a maximum that depends on the length of the pickle.
 #[derive(Debug)]
 pub(crate) struct Budget {
     steps: Cell<usize>,
@@ -17,7 +16,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// So many steps or values, and so many bytes of data that is copied.
+    /// A budget of steps and values, and of copied bytes.
     pub(crate) const fn new(steps: usize, bytes: usize) -> Self {
         Self {
             steps: Cell::new(steps),
@@ -25,7 +24,7 @@ impl Budget {
         }
     }
 
-    /// Counts steps or values.
+    /// Spends steps or values.
     ///
     /// # Errors
     ///
@@ -34,7 +33,7 @@ impl Budget {
         spend(&self.steps, count)
     }
 
-    /// Counts bytes that are copied.
+    /// Spends copied bytes.
     ///
     /// # Errors
     ///
@@ -43,7 +42,7 @@ impl Budget {
         spend(&self.bytes, len)
     }
 
-    /// How many steps and bytes are left.
+    /// The remaining steps and bytes.
     #[cfg(test)]
     pub(crate) fn left(&self) -> (usize, usize) {
         (self.steps.get(), self.bytes.get())

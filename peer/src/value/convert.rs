@@ -1,4 +1,4 @@
-//! Values from and to types of Rust.
+//! Conversions between values and Rust types.
 
 use core::fmt;
 use std::sync::Arc;
@@ -7,22 +7,18 @@ use bytes::Bytes;
 
 use super::{Array, Serialized, Value};
 
-/// A value is of another type than was asked for.
+/// An error: a value is not of the requested type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrongType {
-    /// What was asked for, as a type of Rust.
+    /// The requested Rust type.
     pub wanted: &'static str,
-    /// What there is, as a type of Python.
+    /// The value's Python type.
     pub found: &'static str,
 }
 
 impl fmt::Display for WrongType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the value is a {}, which is no {}",
-            self.found, self.wanted
-        )
+        write!(f, "expected {}, found {}", self.wanted, self.found)
     }
 }
 
@@ -70,7 +66,7 @@ impl From<f32> for Value {
     }
 }
 
-/// `bytes`.
+/// Converts to `bytes`.
 impl From<Bytes> for Value {
     fn from(data: Bytes) -> Self {
         Self::Bytes(data)
@@ -89,21 +85,21 @@ impl From<Serialized> for Value {
     }
 }
 
-/// A list, also of bytes; see [`Value::bytes`].
+/// Converts to a list, also from bytes; see [`Value::bytes`].
 impl<T: Into<Self>> From<Vec<T>> for Value {
     fn from(items: Vec<T>) -> Self {
         Self::list(items)
     }
 }
 
-/// A list, also of bytes; see [`Value::bytes`].
+/// Converts to a list, also from bytes; see [`Value::bytes`].
 impl<T: Clone + Into<Self>> From<&[T]> for Value {
     fn from(items: &[T]) -> Self {
         Self::list(items.iter().cloned())
     }
 }
 
-/// A list, also of bytes; see [`Value::bytes`].
+/// Converts to a list, also from bytes; see [`Value::bytes`].
 impl<T: Into<Self>, const N: usize> From<[T; N]> for Value {
     fn from(items: [T; N]) -> Self {
         Self::list(items)
@@ -120,7 +116,7 @@ macro_rules! integers {
     ($($type:ty)*) => {$(
         impl From<$type> for Value {
             fn from(value: $type) -> Self {
-                // Every one of these types fits.
+                // All these types fit into 128 bits.
                 Self::Int(value as i128)
             }
         }

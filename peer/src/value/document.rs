@@ -1,4 +1,4 @@
-//! Values as parts of a body, which MessagePack holds.
+//! Values as parts of a message's body in MessagePack.
 
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::{Token, Writer};
@@ -6,11 +6,11 @@ use daskwire::msgpack::{Token, Writer};
 use super::{MAX_DEPTH, Value};
 use crate::protocol::{ProtocolError, Source};
 
-/// Items that there is room for at once: a message announces many with few bytes.
-const AT_ONCE: u32 = 1 << 8;
+/// Maximum capacity reserved in advance: a few bytes can announce many items.
+const MAX_RESERVED: u32 = 1 << 8;
 
 impl Value {
-    /// Reads the next value of a body, payloads unopened.
+    /// Reads the next value of a body; payloads stay unopened.
     pub(crate) fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Self::read_within(source, MAX_DEPTH + 1)
     }
@@ -37,7 +37,7 @@ impl Value {
             Token::Ext(..) => return Err(source.unexpected("a value")),
             Token::Array(_) => {
                 let count = source.reader.array()?;
-                let mut items = Vec::with_capacity(count.min(AT_ONCE) as usize);
+                let mut items = Vec::with_capacity(count.min(MAX_RESERVED) as usize);
                 for _ in 0..count {
                     items.push(Self::read_within(source, depth)?);
                 }
@@ -54,7 +54,7 @@ impl Value {
                     return Ok(Self::Set(items));
                 }
                 let count = source.reader.map()?;
-                let mut entries = Vec::with_capacity(count.min(AT_ONCE) as usize);
+                let mut entries = Vec::with_capacity(count.min(MAX_RESERVED) as usize);
                 for _ in 0..count {
                     let key = Self::read_within(source, depth)?;
                     entries.push((key, Self::read_within(source, depth)?));
@@ -64,11 +64,12 @@ impl Value {
         })
     }
 
-    /// Writes it into a body: lists and tuples as arrays, and what MessagePack
-    /// does not have, as numbers beyond 64 bits, as a text of it.
+    /// Writes the value into a body. Lists and tuples become arrays; what
+    /// MessagePack lacks, such as integers beyond 64 bits, is written as a
+    /// string.
     pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-        // Without recursion: a program may nest values as deep as it likes.
+        // Without recursion: programs may nest values to any depth.
         let mut left = vec![self];
         while let Some(value) = left.pop() {
             match value {

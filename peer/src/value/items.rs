@@ -1,4 +1,4 @@
-//! Items of containers, which clones share.
+//! The items of containers, shared by clones.
 
 use core::fmt;
 use core::ops::Deref;
@@ -9,8 +9,8 @@ use super::{MAX_DEPTH, Value};
 
 /// The items of a list, tuple or set, or the entries of a dictionary.
 ///
-/// A slice that does not change, and that clones share: copying a value never
-/// copies what it contains. Made from a vector, and turned back into one.
+/// An immutable, shared slice: cloning a value does not copy its contents.
+/// Converts from and to a vector.
 ///
 /// ```
 /// use daskwire_peer::Value;
@@ -22,20 +22,20 @@ use super::{MAX_DEPTH, Value};
 #[derive(Clone)]
 pub struct Items<T: Item = Value>(Option<Arc<Shared<T>>>);
 
-/// What several [`Items`] refer to.
+/// The data shared by clones of [`Items`].
 struct Shared<T> {
     items: Vec<T>,
     totals: Totals,
 }
 
-/// What is known of items without looking at them again.
+/// Totals of items, computed once.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Totals {
-    /// Levels of containers in the items, these included.
+    /// Levels of nested containers, including this one.
     pub(crate) depth: usize,
-    /// Values in the items, each as often as it occurs.
+    /// Number of values, counted at each occurrence.
     pub(crate) count: u64,
-    /// What [`Value::nbytes`] says of all of them.
+    /// The sum of [`Value::nbytes`].
     pub(crate) nbytes: u64,
 }
 
@@ -53,12 +53,12 @@ impl Totals {
     }
 }
 
-/// What [`Items`] consist of: a [`Value`], or a key with its value.
+/// An element of [`Items`]: a [`Value`], or a key and a value.
 pub trait Item: Sized + sealed::Sealed {
-    /// The value, or the key and the value.
+    /// The element's values.
     fn values(&self) -> impl Iterator<Item = &Value>;
 
-    /// The same, taken out.
+    /// The element's values, owned.
     fn into_values(self) -> impl Iterator<Item = Value>;
 }
 
@@ -103,7 +103,7 @@ impl<T: Item> Items<T> {
         self.0.as_ref().map_or(empty, |shared| shared.totals)
     }
 
-    /// Whether both are the same items, and not only equal ones.
+    /// Whether both share the same data, rather than equal data.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -112,14 +112,14 @@ impl<T: Item> Items<T> {
         }
     }
 
-    /// Where the items are, if anything else refers to them too.
+    /// The address of the shared data, if it has other owners.
     pub(crate) fn shared_at(&self) -> Option<usize> {
         let shared = self.0.as_ref()?;
         (Arc::strong_count(shared) > 1).then(|| Arc::as_ptr(shared).addr())
     }
 
-    /// The items as a vector. They are copied if they are shared, without copying
-    /// what is in them.
+    /// Converts into a vector. Copies the items, but not their contents, if they
+    /// are shared.
     pub fn into_vec(mut self) -> Vec<T>
     where
         T: Clone,
@@ -132,21 +132,21 @@ impl<T: Item> Items<T> {
     }
 }
 
-/// Without recursion where it would be deep.
+/// Drops nested containers without deep recursion.
 impl<T: Item> Drop for Items<T> {
     fn drop(&mut self) {
         if self.totals().depth <= MAX_DEPTH {
             return;
         }
         let mut left = Vec::new();
-        self.take_apart(&mut left);
+        self.unnest(&mut left);
         while let Some(value) = left.pop() {
             match value {
                 Value::List(mut items)
                 | Value::Tuple(mut items)
                 | Value::Set(mut items)
-                | Value::FrozenSet(mut items) => items.take_apart(&mut left),
-                Value::Dict(mut entries) => entries.take_apart(&mut left),
+                | Value::FrozenSet(mut items) => items.unnest(&mut left),
+                Value::Dict(mut entries) => entries.unnest(&mut left),
                 _ => {}
             }
         }
@@ -154,8 +154,8 @@ impl<T: Item> Drop for Items<T> {
 }
 
 impl<T: Item> Items<T> {
-    /// Moves the containers in it to `values`, unless it shares them.
-    fn take_apart(&mut self, values: &mut Vec<Value>) {
+    /// Moves the nested containers to `values`, unless the items are shared.
+    fn unnest(&mut self, values: &mut Vec<Value>) {
         if let Some(shared) = self.0.take().and_then(Arc::into_inner) {
             let all = shared.items.into_iter().flat_map(Item::into_values);
             values.extend(all.filter(|value| value.totals().is_some()));
@@ -224,7 +224,7 @@ impl<'a, T: Item> IntoIterator for &'a Items<T> {
     }
 }
 
-/// As a slice is shown, but what is nested deeper than [`MAX_DEPTH`] as `[..]`.
+/// Formats like a slice; containers nested deeper than [`MAX_DEPTH`] as `[..]`.
 impl<T: Item + fmt::Debug> fmt::Debug for Items<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.totals().depth > MAX_DEPTH {
@@ -234,8 +234,8 @@ impl<T: Item + fmt::Debug> fmt::Debug for Items<T> {
     }
 }
 
-/// As slices are compared, without recursion. The same items are equal without a
-/// look at them, as they are for Python.
+/// Compares like slices, without recursion. As in Python, the same items are
+/// equal without comparing them.
 impl<T: Item> PartialEq for Items<T>
 where
     Self: Compare,
@@ -246,12 +246,13 @@ where
     }
 }
 
-/// Containers that have yet to be compared.
+/// Containers still to be compared.
 pub(super) type Pairs<'v> = Vec<(&'v Value, &'v Value)>;
 
-/// Comparing in steps.
+/// Comparison without recursion.
 pub(super) trait Compare {
-    /// Whether both can be equal; those parts of them that decide it go to `left`.
+    /// Whether the two can be equal; containers that decide it are added to
+    /// `left`.
     fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool;
 }
 
@@ -311,7 +312,7 @@ impl Compare for Value {
 }
 
 impl Value {
-    /// Where the items of a container are, if anything else refers to them too.
+    /// The address of a container's shared items, if they have other owners.
     pub(super) fn shared_at(&self) -> Option<usize> {
         match self {
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
@@ -331,7 +332,7 @@ impl PartialEq for Value {
 }
 
 fn rest_is_equal(mut left: Pairs<'_>) -> bool {
-    // Those that may come again, since they are shared.
+    // Pairs of shared containers, which may occur again.
     let mut seen = HashSet::new();
     while let Some(pair) = left.pop() {
         if let (Some(one), Some(other)) = (pair.0.shared_at(), pair.1.shared_at())

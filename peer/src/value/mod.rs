@@ -1,10 +1,10 @@
-//! Values as programs have them, and as they travel.
+//! Values in Rust, and in serialized form.
 //!
 //! A [`Value`] is what a Rust program passes to a task or gets from one: a
-//! number, a text, an array, a list of such. A [`Serialized`] is the same on its
-//! way: a header and frames, which nobody needs to open. What is not one of the
-//! values known here (a DataFrame, an object of a class) stays a `Serialized`
-//! and can be passed on; nothing is ever made by calling what a pickle names.
+//! number, a string, an array, a list of values. A [`Serialized`] is a value in
+//! wire format, a header and frames, which can be forwarded unopened. Objects
+//! without a counterpart here, such as a DataFrame, stay `Serialized`. Reading a
+//! pickle never calls what it names.
 
 mod array;
 mod budget;
@@ -26,23 +26,23 @@ pub(crate) use budget::Budget;
 pub use convert::WrongType;
 pub(crate) use items::Totals;
 pub use items::{Item, Items};
-pub(crate) use pickled::{Reading, describe};
+pub(crate) use pickled::{TreeReader, describe};
 pub use serialized::Serialized;
 
-/// Levels of containers in a value that is read, and in the result of a task. A
-/// value that a program nests deeper can be written, compared, cloned and dropped,
-/// but is not shown.
+/// Maximum levels of nested containers in a value that is read, and in the result
+/// of a task. A program may nest values deeper: those can be written, compared,
+/// cloned and dropped, but are not displayed in full.
 pub const MAX_DEPTH: usize = 100;
 
-/// Values in a value that is read or the result of a task, each as often as it
-/// occurs: those that are shared take no memory, but time.
+/// Maximum number of values in a value that is read, or in the result of a task,
+/// counted at each occurrence: shared values take no memory, but do take time.
 pub(crate) const MAX_COUNT: u64 = 1 << 26;
 
-/// A value: an argument of a task, its result, a piece of scattered data, or a
-/// part of a message.
+/// A value: an argument or result of a task, scattered data, or a part of a
+/// message.
 ///
-/// Made with `From`, taken apart with `TryFrom` or by matching. Cloning it copies
-/// neither text nor items, nor data of arrays:
+/// Convert with `From` and `TryFrom`, or match on the variants. Cloning copies no
+/// strings, items or array data:
 ///
 /// ```
 /// use daskwire_peer::Value;
@@ -51,7 +51,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// let Value::List(items) = value else { panic!("a list") };
 /// assert_eq!(i64::try_from(items[0].clone())?, 1);
 ///
-/// // Bytes are asked for by name; a vector of numbers is a list of them.
+/// Bytes need their own constructor: a vector of numbers is a list.
 /// assert_eq!(Value::bytes(vec![3, 1, 2]).to_string(), r"b'\x03\x01\x02'");
 /// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
 /// # Ok::<(), daskwire_peer::value::WrongType>(())
@@ -66,14 +66,14 @@ pub enum Value {
     Bool(bool),
     /// An integer.
     Int(i128),
-    /// An integer that needs more than 128 bits: the two's complement, the least
-    /// significant byte first.
+    /// An integer of more than 128 bits in two's complement, least significant
+    /// byte first.
     LargeInt(Bytes),
     /// A float.
     Float(f64),
     /// A complex number: real and imaginary part.
     Complex(f64, f64),
-    /// A text.
+    /// A string.
     Str(Arc<str>),
     /// `bytes`.
     Bytes(Bytes),
@@ -87,35 +87,34 @@ pub enum Value {
     Set(Items),
     /// A frozen set.
     FrozenSet(Items),
-    /// A dictionary, in its order.
+    /// A dictionary in insertion order.
     Dict(Items<(Self, Self)>),
-    /// An array of numpy, or a `memoryview`.
+    /// A numpy array, or a `memoryview`.
     Array(Array),
-    /// Something that is not opened: a value of a class that is not known here,
-    /// or one that was never asked for.
+    /// An unopened value: of an unknown class, or not opened yet.
     Serialized(Serialized),
 }
 
-/// Why a payload has no [`Value`].
+/// Why a payload cannot be converted to a [`Value`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// The payload is not what its header says.
+    /// The payload does not match its header.
     Payload(TypedError),
-    /// The pickle is wrong.
+    /// The pickle is malformed.
     Pickle(daskwire_pickle::PickleError),
-    /// It is a value of Python that has no counterpart here; it can be passed on
-    /// as [`Serialized`].
+    /// A Python object without a counterpart here; it can be forwarded as
+    /// [`Serialized`].
     Unknown {
-        /// What it is, such as `pandas.DataFrame`.
+        /// The object's type, such as `pandas.DataFrame`.
         what: String,
     },
-    /// A pickle cannot be written.
+    /// The value cannot be pickled.
     Write(daskwire_pickle::WriteError),
-    /// Its containers are nested deeper than [`MAX_DEPTH`] levels, or are shared
-    /// so often that it consists of more than 67,108,864 values.
+    /// Containers are nested deeper than [`MAX_DEPTH`] levels, or shared so often
+    /// that the value consists of more than 67,108,864 values.
     TooLarge,
-    /// Its sender could not serialize it; this is what it said.
+    /// The sender could not serialize the value.
     NotSent {
         /// The sender's message and traceback.
         reason: String,
@@ -129,7 +128,7 @@ impl fmt::Display for ValueError {
             Self::Pickle(error) => write!(f, "the pickle is damaged: {error}"),
             Self::Unknown { what } => write!(
                 f,
-                "{what} is known to Python only; it can be passed on, but not be read here"
+                "{what} can be read by Python only; it can be forwarded unopened"
             ),
             Self::Write(error) => write!(f, "the value cannot be pickled: {error}"),
             Self::TooLarge => write!(
@@ -169,22 +168,22 @@ impl From<daskwire_pickle::WriteError> for ValueError {
 }
 
 impl Value {
-    /// `bytes`. They are asked for by name, since a vector of integers is a list.
+    /// Makes `bytes`. `From` makes a list of a vector of integers.
     pub fn bytes(data: impl Into<Bytes>) -> Self {
         Self::Bytes(data.into())
     }
 
-    /// A list.
+    /// Makes a list.
     pub fn list(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::List(items.into_iter().map(Into::into).collect())
     }
 
-    /// A tuple.
+    /// Makes a tuple.
     pub fn tuple(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::Tuple(items.into_iter().map(Into::into).collect())
     }
 
-    /// A dictionary.
+    /// Makes a dictionary.
     pub fn dict(entries: impl IntoIterator<Item = (impl Into<Self>, impl Into<Self>)>) -> Self {
         let entries = entries.into_iter();
         Self::Dict(
@@ -194,7 +193,7 @@ impl Value {
         )
     }
 
-    /// Opens it, if it is a [`Serialized`].
+    /// Opens a [`Serialized`]; returns other values unchanged.
     ///
     /// # Errors
     ///
@@ -206,7 +205,7 @@ impl Value {
         }
     }
 
-    /// The value of an entry of a dictionary with this key.
+    /// The value of a dictionary's string key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Dict(entries) = self else {
             return None;
@@ -215,7 +214,7 @@ impl Value {
         entries.iter().find(has_key).map(|(_, value)| value)
     }
 
-    /// The text, if it is one.
+    /// The string, if the value is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::Str(text) => Some(text),
@@ -223,7 +222,7 @@ impl Value {
         }
     }
 
-    /// What Python calls the type of it.
+    /// Python's name of the value's type.
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::None => "NoneType",
@@ -245,8 +244,8 @@ impl Value {
         }
     }
 
-    /// Bytes of memory that the value takes, about as Dask's `sizeof` counts them:
-    /// what is shared as often as it occurs.
+    /// Bytes of memory that the value takes, about as Dask's `sizeof` counts
+    /// them. Shared parts count at each occurrence.
     pub fn nbytes(&self) -> u64 {
         let head = match self {
             Self::None | Self::Bool(_) => 16,
@@ -265,7 +264,7 @@ impl Value {
         head.saturating_add(totals.nbytes)
     }
 
-    /// What is known of the items of a container.
+    /// The totals of a container's items.
     pub(crate) fn totals(&self) -> Option<Totals> {
         match self {
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
@@ -276,12 +275,12 @@ impl Value {
         }
     }
 
-    /// Levels of containers: 0 for a number, 1 for a list of numbers.
+    /// Levels of nested containers: 0 for a number, 1 for a list of numbers.
     pub(crate) fn depth(&self) -> usize {
         self.totals().map_or(0, |totals| totals.depth)
     }
 
-    /// The value, if others can go through all of it: it is neither nested too
+    /// Returns the value if it can be traversed safely: it is neither nested too
     /// deep nor shared too often.
     pub(crate) fn checked(self) -> Result<Self, ValueError> {
         match self.totals() {

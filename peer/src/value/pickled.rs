@@ -1,5 +1,5 @@
-//! Values as pickles, and back, by meaning alone: names stand for what is listed
-//! here, and everything else is [`ValueError::Unknown`].
+//! Conversion between values and pickles. Only a fixed set of Python names is
+//! understood; anything else is [`ValueError::Unknown`].
 
 use core::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use daskwire_pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
 use crate::growing;
 
-/// The pickle of a value, and the arrays whose data is beside it.
+/// Pickles a value; returns the pickle and the arrays whose data is out of band.
 ///
 /// # Errors
 ///
-/// [`ValueError::Unknown`] if something in it cannot be opened, and so not be
-/// part of another pickle.
+/// [`ValueError::Unknown`] if a part of the value is serialized and cannot be
+/// opened.
 pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
     let mut beside = Vec::new();
     let mut twice = Repeated::of(value);
@@ -32,32 +32,32 @@ pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError>
     Ok((pickle, beside))
 }
 
-/// Parts of a value that occur in it more than once. They are written once, and
-/// referred to where they occur again.
+/// Parts that occur more than once in a value. They are written once and
+/// referenced from the memo after that.
 #[derive(Default)]
-struct Repeated(HashMap<Place, Option<u32>>);
+struct Repeated(HashMap<Identity, Option<u32>>);
 
-/// Where something is that may be shared.
+/// The identity of a part that may be shared.
 #[derive(PartialEq, Eq, Hash)]
-enum Place {
-    /// Data or items: of what kind, where, and what tells them from others there.
+enum Identity {
+    /// Data or items: kind, address, and length.
     One(core::mem::Discriminant<Value>, usize, usize),
-    /// A payload: where its header and all its frames are, and how long. Payloads
-    /// may have some of them in common.
+    /// A payload: address and length of its header and of each frame. Payloads
+    /// may share frames.
     Payload(Vec<(usize, usize)>),
 }
 
-/// Data that is shorter is written again: it takes less than to look for it.
+/// Shorter data is written again, which takes less than a lookup.
 const SHARED_LEN: usize = 64;
 
 impl Repeated {
-    /// Goes through everything once, however often it occurs.
+    /// Visits each part once, however often it occurs.
     fn of(value: &Value) -> Self {
-        let mut seen: HashMap<Place, bool> = HashMap::new();
+        let mut seen: HashMap<Identity, bool> = HashMap::new();
         let mut left = vec![value];
         while let Some(value) = left.pop() {
-            if let Some(place) = value.place() {
-                match seen.entry(place) {
+            if let Some(identity) = value.identity() {
+                match seen.entry(identity) {
                     Entry::Occupied(mut again) => {
                         again.insert(true);
                         continue;
@@ -83,7 +83,7 @@ impl Repeated {
         Self(repeated.map(|(place, _)| (place, None)).collect())
     }
 
-    /// Begins another pickle.
+    /// Forgets the memo entries, for the next pickle.
     fn forget(&mut self) {
         self.0.values_mut().for_each(|index| *index = None);
     }
@@ -92,16 +92,16 @@ impl Repeated {
         if self.0.is_empty() {
             return None;
         }
-        self.0.get_mut(&value.place()?)
+        self.0.get_mut(&value.identity()?)
     }
 }
 
-/// Whether it, or something in it, may occur elsewhere too.
+/// Whether the value, or a part of it, may have other owners.
 fn can_repeat(value: &&Value) -> bool {
-    value.totals().is_some() || value.place().is_some()
+    value.totals().is_some() || value.identity().is_some()
 }
 
-/// The data of an array as what goes beside a pickle.
+/// The data of an array as an out-of-band buffer.
 pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
     let mutability = match array.writeable() {
         Some(false) => Mutability::ReadOnly,
@@ -110,21 +110,22 @@ pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
     PickleBuffer::new(array.bytes(), mutability)
 }
 
-/// What is to be written next, so that depth costs no stack.
+/// The next step of writing, so that depth takes no stack.
 enum Step<'v> {
     Value(&'v Value),
-    /// Ends a value at this depth of the pickle, and keeps it if it occurs again.
+    /// Ends a value at this depth of the pickle, and memoizes it if it occurs
+    /// again.
     End(&'v Value, usize),
 }
 
 impl Value {
-    /// Writes it as the next value of a pickle, with all data in the pickle.
+    /// Writes the value as the next one of a pickle, with all data in band.
     pub(crate) fn pickle_in_band(&self, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
         self.write_pickle(writer, None, &mut Repeated::of(self))
     }
 
-    /// Writes it as the next value of a pickle. Data of arrays goes into `beside`,
-    /// in this order, where that is possible.
+    /// Writes the value as the next one of a pickle. Appends arrays whose data
+    /// can be out of band to `beside`.
     fn write_pickle<'a>(
         &'a self,
         writer: &mut Writer<'_, '_>,
@@ -188,7 +189,8 @@ impl Value {
                         pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
                     }
                 },
-                // A pickle cannot hold the frames of another payload, but its value.
+                // A pickle cannot hold the frames of a payload, so the payload's
+                // value is written.
                 Self::Serialized(serialized) => serialized.open()?.pickle_in_band(writer)?,
                 plain => plain.pickle_plain(writer),
             }
@@ -196,9 +198,9 @@ impl Value {
         Ok(())
     }
 
-    /// What tells it from others that are equal, if it may be shared and is long
-    /// enough for that to matter.
-    fn place(&self) -> Option<Place> {
+    /// The identity of the value, if it may be shared and is long enough to
+    /// matter.
+    fn identity(&self) -> Option<Identity> {
         let of = |data: &[u8]| (data.len() >= SHARED_LEN).then(|| data.as_ptr().addr());
         let (at, len) = match self {
             Self::Str(text) if Arc::strong_count(text) > 1 => (of(text.as_bytes())?, text.len()),
@@ -208,7 +210,7 @@ impl Value {
                 let parts = serialized.message();
                 of(parts.last()?)?;
                 let place = |part: &Bytes| (part.as_ptr().addr(), part.len());
-                return Some(Place::Payload(parts.iter().map(place).collect()));
+                return Some(Identity::Payload(parts.iter().map(place).collect()));
             }
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
                 (items.shared_at()?, items.len())
@@ -216,7 +218,7 @@ impl Value {
             Self::Dict(entries) => (entries.shared_at()?, entries.len()),
             _ => return None,
         };
-        Some(Place::One(core::mem::discriminant(self), at, len))
+        Some(Identity::One(core::mem::discriminant(self), at, len))
     }
 
     fn pickle_plain(&self, writer: &mut Writer<'_, '_>) {
@@ -243,7 +245,7 @@ fn is_contiguous(array: &Array) -> bool {
         .is_ok_and(|view| view.order().is_some() && !view.is_broadcast())
 }
 
-/// The array with its elements in rows.
+/// Converts an array to row-major order.
 fn contiguous(array: &Array) -> Result<Array, ValueError> {
     if is_contiguous(array) {
         return Ok(array.clone());
@@ -258,7 +260,7 @@ fn contiguous(array: &Array) -> Result<Array, ValueError> {
     )?)
 }
 
-/// The names whose meaning is known here.
+/// The Python names that are understood.
 fn names() -> &'static Registry<Known> {
     static NAMES: OnceLock<Registry<Known>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -268,34 +270,35 @@ fn names() -> &'static Registry<Known> {
     })
 }
 
-/// The value of a pickle, with data of arrays where it lies.
+/// Reads a pickle. Array data is not copied.
 pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
-    Reading::new(pickle, buffers).value(tree.root(), MAX_DEPTH.saturating_add(1))
+    TreeReader::new(pickle, buffers).value(tree.root(), MAX_DEPTH.saturating_add(1))
 }
 
-/// Makes values of the nodes of a tree. What the tree shares, the values share.
-pub(crate) struct Reading<'b> {
+/// Makes values of the nodes of a tree. Nodes shared in the tree become shared
+/// values.
+pub(crate) struct TreeReader<'b> {
     names: &'static Registry<Known>,
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
     by_address: OnceCell<Vec<&'b Bytes>>,
-    /// How much may still be made.
+    /// The remaining budget.
     pub(crate) budget: Budget,
-    made: RefCell<Made>,
+    made: RefCell<Cache>,
 }
 
-/// What was made of nodes that may occur again.
+/// The values of nodes that may occur again.
 #[derive(Default)]
-struct Made {
-    /// A bit for each node of which a value was made.
+struct Cache {
+    /// One bit for each node that was converted before.
     once: Vec<u64>,
     /// The values of nodes that occur more than once.
     values: HashMap<usize, Value>,
 }
 
-impl Made {
-    /// Whether a value is made of a node for the first time.
+impl Cache {
+    /// Whether a node is converted for the first time.
     fn is_first(&mut self, index: usize) -> bool {
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.once.len() <= word {
@@ -310,13 +313,13 @@ impl Made {
     }
 }
 
-/// How many values may be made of shared nodes, and how many bytes of them may be
-/// copied, however short the pickle is.
+/// The minimum budget for shared nodes: steps and copied bytes, however short the
+/// pickle is.
 const SHARED: (usize, usize) = (1 << 18, 1 << 26);
 
-impl<'b> Reading<'b> {
+impl<'b> TreeReader<'b> {
     pub(crate) fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
-        // A value that is not shared takes a byte at least.
+        // A value that is not shared takes at least one byte.
         let own = pickle.len().saturating_mul(4);
         let (values, bytes) = SHARED;
         Self {
@@ -329,13 +332,13 @@ impl<'b> Reading<'b> {
         }
     }
 
-    /// Length of the pickle and of what is beside it, in bytes.
+    /// Length of the pickle and its buffers, in bytes.
     pub(crate) fn len(&self) -> usize {
         let beside = self.buffers.iter().map(Bytes::len);
         beside.fold(self.pickle.len(), usize::saturating_add)
     }
 
-    /// The value of a node, at most `depth` levels of values.
+    /// The value of a node with at most `depth` levels of containers.
     pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
         self.budget.spend(1)?;
@@ -361,13 +364,14 @@ impl<'b> Reading<'b> {
         })
     }
 
-    /// The value of a node that may occur more than once: made when it occurs first
-    /// and second, and kept from then on.
+    /// The value of a node that may occur more than once. It is kept from its
+    /// second occurrence on.
     fn shared(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         let index = node.index();
         let is_first = self.made.borrow_mut().is_first(index);
         if !is_first && let Some(value) = self.made.borrow().values.get(&index) {
-            // It may be deeper here than where it was made; the whole is checked.
+            // It may be deeper here than where it was made; the caller checks the
+            // whole value.
             return Ok(value.clone());
         }
         let many = |items: tree::Items<'_, '_>| {
@@ -424,7 +428,7 @@ impl<'b> Reading<'b> {
         })
     }
 
-    /// Bytes that lie in the pickle or beside it without a copy, others copied.
+    /// The bytes of a node. Not copied if they are in the pickle or its buffers.
     fn bytes(&self, data: &[u8]) -> Bytes {
         let range = data.as_ptr_range();
         let has_data = |source: &Bytes| {
@@ -437,7 +441,8 @@ impl<'b> Reading<'b> {
         if has_data(self.pickle) {
             return self.pickle.slice_ref(data);
         }
-        // There may be as many as values, so that none is looked for one by one.
+        // There may be as many buffers as values, so they are searched by
+        // address.
         let sorted = self.by_address.get_or_init(|| {
             let mut sorted: Vec<&Bytes> = self.buffers.iter().collect();
             sorted.sort_unstable_by_key(|buffer| buffer.as_ptr());
@@ -458,7 +463,7 @@ fn unknown(what: &str) -> ValueError {
     }
 }
 
-/// What an object is, for people: the first name that its pickle takes.
+/// Describes an object by the first name that its pickle mentions.
 pub(crate) fn describe(node: Node<'_, '_>) -> String {
     const STEPS: usize = 64;
     for event in node.walk(STEPS) {
@@ -472,11 +477,11 @@ pub(crate) fn describe(node: Node<'_, '_>) -> String {
     "an object".to_owned()
 }
 
-impl Reading<'_> {
+impl TreeReader<'_> {
     fn text(&self, text: tree::Str<'_>) -> Result<Value, ValueError> {
         let text = text
             .to_str()
-            .ok_or_else(|| unknown("a text with half a surrogate pair"))?;
+            .ok_or_else(|| unknown("a string with half a surrogate pair"))?;
         self.budget.spend_copy(text.len())?;
         Ok(Value::from(&*text))
     }
@@ -499,11 +504,11 @@ impl Reading<'_> {
         Ok(Array::of_view(&view, &data))
     }
 
-    /// A number of numpy as a number, anything else as an array without
+    /// A numpy scalar: a number as such, anything else as an array without
     /// dimensions.
     fn scalar(&self, found: &known::Scalar<'_, '_>) -> Result<Value, ValueError> {
         let daskwire_numpy::ElementType::Plain(dtype) = found.element_type() else {
-            return Err(unknown("a record of numpy"));
+            return Err(unknown("a numpy record"));
         };
         Ok(match (dtype.kind(), dtype.item_len()) {
             (daskwire_numpy::Kind::Bool, _) => Value::Bool(found.value()?),

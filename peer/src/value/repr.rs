@@ -1,14 +1,13 @@
-//! Values as Python's `repr` writes them.
+//! Values formatted like Python's `repr`.
 
 use core::fmt::{self, Write as _};
 
 use super::{MAX_DEPTH, Value};
 
-/// As Python's `repr` writes it, with these exceptions, which are not Python's
-/// text: an array is shown as its type and shape, and what is not opened as what
-/// its header says; an integer of more than 4300 digits, which Python refuses to
-/// write, as its size; a container in which containers are nested deeper than 100
-/// levels as `[...]`, `(...)` or `{...}`.
+/// Formats like Python's `repr`, with these exceptions: an array is shown as its
+/// type and shape, an unopened value as its header describes it, an integer of
+/// more than 4300 digits (which Python refuses to convert) as its size, and
+/// containers below 100 levels as `[...]`, `(...)` or `{...}`.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.depth() > MAX_DEPTH {
@@ -69,11 +68,12 @@ fn write_items(
     f.write_str(close)
 }
 
-/// The decimal digits of a two's complement, the least significant byte first.
+/// The decimal digits of a number in two's complement, least significant byte
+/// first.
 fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::Result {
-    /// The digits that Python writes at most (`sys.set_int_max_str_digits`).
+    /// Python's limit on digits (`sys.set_int_max_str_digits`).
     const MAX_DIGITS: usize = 4300;
-    /// As many decimal digits as fit 64 bits.
+    /// The largest power of ten that fits 64 bits.
     const PART: u64 = 10_000_000_000_000_000_000;
     const PART_DIGITS: usize = 19;
     let too_long = |f: &mut fmt::Formatter<'_>| {
@@ -83,7 +83,7 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
             twos_complement.len().saturating_mul(8)
         )
     };
-    // A byte is more than two digits.
+    // Each byte adds more than two digits.
     if twos_complement.len() > MAX_DIGITS / 2 {
         return too_long(f);
     }
@@ -109,7 +109,7 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
             u64::from_le_bytes(word)
         })
         .collect();
-    // The most negative number has a magnitude of one bit more.
+    // The magnitude of the most negative number has one more bit.
     if carry {
         words.push(1);
     }
@@ -150,8 +150,8 @@ fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
         return to.write_str(if number > 0.0 { "inf" } else { "-inf" });
     }
     let mut text = format!("{number:e}");
-    // Of the shortest texts that mean this number, Python has the nearest, and
-    // the even one of two that are equally near.
+    // Of the shortest representations of the number, Python uses the nearest, and
+    // the even one of two equally near ones.
     let digit_count = text.bytes().take_while(|byte| *byte != b'e').count();
     let digit_count = digit_count - usize::from(number.is_sign_negative());
     let nearest = format!("{number:.0$e}", digit_count.saturating_sub(2));
@@ -161,7 +161,7 @@ fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
-        // The same digits, and as many of them as are needed.
+        // The same digits, without trailing zeros.
         let digits = digits.bytes().filter(u8::is_ascii_digit).count();
         let behind = i32::try_from(digits).unwrap_or(0) - 1 - exponent;
         let behind = usize::try_from(behind).unwrap_or(0).max(1);
@@ -203,13 +203,13 @@ fn write_str(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             ' '..='~' => f.write_char(c)?,
             c => {
                 let code = u32::from(c);
-                // What Rust escapes behind a letter is not printable for Python
-                // either.
-                let mut behind_letter = [b'a'; 5];
-                let len = c.encode_utf8(&mut behind_letter[1..]).len();
-                let behind_letter = core::str::from_utf8(&behind_letter[..=len]);
+                // Characters that Rust escapes after a letter are not printable
+                // in Python either.
+                let mut after_letter = [b'a'; 5];
+                let len = c.encode_utf8(&mut after_letter[1..]).len();
+                let after_letter = core::str::from_utf8(&after_letter[..=len]);
                 let is_printable = code >= 0xa1
-                    && behind_letter.is_ok_and(|text| !text.escape_debug().any(|c| c == '\\'));
+                    && after_letter.is_ok_and(|text| !text.escape_debug().any(|c| c == '\\'));
                 match code {
                     _ if is_printable => f.write_char(c)?,
                     0..=0xff => write!(f, "\\x{code:02x}")?,

@@ -1,4 +1,4 @@
-//! Values as they travel.
+//! Values in wire format.
 
 use core::fmt;
 
@@ -12,24 +12,24 @@ use daskwire_numpy::{Description, PayloadWriteError, ValueBuilder as _, WriteOpt
 use daskwire_pickle::PickleBuffer;
 
 use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
-use crate::growing::{self, Encode, Room};
+use crate::growing::{self, Encode, MessageScratch};
 use crate::memory;
 use crate::protocol::Source;
 
-/// The body of a message that is one payload.
+/// The body of a message that consists of one payload.
 const BODY: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", b"\x81\xab__Pickled__\x01"];
 
-/// The header of a pickle without buffers that is not split, as Dask writes it too:
-/// nearly all pickles have it.
+/// The header of an unsplit pickle without buffers, as Dask writes it: nearly all
+/// pickles have it.
 const PICKLE: &[u8] = b"\x86\xaaserializer\xa6pickle\xa9writeable\x90\
     \xb4split-num-sub-frames\x91\x01\xadsplit-offsets\x91\x00\
     \xabcompression\x91\xc0\xaenum-sub-frames\x01";
 
-/// What follows the pickle in the header of one that everybody opens.
+/// The rest of the header of a `__Pickled__` payload, after the pickle.
 const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 
-/// A value as it travels: its header and its frames, compressed or not, exactly
-/// as they were sent. Cloning it copies nothing.
+/// A value in wire format: its header and frames exactly as they were sent,
+/// compressed or not. Cloning copies no data.
 ///
 /// ```
 /// use daskwire_peer::{Serialized, Value};
@@ -41,11 +41,11 @@ const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 #[derive(Clone, PartialEq)]
 pub struct Serialized {
     kind: PayloadKind,
-    /// A message with nothing but this payload: body, header, frames.
+    /// A message that consists of this payload: body, header, frames.
     message: Vec<Bytes>,
 }
 
-/// The pickle of `None`.
+/// A pickle of `None`.
 impl Default for Serialized {
     fn default() -> Self {
         Self {
@@ -62,13 +62,13 @@ impl Default for Serialized {
 }
 
 impl Serialized {
-    /// Serializes a value as Dask does: bytes and arrays as what they are, all
-    /// else as a pickle, whose arrays are beside it. Arrays and bytes are not
-    /// copied. One that is serialized already stays as it is.
+    /// Serializes a value as Dask does: bytes and arrays in their own formats,
+    /// everything else as a pickle with out-of-band arrays. Arrays and bytes are
+    /// not copied. A value that is serialized already is returned unchanged.
     ///
     /// # Errors
     ///
-    /// If something *in* the value is serialized, and cannot be opened.
+    /// If a part of the value is serialized and cannot be opened.
     pub fn of(value: &Value) -> Result<Self, ValueError> {
         let built = match value {
             Value::Serialized(serialized) => return Ok(serialized.clone()),
@@ -83,7 +83,7 @@ impl Serialized {
         Ok(built.unwrap_or_default())
     }
 
-    /// A value as a pickle.
+    /// Serializes a value as a pickle.
     pub(crate) fn of_pickle(value: &Value) -> Result<Self, ValueError> {
         let (pickle, arrays) = pickled::write(value)?;
         let pickle = Bytes::from(pickle);
@@ -93,11 +93,11 @@ impl Serialized {
         let mut sources = vec![&pickle];
         sources.extend(arrays.iter().map(|array| array.bytes()));
         let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
-        // There is room for whatever it is.
+        // Cannot fail: the buffers grow as needed.
         Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).unwrap_or_default())
     }
 
-    /// A pickle that was written elsewhere, without buffers.
+    /// Wraps a complete pickle without buffers.
     pub(crate) fn of_written_pickle(pickle: Bytes) -> Self {
         if pickle.len() > SHARD_LEN {
             return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new()))
@@ -113,8 +113,8 @@ impl Serialized {
         }
     }
 
-    /// The pickle that it is, if it is one without buffers that is neither
-    /// compressed nor split.
+    /// The pickle, if the payload is a pickle without buffers, neither compressed
+    /// nor split.
     fn plain_pickle(&self) -> Option<Bytes> {
         match (self.kind, &self.message[..]) {
             (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => {
@@ -131,10 +131,11 @@ impl Serialized {
         }
     }
 
-    /// A pickle that Python opens wherever it arrives, the scheduler included.
+    /// A `__Pickled__` payload, which Python opens wherever it arrives, also in
+    /// the scheduler.
     pub(crate) fn pickled(pickle: &[u8]) -> Self {
-        // What `MessageBuilder::pickled_payload` writes, in one piece: a scheduler
-        // does this for each task.
+        // The output of `MessageBuilder::pickled_payload`, written in one pass
+        // because a scheduler does this for each task.
         let mut header = Vec::with_capacity(pickle.len().saturating_add(64));
         growing::msgpack(&mut header, |writer| {
             writer.map(3);
@@ -156,7 +157,7 @@ impl Serialized {
         .ok()
     }
 
-    /// What a message with that payload is, whose frames lie in `sources`.
+    /// Builds the message of a payload whose frames are in `sources`.
     fn built(sources: &[&Bytes], content: &Content<'_>) -> Result<Self, BuildError> {
         let (kind, body) = match content {
             #[cfg(test)]
@@ -174,7 +175,7 @@ impl Serialized {
                 None => Bytes::copy_from_slice(frame),
             }
         };
-        let message = Room::new().with_frames(content, |frames| {
+        let message = MessageScratch::new().with_frames(content, |frames| {
             let rest = frames.iter().skip(1).map(owned);
             core::iter::once(Bytes::from_static(body))
                 .chain(rest)
@@ -183,8 +184,8 @@ impl Serialized {
         Ok(Self { kind, message })
     }
 
-    /// The payload whose header is frame `index` of a message, as it was found by
-    /// opening that message; `None` if it does not have so many frames.
+    /// The payload whose header is frame `index` of an opened message; `None` if
+    /// there are too few frames.
     pub(crate) fn of_frames(frames: &[Bytes], index: usize, kind: PayloadKind) -> Option<Self> {
         let header = frames.get(index)?;
         let mut reader = Reader::new(header);
@@ -203,12 +204,12 @@ impl Serialized {
         Some(Self { kind, message })
     }
 
-    /// A message with nothing but this payload: body, header, frames.
+    /// A message that consists of this payload: body, header, frames.
     pub(crate) fn message(&self) -> &[Bytes] {
         &self.message
     }
 
-    /// What such a message holds; `None` if it is another one.
+    /// The payload of such a message; `None` for other messages.
     pub(crate) fn of_message(message: Vec<Bytes>) -> Option<Self> {
         let kind = match message.first() {
             Some(body) if body == BODY[0] => PayloadKind::Serialized,
@@ -224,22 +225,22 @@ impl Serialized {
         Ok(())
     }
 
-    /// Whether it is a value, or a pickle that everybody opens.
+    /// Whether the payload is `__Serialized__` or `__Pickled__`.
     pub const fn kind(&self) -> PayloadKind {
         self.kind
     }
 
-    /// The header, as it was sent: a MessagePack map.
+    /// The header as it was sent: a MessagePack map.
     pub fn header(&self) -> &[u8] {
         self.message.get(1).map(AsRef::as_ref).unwrap_or_default()
     }
 
-    /// The frames behind the header, as they were sent.
+    /// The frames after the header, as they were sent.
     pub fn frames(&self) -> &[Bytes] {
         self.message.get(2..).unwrap_or_default()
     }
 
-    /// Bytes of all frames.
+    /// The length of all frames, in bytes.
     pub fn len(&self) -> u64 {
         self.frames().iter().map(|frame| frame.len() as u64).sum()
     }
@@ -249,33 +250,33 @@ impl Serialized {
         self.len() == 0
     }
 
-    /// Hands the payload to `use_it` as the core sees it.
+    /// Calls `use_it` with the payload as a borrowed view.
     ///
     /// # Errors
     ///
-    /// If its header or its frames are wrong.
+    /// If the header or the frames are malformed.
     pub fn with_payload<R>(
         &self,
         use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let payload = Payload::at(&self.message, 1, self.kind, &memory::reading())?;
+        let payload = Payload::at(&self.message, 1, self.kind, &memory::read_options())?;
         Ok(use_it(&payload))
     }
 
-    /// The value. Bytes and arrays are not copied, unless they were compressed
-    /// or split.
+    /// Deserializes the value. Bytes and arrays are not copied unless they were
+    /// compressed or split.
     ///
     /// # Errors
     ///
-    /// * [`ValueError::Unknown`] if it is nothing that [`Value`] knows;
-    /// * what is wrong with it.
+    /// * [`ValueError::Unknown`] if [`Value`] has no counterpart for it;
+    /// * other errors if the payload is malformed.
     pub fn open(&self) -> Result<Value, ValueError> {
-        self.open_counting(&mut 0)
+        self.open_measuring(&mut 0)
     }
 
-    /// The same; `copied_len` gets the bytes that were copied, because they were
-    /// compressed or split.
-    pub(crate) fn open_counting(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
+    /// Like [`open`](Self::open); adds to `copied_len` the bytes copied because
+    /// they were compressed or split.
+    pub(crate) fn open_measuring(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
         if let Some(pickle) = self.plain_pickle() {
             return pickled::read(&pickle, &[]);
         }
@@ -285,7 +286,7 @@ impl Serialized {
         })?
     }
 
-    /// The pickle and its buffers, if it is one, for whoever reads it otherwise.
+    /// The pickle and its buffers, if the payload is a pickle.
     ///
     /// # Errors
     ///
@@ -304,7 +305,7 @@ impl Serialized {
             }
             match Description::of(&header)? {
                 Description::Pickle if !frames.is_empty() => Ok((frames.remove(0), frames)),
-                // As Python workers send exceptions.
+                // The form in which Python workers send exceptions.
                 Description::Bytes => Ok((joined(&frames), Vec::new())),
                 _ => Err(ValueError::Unknown {
                     what: "something that is not a pickle".to_owned(),
@@ -314,7 +315,7 @@ impl Serialized {
     }
 }
 
-/// What a message holds besides messages.
+/// The content of a message to build.
 enum Content<'v> {
     Bytes(&'v [u8]),
     ByteArray(&'v [u8]),
@@ -338,15 +339,15 @@ impl Encode for Content<'_> {
         written.map_err(|error| match error {
             PayloadWriteError::Build(error) => error,
             _ => BuildError::NotConvertible {
-                reason: "the value has no payload of its own",
+                reason: "the value has no own payload format",
             },
         })?;
         Ok(())
     }
 }
 
-/// The frames as they were before they were compressed and split: where they lie
-/// if they were neither.
+/// The frames before compression and splitting. They are not copied if neither
+/// was used.
 fn logical_frames(
     payload: &Payload<'_, Bytes>,
     copied_len: &mut u64,
@@ -363,7 +364,7 @@ fn logical_frames(
             Ok(filled.next().is_none().then_some(first))
         })
         .collect();
-    // An error is `lengths` that cut through a frame, which merging serves.
+    // Fails if `lengths` cut through a frame; merging handles that.
     if let Ok::<_, MessageError>(Some(frames)) = in_place {
         return Ok(frames);
     }
@@ -388,7 +389,7 @@ fn joined(frames: &[Bytes]) -> Bytes {
     }
 }
 
-/// The value that `frames` are by what `header` says.
+/// The value of `frames` as described by `header`.
 fn value_of(
     header: &PayloadHeader<'_>,
     kind: PayloadKind,
@@ -449,8 +450,8 @@ fn unknown(what: &str) -> ValueError {
     }
 }
 
-/// A list, tuple, set or dict whose elements have headers of their own
-/// (PROTOCOL HEADER-11).
+/// A list, tuple, set or dict whose elements have their own headers (PROTOCOL
+/// HEADER-11).
 fn collection(
     header: &PayloadHeader<'_>,
     mut frames: &[Bytes],
@@ -488,7 +489,7 @@ fn collection(
     })
 }
 
-/// What its header says, and how long it is.
+/// Formats as the header's description and the length.
 impl fmt::Display for Serialized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = self.with_payload(|payload| {
@@ -502,7 +503,7 @@ impl fmt::Display for Serialized {
             })
         });
         let what = match (self.kind, what) {
-            (PayloadKind::Pickled, _) => "pickle for everybody".to_owned(),
+            (PayloadKind::Pickled, _) => "pickle for all peers".to_owned(),
             (_, what) => what.ok().flatten().unwrap_or_else(|| "payload".to_owned()),
         };
         write!(f, "<{what} of {} bytes>", self.len())
@@ -520,7 +521,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pickle_for_everybody_is_as_the_core_writes_it() {
+    fn pickled_payloads_match_the_core() {
         for pickle in [&b"\x80\x04N."[..], &[7; 300]] {
             let built = Serialized::built(&[], &Content::Pickled(pickle));
             let pickled = Serialized::pickled(pickle);
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pickle_is_as_the_core_writes_it() {
+    fn pickles_match_the_core() {
         for pickle in [&b"\x80\x04N."[..], &[7; 300]] {
             let built = Serialized::built(&[], &Content::Pickle(pickle, Vec::new()));
             let written = Serialized::of_written_pickle(Bytes::copy_from_slice(pickle));

@@ -1,7 +1,7 @@
 use super::*;
 
 fn round_trip(value: &Value) -> Value {
-    let serialized = Serialized::of(value).expect("it is a plain value");
+    let serialized = Serialized::of(value).expect("plain value");
     serialized.open().expect("what was written is read")
 }
 
@@ -58,7 +58,7 @@ fn arrays_and_bytes_are_not_copied() {
 
 #[test]
 fn a_value_that_is_shared_too_often_is_refused() {
-    // [[..], [..]] of the list before it, sixty times.
+    // [[..], [..]] of the previous list, sixty times.
     let mut pickle = b"\x80\x04]\x94".to_vec();
     for index in 0..60 {
         pickle.extend_from_slice(&[b']', 0x94, b'h', index, b'a', b'h', index, b'a']);
@@ -83,15 +83,15 @@ fn a_value_that_is_nested_too_deep_is_refused() {
 }
 
 #[test]
-fn what_only_python_knows_is_named() {
+fn names_unknown_python_types() {
     let pickle = b"\x80\x04\x8c\x0cpandas.core_\x8c\x09DataFrame\x93)R.";
     let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
     let what = "pandas.core_.DataFrame".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
 }
 
-/// A header of `bytes` that are compressed with zstd, and a frame that claims
-/// `declared` bytes.
+/// A header of zstd-compressed `bytes`, and a frame that declares `declared`
+/// bytes.
 fn zstd_claim(declared: u64, frame_len: usize) -> Serialized {
     let mut header = Vec::new();
     crate::growing::msgpack(&mut header, |writer| {
@@ -100,17 +100,17 @@ fn zstd_claim(declared: u64, frame_len: usize) -> Serialized {
         writer.str("compression").array(1).str("zstd");
         writer.str("num-sub-frames").u64(1);
     });
-    // A single segment whose size has eight bytes, and raw blocks of nothing.
+    // A single segment with an eight-byte size, and empty raw blocks.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
     frame.extend_from_slice(&declared.to_le_bytes());
     frame.resize(frame_len, 0);
     let body = Bytes::from_static(b"\x81\xae__Serialized__\x01");
     let message = vec![body, header.into(), frame.into()];
-    Serialized::of_message(message).expect("it is one")
+    Serialized::of_message(message).expect("single payload")
 }
 
 #[test]
-fn what_a_compressed_frame_claims_is_not_believed() {
+fn does_not_trust_declared_sizes() {
     use daskwire::compression::CompressionError;
     use daskwire::message::MessageErrorKind;
     let why = |serialized: &Serialized| match serialized.open() {
@@ -128,19 +128,19 @@ fn what_a_compressed_frame_claims_is_not_believed() {
             ratio: 32 << 10
         }
     );
-    let limit = crate::memory::reading().limits.decompressed_len;
+    let limit = crate::memory::read_options().limits.decompressed_len;
     assert_eq!(
         why(&zstd_claim(limit + 1, 1 << 20)),
         CompressionError::OverLimit { limit }
     );
-    // Plausible, and wrong: nothing comes out.
+    // Plausible but wrong: decompression yields nothing.
     assert!(matches!(
         why(&zstd_claim(limit, 1 << 20)),
         CompressionError::Malformed { .. }
     ));
 }
 
-/// A list in a tuple in a set in a dictionary, and so on.
+/// Nested containers: a list in a tuple in a set in a dictionary, and so on.
 fn nested(depth: usize) -> Value {
     (0..depth).fold(Value::from(1), |value, level| match level % 5 {
         0 => Value::list([value]),
@@ -154,7 +154,7 @@ fn nested(depth: usize) -> Value {
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().stack_size(1 << 20);
     let done = thread.spawn(work).expect("a thread").join();
-    done.expect("it does not panic");
+    done.expect("no panic");
 }
 
 #[test]
@@ -177,18 +177,18 @@ fn a_value_of_any_depth_takes_no_stack() {
 }
 
 #[test]
-fn a_value_that_is_read_is_safe_to_walk() {
+fn bounds_the_depth_of_values_that_are_read() {
     on_a_small_stack(|| {
         let value = nested(MAX_DEPTH);
         assert_eq!(round_trip(&value), value);
         assert!(value.to_string().contains("[1]"));
-        let too_deep = Serialized::of(&nested(MAX_DEPTH + 1)).expect("it can be written");
+        let too_deep = Serialized::of(&nested(MAX_DEPTH + 1)).expect("writable value");
         assert_eq!(too_deep.open(), Err(ValueError::TooLarge));
     });
 }
 
 #[test]
-fn what_a_value_shares_is_written_and_read_once() {
+fn writes_and_reads_shared_parts_once() {
     let text = Value::from("x".repeat(1 << 20));
     let data = Value::bytes(vec![7; 1 << 20]);
     let array = Array::from_vec(&[1 << 17], vec![1.5; 1 << 17]).expect("as many");
@@ -203,7 +203,7 @@ fn what_a_value_shares_is_written_and_read_once() {
     ] {
         let len = |count: usize| {
             let all = Value::List(vec![part.clone(); count].into());
-            let serialized = Serialized::of(&all).expect("it is plain");
+            let serialized = Serialized::of(&all).expect("plain value");
             assert_eq!(serialized.open().as_ref(), Ok(&all));
             serialized.len()
         };
@@ -215,7 +215,7 @@ fn what_a_value_shares_is_written_and_read_once() {
 
 #[test]
 fn values_that_share_values_take_linear_time() {
-    // The last level has 3 to the power of the depth values.
+    // The last level has 3^depth values.
     let shared = |depth: usize| {
         (0..depth).fold(Value::from("leaf"), |value, _| {
             Value::list([value.clone(), value.clone(), value])
@@ -229,19 +229,19 @@ fn values_that_share_values_take_linear_time() {
     let Ok(Value::List(items)) = &read else {
         panic!("a list")
     };
-    // What occurs more than twice is made twice.
+    // Values that occur more than twice are made twice.
     let [_, Value::List(one), Value::List(other)] = &items[..] else {
         panic!("three lists")
     };
     assert_eq!(one.as_ptr(), other.as_ptr());
     // No two values are compared twice.
     assert_eq!(shared(60), shared(60));
-    let too_often = Serialized::of(&shared(60)).expect("it can be written");
+    let too_often = Serialized::of(&shared(60)).expect("writable value");
     assert_eq!(too_often.open(), Err(ValueError::TooLarge));
 }
 
 #[test]
-fn bytes_are_asked_for_by_name() {
+fn bytes_have_their_own_constructor() {
     let list = Value::list([3, 1, 2]);
     assert_eq!(Value::from(vec![3, 1, 2]), list);
     assert_eq!(Value::from(vec![3_u8, 1, 2]), list);

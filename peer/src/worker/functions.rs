@@ -457,7 +457,7 @@ mod tests {
             (
                 "add",
                 vec![Value::from(1), Value::from("x")],
-                "TypeError: add() argument 2: the value is a str, which is no f64",
+                "TypeError: add() argument 2: expected f64, found str",
             ),
             ("half", vec![Value::from(3)], "ValueError: odd number"),
             (

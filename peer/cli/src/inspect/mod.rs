@@ -40,7 +40,7 @@ impl Default for Options {
             layout: None,
             payloads: false,
             data: false,
-            reading: daskwire_peer::memory::reading(),
+            reading: daskwire_peer::memory::read_options(),
         }
     }
 }

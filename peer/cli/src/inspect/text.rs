@@ -373,7 +373,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 
 /// A size for people: exact below 10 kB, in binary units above.
 pub(crate) fn bytes(len: u64) -> String {
-    #[allow(clippy::cast_precision_loss)] // for reading, three digits of it
+    #[allow(clippy::cast_precision_loss)] // three digits are shown
     let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
     match len {
         0..10_000 => format!("{len} B"),

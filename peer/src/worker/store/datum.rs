@@ -378,7 +378,7 @@ impl Datum {
         let meters = &self.0.common.meters;
         let start = Instant::now();
         let mut copied_len = 0;
-        let value = match serialized.open_counting(&mut copied_len) {
+        let value = match serialized.open_measuring(&mut copied_len) {
             Err(ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized.clone())),
             value => value,
         };
