@@ -90,6 +90,7 @@ mod measure;
 pub mod message;
 pub mod msgpack;
 #[cfg(test)]
+#[path = "../tests/unit/steps.rs"]
 mod steps;
 pub mod transport;
 

@@ -56,8 +56,6 @@ pub use policy::Policy;
 pub use snappy::{Snappy, SnappyTable};
 #[cfg(all(feature = "zlib", feature = "alloc"))]
 pub use zlib::Zlib;
-#[cfg(feature = "zstd")]
-pub use zstd::Zstd;
 
 /// A codec of Dask (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and
 /// COMPRESS-4).

@@ -35,12 +35,6 @@ impl Policy {
         sample_len: 10_000,
     };
 
-    /// distributed 1.9.3 to 2023.4.1: 10 kB to 2 GiB, at most 90 %.
-    pub const DASK_BEFORE_2023: Self = Self {
-        max_percent: 90,
-        ..Self::DASK
-    };
-
     /// The protocol page: more than 1 kB, a gain of 10 %, five samples of
     /// 10 kB.
     pub const DOCUMENTED: Self = Self {

@@ -1,10 +1,9 @@
 //! zstd frames, with the ruzstd crate, which needs a heap.
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
-use ruzstd::encoding::{CompressionLevel, compress};
-use ruzstd::io::{self, Read as _};
+use ruzstd::io::Read as _;
 
-use super::{Codec, Compression, CompressionError, room};
+use super::{Codec, CompressionError};
 
 fn malformed(at: usize, reason: &'static str) -> CompressionError {
     CompressionError::Malformed {
@@ -152,97 +151,4 @@ fn decode(
         return Err(malformed(frame.len(), "its checksum does not fit the data"));
     }
     Ok(())
-}
-
-/// The zstd compressor, at about level 1 (PROTOCOL COMPRESS-4).
-///
-/// Allocates on each call to `compress`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Zstd;
-
-impl Zstd {
-    /// Creates a compressor. There is only one level.
-    pub const fn new() -> Self {
-        Self
-    }
-}
-
-/// The length of the header that ruzstd writes: magic number, descriptor byte
-/// and window.
-const HEAD_LEN: usize = 6;
-
-impl Compression for Zstd {
-    fn codec(&self) -> Codec {
-        Codec::Zstd
-    }
-
-    fn max_compressed_len(&self, len: usize) -> Option<usize> {
-        // Three bytes for each block of 128 KiB, with a margin.
-        len.checked_add(len >> 14)?.checked_add(64)
-    }
-
-    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
-        let room = room(out, self.max_compressed_len(data.len()))?;
-        // ruzstd does not write the content size, without which Dask refuses
-        // the frame: it is inserted between the header and the blocks.
-        let Some((head, rest)) = room.split_first_chunk_mut::<{ HEAD_LEN + 8 }>() else {
-            return Ok(0);
-        };
-        let mut drain = Drain {
-            head: [0; HEAD_LEN],
-            rest,
-            len: 0,
-        };
-        compress(data, &mut drain, CompressionLevel::Fastest);
-        let (written, first) = (drain.len, drain.head);
-        let blocks_len = written.checked_sub(HEAD_LEN).unwrap_or(usize::MAX);
-        let is_expected =
-            matches!(first, [0x28, 0xb5, 0x2f, 0xfd, descriptor, _] if descriptor & 0xe3 == 0);
-        if blocks_len > drain.rest.len() || !is_expected {
-            // Cannot happen with this version of ruzstd and a buffer of
-            // `max_compressed_len` bytes.
-            return Err(malformed(0, "the data could not be compressed"));
-        }
-        let [magic @ .., descriptor, window] = first;
-        let size = (data.len() as u64).to_le_bytes();
-        // Both high bits set: a size of eight bytes.
-        let parts = [&magic[..], &[descriptor | 0xc0, window], &size];
-        for (place, byte) in head.iter_mut().zip(parts.into_iter().flatten()) {
-            *place = *byte;
-        }
-        Ok(blocks_len.saturating_add(HEAD_LEN + 8))
-    }
-}
-
-/// The writer for ruzstd, which panics on write errors: accepts and counts all
-/// bytes and drops those that do not fit.
-struct Drain<'o> {
-    head: [u8; HEAD_LEN],
-    rest: &'o mut [u8],
-    len: usize,
-}
-
-impl io::Write for &mut Drain<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, io::Error> {
-        for (at, byte) in (self.len..).zip(bytes).take(HEAD_LEN) {
-            if let Some(place) = self.head.get_mut(at) {
-                *place = *byte;
-            }
-        }
-        let (skip, at) = match self.len.checked_sub(HEAD_LEN) {
-            Some(at) => (0, at),
-            None => (HEAD_LEN.saturating_sub(self.len), 0),
-        };
-        let behind = bytes.get(skip..).unwrap_or_default();
-        let place = self.rest.get_mut(at..).unwrap_or_default();
-        if let Some(place) = place.get_mut(..behind.len()) {
-            crate::measure::copy(place, behind);
-        }
-        self.len = self.len.saturating_add(bytes.len());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> Result<(), io::Error> {
-        Ok(())
-    }
 }

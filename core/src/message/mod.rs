@@ -52,6 +52,7 @@ mod builder;
 mod classic;
 mod convert;
 #[cfg(test)]
+#[path = "../../tests/unit/cost.rs"]
 mod cost;
 mod error;
 mod header;
