@@ -81,9 +81,15 @@ async fn a_forgotten_peer_has_no_comms_and_its_requests_end() {
 
 #[tokio::test]
 async fn peers_that_come_and_go_leave_no_comms() {
+    for count in [100, 200] {
+        comms_after_peers_have_gone(count).await;
+    }
+}
+
+async fn comms_after_peers_have_gone(count: usize) {
     let pool = pool();
     let mut ends = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..count {
         let peer = Peer::new().await;
         let asked = call(&pool, &peer.address);
         let mut comm = peer.accept().await;

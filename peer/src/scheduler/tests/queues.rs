@@ -56,6 +56,30 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_client_does_not_grow_with_what_is_sent_to_it() {
+    const LIMIT: usize = 256 << 10;
+    let peak = async |count: usize| {
+        let (options, notices) = limited(LIMIT);
+        let at = format!("inproc://silent-{count}");
+        let scheduler = scheduler_with(&at, options).await;
+        let _silent = Client::new(scheduler.address(), "silent").await;
+        let mut client = Client::new(scheduler.address(), "me").await;
+        let mut peak = 0;
+        for _ in 0..count {
+            client.say(desires(100, Some("silent")));
+            let _: Value = client.call(Ping::default()).await.expect("it replies");
+            peak = peak.max(scheduler.shared.queued_len());
+        }
+        assert_eq!(not_reading(&notices), ["silent"]);
+        peak
+    };
+    let (once, twice) = (peak(1000).await, peak(2000).await);
+    // The message that exceeds the limit is still counted.
+    assert!(once > LIMIT / 2 && once < LIMIT / 8 * 9, "{once} bytes");
+    assert!(twice < once / 8 * 9, "{once} bytes, then {twice}");
+}
+
+#[tokio::test]
 async fn answers_to_one_message_do_not_exceed_the_limit() {
     const LIMIT: usize = 256 << 10;
     let (options, notices) = limited(LIMIT);

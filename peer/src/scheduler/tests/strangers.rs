@@ -87,6 +87,69 @@ async fn results_that_were_not_asked_for_do_not_reach_clients() {
     assert_eq!(data, [(Key::from("a"), value("a"))]);
 }
 
+/// How many requests, and for how many keys, a worker gets that sends a few of the keys
+/// that a client gathers, and how many keys the client is told to be missing.
+async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
+    let address = format!("inproc://gather-{count}-{sent}");
+    let scheduler = scheduler(&address).await;
+    let worker = Odd::new(scheduler.address(), &format!("{address}-1")).await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let names: Vec<String> = (0..count).map(|number| format!("x-{number}")).collect();
+    let sizes = names.iter().map(|name| (Key::from(name.as_str()), 1));
+    let scattered = Scatter {
+        data: names
+            .iter()
+            .map(|name| (Key::from(name.as_str()), value(name)))
+            .collect(),
+        client: "me".to_owned(),
+        ..Scatter::default()
+    };
+    let reply = UpdateDataReply {
+        status: "OK".to_owned(),
+        nbytes: sizes.collect(),
+        ..UpdateDataReply::default()
+    };
+    let (put, mut channel) = tokio::join!(client.call::<Keys>(scattered), worker.answer(reply));
+    assert_eq!(put.expect("it is done").len(), count);
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let counted = Arc::clone(&counts);
+    let answering = tokio::spawn(async move {
+        while let Ok(Some(Request::GetData(request))) = channel.receiver.receive().await {
+            {
+                let mut counts = lock(&counted);
+                *counts = (counts.0 + 1, counts.1 + request.keys.len());
+            }
+            let data = request.keys.iter().take(sent);
+            let data = data.map(|key| (key.clone(), value("x")));
+            let reply = DataReply {
+                status: "OK".to_owned(),
+                data: Some(data.collect()),
+                ..DataReply::default()
+            };
+            channel.sender.send(&reply).await.expect("it listens");
+            let acknowledged = channel.receiver.receive::<String>().await;
+            assert_eq!(acknowledged.expect("an OK").as_deref(), Some("OK"));
+        }
+    });
+    let request = Gather {
+        keys: Some(names.iter().map(String::as_str).collect()),
+        ..Gather::default()
+    };
+    let reply: DataReply = client.call(request).await.expect("it replies");
+    let missing = reply.keys.map_or(0, |keys| keys.len());
+    answering.abort();
+    let (requests, keys) = *lock(&counts);
+    (requests, keys, missing)
+}
+
+#[tokio::test]
+async fn a_worker_that_sends_few_keys_is_asked_for_each_once() {
+    for count in [100, 200] {
+        assert_eq!(asked_for_data(count, 1).await, (1, count, count - 1));
+        assert_eq!(asked_for_data(count, count).await, (1, count, 0));
+    }
+}
+
 #[tokio::test]
 async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
     let scheduler = scheduler("inproc://claims").await;

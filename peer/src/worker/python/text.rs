@@ -75,12 +75,23 @@ mod tests {
 
     #[test]
     fn bounds_the_repr_of_repetitive_lists() {
-        const LIMIT: usize = 1 << 16;
         let text = Value::from("x".repeat(1 << 10));
         let list = |count| Value::from(vec![text.clone(); count]);
-        let found = bounded_repr(&list(60), LIMIT).expect("below the limit");
-        assert_eq!(found, repr(&list(60)));
-        let long = bounded_repr(&list(70), LIMIT).expect_err("above the limit");
-        assert!(long.to_string().contains("MemoryError"), "{long}");
+        for limit in [1 << 16, 1 << 17] {
+            let count = limit >> 10;
+            let found = bounded_repr(&list(count - 4), limit).expect("below the limit");
+            assert_eq!(found, repr(&list(count - 4)));
+            for times in [1, 2, 4] {
+                let long = bounded_repr(&list(times * count), limit);
+                let error = long.expect_err("above the limit").to_string();
+                assert!(error.contains("MemoryError"), "{error}");
+                let mut written = Bounded {
+                    text: String::new(),
+                    limit,
+                };
+                write!(written, "{}", list(times * count)).expect_err("above the limit");
+                assert!(written.text.len() <= limit, "{}", written.text.len());
+            }
+        }
     }
 }
