@@ -1,82 +1,42 @@
-//! Addresses: `tcp://host:port`, and the same with other schemes.
+//! Addresses: `tcp://host:port`, and others with any scheme.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
-/// How a comm is carried: what stands before `://` in an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Scheme {
-    /// `tcp`: in the clear.
-    Tcp,
-    /// `tls`: the same within TLS.
-    Tls,
-    /// `quic`: a stream of a QUIC connection, by the package `daskwire-quic`.
-    Quic,
-    /// `unix`: a socket in the file system of this machine. Dask has no such
-    /// comm.
-    Unix,
-    /// `inproc`: within this process.
-    Inproc,
-}
-
-impl Scheme {
-    const ALL: [Self; 5] = [Self::Tcp, Self::Tls, Self::Quic, Self::Unix, Self::Inproc];
-
-    /// Its name, as addresses have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Quic => "quic",
-            Self::Unix => "unix",
-            Self::Inproc => "inproc",
-        }
-    }
-
-    /// Whether its addresses have a host and a port, and not a path.
-    const fn has_host(self) -> bool {
-        matches!(self, Self::Tcp | Self::Tls | Self::Quic)
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Where a comm can be had: `tcp://host:port`.
+/// The address of a listener or of an end of a comm: `scheme://location`.
 ///
-/// Written as Dask writes it: a missing scheme means `tcp`, an IPv6 address
-/// stands in brackets, an empty host means every interface (to listen on).
-/// Addresses of `unix` and `inproc` have a path in place of host and port.
-/// What is parsed and printed again is the same address.
+/// Written as Dask writes it: a missing scheme means `tcp`. What the location
+/// means is the business of the transport that carries the scheme. Those of
+/// `tcp`, `tls` and `quic` are `host:port`, and are checked here, so that a
+/// mistake is found before a connection is tried: an IPv6 address stands in
+/// brackets, an empty host means every interface (to listen on). What is parsed
+/// and printed again is the same address.
 ///
 /// ```
-/// use daskwire_comm::{Address, Scheme};
+/// use daskwire_comm::Address;
 /// let address: Address = "[::1]:8786".parse()?;
 /// assert_eq!(address.to_string(), "tcp://[::1]:8786");
 /// assert_eq!((address.host(), address.port()), ("::1", 8786));
 /// let scheduler = Address::parse_with_port("tls://10.0.0.7", 8786)?;
 /// assert_eq!(scheduler.to_string(), "tls://10.0.0.7:8786");
-/// let socket: Address = "unix:///run/dask.sock".parse()?;
-/// assert_eq!((socket.scheme(), socket.path()), (Scheme::Unix, "/run/dask.sock"));
+/// let line: Address = "serial:///dev/ttyUSB0".parse()?;
+/// assert_eq!((line.scheme(), line.location()), ("serial", "/dev/ttyUSB0"));
 /// # Ok::<(), daskwire_comm::AddressError>(())
 /// ```
 ///
 /// Source: `distributed/comm/addressing.py`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    scheme: Scheme,
-    /// Without brackets; the path where there is no host.
-    host: Box<str>,
-    port: u16,
+    scheme: Box<str>,
+    location: Box<str>,
 }
 
 impl Address {
     /// Parses an address that may lack the port, and takes `port` then.
+    ///
+    /// Only for `tcp`, `tls` and `quic`: of other schemes it is not known
+    /// whether they have ports.
     ///
     /// # Errors
     ///
@@ -86,115 +46,82 @@ impl Address {
     }
 
     fn parse(text: &str, default_port: Option<u16>) -> Result<Self, AddressError> {
-        let (scheme, location) = match text.split_once("://") {
-            Some((name, location)) => {
-                let known = Scheme::ALL.into_iter().find(|scheme| scheme.name() == name);
-                (known.ok_or(AddressError::Scheme)?, location)
-            }
-            None => (Scheme::Tcp, text),
-        };
-        if !scheme.has_host() {
-            if location.is_empty() || location.contains(char::is_control) {
-                return Err(AddressError::Path);
-            }
-            return Ok(Self {
-                scheme,
-                host: location.into(),
-                port: 0,
-            });
+        let (scheme, location) = text.split_once("://").unwrap_or(("tcp", text));
+        if !CHECKED_SCHEMES.contains(&scheme) {
+            return Self::with_location(scheme, location);
         }
-        let (host, port) = if let Some(bracketed) = location.strip_prefix('[') {
-            let (host, behind) = bracketed.split_once(']').ok_or(AddressError::Brackets)?;
-            let (literal, zone) = match host.split_once('%') {
-                Some((literal, zone)) => (literal, Some(zone)),
-                None => (host, None),
-            };
-            let good_zone = zone.is_none_or(|zone| !zone.is_empty() && is_host(zone));
-            if literal.parse::<Ipv6Addr>().is_err() || !good_zone {
-                return Err(AddressError::Brackets);
-            }
-            match behind.strip_prefix(':') {
-                Some(port) => (host, Some(port)),
-                None if behind.is_empty() => (host, None),
-                None => return Err(AddressError::Brackets),
-            }
-        } else {
-            let (host, port) = match location.rsplit_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (location, None),
-            };
-            if host.contains("//") {
-                return Err(AddressError::Scheme);
-            }
-            if host.contains(':') {
-                return Err(AddressError::Brackets);
-            }
-            if !is_host(host) {
-                return Err(AddressError::Host);
-            }
-            (host, port)
-        };
+        let (host, port) = split_host(location)?;
         let port = match port {
             Some(digits) => parse_port(digits).ok_or(AddressError::Port)?,
             None => default_port.ok_or(AddressError::NoPort)?,
         };
         Ok(Self {
-            scheme,
-            host: host.into(),
-            port,
+            scheme: scheme.into(),
+            location: join_host(host, port).into(),
         })
     }
 
     /// The address of a socket.
-    pub fn new(scheme: Scheme, address: SocketAddr) -> Self {
+    pub fn new(scheme: &str, address: SocketAddr) -> Self {
         let host = match address {
             SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
             _ => address.ip().to_string(),
         };
         Self {
-            scheme,
-            host: host.into(),
-            port: address.port(),
+            scheme: scheme.into(),
+            location: join_host(&host, address.port()).into(),
         }
     }
 
-    /// An address that has a path and no host.
-    pub fn with_path(scheme: Scheme, path: &str) -> Self {
-        Self {
-            scheme,
-            host: path.into(),
-            port: 0,
+    /// An address with a location that only its transport understands.
+    ///
+    /// # Errors
+    ///
+    /// * [`AddressError::Scheme`] if that cannot be the name of a scheme;
+    /// * [`AddressError::Location`] if there is none, or a control character in it.
+    pub fn with_location(scheme: &str, location: &str) -> Result<Self, AddressError> {
+        let mut letters = scheme.bytes();
+        let is_scheme = letters
+            .next()
+            .is_some_and(|first| first.is_ascii_lowercase())
+            && letters.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.'));
+        if !is_scheme {
+            return Err(AddressError::Scheme);
         }
+        if location.is_empty() || location.contains(char::is_control) {
+            return Err(AddressError::Location);
+        }
+        Ok(Self {
+            scheme: scheme.into(),
+            location: location.into(),
+        })
     }
 
-    /// How comms at this address are carried.
-    pub const fn scheme(&self) -> Scheme {
-        self.scheme
+    /// The scheme: what stands before `://`.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// What follows `://`.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Host, without brackets, and port, where the location is of that form.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        let (host, port) = split_host(&self.location).ok()?;
+        Some((host, parse_port(port?)?))
     }
 
     /// The name or number of the host, without brackets; empty for every
-    /// interface, and for schemes that have a [path](Self::path) instead.
+    /// interface, and where the location is not `host:port`.
     pub fn host(&self) -> &str {
-        if self.scheme.has_host() {
-            &self.host
-        } else {
-            ""
-        }
+        self.host_and_port().map_or("", |(host, _)| host)
     }
 
-    /// The port; 0 to listen on any that is free.
-    pub const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// What stands behind the scheme in an address without a host; empty in
-    /// one that has a host.
-    pub fn path(&self) -> &str {
-        if self.scheme.has_host() {
-            ""
-        } else {
-            &self.host
-        }
+    /// The port, where there is one; 0 to listen on any that is free.
+    pub fn port(&self) -> u16 {
+        self.host_and_port().map_or(0, |(_, port)| port)
     }
 
     /// The address to give to others who are to connect to this listener:
@@ -210,18 +137,62 @@ impl Address {
     /// ```
     #[must_use]
     pub fn contact(&self, host: &str) -> Self {
-        let is_wildcard = self.scheme.has_host()
-            && (self.host.is_empty()
-                || (self.host.parse()).is_ok_and(|number: IpAddr| number.is_unspecified()));
-        Self {
-            scheme: self.scheme,
-            host: if is_wildcard {
-                host.into()
-            } else {
-                self.host.clone()
+        let is_wildcard = |own: &str| {
+            own.is_empty()
+                || own
+                    .parse()
+                    .is_ok_and(|number: IpAddr| number.is_unspecified())
+        };
+        match self.host_and_port() {
+            Some((own, port)) if is_wildcard(own) => Self {
+                scheme: self.scheme.clone(),
+                location: join_host(host, port).into(),
             },
-            port: self.port,
+            _ => self.clone(),
         }
+    }
+}
+
+/// Splits `host:port` or `host`; the host without brackets, the port as it is
+/// written.
+fn split_host(location: &str) -> Result<(&str, Option<&str>), AddressError> {
+    if let Some(bracketed) = location.strip_prefix('[') {
+        let (host, rest) = bracketed.split_once(']').ok_or(AddressError::Brackets)?;
+        let (literal, zone) = match host.split_once('%') {
+            Some((literal, zone)) => (literal, Some(zone)),
+            None => (host, None),
+        };
+        let good_zone = zone.is_none_or(|zone| !zone.is_empty() && is_host(zone));
+        if literal.parse::<Ipv6Addr>().is_err() || !good_zone {
+            return Err(AddressError::Brackets);
+        }
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(AddressError::Brackets),
+        };
+    }
+    let (host, port) = match location.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (location, None),
+    };
+    if host.contains("//") {
+        return Err(AddressError::Scheme);
+    }
+    if host.contains(':') {
+        return Err(AddressError::Brackets);
+    }
+    if !is_host(host) {
+        return Err(AddressError::Host);
+    }
+    Ok((host, port))
+}
+
+fn join_host(host: &str, port: u16) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
     }
 }
 
@@ -244,7 +215,7 @@ fn parse_port(digits: &str) -> Option<u16> {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Parses `scheme://host:port`, `host:port` or `scheme://path`.
+    /// Parses `scheme://location`, or `host:port` for `tcp`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         Self::parse(text, None)
     }
@@ -253,38 +224,13 @@ impl FromStr for Address {
 impl From<SocketAddr> for Address {
     /// `tcp://` and this socket.
     fn from(address: SocketAddr) -> Self {
-        Self::new(Scheme::Tcp, address)
+        Self::new("tcp", address)
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scheme, host, port } = self;
-        if !scheme.has_host() {
-            write!(f, "{scheme}://{host}")
-        } else if host.contains(':') {
-            write!(f, "{scheme}://[{host}]:{port}")
-        } else {
-            write!(f, "{scheme}://{host}:{port}")
-        }
-    }
-}
-
-/// Whether two ends of one connection are on one host: Dask compares their
-/// addresses, so a host that talks to itself over its own network is found
-/// (PROTOCOL HANDSHAKE-4).
-pub(crate) fn same_host(local: &Address, peer: &Address) -> bool {
-    let number = |address: &Address| {
-        let number: Option<IpAddr> = address.host().parse().ok();
-        number.map(|number| number.to_canonical())
-    };
-    if !local.scheme.has_host() {
-        // Neither leaves this machine.
-        return true;
-    }
-    match (number(local), number(peer)) {
-        (Some(local), Some(peer)) => local == peer,
-        _ => local.host() == peer.host(),
+        write!(f, "{}://{}", self.scheme, self.location)
     }
 }
 
@@ -292,7 +238,7 @@ pub(crate) fn same_host(local: &Address, peer: &Address) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// A scheme that is none of [`Scheme`].
+    /// A scheme that cannot be one.
     Scheme,
     /// An IPv6 address without brackets, or something else within them.
     Brackets,
@@ -302,15 +248,15 @@ pub enum AddressError {
     NoPort,
     /// A port that is no number from 0 to 65535.
     Port,
-    /// No path behind `unix://` or `inproc://`, or none that can be one.
-    Path,
+    /// No location after the scheme, or a control character in it.
+    Location,
 }
 
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Scheme => {
-                "the scheme of an address must be tcp, tls, quic, unix or inproc, \
+                "the scheme of an address must be lowercase letters and digits, \
                  as in tcp://127.0.0.1:8786"
             }
             Self::Brackets => {
@@ -319,12 +265,15 @@ impl fmt::Display for AddressError {
             Self::Host => "the host of an address must be a name or a number",
             Self::NoPort => "the address has no port, as in tcp://127.0.0.1:8786",
             Self::Port => "the port of an address must be a number from 0 to 65535",
-            Self::Path => "the address needs a path, as in unix:///run/dask.sock",
+            Self::Location => "the address needs a location, as in unix:///run/dask.sock",
         })
     }
 }
 
 impl core::error::Error for AddressError {}
+
+/// Schemes of `host:port` whose addresses are checked when they are parsed.
+const CHECKED_SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
 
 #[cfg(test)]
 mod tests {
@@ -352,6 +301,8 @@ mod tests {
             ("tls://10.0.0.1:1", "10.0.0.1", 1, "tls://10.0.0.1:1"),
             ("quic://[::]:0", "::", 0, "quic://[::]:0"),
             ("unix:///a b:c", "", 0, "unix:///a b:c"),
+            ("serial:///dev/ttyUSB0", "", 0, "serial:///dev/ttyUSB0"),
+            ("ws://a:1", "a", 1, "ws://a:1"),
             ("inproc://1.2.3.4/5/6", "", 0, "inproc://1.2.3.4/5/6"),
             (
                 "tcp://my_host-1.example.org:080",
@@ -377,10 +328,11 @@ mod tests {
     fn what_is_no_address_is_told_apart() {
         use AddressError::*;
         for (text, error) in [
-            ("http://127.0.0.1:456", Scheme),
+            ("sErial://a", Scheme),
+            ("1a://a", Scheme),
             ("TCP://127.0.0.1:456", Scheme),
-            ("unix://", Path),
-            ("inproc://a\nb", Path),
+            ("unix://", Location),
+            ("inproc://a\nb", Location),
             ("://127.0.0.1:456", Scheme),
             ("tcp://tcp://a:1", Scheme),
             ("::1", Brackets),
@@ -420,17 +372,5 @@ mod tests {
             let socket: SocketAddr = socket.parse().unwrap();
             assert_eq!(Address::from(socket).to_string(), printed);
         }
-    }
-
-    #[test]
-    fn one_host_is_known_by_its_addresses() {
-        let same = |a: &str, b: &str| same_host(&a.parse().unwrap(), &b.parse().unwrap());
-        assert!(same("127.0.0.1:1", "127.0.0.1:2"));
-        assert!(same("10.1.2.3:1", "[::ffff:10.1.2.3]:1"));
-        assert!(same("name:1", "name:2"));
-        assert!(same("[fe80::1%3]:1", "[fe80::1%3]:2"));
-        assert!(!same("127.0.0.1:1", "127.0.0.2:1"));
-        assert!(!same("[::1]:1", "127.0.0.1:1"));
-        assert!(!same("name:1", "127.0.0.1:1"));
     }
 }

@@ -2,7 +2,6 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,10 +12,17 @@ use wire::handshake::{self, Handshake};
 use wire::message::Layout;
 use wire::msgpack::Writer;
 
-use crate::address::same_host;
-use crate::{Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase};
+use crate::transport::{ConnectError, Traffic};
+use crate::{
+    Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase, runtime,
+};
 
-/// How comms are made.
+/// How comms are made, over any transport. What only one transport knows, such
+/// as certificates, is in the options of that transport.
+///
+/// Compression is not negotiated: the handshake names no codec, so neither side
+/// compresses, which is Dask's default since 2023.5.0. Payloads that were
+/// compressed before are passed on and can be read as they are.
 ///
 /// ```
 /// use core::time::Duration;
@@ -29,7 +35,7 @@ use crate::{Address, BufferPool, Closed, CommError, CommReader, CommWriter, Fram
 #[derive(Clone, Debug)]
 pub struct CommOptions {
     /// How long making a connection may take, names and all. The handshake
-    /// is not part of it.
+    /// is not part of it. Default: 30 seconds.
     pub connect_timeout: Duration,
     /// Whether to try again within that time while nobody listens, as Dask
     /// does. Without it the first refusal is the answer.
@@ -43,9 +49,6 @@ pub struct CommOptions {
     /// finished handshake. With one more, or when the process has no descriptors
     /// left, the oldest of them ends ([`Closed::Displaced`]).
     pub max_handshakes: usize,
-    /// The codec to ask for, by its name on the wire. It is used if the peer
-    /// asks for the same and is on another host. Name only what you have.
-    pub compression: Option<Cow<'static, str>>,
     /// What is accepted from a peer after the handshake.
     pub limits: Limits,
     /// Which form of the wire to use.
@@ -53,27 +56,20 @@ pub struct CommOptions {
     /// Where large frames get their memory, instead of from the system each
     /// time.
     pub pool: Option<BufferPool>,
-    /// Certificates and keys for `tls://` addresses.
-    #[cfg(feature = "tls")]
-    pub tls: Option<crate::tls::Tls>,
 }
 
 impl Default for CommOptions {
-    /// 30 seconds for each of connection and handshake, retries, no compression (as
-    /// Dask since 2023.5.0), [`Limits::HOST`], [`WireFormat::Auto`], no pool, no TLS,
-    /// 4,096 handshakes.
+    /// 30 seconds for each of connection and handshake, retries, [`Limits::HOST`],
+    /// [`WireFormat::Auto`], no pool, 4,096 handshakes.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
             connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
             max_handshakes: 4_096,
-            compression: None,
             limits: Limits::HOST,
             wire: WireFormat::Auto,
             pool: None,
-            #[cfg(feature = "tls")]
-            tls: None,
         }
     }
 }
@@ -104,21 +100,10 @@ pub enum WireFormat {
     Answer,
 }
 
-/// Which side of a connection this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It asked for the connection.
-    Connector,
-    /// It was asked.
-    Listener,
-}
-
 /// What the two sides of a comm agreed on, and what was seen of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement {
-    /// The codec to compress with, by its name on the wire.
-    pub compression: Option<Cow<'static, str>>,
     /// The pickle protocol to write.
     pub pickle_protocol: u8,
     /// The version of Python that the peer names, if it does.
@@ -137,8 +122,10 @@ pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
 /// A connection before the handshake of Dask: bytes in both directions.
 ///
-/// For what passes bytes on, and for what does the handshake in its own way.
-/// Comms come from `connect` and `Incoming::handshake` of a transport.
+/// Transports make them ([`Transport`](crate::Transport)). For what passes bytes
+/// on, and for what does the handshake in its own way; comms come from
+/// [`Transports::connect`](crate::Transports::connect) and
+/// [`Incoming::handshake`](crate::Incoming::handshake).
 pub struct RawConnection {
     /// The half that bytes arrive on.
     pub reader: ReadHalf,
@@ -150,7 +137,15 @@ pub struct RawConnection {
     pub peer: Address,
     /// How it is encrypted, if it is.
     pub encryption: Option<Arc<Encryption>>,
+    pub(crate) set_traffic: Option<Box<SetTraffic>>,
+    pub(crate) explain: Option<Box<Explain>>,
 }
+
+/// Tells a transport what a comm is for from now on.
+pub(crate) type SetTraffic = dyn Fn(Traffic) + Send + Sync;
+
+/// Finds what a transport knows of the failure of a handshake.
+pub(crate) type Explain = dyn FnOnce(CommError) -> ConnectError + Send + Sync;
 
 /// How a connection is encrypted, and what the peer has shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -193,16 +188,85 @@ impl fmt::Debug for Encryption {
 }
 
 impl RawConnection {
+    /// A connection over these streams, between the ends `local` and `peer`.
+    ///
+    /// Dropping or shutting down `writer` must end the stream of bytes that the
+    /// peer reads, whatever becomes of `reader`. A transport for which a close
+    /// takes back what the peer has not read yet, as sockets do, wraps both in
+    /// [`lingering`](crate::lingering).
+    pub fn new(
+        reader: impl AsyncRead + Send + Sync + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Sync + Unpin + 'static,
+        (local, peer): (Address, Address),
+    ) -> Self {
+        Self {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            local,
+            peer,
+            encryption: None,
+            set_traffic: None,
+            explain: None,
+        }
+    }
+
+    /// How it is encrypted.
+    #[must_use]
+    pub fn with_encryption(mut self, encryption: Arc<Encryption>) -> Self {
+        self.encryption = Some(encryption);
+        self
+    }
+
+    /// What to call when it becomes known what the comm is for, for transports
+    /// on which some comms can go before others. Default: nothing.
+    #[must_use]
+    pub fn with_traffic(mut self, set: impl Fn(Traffic) + Send + Sync + 'static) -> Self {
+        self.set_traffic = Some(Box::new(set));
+        self
+    }
+
+    /// What to call if the handshake of Dask fails, for transports that know
+    /// more of the reason, or that another attempt may go better. Default:
+    /// the error is as it is.
+    #[must_use]
+    pub fn with_explanation(
+        mut self,
+        explain: impl FnOnce(CommError) -> ConnectError + Send + Sync + 'static,
+    ) -> Self {
+        self.explain = Some(Box::new(explain));
+        self
+    }
+
+    /// Says what the connection is for.
+    pub(crate) fn set_traffic(&self, traffic: Traffic) {
+        if let Some(set) = &self.set_traffic {
+            set(traffic);
+        }
+    }
+
     /// Does the handshake.
     ///
     /// # Errors
     ///
     /// As [`Comm::establish`].
     pub async fn handshake(self, options: &CommOptions) -> Result<Comm, CommError> {
+        let outcome = self.try_handshake(options).await;
+        outcome.map_err(ConnectError::into_comm_error)
+    }
+
+    pub(crate) async fn try_handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
         let ends = (self.local, self.peer);
-        let mut comm = Comm::establish(self.reader, self.writer, ends, options).await?;
-        comm.encryption = self.encryption;
-        Ok(comm)
+        match Comm::establish(self.reader, self.writer, ends, options).await {
+            Ok(mut comm) => {
+                comm.encryption = self.encryption;
+                comm.writer.set_traffic_hook(self.set_traffic);
+                Ok(comm)
+            }
+            Err(error) => Err(match self.explain {
+                Some(explain) => explain(error),
+                None => ConnectError::Fatal(error),
+            }),
+        }
     }
 }
 
@@ -249,9 +313,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         options: &CommOptions,
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
-        let same_host = same_host(&local, &peer);
-        let handshake = shake_hands(reader, writer, same_host, options);
-        match tokio::time::timeout(after, handshake).await {
+        let handshake = shake_hands(reader, writer, options);
+        match runtime::timeout(after, handshake).await {
             Ok(outcome) => {
                 let (reader, writer, agreement) = outcome?;
                 Ok(Self {
@@ -304,6 +367,11 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     /// As there.
     pub async fn flush(&mut self) -> Result<(), CommError> {
         self.writer.flush().await
+    }
+
+    /// [`CommWriter::set_traffic`].
+    pub fn set_traffic(&self, traffic: Traffic) {
+        self.writer.set_traffic(traffic);
     }
 
     /// [`CommWriter::close`].
@@ -371,10 +439,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
-    same_host: bool,
     options: &CommOptions,
 ) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
-    let ours = Handshake::new(options.compression.as_deref()).same_host(same_host);
+    let ours = Handshake::new(None);
     let (prefix, layout) = match options.wire {
         WireFormat::Speak { prefix, layout } => (prefix, layout),
         WireFormat::Auto | WireFormat::Answer => (Prefix::U64, Layout::Modern),
@@ -385,7 +452,7 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 
     // PROTOCOL HANDSHAKE-1
     let is_peer_first = options.wire == WireFormat::Answer
-        && match tokio::time::timeout(SILENCE, reader.first_bytes()).await {
+        && match runtime::timeout(SILENCE, reader.first_bytes()).await {
             Ok(first) => first.map(|_| true)?,
             Err(_) => false,
         };
@@ -407,8 +474,6 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 
     let agreed = ours.negotiate(&theirs);
     let agreement = Agreement {
-        // Only our own name can have been agreed on.
-        compression: agreed.compression.and(options.compression.clone()),
         pickle_protocol: agreed.pickle_protocol,
         peer_python: theirs.python,
         prefix: found,

@@ -10,7 +10,7 @@ use wire::transport::TransportError;
 
 #[cfg(feature = "tls")]
 use crate::tls::TlsFailure;
-use crate::{Address, Scheme};
+use crate::{Address, AddressError};
 
 /// Why a comm cannot be had, or is over.
 ///
@@ -58,13 +58,19 @@ pub enum CommError {
         /// What the system said.
         error: io::Error,
     },
-    /// This package does not carry comms of this scheme, or not on this system.
+    /// No transport carries comms of this scheme.
     Scheme {
         /// The scheme of the address.
-        scheme: Scheme,
+        scheme: Box<str>,
     },
-    /// The address wants TLS, and [`CommOptions::tls`](crate::CommOptions::tls) has none.
-    #[cfg(feature = "tls")]
+    /// The transport of the scheme does not understand the rest of the address.
+    Address {
+        /// Which one.
+        address: Address,
+        /// What is wrong with it.
+        error: AddressError,
+    },
+    /// The transport of this address needs TLS, and its options have none.
     NoTls {
         /// Which address.
         address: Address,
@@ -170,13 +176,16 @@ impl fmt::Display for CommError {
             }
             Self::Bind { address, error } => write!(f, "cannot listen on {address}: {error}"),
             Self::Scheme { scheme } => {
-                write!(f, "comms over {scheme}:// are not available here")
+                write!(
+                    f,
+                    "no transport for {scheme}:// addresses is available here"
+                )
             }
-            #[cfg(feature = "tls")]
+            Self::Address { address, error } => write!(f, "{address}: {error}"),
             Self::NoTls { address } => write!(
                 f,
                 "{address} needs TLS, for which there are no settings: a ca-file, a cert and \
-                 its key (CommOptions::tls)"
+                 its key"
             ),
             #[cfg(feature = "tls")]
             Self::Tls(failure) => failure.fmt(f),

@@ -13,7 +13,7 @@ use crate::{Closed, CommError};
 
 /// The handshakes under way at one listener.
 #[derive(Clone, Debug)]
-pub struct Handshakes {
+pub(crate) struct Handshakes {
     max_count: usize,
     state: Arc<Mutex<State>>,
 }
@@ -28,7 +28,7 @@ struct State {
 
 impl Handshakes {
     /// For `max_count` handshakes at the same time.
-    pub fn new(max_count: usize) -> Self {
+    pub(crate) fn new(max_count: usize) -> Self {
         Self {
             max_count: max_count.max(1),
             state: Arc::default(),
@@ -36,7 +36,7 @@ impl Handshakes {
     }
 
     /// Counts one more, in place of the oldest if there are too many.
-    pub fn begin(&self) -> UnderWay {
+    pub(crate) fn begin(&self) -> UnderWay {
         let (sender, displaced) = oneshot::channel();
         let mut state = self.lock();
         let number = state.next;
@@ -54,7 +54,7 @@ impl Handshakes {
     }
 
     /// Ends the oldest.
-    pub fn displace_oldest(&self) {
+    pub(crate) fn displace_oldest(&self) {
         self.lock().under_way.pop_first();
     }
 
@@ -66,7 +66,7 @@ impl Handshakes {
 
 /// A handshake that counts, until this is dropped.
 #[derive(Debug)]
-pub struct UnderWay {
+pub(crate) struct UnderWay {
     number: u64,
     all: Handshakes,
     displaced: oneshot::Receiver<()>,
@@ -78,7 +78,7 @@ impl UnderWay {
     /// # Errors
     ///
     /// Those of the handshake, and [`Closed::Displaced`].
-    pub async fn limit<T>(
+    pub(crate) async fn limit<T>(
         mut self,
         handshake: impl Future<Output = Result<T, CommError>>,
     ) -> Result<T, CommError> {

@@ -4,14 +4,17 @@
 //! what works here works over a network.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-use crate::{Address, Scheme};
+use crate::{
+    Address, BoxFuture, Closed, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
+    RawConnection, Transport,
+};
 
 /// Bytes that may be under way in each direction before a writer waits: what
 /// a socket has, about.
@@ -20,108 +23,104 @@ const UNDER_WAY: usize = 256 << 10;
 /// Connections that may wait for a listener (the backlog of Dask's listeners).
 const BACKLOG: usize = 2048;
 
-/// Who listens, by path.
-static LISTENERS: Mutex<BTreeMap<String, mpsc::Sender<InprocStream>>> = Mutex::new(BTreeMap::new());
+/// Who listens, by location.
+static LISTENERS: Mutex<BTreeMap<String, mpsc::Sender<RawConnection>>> =
+    Mutex::new(BTreeMap::new());
 
 /// Tells the connecting ends apart.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<InprocStream>>> {
-    // Whoever panicked did not leave it half done.
+fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<RawConnection>>> {
+    // Entries are put in and taken out in one step each.
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One end of a connection.
-#[derive(Debug)]
-pub struct InprocStream {
-    /// What comes. One pipe for each direction, so that the end of a half is
-    /// the end of its pipe.
-    pub reader: DuplexStream,
-    /// What goes.
-    pub writer: DuplexStream,
-    /// The address of this end.
-    pub local: Address,
-    /// The address of the other end.
-    pub peer: Address,
-}
+/// `inproc://`: memory of this process. Any location that nobody listens at in
+/// this process will do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inproc;
 
-impl InprocStream {
-    /// Connects to a listener of this process.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::ConnectionRefused`] if nobody listens there.
-    pub async fn connect(address: &Address) -> io::Result<Self> {
-        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-        let listener = listeners().get(address.path()).cloned();
-        let listener = listener.ok_or_else(refused)?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = format!("{}/{number}", std::process::id());
-        let local = Address::with_path(Scheme::Inproc, &path);
-        let (our_writer, their_reader) = tokio::io::duplex(UNDER_WAY);
-        let (their_writer, our_reader) = tokio::io::duplex(UNDER_WAY);
-        let theirs = Self {
-            reader: their_reader,
-            writer: their_writer,
-            local: address.clone(),
-            peer: local.clone(),
-        };
-        listener.send(theirs).await.map_err(|_| refused())?;
-        Ok(Self {
-            reader: our_reader,
-            writer: our_writer,
-            local,
-            peer: address.clone(),
+impl Transport for Inproc {
+    fn schemes(&self) -> &[&'static str] {
+        &["inproc"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        _: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async {
+            let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+            let listener = listeners().get(address.location()).cloned();
+            let listener = listener.ok_or_else(refused)?;
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let location = format!("{}/{number}", std::process::id());
+            let local = Address::with_location("inproc", &location);
+            let local = local.map_err(|error| CommError::Address {
+                address: address.clone(),
+                error,
+            })?;
+            // One pipe for each direction, so that the end of a half is the end of
+            // its pipe.
+            let (our_writer, their_reader) = tokio::io::duplex(UNDER_WAY);
+            let (their_writer, our_reader) = tokio::io::duplex(UNDER_WAY);
+            let ends = (address.clone(), local.clone());
+            let theirs = RawConnection::new(their_reader, their_writer, ends);
+            listener.send(theirs).await.map_err(|_| refused())?;
+            let ends = (local, address.clone());
+            Ok(RawConnection::new(our_reader, our_writer, ends).into())
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(async {
+            let listener: Box<dyn Listen> = match listeners().entry(address.location().to_owned()) {
+                Entry::Occupied(_) => {
+                    return Err(CommError::Bind {
+                        address: address.clone(),
+                        error: io::ErrorKind::AddrInUse.into(),
+                    });
+                }
+                Entry::Vacant(entry) => {
+                    let (sender, receiver) = mpsc::channel(BACKLOG);
+                    entry.insert(sender);
+                    Box::new(InprocListener {
+                        address: address.clone(),
+                        incoming: tokio::sync::Mutex::new(receiver),
+                    })
+                }
+            };
+            Ok(listener)
         })
     }
 }
 
-/// Listens at a path until it is dropped.
-#[derive(Debug)]
-pub struct InprocListener {
+/// Listens at a location until it is dropped.
+struct InprocListener {
     address: Address,
-    incoming: tokio::sync::Mutex<mpsc::Receiver<InprocStream>>,
+    incoming: tokio::sync::Mutex<mpsc::Receiver<RawConnection>>,
 }
 
-impl InprocListener {
-    /// Listens at the path of `address`.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::AddrInUse`].
-    pub fn bind(address: &Address) -> io::Result<Self> {
-        use std::collections::btree_map::Entry;
-        match listeners().entry(address.path().to_owned()) {
-            Entry::Occupied(_) => Err(io::ErrorKind::AddrInUse.into()),
-            Entry::Vacant(place) => {
-                let (sender, receiver) = mpsc::channel(BACKLOG);
-                place.insert(sender);
-                Ok(Self {
-                    address: address.clone(),
-                    incoming: tokio::sync::Mutex::new(receiver),
-                })
-            }
-        }
-    }
-
-    /// Waits for the next connection. Cancel safe.
-    pub async fn accept(&self) -> InprocStream {
-        let mut incoming = self.incoming.lock().await;
-        match incoming.recv().await {
-            Some(stream) => stream,
+impl Listen for InprocListener {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(async {
             // The other end of the channel is in the list as long as this is.
-            None => core::future::pending().await,
-        }
+            let connection = self.incoming.lock().await.recv().await;
+            Ok(connection.ok_or(Closed::Locally)?.into())
+        })
     }
 
-    /// Where it listens.
-    pub const fn address(&self) -> &Address {
-        &self.address
+    fn local_address(&self) -> io::Result<Address> {
+        Ok(self.address.clone())
     }
 }
 
 impl Drop for InprocListener {
     fn drop(&mut self) {
-        listeners().remove(self.address.path());
+        listeners().remove(self.address.location());
     }
 }

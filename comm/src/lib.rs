@@ -6,25 +6,36 @@
 //! [`daskwire`](wire) crate. Transports are crates of their own: `daskwire-tcp`
 //! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
 //!
+//! [`Transports`] makes comms and listens for them at addresses of any scheme;
+//! [`Comm::establish`] makes one over any two streams.
+//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_comm::{Address, Comm, CommOptions};
+//! use daskwire_comm::{CommError, CommOptions, Transports};
 //!
-//! // Any stream: one pipe for each direction.
-//! let (near_writer, far_reader) = tokio::io::duplex(1024);
-//! let (far_writer, near_reader) = tokio::io::duplex(1024);
-//! let address: Address = "inproc://example".parse()?;
-//! let ends = || (address.clone(), address.clone());
+//! // And `.with(Tcp::default())` of `daskwire-tcp`, for `tcp://`.
+//! let transports = Transports::new();
 //! let options = CommOptions::default();
-//! let (near, far) = tokio::join!(
-//!     Comm::establish(near_reader, near_writer, ends(), &options),
-//!     Comm::establish(far_reader, far_writer, ends(), &options),
-//! );
-//! let (mut near, mut far) = (near?, far?);
-//! near.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
-//! let message = far.read_message().await?.expect("a message");
-//! assert_eq!(message[0][..], b"\x81\xa2op\xa4ping"[..]);
+//! let listener = transports.bind(&"inproc://echo".parse()?, options.clone()).await?;
+//! let address = listener.local_address()?;
+//! tokio::spawn(async move {
+//!     while let Ok(incoming) = listener.accept().await {
+//!         // A task each: a peer that says nothing keeps nobody else waiting.
+//!         tokio::spawn(async move {
+//!             let mut comm = incoming.handshake().await?;
+//!             while let Some(frames) = comm.read_message().await? {
+//!                 comm.write_message(&frames).await?;
+//!             }
+//!             Ok::<_, CommError>(())
+//!         });
+//!     }
+//! });
+//!
+//! let mut comm = transports.connect(&address, &options).await?;
+//! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
+//! let echo = comm.read_message().await?.expect("an answer");
+//! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
 //! # Ok(())
 //! # }
 //! ```
@@ -57,23 +68,30 @@ mod frames;
 mod handshakes;
 mod inproc;
 mod linger;
+mod listener;
 mod pool;
 mod reader;
+pub mod runtime;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod transport;
 mod writer;
 
-pub use address::{Address, AddressError, Scheme};
+pub use address::{Address, AddressError};
 pub use comm::{
-    Agreement, Comm, CommOptions, Encryption, RawConnection, ReadHalf, Role, WireFormat, WriteHalf,
+    Agreement, Comm, CommOptions, Encryption, RawConnection, ReadHalf, WireFormat, WriteHalf,
 };
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
-pub use handshakes::{Handshakes, UnderWay};
-pub use inproc::{InprocListener, InprocStream};
+pub use inproc::Inproc;
 pub use linger::lingering;
+pub use listener::{Incoming, Listener};
 pub use pool::BufferPool;
 pub use reader::CommReader;
+pub use transport::{
+    BoxFuture, ConnectError, ConnectOptions, Listen, PendingConnection, Traffic, Transport,
+    Transports, connect, connect_raw, host_and_port,
+};
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;

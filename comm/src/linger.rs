@@ -7,58 +7,56 @@
 //! background, until the peer ends it too.
 
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
-use crate::{ReadHalf, WriteHalf};
+use crate::runtime::{self, Spawner};
 
 /// How long the peer has to end a connection that was closed and dropped here.
 const TIME: Duration = Duration::from_secs(10);
 
 /// How much the peer may send until then.
-const LEN: u64 = 64 << 20;
+const MAX_LEN: u64 = 64 << 20;
 
 /// How many connections linger at the same time, in the whole process: they are
 /// open files, which peers that never end would use up. What is closed beyond
 /// that does not linger.
-const MAX_LINGERING: usize = 1000;
+const MAX_COUNT: usize = 1000;
 
-static LINGERING: AtomicUsize = AtomicUsize::new(0);
-
-/// One of [`MAX_LINGERING`], until this is dropped.
-struct Place;
-
-impl Place {
-    fn get() -> Option<Self> {
-        let count = LINGERING.fetch_add(1, Ordering::Relaxed);
-        // Dropped at once if it is one too many.
-        let place = Self;
-        (count < MAX_LINGERING).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        LINGERING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// Permits to linger, of which there are [`MAX_COUNT`].
+static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_COUNT)));
 
 /// The two halves, which linger after a proper close, in the runtime of this task.
-pub fn lingering<R, W>(reader: R, writer: W) -> (ReadHalf, WriteHalf)
+pub fn lingering<R, W>(
+    reader: R,
+    writer: W,
+) -> (
+    impl AsyncRead + Send + Sync + Unpin + 'static,
+    impl AsyncWrite + Send + Sync + Unpin + 'static,
+)
+where
+    R: AsyncRead + Send + Sync + Unpin + 'static,
+    W: AsyncWrite + Send + Sync + Unpin + 'static,
+{
+    lingering_with(Arc::clone(&PERMITS), reader, writer)
+}
+
+fn lingering_with<R, W>(permits: Arc<Semaphore>, reader: R, writer: W) -> (Reader<R>, Writer<R, W>)
 where
     R: AsyncRead + Send + Sync + Unpin + 'static,
     W: AsyncWrite + Send + Sync + Unpin + 'static,
 {
     let shared = Arc::new(Shared {
+        permits,
         left: Mutex::new(None),
         is_closed: AtomicBool::new(false),
-        runtime: Handle::current(),
+        spawner: Spawner::current(),
     });
     let reader = Reader {
         half: Some(reader),
@@ -69,17 +67,18 @@ where
         half: writer,
         shared,
     };
-    (Box::new(reader), Box::new(writer))
+    (reader, writer)
 }
 
 /// What outlives both halves by a moment.
 struct Shared<R: AsyncRead + Send + Unpin + 'static> {
+    permits: Arc<Semaphore>,
     /// The reading half, when it was dropped before the peer had ended.
     left: Mutex<Option<R>>,
     /// Everything has been sent, and the peer told that nothing follows.
     is_closed: AtomicBool,
     /// Halves may be dropped where there is none.
-    runtime: Handle,
+    spawner: Spawner,
 }
 
 impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
@@ -91,13 +90,14 @@ impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
         if !*self.is_closed.get_mut() {
             return;
         }
-        if let (Some(half), Some(place)) = (left, Place::get()) {
-            self.runtime.spawn(async move {
-                let _place = place;
-                let mut half = half.take(LEN);
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        if let (Some(half), Ok(permit)) = (left, permit) {
+            self.spawner.spawn(async move {
+                let _permit = permit;
+                let mut half = half.take(MAX_LEN);
                 let mut nowhere = tokio::io::sink();
                 // Whatever ends it, that was all that could be done.
-                let _ = tokio::time::timeout(TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
+                let _ = runtime::timeout(TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
             });
         }
     }
@@ -188,15 +188,20 @@ where
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
-    use tokio::io::{DuplexStream, duplex, split};
+    use tokio::io::{DuplexStream, ReadHalf, WriteHalf, duplex, split};
     use tokio::time::{Instant, timeout};
 
     use super::*;
 
-    fn pair() -> ((ReadHalf, WriteHalf), DuplexStream) {
+    type Halves = (
+        Reader<ReadHalf<DuplexStream>>,
+        Writer<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>,
+    );
+
+    fn pair(permits: &Arc<Semaphore>) -> (Halves, DuplexStream) {
         let (near, far) = duplex(64 << 10);
         let (reader, writer) = split(near);
-        (lingering(reader, writer), far)
+        (lingering_with(Arc::clone(permits), reader, writer), far)
     }
 
     /// How long the far side can send, with nobody to read.
@@ -213,8 +218,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lingering_ends() {
+        let permits = Arc::new(Semaphore::new(1));
         // After a while.
-        let ((reader, mut writer), mut far) = pair();
+        let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((writer, reader));
         let time = sends_for(&mut far, Duration::from_secs(1)).await;
@@ -223,27 +229,36 @@ mod tests {
             "{time:?}"
         );
         // After a lot.
-        let ((reader, mut writer), mut far) = pair();
+        let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((reader, writer));
         assert!(sends_for(&mut far, Duration::ZERO).await < TIME);
         // With the peer.
-        let ((reader, mut writer), mut far) = pair();
+        let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((reader, writer));
         far.shutdown().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        // Lingering has ended when its permit is back.
+        drop(permits.acquire().await);
         assert!(far.write_all(b"x").await.is_err());
         // At once if it was not closed, or the peer has ended.
-        let ((reader, writer), mut far) = pair();
+        let ((reader, writer), mut far) = pair(&permits);
         drop((reader, writer));
         assert!(far.write_all(b"x").await.is_err());
-        assert_eq!(LINGERING.load(Ordering::Relaxed), 0);
+        assert_eq!(permits.available_permits(), 1);
+        // At once if too many linger already.
+        let ((reader, mut writer), mut far) = pair(&permits);
+        writer.shutdown().await.unwrap();
+        let permit = permits.acquire().await;
+        drop((reader, writer));
+        assert!(far.write_all(b"x").await.is_err());
+        drop(permit);
     }
 
     #[tokio::test(start_paused = true)]
     async fn dropping_elsewhere_lingers_too() {
-        let ((reader, mut writer), mut far) = pair();
+        let permits = Arc::new(Semaphore::new(1));
+        let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         let thread = std::thread::spawn(move || drop((reader, writer)));
         thread.join().unwrap();

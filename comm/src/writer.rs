@@ -6,7 +6,8 @@ use std::io::{self, IoSlice};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
 
-use crate::{Closed, CommError, WriteHalf};
+use crate::comm::SetTraffic;
+use crate::{Closed, CommError, Traffic, WriteHalf};
 
 /// Frames below this many bytes are copied behind the prelude, so that they
 /// leave with it; larger ones are sent from where they are.
@@ -30,6 +31,7 @@ pub struct CommWriter<W = WriteHalf> {
     /// How much of it is whole messages, which stay whatever becomes of the next.
     fed_len: usize,
     state: State,
+    set_traffic: Option<Box<SetTraffic>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,20 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             buffer: Vec::new(),
             fed_len: 0,
             state: State::Ready,
+            set_traffic: None,
         }
+    }
+
+    /// Says what the messages to come are for. Transports on which some comms
+    /// can go before others heed it; to all others it means nothing.
+    pub fn set_traffic(&self, traffic: Traffic) {
+        if let Some(set) = &self.set_traffic {
+            set(traffic);
+        }
+    }
+
+    pub(crate) fn set_traffic_hook(&mut self, hook: Option<Box<SetTraffic>>) {
+        self.set_traffic = hook;
     }
 
     /// Writes a message of these frames.

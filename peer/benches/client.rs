@@ -25,7 +25,6 @@ use daskwire_comm::{BufferPool, CommOptions};
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::{Argument, Graph, Task};
-use daskwire_peer::net::{Connector, Listener};
 use daskwire_peer::{Client, Key};
 use daskwire_testing::bench::{Process, dask, heading, median, memory, processor_time, show};
 
@@ -228,7 +227,7 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         .expect("two workers");
     let mut theirs = Python::start(python, &address);
     let options = ClientOptions {
-        transport: CommOptions {
+        comm: CommOptions {
             pool: Some(BufferPool::new(1 << 30)),
             ..CommOptions::default()
         },
@@ -310,9 +309,10 @@ async fn journey(transport: Transport, count: i64) {
         Transport::Memory => "inproc://the-floor".to_owned(),
         _ => format!("{scheme}://127.0.0.1:0"),
     };
-    let options = cluster.client_options().transport;
+    let (transports, options) = (cluster.client_options().transports, CommOptions::default());
     let address = address.parse().expect("an address");
-    let listener = Listener::bind(&address, options.clone())
+    let listener = transports
+        .bind(&address, options.clone())
         .await
         .expect("it listens");
     let address = listener.local_address().expect("an address");
@@ -323,8 +323,8 @@ async fn journey(transport: Transport, count: i64) {
             comm.write_message(&[[1]]).await.expect("taken");
         }
     });
-    let connector = Connector::new(options);
-    let mut comm = connector.connect(&address).await.expect("a comm");
+    let comm = transports.connect(&address, &options).await;
+    let mut comm = comm.expect("a comm");
     let mut floors = Vec::new();
     for _ in 0..count {
         let started = Instant::now();

@@ -18,8 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, Comm, CommOptions};
-use daskwire_peer::net::{Connector, Listener};
+use daskwire_comm::{Address, Comm, CommOptions, Transports};
 
 const SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
 const LARGE: usize = 64 << 20;
@@ -28,19 +27,16 @@ const IDLE_COUNT: usize = 2000;
 
 /// Comms of one scheme, with somebody who answers.
 struct Lane {
-    connector: Connector,
+    transports: Transports,
     address: Address,
     comm: Comm,
 }
 
-fn options() -> CommOptions {
+fn transports() -> Transports {
     let pem = "../comm/tests/tls/self-signed.pem";
     let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
     let settings = TlsSettings::new(&*pem, &*pem);
-    CommOptions {
-        tls: Some(settings.build().expect("a certificate and its key")),
-        ..CommOptions::default()
-    }
+    daskwire_peer::transports_with_tls(&settings.build().expect("a certificate and its key"))
 }
 
 /// A byte for each message.
@@ -59,7 +55,9 @@ impl Lane {
         let address = format!("{scheme}://127.0.0.1:0")
             .parse()
             .expect("an address");
-        let listener = Listener::bind(&address, options()).await.expect("a port");
+        let (transports, options) = (transports(), CommOptions::default());
+        let listener = transports.bind(&address, options.clone()).await;
+        let listener = listener.expect("a port");
         let address = listener.local_address().expect("it is bound");
         tokio::spawn(async move {
             while let Ok(incoming) = listener.accept().await {
@@ -70,13 +68,19 @@ impl Lane {
                 });
             }
         });
-        let connector = Connector::new(options());
-        let comm = connector.connect(&address).await.expect("a comm");
+        let comm = transports.connect(&address, &options).await;
+        let comm = comm.expect("a comm");
         Self {
-            connector,
+            transports,
             address,
             comm,
         }
+    }
+
+    async fn connect(&self) -> Comm {
+        let options = CommOptions::default();
+        let comm = self.transports.connect(&self.address, &options).await;
+        comm.expect("a comm")
     }
 
     async fn round(&mut self, payload: &[u8]) -> Duration {
@@ -95,7 +99,7 @@ impl Lane {
 
     async fn new_comm(&mut self) -> Duration {
         let started = Instant::now();
-        let mut comm = self.connector.connect(&self.address).await.expect("a comm");
+        let mut comm = self.connect().await;
         comm.write_message(&[[0]]).await.expect("it is taken");
         comm.read_message()
             .await
@@ -144,11 +148,11 @@ async fn idle(lane: &Lane) -> usize {
     // Once before, so that what is kept for later is there already.
     let mut kept = Vec::new();
     for _ in 0..100 {
-        kept.push(lane.connector.connect(&lane.address).await.expect("a comm"));
+        kept.push(lane.connect().await);
     }
     let before = resident();
     for _ in 0..IDLE_COUNT {
-        kept.push(lane.connector.connect(&lane.address).await.expect("a comm"));
+        kept.push(lane.connect().await);
     }
     resident().saturating_sub(before) / IDLE_COUNT
 }

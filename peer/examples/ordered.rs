@@ -15,9 +15,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, CommOptions};
-use daskwire_peer::net::{Connector, Listener};
-use daskwire_quic::{Congestion, QuicOptions};
+use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_quic::{Congestion, Quic, QuicOptions};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -46,19 +45,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn settings(
-    address: &Address,
-    pem: &str,
-) -> Result<(CommOptions, QuicOptions), Box<dyn std::error::Error>> {
-    let mut options = CommOptions::default();
-    if address.scheme() != daskwire_comm::Scheme::Tcp {
-        options.tls = Some(TlsSettings::new(Path::new(pem), Path::new(pem)).build()?);
+fn transports(address: &Address, pem: &str) -> Result<Transports, Box<dyn std::error::Error>> {
+    if address.scheme() == "tcp" {
+        return Ok(daskwire_peer::transports());
     }
+    let tls = TlsSettings::new(Path::new(pem), Path::new(pem)).build()?;
     let quic = QuicOptions {
+        tls: (&tls).into(),
         congestion: Congestion::Bbr,
         ..QuicOptions::default()
     };
-    Ok((options, quic))
+    Ok(daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic)))
 }
 
 fn message(number: u64) -> [u8; LEN] {
@@ -74,8 +71,8 @@ fn message(number: u64) -> [u8; LEN] {
 
 async fn receive(address: &str, pem: &str) -> Outcome {
     let address: Address = address.parse()?;
-    let (options, quic) = settings(&address, pem)?;
-    let listener = Listener::bind_with_quic(&address, options, quic).await?;
+    let transports = transports(&address, pem)?;
+    let listener = transports.bind(&address, CommOptions::default()).await?;
     println!("listening at {}", listener.local_address()?);
     let mut comm = listener.accept().await?.handshake().await?;
     let mut number = 0;
@@ -94,10 +91,11 @@ async fn receive(address: &str, pem: &str) -> Outcome {
 
 async fn send(address: &str, pem: &str, count: &str) -> Outcome {
     let address: Address = address.parse()?;
-    let (options, quic) = settings(&address, pem)?;
+    let transports = transports(&address, pem)?;
     let count: u64 = count.parse()?;
-    let connector = Connector::with_quic(options, quic);
-    let comm = connector.connect(&address).await?;
+    let comm = transports
+        .connect(&address, &CommOptions::default())
+        .await?;
     let started = Instant::now();
     let (mut reader, mut writer) = comm.split();
     for number in 0..count {
@@ -107,7 +105,7 @@ async fn send(address: &str, pem: &str, count: &str) -> Outcome {
     let answer = reader.read_message().await?.ok_or("no answer came")?;
     let seconds = started.elapsed().as_secs_f64();
     drop((reader, writer));
-    connector.close().await;
+    transports.close().await;
     if answer[0][..] != count.to_le_bytes() {
         return Err("not all messages arrived".into());
     }

@@ -5,14 +5,18 @@
 //! dask worker tcp://127.0.0.1:8786
 //! ```
 
-use daskwire_peer::net::Listener;
 use daskwire_peer::scheduler::{Notice, Options, Scheduler};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let transports = daskwire_peer::transports();
     let mut listeners = Vec::new();
     for address in std::env::args().skip(1) {
-        listeners.push(Listener::bind(&address.parse()?, Default::default()).await?);
+        listeners.push(
+            transports
+                .bind(&address.parse()?, Default::default())
+                .await?,
+        );
     }
     if listeners.is_empty() {
         return Err("where to listen, as tcp://127.0.0.1:8786?".into());

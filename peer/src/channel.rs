@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use daskwire_comm::{Address, Comm, CommReader, CommWriter};
+use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
 use crate::PeerError;
 use crate::growing::{Encode, MessageScratch};
@@ -188,6 +188,12 @@ impl Channel {
             peer,
             local,
         }
+    }
+
+    /// Says what is sent from now on, so that control messages go before data on a
+    /// connection that several comms share.
+    pub(crate) fn set_traffic(&self, traffic: Traffic) {
+        self.sender.writer.set_traffic(traffic);
     }
 
     /// The peer has said who it is, for whoever watches.

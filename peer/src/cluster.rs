@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 #[cfg(feature = "self-signed")]
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::{Address, CommOptions, Transports};
 
 use crate::channel::Observer;
 use crate::client::ClientOptions;
-use crate::net::Listener;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{Functions, Worker};
 use crate::{BoxFuture, Client, PeerError};
@@ -47,6 +46,15 @@ impl Transport {
         Self::Quic,
     ];
 
+    /// Those that carry it, with a certificate where that needs one.
+    fn transports(self) -> Result<Transports, PeerError> {
+        match self {
+            Self::Memory | Self::Tcp => Ok(crate::transports()),
+            #[cfg(feature = "self-signed")]
+            _ => Ok(crate::transports_with_tls(&certificate()?)),
+        }
+    }
+
     fn address(self) -> String {
         match self {
             Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
@@ -66,6 +74,8 @@ pub struct Builder {
     worker_count: usize,
     nthreads: usize,
     transport: Transport,
+    transports: Option<Transports>,
+    listen: Vec<Address>,
     functions: Functions,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -76,6 +86,8 @@ impl Default for Builder {
             worker_count: 2,
             nthreads: 1,
             transport: Transport::Memory,
+            transports: None,
+            listen: Vec::new(),
             functions: Functions::python(),
             observer: None,
         }
@@ -111,6 +123,19 @@ impl Builder {
         self
     }
 
+    /// Transports to use in place of those of this crate. They must have that of
+    /// [`Self::transport`].
+    pub fn transports(mut self, transports: Transports) -> Self {
+        self.transports = Some(transports);
+        self
+    }
+
+    /// Another address at which the scheduler listens, of any of the transports.
+    pub fn listen(mut self, address: Address) -> Self {
+        self.listen.push(address);
+        self
+    }
+
     /// What tasks may call; a part of Python's own functions unless it is said,
     /// see [`Functions::python`].
     pub fn functions(mut self, functions: Functions) -> Self {
@@ -139,22 +164,21 @@ impl Builder {
     }
 
     async fn start_here(self) -> Result<LocalCluster, PeerError> {
-        let options = match self.transport {
-            Transport::Memory | Transport::Tcp => CommOptions::default(),
-            #[cfg(feature = "self-signed")]
-            _ => CommOptions {
-                tls: Some(certificate()?),
-                ..CommOptions::default()
-            },
+        let transports = match self.transports {
+            Some(transports) => transports,
+            None => self.transport.transports()?,
         };
-        let address = PeerError::parse_address(&self.transport.address())?;
-        let listener = Listener::bind(&address, options.clone()).await?;
+        let mut listeners = Vec::with_capacity(1 + self.listen.len());
+        let first = PeerError::parse_address(&self.transport.address())?;
+        for address in core::iter::once(&first).chain(&self.listen) {
+            listeners.push(transports.bind(address, CommOptions::default()).await?);
+        }
         let settings = scheduler::Options {
-            comm: options.clone(),
+            transports: transports.clone(),
             observer: self.observer.clone(),
             ..scheduler::Options::default()
         };
-        let scheduler = Scheduler::start([listener], settings)?;
+        let scheduler = Scheduler::start(listeners, settings)?;
         let mut workers = Vec::with_capacity(self.worker_count);
         for index in 0..self.worker_count {
             let mut worker = Worker::builder(scheduler.address().clone())
@@ -162,7 +186,7 @@ impl Builder {
                 .name(&format!("worker-{index}"))
                 .nthreads(self.nthreads)
                 .functions(self.functions.clone())
-                .options(options.clone())
+                .transports(transports.clone())
                 .batch_interval(Duration::ZERO);
             if let Some(observer) = &self.observer {
                 worker = worker.observer(Arc::clone(observer));
@@ -172,7 +196,7 @@ impl Builder {
         Ok(LocalCluster {
             scheduler,
             workers,
-            options,
+            transports,
             observer: self.observer,
         })
     }
@@ -215,7 +239,7 @@ fn certificate() -> Result<Tls, PeerError> {
 pub struct LocalCluster {
     scheduler: Scheduler,
     workers: Vec<Worker>,
-    options: CommOptions,
+    transports: Transports,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -261,7 +285,7 @@ impl LocalCluster {
     /// How to reach it: with its certificate, and whoever sees all messages.
     pub fn client_options(&self) -> ClientOptions {
         ClientOptions {
-            transport: self.options.clone(),
+            transports: self.transports.clone(),
             observer: self.observer.clone(),
             interval: Duration::ZERO,
             ..ClientOptions::default()

@@ -4,9 +4,8 @@ use core::time::Duration;
 
 use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
-use daskwire_comm::{Address, Comm, CommError, CommOptions, WireFormat};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireFormat};
 
-use crate::net::Connector;
 use crate::protocol::{ProtocolError, body_in};
 use crate::{Release, Value};
 
@@ -110,14 +109,10 @@ pub fn options(patience: Duration) -> CommOptions {
 /// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
 /// use core::time::Duration;
 /// use daskwire_peer::identity::{identity, options};
-/// use daskwire_comm::{CommOptions, tls::TlsSettings};
 ///
-/// let settings = TlsSettings::new("ca.pem", "client.pem");
-/// let options = CommOptions {
-///     tls: Some(settings.build()?),
-///     ..options(Duration::from_secs(10))
-/// };
-/// let (scheduler, _) = identity(&"tls://10.0.0.7:8786".parse()?, &options).await?;
+/// let options = options(Duration::from_secs(10));
+/// let address = "tcp://10.0.0.7:8786".parse()?;
+/// let (scheduler, _) = identity(&address, &daskwire_peer::transports(), &options).await?;
 /// println!("{} workers", scheduler.workers.len());
 /// # Ok(())
 /// # }
@@ -129,18 +124,19 @@ pub fn options(patience: Duration) -> CommOptions {
 /// for the handshake.
 pub async fn identity(
     address: &Address,
+    transports: &Transports,
     options: &CommOptions,
 ) -> Result<(Identity, daskwire_comm::Agreement), IdentityError> {
     let patience = options.handshake_timeout;
-    let connector = Connector::new(options.clone());
-    let mut comm = connector.connect(address).await?;
+    let transports = transports.separate();
+    let mut comm = transports.connect(address, options).await?;
     let answer = tokio::time::timeout(patience, ask(&mut comm))
         .await
         .map_err(|_| IdentityError::Timeout(patience))??;
     let agreement = comm.agreement().clone();
     comm.close().await?;
     drop(comm);
-    connector.close().await;
+    transports.close().await;
     Ok((answer, agreement))
 }
 

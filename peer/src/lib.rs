@@ -34,7 +34,7 @@ pub mod identity;
 mod key;
 pub mod memory;
 mod meter;
-pub mod net;
+mod net;
 mod pool;
 pub mod protocol;
 pub mod relay;
@@ -54,6 +54,9 @@ pub use daskwire_comm::tls;
 pub use error::{PeerError, RemoteError};
 pub use key::Key;
 pub use meter::Meter;
+pub use net::transports;
+#[cfg(feature = "tls")]
+pub use net::transports_with_tls;
 pub use release::Release;
 pub use value::{Array, Serialized, Value};
 

@@ -28,13 +28,11 @@ impl Meter {
     }
 
     /// Wraps a connection so that its traffic is counted.
-    pub(crate) fn attach(self: &Arc<Self>, connection: RawConnection) -> RawConnection {
+    pub(crate) fn attach(self: &Arc<Self>, mut connection: RawConnection) -> RawConnection {
         let meter = || Arc::clone(self);
-        RawConnection {
-            reader: Box::new(Metered(connection.reader, meter())),
-            writer: Box::new(Metered(connection.writer, meter())),
-            ..connection
-        }
+        connection.reader = Box::new(Metered(connection.reader, meter()));
+        connection.writer = Box::new(Metered(connection.writer, meter()));
+        connection
     }
 }
 

@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daskwire_comm::{Address, CommError, CommOptions};
+use daskwire_comm::{Address, CommError, CommOptions, Traffic};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -220,7 +220,7 @@ impl Pool {
 
     async fn connect_here(&self, address: &Address) -> Result<Channel, CommError> {
         let comm = match &self.meter {
-            None => self.connector.connect(address).await?,
+            None => self.connector.connect(address, Traffic::Normal).await?,
             Some((meter, options)) => {
                 let connection = self.connector.connect_raw(address).await?;
                 let connection = meter.attach(connection);

@@ -16,21 +16,21 @@ use std::sync::Arc;
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::detect_prefix;
-use daskwire_comm::{Address, CommError};
+use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::net::{Connector, Listener};
-
 /// Bytes that are under way at once in each direction.
 const CHUNK: usize = 256 << 10;
 
 /// How a relay passes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
+    /// How [`serve`] makes connections to the target.
+    pub comm: CommOptions,
     /// What is accepted of the first message of either side.
     pub handshake_limits: Limits,
     /// What is accepted of all others.
@@ -50,6 +50,7 @@ impl Default for Options {
     /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds, 100 milliseconds.
     fn default() -> Self {
         Self {
+            comm: CommOptions::default(),
             handshake_limits: Limits::HANDSHAKE,
             limits: Limits::HOST,
             handshake_timeout: Duration::from_secs(30),
@@ -194,13 +195,13 @@ impl<E: Into<RelayError>> From<E> for End {
 /// by themselves are told of, and end alone.
 pub async fn serve(
     listener: &Listener,
-    connector: Arc<Connector>,
+    transports: &Transports,
     to: &Address,
     options: Options,
     told: impl Fn(&Address, Result<(RelayStats, RelayStats), RelayError>) + Send + Sync + 'static,
     stop: impl Future<Output = ()>,
 ) -> Result<(), CommError> {
-    let told = Arc::new(told);
+    let (told, options) = (Arc::new(told), Arc::new(options));
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
     loop {
@@ -221,14 +222,12 @@ pub async fn serve(
             }
             Err(error) => return Err(error),
         };
-        let (connector, to, told) = (Arc::clone(&connector), to.clone(), Arc::clone(&told));
-        // Otherwise it is gone already.
-        let Ok(from) = incoming.peer_address() else {
-            continue;
-        };
+        let (transports, to) = (transports.clone(), to.clone());
+        let (told, options) = (Arc::clone(&told), Arc::clone(&options));
+        let from = incoming.peer_address().clone();
         connections.spawn(async move {
             let outcome = async {
-                let mut near = incoming.bytes().await?;
+                let mut near = incoming.open().await?;
                 let patience = options.first_bytes_timeout;
                 let mut first = Vec::with_capacity(4 << 10);
                 match timeout(patience, near.reader.read_buf(&mut first)).await {
@@ -236,7 +235,8 @@ pub async fn serve(
                     Ok(read) => drop(read?),
                     Err(_) => {}
                 }
-                let far = connector.connect_raw(&to).await;
+                let connecting = transports.connect_raw(&to, &options.comm, Traffic::Normal);
+                let far = connecting.await;
                 let far = far.map_err(RelayError::Target)?;
                 let reader = Cursor::new(first).chain(near.reader);
                 relay((reader, near.writer), (far.reader, far.writer), &options).await

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use daskwire_comm::{Address, CommError, CommOptions, WireFormat};
+use daskwire_comm::{Address, CommError, CommOptions, Transports, WireFormat};
 
 use crate::identity::identity;
 use crate::{PeerError, Value};
@@ -103,6 +103,7 @@ impl Release {
 pub(crate) async fn explain(
     error: PeerError,
     scheduler: &Address,
+    transports: &Transports,
     options: &CommOptions,
     first: Release,
     what: &'static str,
@@ -119,7 +120,7 @@ pub(crate) async fn explain(
         connect_retry: false,
         ..options.clone()
     };
-    match identity(scheduler, &options).await {
+    match identity(scheduler, transports, &options).await {
         Ok((identity, _)) => Release::check(identity.release, first, what)
             .err()
             .unwrap_or(error),

@@ -14,6 +14,7 @@ impl Channel {
     ///
     /// [`PeerError::Remote`] if the peer raised an exception over it.
     pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
+        self.set_traffic(request.traffic());
         self.sender.send(request).await?;
         match self.receiver.receive::<Reply<T>>().await? {
             Some(Reply::Value(value)) => Ok(value),

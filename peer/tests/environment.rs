@@ -140,7 +140,9 @@ fn what_a_scheduler_complains_of_is_found() {
     runtime.block_on(async {
         let address = scheduler.address().parse().expect("an address");
         let options = daskwire_comm::CommOptions::default();
-        let mut comm = daskwire_tcp::connect(&address, &options).await;
+        let mut comm = daskwire_peer::transports()
+            .connect(&address, &options)
+            .await;
         let comm = comm.as_mut().expect("a comm");
         // There is nothing of that name; then something that it understands.
         for request in [&b"\x81\xa2op\xa4nope"[..], b"\x81\xa2op\xa9terminate"] {

@@ -1,12 +1,10 @@
 //! Messages passed on unopened.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommError, Scheme};
-use daskwire_peer::net::{Connector, Listener};
+use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_peer::relay::{Options, RelayError, RelayStats, relay, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -219,13 +217,6 @@ fn tls() -> Tls {
     settings.build().expect("a certificate and its key")
 }
 
-fn with_tls() -> daskwire_comm::CommOptions {
-    daskwire_comm::CommOptions {
-        tls: Some(tls()),
-        ..daskwire_comm::CommOptions::default()
-    }
-}
-
 async fn serving(scheme: &str) -> Serving {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let to = Address::from(target.local_addr().expect("bound"));
@@ -244,16 +235,17 @@ async fn serving_to(scheme: &str, to: Address) -> (Address, Told, tokio::task::J
     let address = format!("{scheme}://127.0.0.1:0")
         .parse()
         .expect("an address");
-    let listener = Listener::bind(&address, with_tls()).await.expect("a port");
+    let transports = daskwire_peer::transports_with_tls(&tls());
+    let listener = transports.bind(&address, CommOptions::default()).await;
+    let listener = listener.expect("a port");
     let address = listener.local_address().expect("bound");
-    let connector = Arc::new(Connector::new(with_tls()));
     let (tell, told) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
         let tell = move |from: &Address, outcome| {
             let _ = tell.send((from.clone(), outcome));
         };
         let never = core::future::pending();
-        let served = serve(&listener, connector, &to, Options::default(), tell, never);
+        let served = serve(&listener, &transports, &to, Options::default(), tell, never);
         served.await.expect("it serves");
     });
     (address, told, task)
@@ -321,7 +313,7 @@ async fn who_fails_at_tls_is_named() {
         .await
         .expect("it is taken");
     let (who, outcome) = serving.told.recv().await.expect("it is told");
-    assert_eq!(who, Address::new(Scheme::Tls, from));
+    assert_eq!(who, Address::new("tls", from));
     let error = outcome.expect_err("it is refused");
     assert!(
         matches!(error, RelayError::Comm(CommError::Tls(_))),
@@ -334,7 +326,7 @@ async fn who_fails_at_tls_is_named() {
 #[tokio::test]
 async fn a_target_that_fails_at_tls_is_named_as_the_target() {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let to = Address::new(Scheme::Tls, target.local_addr().expect("bound"));
+    let to = Address::new("tls", target.local_addr().expect("bound"));
     let (address, mut told, task) = serving_to("tcp", to).await;
     let near = (address.host(), address.port());
     let mut client = TcpStream::connect(near).await.expect("it is accepted");

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use daskwire_peer::net::Listener;
 use daskwire_peer::scheduler::{Notice, Options, Scheduler, State};
 use daskwire_testing::{Environment, Peer};
 
@@ -27,7 +26,9 @@ impl Embedded {
         };
         let scheduler = runtime.block_on(async {
             let address = "tcp://127.0.0.1:0".parse().expect("an address");
-            let listener = Listener::bind(&address, Default::default()).await;
+            let listener = daskwire_peer::transports()
+                .bind(&address, Default::default())
+                .await;
             Scheduler::start([listener.expect("it is free")], options)
         });
         Self {

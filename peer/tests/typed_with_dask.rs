@@ -14,7 +14,6 @@ use daskwire_numpy::{
     pickle_array,
 };
 use daskwire_pickle::{self as pickle, PickleBuffer, Placement};
-use daskwire_tcp::Listener;
 use daskwire_testing::{Environment, Peer};
 
 /// Data that the values lie over, kept until they have been sent.
@@ -392,7 +391,8 @@ fn values_go_both_ways_through_a_comm_of_dask() {
         .build()
         .expect("a runtime");
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = runtime.block_on(Listener::bind(&address, CommOptions::default()));
+    let listener =
+        runtime.block_on(daskwire_peer::transports().bind(&address, CommOptions::default()));
     let listener = listener.expect("a free port");
     let address = listener.local_address().expect("an address").to_string();
     let exchange = std::thread::spawn(move || {

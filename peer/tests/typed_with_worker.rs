@@ -72,7 +72,8 @@ impl Cluster {
             .expect("a runtime");
         let connect = |address: &str| {
             let address: Address = address.parse().expect("an address");
-            let comm = runtime.block_on(daskwire_tcp::connect(&address, &CommOptions::default()));
+            let comm = runtime
+                .block_on(daskwire_peer::transports().connect(&address, &CommOptions::default()));
             comm.expect("a comm")
         };
         let to_worker = connect(processes.workers()[0].address());

@@ -8,8 +8,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use daskwire_comm::{Address, Comm, CommOptions, Listener, Transports};
 use daskwire_quic::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
-use daskwire_quic::{ALPN, Address, Comm, CommOptions, Endpoint, QuicOptions, Tls, quinn};
+use daskwire_quic::{ALPN, Endpoint, QuicOptions, Tls, quinn};
+use daskwire_tcp::Tcp;
 use wire::frame::Arena;
 use wire::transport::{CommReader, CommWriter};
 
@@ -37,16 +39,20 @@ fn tls() -> (ClientConfig, ServerConfig) {
     (client, server)
 }
 
-async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
+async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
     let (client, server) = tls();
-    let ours = Endpoint::client(Arc::new(client), quic.clone()).unwrap();
-    let tls = Tls {
-        server: Some(Arc::new(server)),
-        ..Tls::default()
+    let quic = QuicOptions {
+        tls: Tls {
+            client: Some(Arc::new(client)),
+            server: Some(Arc::new(server)),
+            ..Tls::default()
+        },
+        ..quic
     };
+    let ours = Endpoint::client(quic.clone()).unwrap();
     let address = "quic://127.0.0.1:0".parse().unwrap();
-    let theirs = Endpoint::bind(&address, &tls, CommOptions::default(), quic);
-    let theirs = theirs.await.unwrap();
+    let theirs = Endpoint::bind(&address, quic).await.unwrap();
+    let theirs = Listener::new(Box::new(theirs), CommOptions::default());
     let address = theirs.local_address().unwrap();
     (ours, theirs, address)
 }
@@ -133,7 +139,7 @@ async fn raw_bulk(stream: &mut RawStream, payload: &[u8], into: &mut [u8]) -> f6
     start.elapsed().as_secs_f64()
 }
 
-async fn pair(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, Comm) {
+async fn pair(ours: &Endpoint, theirs: &Listener, address: &Address) -> (Comm, Comm) {
     let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(ours.connect(address, &options), async {
         theirs.accept().await.unwrap().handshake().await
@@ -241,7 +247,8 @@ async fn new_comm(rounds: usize) {
     };
     tokio::spawn(accepted);
     let loopback = "tcp://127.0.0.1:0".parse().unwrap();
-    let listener = daskwire_tcp::Listener::bind(&loopback, CommOptions::default());
+    let transports = Transports::new().with(Tcp::default());
+    let listener = transports.bind(&loopback, CommOptions::default());
     let listener = listener.await.unwrap();
     let tcp_address = listener.local_address().unwrap();
     tokio::spawn(async move {
@@ -262,7 +269,10 @@ async fn new_comm(rounds: usize) {
     for round in 0..=rounds {
         let quic = async || ours.connect(&address, &options).await.unwrap();
         let quic = new_comms(quic, &mut kept).await;
-        let tcp = async || daskwire_tcp::connect(&tcp_address, &options).await.unwrap();
+        let tcp = async || {
+            let connecting = transports.connect(&tcp_address, &options);
+            connecting.await.unwrap()
+        };
         let tcp = new_comms(tcp, &mut kept).await;
         // The first one is for warming up.
         if round != 0 {

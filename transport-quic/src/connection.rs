@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 
-use daskwire_comm::{Bytes, Encryption};
+use daskwire_comm::{Address, Bytes, Encryption, RawConnection};
 use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::code;
+use crate::stream::{Receiver, Sender};
 
 /// A connection that is up, or was.
 #[derive(Debug)]
 pub(crate) struct SharedConnection {
-    pub(crate) connection: quinn::Connection,
+    pub(crate) quinn: quinn::Connection,
     state: watch::Sender<State>,
     /// Where streams are drained.
     pub(crate) runtime: Handle,
@@ -46,13 +47,13 @@ struct State {
 
 impl SharedConnection {
     pub(crate) fn new(
-        connection: quinn::Connection,
+        quinn: quinn::Connection,
         runtime: Handle,
         drain_timeout: Duration,
         drain_len: usize,
     ) -> Arc<Self> {
         Arc::new(Self {
-            connection,
+            quinn,
             state: watch::Sender::new(State::default()),
             runtime,
             drain_timeout,
@@ -63,7 +64,7 @@ impl SharedConnection {
 
     /// The certificates of the peer, its own first.
     pub(crate) fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
-        let identity = self.connection.peer_identity();
+        let identity = self.quinn.peer_identity();
         let certificates = identity.and_then(|identity| identity.downcast().ok());
         certificates.map_or(Vec::new(), |certificates| *certificates)
     }
@@ -78,9 +79,22 @@ impl SharedConnection {
         Arc::clone(self.encryption.get_or_init(encryption))
     }
 
+    /// A stream of this connection.
+    pub(crate) fn raw(
+        &self,
+        receiver: Receiver,
+        sender: Sender,
+        ends: (Address, Address),
+    ) -> RawConnection {
+        let priority = sender.priority();
+        RawConnection::new(receiver, sender, ends)
+            .with_encryption(self.encryption())
+            .with_traffic(move |traffic| priority.set(traffic))
+    }
+
     /// Whether a new comm can be had from it, as far as is known.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.state.borrow().retired && self.connection.close_reason().is_none()
+        !self.state.borrow().retired && self.quinn.close_reason().is_none()
     }
 
     /// Counts a new comm; `None` if there are no more.
@@ -95,7 +109,7 @@ impl SharedConnection {
             false
         });
         entered.then(|| Entry {
-            live: Arc::clone(self),
+            connection: Arc::clone(self),
         })
     }
 
@@ -114,8 +128,8 @@ impl SharedConnection {
         const MAX_WAIT: Duration = Duration::from_secs(1);
         let cut_at = self.state.borrow().cut_at;
         match cut_at {
-            Some(cut_at) if self.connection.close_reason().is_none() => {
-                let time = (self.connection.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT);
+            Some(cut_at) if self.quinn.close_reason().is_none() => {
+                let time = (self.quinn.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT);
                 time.saturating_sub(cut_at.elapsed())
             }
             _ => Duration::ZERO,
@@ -186,7 +200,7 @@ impl SharedConnection {
                     // The sender is in `self`.
                     Err(_) => return,
                 },
-                _ = self.connection.closed() => return,
+                _ = self.quinn.closed() => return,
             };
             tokio::time::sleep(linger).await;
             let mut code = None;
@@ -198,7 +212,7 @@ impl SharedConnection {
                 false
             });
             if let Some(code) = code {
-                return self.connection.close(code, b"");
+                return self.quinn.close(code, b"");
             }
         }
     }
@@ -207,7 +221,7 @@ impl SharedConnection {
     pub(crate) fn close(&self) {
         self.retire();
         let code = self.state.borrow().close_code();
-        self.connection.close(code, b"");
+        self.quinn.close(code, b"");
     }
 }
 
@@ -225,12 +239,12 @@ impl State {
 /// A comm in the count, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) live: Arc<SharedConnection>,
+    pub(crate) connection: Arc<SharedConnection>,
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.live.state.send_if_modified(|state| {
+        self.connection.state.send_if_modified(|state| {
             state.comm_count -= 1;
             state.comm_count == 0
         });
@@ -242,9 +256,9 @@ impl Drop for Entry {
 pub(crate) struct Draining(Arc<SharedConnection>);
 
 impl Draining {
-    pub(crate) fn new(live: &Arc<SharedConnection>) -> Self {
-        live.drain_begins();
-        Self(Arc::clone(live))
+    pub(crate) fn new(connection: &Arc<SharedConnection>) -> Self {
+        connection.drain_begins();
+        Self(Arc::clone(connection))
     }
 }
 

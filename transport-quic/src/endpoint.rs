@@ -5,28 +5,25 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Phase, RawConnection, Scheme};
+use daskwire_comm::{
+    Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
+    PendingConnection, RawConnection, Traffic, Transport,
+};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
 use crate::stream::{self, Receiver, Sender};
-use crate::{ALPN, Priority, QuicOptions, Tls};
-
-/// The first pause between two attempts to connect is shorter than this; the
-/// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
-const BACKOFF: Duration = Duration::from_millis(10);
+use crate::{ALPN, QuicOptions, Tls};
 
 /// One attempt takes no less than this, if the deadline allows.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,7 +53,7 @@ pub struct Endpoint {
     settings: QuicOptions,
     client: RwLock<Option<ClientSide>>,
     pool: Mutex<HashMap<Key, Arc<Slot>>>,
-    lives: Connections,
+    connections: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
 }
@@ -86,7 +83,7 @@ struct Slot {
 
 #[derive(Debug, Default)]
 struct Connected {
-    live: Option<Arc<SharedConnection>>,
+    connection: Option<Arc<SharedConnection>>,
     /// What the last attempt came to, for those who waited for it.
     failure: Option<Failure>,
 }
@@ -103,36 +100,26 @@ impl Endpoint {
     /// Binds a socket to `address`; port 0 stands for any that is free, an
     /// empty host for every interface of IPv4.
     ///
-    /// `options` are for the comms that will be accepted.
-    ///
     /// # Errors
     ///
-    /// * [`CommError::Bind`], also if the TLS configurations cannot be used
-    ///   for QUIC;
+    /// * [`CommError::Bind`], also if the TLS configurations cannot be used for QUIC;
     /// * [`CommError::Scheme`] unless the scheme is `quic`.
-    pub async fn bind(
-        address: &Address,
-        tls: &Tls,
-        options: CommOptions,
-        quic: QuicOptions,
-    ) -> Result<Self, CommError> {
-        if address.scheme() != Scheme::Quic {
-            let scheme = address.scheme();
+    pub async fn bind(address: &Address, options: QuicOptions) -> Result<Self, CommError> {
+        if address.scheme() != "quic" {
+            let scheme = address.scheme().into();
             return Err(CommError::Scheme { scheme });
         }
+        let (host, port) = daskwire_comm::host_and_port(address)?;
         let failed = |error| CommError::Bind {
             address: address.clone(),
             error,
         };
-        let host = match address.host() {
-            "" => "0.0.0.0",
-            host => host,
-        };
-        let sockets = tokio::net::lookup_host((host, address.port())).await;
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
+        let sockets = tokio::net::lookup_host((host, port)).await;
         let mut last = io::ErrorKind::NotFound.into();
         for socket in sockets.map_err(failed)? {
-            match bind_socket(socket, &quic) {
-                Ok(socket) => return Self::new(socket, tls, options, quic).map_err(failed),
+            match bind_socket(socket, &options) {
+                Ok(socket) => return Self::new(socket, options).map_err(failed),
                 Err(error) => last = error,
             }
         }
@@ -146,30 +133,22 @@ impl Endpoint {
     ///
     /// [`CommError::Bind`], also if the TLS configuration cannot be used for
     /// QUIC.
-    pub fn client(tls: impl Into<Tls>, quic: QuicOptions) -> Result<Self, CommError> {
+    pub fn client(mut options: QuicOptions) -> Result<Self, CommError> {
         let wildcard = |ip: IpAddr| SocketAddr::new(ip, 0);
-        let tls = Tls {
-            server: None,
-            ..tls.into()
-        };
-        bind_socket(wildcard(Ipv6Addr::UNSPECIFIED.into()), &quic)
-            .or_else(|_| bind_socket(wildcard(Ipv4Addr::UNSPECIFIED.into()), &quic))
-            .and_then(|socket| Self::new(socket, &tls, CommOptions::default(), quic))
+        options.tls.server = None;
+        bind_socket(wildcard(Ipv6Addr::UNSPECIFIED.into()), &options)
+            .or_else(|_| bind_socket(wildcard(Ipv4Addr::UNSPECIFIED.into()), &options))
+            .and_then(|socket| Self::new(socket, options))
             .map_err(|error| CommError::Bind {
-                address: Address::new(Scheme::Quic, wildcard(Ipv4Addr::UNSPECIFIED.into())),
+                address: Address::new("quic", wildcard(Ipv4Addr::UNSPECIFIED.into())),
                 error,
             })
     }
 
-    fn new(
-        socket: std::net::UdpSocket,
-        tls: &Tls,
-        options: CommOptions,
-        settings: QuicOptions,
-    ) -> io::Result<Self> {
+    fn new(socket: std::net::UdpSocket, settings: QuicOptions) -> io::Result<Self> {
         let runtime = Handle::try_current().map_err(io::Error::other)?;
-        let client = client_side(tls, &settings)?;
-        let server = server_config(tls, &settings)?;
+        let client = client_side(&settings.tls, &settings)?;
+        let server = server_config(&settings.tls, &settings)?;
         let listens = server.is_some();
         let mut config = EndpointConfig::default();
         config
@@ -177,12 +156,11 @@ impl Endpoint {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let quinn = quinn::Endpoint::new(config, server, socket, Arc::new(quinn::TokioRuntime))?;
         let (sender, incoming) = mpsc::channel(settings.backlog.max(1));
-        let lives = Connections::default();
+        let connections = Connections::default();
         if listens {
             let acceptor = Acceptor {
                 sender,
-                lives: lives.clone(),
-                options,
+                connections: connections.clone(),
                 settings: settings.clone(),
                 runtime: runtime.clone(),
                 handshaking: Arc::new(()),
@@ -195,20 +173,16 @@ impl Endpoint {
             settings,
             client: RwLock::new(client),
             pool: Mutex::default(),
-            lives,
+            connections,
             incoming: tokio::sync::Mutex::new(incoming),
             listens,
         })
     }
 
     /// Makes a comm to a peer that listens at `address`: a stream on the
-    /// connection that there is, or else on a new one.
-    ///
-    /// While nobody listens there, or the name stands for nothing yet, further
-    /// attempts are made until [`CommOptions::connect_timeout`] has passed, after
-    /// random pauses that may grow. Those who ask for one address at the same
-    /// time share the attempt and what it comes to. A connection that is found dead is
-    /// replaced.
+    /// connection that there is, or else on a new one. Those who ask for one
+    /// address at the same time share an attempt to connect and what it comes to.
+    /// A connection that is found dead is replaced.
     ///
     /// # Cancel safety
     ///
@@ -217,131 +191,18 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Connect`] with what the last attempt met: nobody there,
-    ///   another protocol than ours, a certificate that is not accepted, on
-    ///   either side;
-    /// * [`CommError::Timeout`] if the last attempt met nothing at all;
-    /// * [`CommError::Scheme`] unless the scheme is `quic`;
-    /// * as [`Comm::establish`].
+    /// As [`daskwire_comm::Transports::connect`]. [`CommError::Connect`] says whether
+    /// nobody was there, another protocol than ours, or a certificate that is not
+    /// accepted, on either side.
     pub async fn connect(
         &self,
         address: &Address,
         options: &CommOptions,
     ) -> Result<Comm, CommError> {
-        self.connect_with_priority(address, options, Priority::Normal)
-            .await
+        daskwire_comm::connect(self, address, options, Traffic::Normal).await
     }
 
-    /// [`Endpoint::connect`], and says what goes first of what this side
-    /// sends.
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub async fn connect_with_priority(
-        &self,
-        address: &Address,
-        options: &CommOptions,
-        priority: Priority,
-    ) -> Result<Comm, CommError> {
-        self.connect_and(address, options, priority, Handshake)
-            .await
-    }
-
-    /// Opens a stream to `address`, without the handshake of Dask. The peer sees
-    /// it at once, even if nothing is written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::connect`], but for those of the handshake.
-    pub async fn connect_raw(
-        &self,
-        address: &Address,
-        options: &CommOptions,
-        priority: Priority,
-    ) -> Result<RawConnection, CommError> {
-        self.connect_and(address, options, priority, NoHandshake)
-            .await
-    }
-
-    /// Opens a stream, with the retries that are left, and does something with
-    /// it.
-    async fn connect_and<T: Then>(
-        &self,
-        address: &Address,
-        options: &CommOptions,
-        priority: Priority,
-        then: T,
-    ) -> Result<T::Outcome, CommError> {
-        if address.scheme() != Scheme::Quic {
-            let scheme = address.scheme();
-            return Err(CommError::Scheme { scheme });
-        }
-        let after = options.connect_timeout;
-        let deadline = Instant::now() + after;
-        let patience = (after / 5).max(PATIENCE);
-        let failed = |error| CommError::Connect {
-            address: address.clone(),
-            error,
-        };
-        let mut backoff = BACKOFF;
-        let mut last = None;
-        loop {
-            match tokio::time::timeout_at(deadline, self.open(address, patience)).await {
-                Ok(Ok(opened)) => {
-                    let live = Arc::clone(&opened.live);
-                    let is_fresh = opened.is_fresh;
-                    let connection = self.bytes(opened, priority)?;
-                    let error = match then.finish(connection, options).await {
-                        Ok(outcome) => return Ok(outcome),
-                        Err(error) => error,
-                    };
-                    match (&error, live.connection.close_reason()) {
-                        // TLS refused us after it was done here, as it does
-                        // with the certificates of clients.
-                        (_, Some(reason)) if error::is_final(&reason) => {
-                            return Err(failed(error::lost(reason)));
-                        }
-                        // It had died in the meantime, or had no more to give.
-                        (_, Some(reason)) if !is_fresh => last = Some(error::lost(reason)),
-                        (CommError::Io(_), _) if is_refusal(&error) => {
-                            live.retire();
-                            if let CommError::Io(error) = error {
-                                last = Some(error);
-                            }
-                        }
-                        _ => return Err(error),
-                    }
-                }
-                Ok(Err(failure)) => {
-                    // Others may have a share in it.
-                    let again = |error: Arc<io::Error>| io::Error::new(error.kind(), error);
-                    last = failure.error.map(again).or(last);
-                    if failure.is_final {
-                        let unknown = || io::ErrorKind::NotConnected.into();
-                        return Err(failed(last.unwrap_or_else(unknown)));
-                    }
-                }
-                Err(_) => {}
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || (last.is_some() && !options.connect_retry) {
-                return Err(match last {
-                    Some(error) => failed(error),
-                    None => CommError::Timeout {
-                        phase: Phase::Connect,
-                        after,
-                    },
-                });
-            }
-            tokio::time::sleep(jitter(backoff.min(left))).await;
-            backoff = backoff.saturating_mul(2);
-        }
-    }
-
-    /// Waits for the next comm, of any peer. The handshake is still to be
-    /// done, by [`Incoming::handshake`]: in a task of its own, or a peer that
-    /// says nothing keeps all others waiting.
+    /// Waits for the next stream, of any peer.
     ///
     /// # Cancel safety
     ///
@@ -350,9 +211,9 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`CommError::Closed`] if the endpoint was closed, or does not listen.
-    pub async fn accept(&self) -> Result<Incoming, CommError> {
+    async fn accept(&self) -> Result<PendingConnection, CommError> {
         match self.incoming.lock().await.recv().await {
-            Some(incoming) => Ok(incoming),
+            Some(incoming) => Ok(incoming.raw().into()),
             None => Err(Closed::Locally.into()),
         }
     }
@@ -361,10 +222,10 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`].
-    pub fn local_address(&self) -> Result<Address, CommError> {
-        let socket = self.quinn.local_addr().map_err(CommError::Io)?;
-        Ok(Address::new(Scheme::Quic, canonical(socket)))
+    /// What the system says.
+    pub fn local_address(&self) -> io::Result<Address> {
+        let socket = self.quinn.local_addr()?;
+        Ok(Address::new("quic", canonical(socket)))
     }
 
     /// How many connections there are, made and accepted.
@@ -403,52 +264,57 @@ impl Endpoint {
     pub async fn close(&self) {
         // PROTOCOL QUIC-17
         self.quinn.set_server_config(None);
-        let lives = self.lives.all();
-        for live in &lives {
-            live.retire();
+        let connections = self.connections.all();
+        for connection in &connections {
+            connection.retire();
         }
-        for live in &lives {
-            live.drained().await;
+        for connection in &connections {
+            connection.drained().await;
         }
         // The end of a connection is said once, and lost where the peer's socket
         // is full. The end of a stream is said until it is acknowledged.
-        let patience = lives.iter().map(|live| live.telling_time()).max();
+        let patience = connections
+            .iter()
+            .map(|connection| connection.telling_time())
+            .max();
         tokio::time::sleep(patience.unwrap_or_default()).await;
         // Once more: there may be new ones from handshakes that were under way.
-        for live in self.lives.all() {
-            live.close();
+        for connection in self.connections.all() {
+            connection.close();
         }
         self.quinn.close(code::GONE, b"");
         self.quinn.wait_idle().await;
     }
 
-    fn bytes(&self, opened: Opened, priority: Priority) -> Result<RawConnection, CommError> {
-        let (local, peer) = ends(&self.quinn, &opened.live.connection).map_err(CommError::Io)?;
-        opened.sender.set_priority(priority.of_stream());
-        let encryption = Some(opened.live.encryption());
-        Ok(RawConnection {
-            encryption,
-            reader: Box::new(opened.receiver),
-            writer: Box::new(opened.sender),
-            local,
-            peer,
-        })
+    /// One attempt at a stream to `address`.
+    async fn stream(
+        &self,
+        address: &Address,
+        patience: Duration,
+    ) -> Result<RawConnection, ConnectError> {
+        let opened = self.open(address, patience).await;
+        let opened = opened.map_err(|failure| failure.connect_error(address))?;
+        let connection = Arc::clone(&opened.connection);
+        let ends = ends(&self.quinn, &connection.quinn)?;
+        let raw = connection.raw(opened.receiver, opened.sender, ends);
+        let (address, is_fresh) = (address.clone(), opened.is_fresh);
+        Ok(raw.with_explanation(move |error| explain(&connection, is_fresh, address, error)))
     }
 
     /// A new stream to `address`.
     async fn open(&self, address: &Address, patience: Duration) -> Result<Opened, Failure> {
         loop {
             let (entry, is_fresh) = self.connection(address, patience).await?;
-            let live = Arc::clone(&entry.live);
+            let connection = Arc::clone(&entry.connection);
             // PROTOCOL QUIC-5
-            match live.connection.open_bi().await {
+            match connection.quinn.open_bi().await {
                 Ok((mut send, receive)) => {
                     // PROTOCOL QUIC-8: an empty frame. If it fails, so does what
                     // is written next.
                     let _ = send.write(&[]).await;
                     let (receiver, sender) = stream::halves(entry, send, receive);
                     return Ok(Opened {
-                        live,
+                        connection,
                         receiver,
                         sender,
                         is_fresh,
@@ -470,8 +336,11 @@ impl Endpoint {
         let slot = self.slot(address);
         let seen = slot.attempts.load(Ordering::Acquire);
         let mut connected = slot.connected.lock().await;
-        if let Some(live) = connected.live.as_ref().filter(|live| live.is_usable())
-            && let Some(entry) = live.enter()
+        if let Some(connection) = connected
+            .connection
+            .as_ref()
+            .filter(|connection| connection.is_usable())
+            && let Some(entry) = connection.enter()
         {
             return Ok((entry, false));
         }
@@ -490,22 +359,22 @@ impl Endpoint {
         slot.attempts.fetch_add(1, Ordering::Release);
         match outcome {
             Ok(connection) => {
-                let live = self.live(connection);
-                let entry = live.enter().ok_or(Failure {
+                let connection = self.share(connection);
+                let entry = connection.enter().ok_or(Failure {
                     error: None,
                     is_final: false,
                 })?;
-                let watched = Arc::clone(&live).close_when_done(self.settings.linger);
+                let watched = Arc::clone(&connection).close_when_done(self.settings.linger);
                 self.runtime.spawn(watched);
                 *connected = Connected {
-                    live: Some(live),
+                    connection: Some(connection),
                     failure: None,
                 };
                 Ok((entry, true))
             }
             Err(failure) => {
                 *connected = Connected {
-                    live: None,
+                    connection: None,
                     failure: Some(failure.clone()),
                 };
                 Err(failure)
@@ -524,7 +393,7 @@ impl Endpoint {
                 "this endpoint has no TLS configuration to connect with",
             )));
         };
-        let target = (address.host(), address.port());
+        let target = daskwire_comm::host_and_port(address).map_err(Failure::address)?;
         let sockets = tokio::net::lookup_host(target)
             .await
             .map_err(Failure::retry)?;
@@ -583,17 +452,138 @@ impl Endpoint {
         }
         // Only slots that nobody is about to use, and that lead nowhere.
         pool.retain(|_, slot| match slot.connected.try_lock() {
-            Ok(connected) if Arc::strong_count(slot) == 1 => {
-                connected.live.as_ref().is_some_and(|live| live.is_usable())
-            }
+            Ok(connected) if Arc::strong_count(slot) == 1 => connected
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.is_usable()),
             _ => true,
         });
         Arc::clone(pool.entry(key).or_default())
     }
 
-    fn live(&self, connection: quinn::Connection) -> Arc<SharedConnection> {
-        self.lives
+    fn share(&self, connection: quinn::Connection) -> Arc<SharedConnection> {
+        self.connections
             .insert(connection, self.runtime.clone(), &self.settings)
+    }
+}
+
+impl Transport for Endpoint {
+    fn schemes(&self) -> &[&'static str] {
+        &["quic"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        let patience = options.attempt_timeout.max(PATIENCE);
+        Box::pin(async move { Ok(self.stream(address, patience).await?.into()) })
+    }
+
+    /// Another endpoint with the same options.
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(listen(address, &self.settings))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.close())
+    }
+}
+
+impl Listen for Endpoint {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(self.accept())
+    }
+
+    fn local_address(&self) -> io::Result<Address> {
+        self.local_address()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.close())
+    }
+}
+
+/// An endpoint that listens.
+async fn listen(address: &Address, options: &QuicOptions) -> Result<Box<dyn Listen>, CommError> {
+    if options.tls.server.is_none() {
+        return Err(CommError::NoTls {
+            address: address.clone(),
+        });
+    }
+    Ok(Box::new(Endpoint::bind(address, options.clone()).await?))
+}
+
+/// Comms over QUIC: to connect one endpoint, made when it is needed, which has one
+/// connection with each peer; to listen an endpoint each.
+#[derive(Debug, Default)]
+pub struct Quic {
+    options: QuicOptions,
+    client: Mutex<Option<Arc<Endpoint>>>,
+}
+
+impl Quic {
+    /// With these settings. `quic://` needs [`QuicOptions::tls`].
+    pub const fn new(options: QuicOptions) -> Self {
+        Self {
+            options,
+            client: Mutex::new(None),
+        }
+    }
+
+    fn client(&self, address: &Address) -> Result<Arc<Endpoint>, CommError> {
+        let mut client = lock(&self.client);
+        if let Some(endpoint) = &*client {
+            return Ok(Arc::clone(endpoint));
+        }
+        if self.options.tls.client.is_none() {
+            return Err(CommError::NoTls {
+                address: address.clone(),
+            });
+        }
+        let endpoint = Endpoint::client(self.options.clone())?;
+        Ok(Arc::clone(client.insert(Arc::new(endpoint))))
+    }
+}
+
+impl Transport for Quic {
+    fn schemes(&self) -> &[&'static str] {
+        &["quic"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async {
+            let client = self.client(address)?;
+            Transport::connect(&*client, address, options).await
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(listen(address, &self.options))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        let client = lock(&self.client).take();
+        Box::pin(async {
+            if let Some(client) = client {
+                client.close().await;
+            }
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        Some(Arc::new(Self::new(self.options.clone())))
     }
 }
 
@@ -614,7 +604,7 @@ enum Attempt {
 
 /// A stream that was opened.
 struct Opened {
-    live: Arc<SharedConnection>,
+    connection: Arc<SharedConnection>,
     receiver: Receiver,
     sender: Sender,
     /// The connection was made for it.
@@ -622,6 +612,25 @@ struct Opened {
 }
 
 impl Failure {
+    /// The error of this attempt.
+    fn connect_error(self, address: &Address) -> ConnectError {
+        // Others may have a share in it.
+        let shared = |error: Arc<io::Error>| io::Error::new(error.kind(), error);
+        match self.error.map(shared) {
+            Some(error) if self.is_final => CommError::Connect {
+                address: address.clone(),
+                error,
+            }
+            .into(),
+            Some(error) => error.into(),
+            None => ConnectError::NoAnswer,
+        }
+    }
+
+    fn address(error: CommError) -> Self {
+        Self::last(io::Error::new(io::ErrorKind::InvalidInput, error))
+    }
+
     fn retry(error: io::Error) -> Self {
         Self {
             error: Some(Arc::new(error)),
@@ -662,14 +671,15 @@ impl Connections {
         settings: &QuicOptions,
     ) -> Arc<SharedConnection> {
         let drain_len = settings.stream_window as usize;
-        let live = SharedConnection::new(connection, runtime, settings.drain_timeout, drain_len);
+        let connection =
+            SharedConnection::new(connection, runtime, settings.drain_timeout, drain_len);
         let mut all = lock(&self.0);
         // Now and then, so that it is cheap for each.
         if all.len() == all.capacity() {
-            all.retain(|live| live.strong_count() != 0);
+            all.retain(|connection| connection.strong_count() != 0);
         }
-        all.push(Arc::downgrade(&live));
-        live
+        all.push(Arc::downgrade(&connection));
+        connection
     }
 
     fn all(&self) -> Vec<Arc<SharedConnection>> {
@@ -681,8 +691,7 @@ impl Connections {
 #[derive(Clone)]
 struct Acceptor {
     sender: mpsc::Sender<Incoming>,
-    lives: Connections,
-    options: CommOptions,
+    connections: Connections,
     settings: QuicOptions,
     runtime: Handle,
     /// A clone for each handshake that is under way.
@@ -718,7 +727,7 @@ impl Acceptor {
     /// Hands out the comms of one connection.
     async fn serve(mut self, quinn: quinn::Endpoint, incoming: quinn::Incoming) {
         // PROTOCOL QUIC-23
-        let after = self.options.handshake_timeout;
+        let after = self.settings.handshake_timeout;
         let handshaking = core::mem::take(&mut self.handshaking);
         let connection = match tokio::time::timeout(after, incoming).await {
             Ok(Ok(connection)) => connection,
@@ -726,23 +735,24 @@ impl Acceptor {
             _ => return,
         };
         drop(handshaking);
-        let live = self
-            .lives
+        let connection = self
+            .connections
             .insert(connection, self.runtime.clone(), &self.settings);
         let local_port = quinn.local_addr().map_or(0, |local| local.port());
         // The socket must not be kept for this alone.
         drop(quinn);
         // Until it is closed by the peer, which has made it, even when nobody
         // accepts here any more: whoever opens a comm must learn of that.
-        while let Ok((send, receive)) = live.connection.accept_bi().await {
-            let Some(entry) = live.enter() else { continue };
+        while let Ok((send, receive)) = connection.quinn.accept_bi().await {
+            let Some(entry) = connection.enter() else {
+                continue;
+            };
             let (receiver, sender) = stream::halves(entry, send, receive);
             let incoming = Incoming {
                 receiver,
                 sender,
-                live: Arc::clone(&live),
+                connection: Arc::clone(&connection),
                 local_port,
-                options: self.options.clone(),
             };
             if let Err(mpsc::error::SendError(incoming)) = self.sender.send(incoming).await {
                 incoming.refuse();
@@ -751,105 +761,24 @@ impl Acceptor {
     }
 }
 
-/// What becomes of a stream that was opened.
-trait Then: Sync {
-    type Outcome;
-
-    fn finish(
-        &self,
-        connection: RawConnection,
-        options: &CommOptions,
-    ) -> impl Future<Output = Result<Self::Outcome, CommError>> + Send;
-}
-
-struct Handshake;
-
-impl Then for Handshake {
-    type Outcome = Comm;
-
-    async fn finish(
-        &self,
-        connection: RawConnection,
-        options: &CommOptions,
-    ) -> Result<Comm, CommError> {
-        connection.handshake(options).await
-    }
-}
-
-struct NoHandshake;
-
-impl Then for NoHandshake {
-    type Outcome = RawConnection;
-
-    async fn finish(
-        &self,
-        connection: RawConnection,
-        _: &CommOptions,
-    ) -> Result<RawConnection, CommError> {
-        Ok(connection)
-    }
-}
-
 /// A comm that was accepted, before its handshake.
-#[must_use = "a comm ends when this is dropped"]
-pub struct Incoming {
+struct Incoming {
     receiver: Receiver,
     sender: Sender,
-    live: Arc<SharedConnection>,
+    connection: Arc<SharedConnection>,
     local_port: u16,
-    options: CommOptions,
 }
 
 impl Incoming {
-    /// Does the handshake.
-    ///
-    /// # Errors
-    ///
-    /// As [`Comm::establish`]; the comm ends then.
-    pub async fn handshake(self) -> Result<Comm, CommError> {
-        self.handshake_with_priority(Priority::Normal).await
-    }
-
-    /// Does the handshake, and says what goes first of what this side sends.
-    ///
-    /// # Errors
-    ///
-    /// As [`Comm::establish`]; the comm ends then.
-    pub async fn handshake_with_priority(self, priority: Priority) -> Result<Comm, CommError> {
-        let options = self.options.clone();
-        let connection = self.bytes(priority);
-        connection.handshake(&options).await
-    }
-
     /// The stream without the handshake of Dask.
-    pub fn bytes(self, priority: Priority) -> RawConnection {
-        self.sender.set_priority(priority.of_stream());
-        let peer = self.peer_address();
+    fn raw(self) -> RawConnection {
         // Not every system says at which of its addresses a packet arrived.
-        let local = self.live.connection.local_ip();
+        let local = self.connection.quinn.local_ip();
         let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let local = canonical(SocketAddr::new(local, self.local_port));
-        RawConnection {
-            encryption: Some(self.live.encryption()),
-            reader: Box::new(self.receiver),
-            writer: Box::new(self.sender),
-            local: Address::new(Scheme::Quic, local),
-            peer,
-        }
-    }
-
-    /// The address of the other end.
-    pub fn peer_address(&self) -> Address {
-        Address::new(
-            Scheme::Quic,
-            canonical(self.live.connection.remote_address()),
-        )
-    }
-
-    /// The certificates that the peer has shown, its own first; none if it was
-    /// not asked. They have been verified as the TLS configuration says.
-    pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
-        self.live.peer_certificates()
+        let peer = canonical(self.connection.quinn.remote_address());
+        let ends = (Address::new("quic", local), Address::new("quic", peer));
+        self.connection.raw(self.receiver, self.sender, ends)
     }
 
     fn refuse(mut self) {
@@ -859,11 +788,29 @@ impl Incoming {
     }
 }
 
-impl fmt::Debug for Incoming {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Incoming")
-            .field("peer", &format_args!("{}", self.peer_address()))
-            .finish_non_exhaustive()
+/// What the failure of a handshake comes from, and whether another stream may do
+/// better.
+fn explain(
+    connection: &SharedConnection,
+    is_fresh: bool,
+    address: Address,
+    error: CommError,
+) -> ConnectError {
+    match (error, connection.quinn.close_reason()) {
+        // TLS refused us after it was done here, as it does with the certificates
+        // of clients.
+        (_, Some(reason)) if error::is_final(&reason) => CommError::Connect {
+            address,
+            error: error::lost(reason),
+        }
+        .into(),
+        // It had died in the meantime, or had no more to give.
+        (_, Some(reason)) if !is_fresh => error::lost(reason).into(),
+        (CommError::Io(error), _) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            connection.retire();
+            error.into()
+        }
+        (error, _) => error.into(),
     }
 }
 
@@ -942,7 +889,7 @@ fn ends(quinn: &quinn::Endpoint, connection: &quinn::Connection) -> io::Result<(
     if let Some(ip) = connection.local_ip() {
         local.set_ip(ip);
     }
-    let address = |socket| Address::new(Scheme::Quic, canonical(socket));
+    let address = |socket| Address::new("quic", canonical(socket));
     Ok((address(local), address(connection.remote_address())))
 }
 
@@ -952,17 +899,6 @@ fn canonical(socket: SocketAddr) -> SocketAddr {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, socket.port()),
         IpAddr::V6(_) => socket,
     }
-}
-
-fn is_refusal(error: &CommError) -> bool {
-    matches!(error, CommError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused)
-}
-
-/// Anything from nothing to `most`.
-fn jitter(most: Duration) -> Duration {
-    // Every RandomState has other keys.
-    let random = RandomState::new().hash_one(0_u8);
-    most.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

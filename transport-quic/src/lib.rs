@@ -12,7 +12,8 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //! use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
-//! use daskwire_quic::{CommError, Endpoint, CommOptions, QuicOptions, Tls};
+//! use daskwire_comm::{CommOptions, Transports};
+//! use daskwire_quic::{Quic, QuicOptions, Tls};
 //!
 //! // A certificate that is its own authority. Of clients none is asked here.
 //! let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
@@ -30,9 +31,14 @@
 //!     .with_root_certificates(authorities)
 //!     .with_no_client_auth();
 //!
-//! let tls = Tls { server: Some(Arc::new(server)), ..Tls::default() };
-//! let address = "quic://127.0.0.1:0".parse()?;
-//! let listener = Endpoint::bind(&address, &tls, CommOptions::default(), QuicOptions::default()).await?;
+//! let tls = Tls {
+//!     client: Some(Arc::new(client)),
+//!     server: Some(Arc::new(server)),
+//!     ..Tls::default()
+//! };
+//! let transports = Transports::new().with(Quic::new(QuicOptions { tls, ..QuicOptions::default() }));
+//! let options = CommOptions::default();
+//! let listener = transports.bind(&"quic://127.0.0.1:0".parse()?, options.clone()).await?;
 //! let port = listener.local_address()?.port();
 //! tokio::spawn(async move {
 //!     while let Ok(incoming) = listener.accept().await {
@@ -47,9 +53,8 @@
 //!     }
 //! });
 //!
-//! let endpoint = Endpoint::client(Arc::new(client), QuicOptions::default())?;
 //! let address = format!("quic://localhost:{port}").parse()?;
-//! let mut comm = endpoint.connect(&address, &CommOptions::default()).await?;
+//! let mut comm = transports.connect(&address, &options).await?;
 //! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
 //! let echo = comm.read_message().await?.expect("an answer");
 //! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
@@ -57,7 +62,7 @@
 //! // Returns when the peer has everything.
 //! comm.close().await?;
 //! drop(comm);
-//! endpoint.close().await;
+//! transports.close().await;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }
 //! ```
@@ -85,10 +90,9 @@ mod error;
 mod options;
 mod stream;
 
-pub use endpoint::{Endpoint, Incoming};
-pub use options::{Congestion, Priority, QuicOptions, Tls};
+pub use endpoint::{Endpoint, Quic};
+pub use options::{Congestion, QuicOptions, Tls};
 
-pub use daskwire_comm::{Address, Comm, CommError, CommOptions, Scheme};
 /// What [`QuicOptions::transport`] is made with.
 pub use quinn;
 /// What [`Tls`] is made with.

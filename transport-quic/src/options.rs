@@ -64,6 +64,11 @@ impl From<&daskwire_comm::tls::Tls> for Tls {
 /// ```
 #[derive(Clone)]
 pub struct QuicOptions {
+    /// Certificates, keys and verifiers. Default: none, so that the transport can
+    /// neither connect nor listen.
+    pub tls: Tls,
+    /// How long a connection that a peer makes may take. Default: 30 seconds.
+    pub handshake_timeout: Duration,
     /// How many comms a peer may have open at once on a connection that it
     /// made to us. One more waits for one of them to end. Default: 4,096, enough
     /// for a relay that has all workers of a cluster on one connection.
@@ -145,6 +150,8 @@ pub struct QuicOptions {
 impl Default for QuicOptions {
     fn default() -> Self {
         Self {
+            tls: Tls::default(),
+            handshake_timeout: Duration::from_secs(30),
             max_comms: 4_096,
             stream_window: 16 << 20,
             connection_window: None,
@@ -240,28 +247,4 @@ pub enum Congestion {
     /// packets get lost for other reasons than congestion, at the price of
     /// more packets. Experimental in quinn.
     Bbr,
-}
-
-/// What goes first when comms of one connection have more to send than the
-/// path takes. It holds for what this side sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Priority {
-    /// Ahead of all others: heartbeats, the scheduler's messages.
-    Control,
-    /// In between.
-    #[default]
-    Normal,
-    /// When there is nothing else: data that workers fetch.
-    Bulk,
-}
-
-impl Priority {
-    /// PROTOCOL QUIC-20.
-    pub(crate) const fn of_stream(self) -> i32 {
-        match self {
-            Self::Control => 1,
-            Self::Normal => 0,
-            Self::Bulk => -1,
-        }
-    }
 }

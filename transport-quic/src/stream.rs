@@ -2,11 +2,12 @@
 //! closing and dropping them.
 
 use core::pin::Pin;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
 
+use daskwire_comm::Traffic;
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -27,7 +28,7 @@ impl Shared {
     /// One direction has ended as it should: of its two, called once for each.
     fn ended(&self) {
         if self.ended_count.fetch_add(1, Ordering::Relaxed) == 1 {
-            self.entry.live.finish();
+            self.entry.connection.finish();
         }
     }
 
@@ -41,7 +42,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if *self.ended_count.get_mut() == 2 {
-            self.entry.live.forget_finished();
+            self.entry.connection.forget_finished();
         }
     }
 }
@@ -51,11 +52,34 @@ pub(crate) struct Sender {
     stream: SendStream,
     shared: Arc<Shared>,
     closing: Option<Stopped>,
+    priority: Priority,
+    /// The one that the stream has.
+    set_priority: i32,
     /// There is nothing to reset any more.
     is_over: bool,
 }
 
 type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
+
+/// The priority that a stream is to have from the next write on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Priority(Arc<AtomicI32>);
+
+impl Priority {
+    /// PROTOCOL QUIC-20.
+    pub(crate) fn set(&self, traffic: Traffic) {
+        let priority = match traffic {
+            Traffic::Control => 1,
+            Traffic::Bulk => -1,
+            _ => 0,
+        };
+        self.0.store(priority, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> i32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// The half that bytes arrive on.
 pub(crate) struct Receiver {
@@ -85,22 +109,24 @@ pub(crate) fn halves(entry: Entry, send: SendStream, receive: RecvStream) -> (Re
         stream: send,
         shared,
         closing: None,
+        priority: Priority::default(),
+        set_priority: 0,
         is_over: false,
     };
     (receiver, sender)
 }
 
 impl Sender {
-    pub(crate) fn set_priority(&self, priority: i32) {
-        // An error means that the stream is over, which the next write says.
-        let _ = self.stream.set_priority(priority);
+    /// What goes before what, to be set from elsewhere.
+    pub(crate) fn priority(&self) -> Priority {
+        self.priority.clone()
     }
 
     /// Ends the stream at once.
     pub(crate) fn reset(&mut self, code: VarInt) {
         if !self.is_over {
             self.is_over = true;
-            self.shared.entry.live.cut();
+            self.shared.entry.connection.cut();
             // An error means that it is over already.
             let _ = self.stream.reset(code);
         }
@@ -113,6 +139,12 @@ impl AsyncWrite for Sender {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let priority = self.priority.get();
+        if priority != self.set_priority {
+            self.set_priority = priority;
+            // An error means that the stream is over, which the write says.
+            let _ = self.stream.set_priority(priority);
+        }
         Pin::new(&mut self.stream)
             .poll_write(cx, bytes)
             .map_err(error::of_write)
@@ -174,8 +206,8 @@ impl Receiver {
     pub(crate) fn stop(&mut self, code: VarInt) {
         if let Some(stream) = self.stream.as_mut().filter(|_| !self.is_over) {
             self.is_over = true;
-            self.shared.entry.live.abandon();
-            self.shared.entry.live.cut();
+            self.shared.entry.connection.abandon();
+            self.shared.entry.connection.cut();
             // An error means that it is over already.
             let _ = stream.stop(code);
         }
@@ -224,26 +256,26 @@ impl Drop for Receiver {
         // This side closed properly. The peer may be about to: stopped now, it
         // would learn that something was lost (PROTOCOL QUIC-11).
         if let Some(stream) = self.stream.take() {
-            let live = Arc::clone(&self.shared.entry.live);
+            let connection = Arc::clone(&self.shared.entry.connection);
             let receiver = Self {
                 stream: Some(stream),
                 shared: Arc::clone(&self.shared),
                 is_over: false,
                 is_draining: true,
             };
-            let draining = Draining::new(&live);
-            live.runtime.spawn(drain(receiver, draining));
+            let draining = Draining::new(&connection);
+            connection.runtime.spawn(drain(receiver, draining));
         }
     }
 }
 
 async fn drain(mut receiver: Receiver, _draining: Draining) {
-    let live = Arc::clone(&receiver.shared.entry.live);
+    let connection = Arc::clone(&receiver.shared.entry.connection);
     let Some(stream) = &mut receiver.stream else {
         return;
     };
     let until_end = async {
-        let mut left = live.drain_len;
+        let mut left = connection.drain_len;
         loop {
             match stream.read_chunk(usize::MAX, true).await {
                 Ok(Some(chunk)) => left = left.checked_sub(chunk.bytes.len())?,
@@ -252,7 +284,7 @@ async fn drain(mut receiver: Receiver, _draining: Draining) {
             }
         }
     };
-    match tokio::time::timeout(live.drain_timeout, until_end).await {
+    match tokio::time::timeout(connection.drain_timeout, until_end).await {
         Ok(Some(())) => receiver.is_over = true,
         _ => receiver.stop(code::GONE),
     }

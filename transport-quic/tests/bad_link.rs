@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use daskwire_quic::{CommOptions, Congestion, Endpoint, QuicOptions};
+use daskwire_comm::CommOptions;
+use daskwire_quic::{Congestion, QuicOptions};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 mod support;
+use support::Node;
 
 /// What happens to packets, in thousandths of them.
 const LOST: u64 = 50;
@@ -125,9 +127,9 @@ async fn every_message_arrives_once_and_in_its_place() {
     };
     let tls = support::tls();
     let any = "quic://127.0.0.1:0".parse().expect("an address");
-    let far = Endpoint::bind(&any, &tls, CommOptions::default(), quic.clone()).await;
+    let far = Node::bind(&any, &tls, CommOptions::default(), quic.clone()).await;
     let far = far.expect("it can be listened on");
-    let near = Endpoint::client(tls.client.expect("it has both sides"), quic).expect("a socket");
+    let near = Node::client(tls.client.expect("it has both sides"), quic).expect("a socket");
     let bound = far.local_address().expect("it is bound");
     let link = bad_link(
         (

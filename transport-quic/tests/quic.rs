@@ -8,16 +8,17 @@ use std::io;
 use std::sync::Arc;
 
 use daskwire_comm::Closed;
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Traffic};
 use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
-use daskwire_quic::{
-    ALPN, Address, Comm, CommError, CommOptions, Congestion, Endpoint, Priority, QuicOptions, Tls,
-    quinn,
-};
+use daskwire_quic::{ALPN, Congestion, QuicOptions, Tls, quinn};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 use wire::Limits;
+
+mod support;
+use support::Node;
 
 /// An authority, and one certificate of it for all.
 struct Authority {
@@ -103,22 +104,22 @@ fn once() -> CommOptions {
     }
 }
 
-async fn bind(tls: &Tls, options: CommOptions, quic: QuicOptions) -> (Endpoint, Address) {
+async fn bind(tls: &Tls, options: CommOptions, quic: QuicOptions) -> (Node, Address) {
     let address = "quic://127.0.0.1:0".parse().unwrap();
-    let endpoint = Endpoint::bind(&address, tls, options, quic).await.unwrap();
+    let endpoint = Node::bind(&address, tls, options, quic).await.unwrap();
     let address = endpoint.local_address().unwrap();
     (endpoint, address)
 }
 
 /// Two endpoints, and the address of the second.
-async fn endpoints(quic: QuicOptions) -> (Endpoint, Endpoint, Address) {
+async fn endpoints(quic: QuicOptions) -> (Node, Node, Address) {
     let tls = Authority::new().tls();
     let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
     let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
     (ours, theirs, address)
 }
 
-async fn comm(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, Comm) {
+async fn comm(ours: &Node, theirs: &Node, address: &Address) -> (Comm, Comm) {
     let options = CommOptions::default();
     let (ours, theirs) = tokio::join!(ours.connect(address, &options), async {
         theirs.accept().await?.handshake().await
@@ -126,7 +127,7 @@ async fn comm(ours: &Endpoint, theirs: &Endpoint, address: &Address) -> (Comm, C
     (ours.unwrap(), theirs.unwrap())
 }
 
-fn serve_echo(endpoint: Endpoint) -> Arc<Endpoint> {
+fn serve_echo(endpoint: Node) -> Arc<Node> {
     let endpoint = Arc::new(endpoint);
     let accepting = Arc::clone(&endpoint);
     tokio::spawn(async move {
@@ -340,9 +341,7 @@ async fn the_acceptor_may_be_the_first_to_write() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let options = CommOptions::default();
     let near = async {
-        let mut near = ours
-            .connect_raw(&address, &options, Priority::Normal)
-            .await?;
+        let mut near = ours.connect_raw(&address, &options).await?;
         let mut received = [0; 5];
         near.reader.read_exact(&mut received).await.unwrap();
         near.writer.write_all(b"after").await.unwrap();
@@ -350,7 +349,7 @@ async fn the_acceptor_may_be_the_first_to_write() {
         Ok::<_, CommError>((received, near))
     };
     let far = async {
-        let mut far = theirs.accept().await?.bytes(Priority::Normal);
+        let mut far = theirs.accept().await?.open().await?;
         far.writer.write_all(b"first").await.unwrap();
         far.writer.flush().await.unwrap();
         let mut received = Vec::new();
@@ -367,13 +366,13 @@ async fn control_goes_ahead_of_bulk() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let options = CommOptions::default();
     let (bulk, mut their_bulk) = {
-        let connecting = ours.connect_with_priority(&address, &options, Priority::Bulk);
+        let connecting = ours.connect_for(&address, &options, Traffic::Bulk);
         let accepting = async { theirs.accept().await.unwrap().handshake().await };
         let (a, b) = tokio::join!(connecting, accepting);
         (a.unwrap(), b.unwrap())
     };
     let (mut control, mut their_control) = {
-        let connecting = ours.connect_with_priority(&address, &options, Priority::Control);
+        let connecting = ours.connect_for(&address, &options, Traffic::Control);
         let accepting = async { theirs.accept().await.unwrap().handshake().await };
         let (a, b) = tokio::join!(connecting, accepting);
         (a.unwrap(), b.unwrap())
@@ -473,7 +472,7 @@ async fn closing_loses_nothing() {
         let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
         let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
         let (our_comm, their_comm) = comm(&ours, &theirs, &address).await;
-        let side = |comm: Comm, endpoint: Endpoint, reads_first: bool| async move {
+        let side = |comm: Comm, endpoint: Node, reads_first: bool| async move {
             let (mut reader, mut writer) = comm.split();
             let write = async {
                 for number in 0..MESSAGES {
@@ -587,8 +586,8 @@ async fn the_connection_ends_with_a_code_that_says_how() {
     let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).unwrap();
     let config = quinn::ServerConfig::with_crypto(Arc::new(tls));
     let raw = quinn::Endpoint::server(config, "127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = Address::new(daskwire_quic::Scheme::Quic, raw.local_addr().unwrap());
-    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    let address = Address::new("quic", raw.local_addr().unwrap());
+    let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
     for (is_closed, code) in [(true, 1_u32), (false, 2)] {
         let accepting = async {
             let connection = raw.accept().await.unwrap().await.unwrap();
@@ -699,7 +698,7 @@ fn a_peer_that_vanishes_is_noticed() {
         drop(socket);
 
         // Somebody else at the same address: the dead connection is replaced.
-        let theirs = Endpoint::bind(&address, &tls, CommOptions::default(), quic).await;
+        let theirs = Node::bind(&address, &tls, CommOptions::default(), quic).await;
         let _theirs = serve_echo(theirs.unwrap());
         let mut comm = ours
             .connect(&address, &CommOptions::default())
@@ -749,7 +748,7 @@ async fn a_listener_that_comes_late_is_found() {
         tokio::time::sleep(Duration::from_millis(1_200)).await;
         let theirs = loop {
             let options = CommOptions::default();
-            match Endpoint::bind(&address, &tls, options, quick()).await {
+            match Node::bind(&address, &tls, options, quick()).await {
                 Ok(endpoint) => break endpoint,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -810,7 +809,7 @@ async fn no_certificate_where_one_is_wanted_is_refused() {
             "alert",
         ),
     ] {
-        let ours = Endpoint::client(Arc::new(client), quick()).unwrap();
+        let ours = Node::client(Arc::new(client), quick()).unwrap();
         // With retries: this is not one of the errors that pass.
         let start = Instant::now();
         let error = ours
@@ -828,7 +827,7 @@ async fn no_certificate_where_one_is_wanted_is_refused() {
 async fn a_server_that_is_not_trusted_is_refused() {
     let authority = Authority::new();
     let (_theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
-    let ours = Endpoint::client(Arc::new(Authority::new().client(true)), quick()).unwrap();
+    let ours = Node::client(Arc::new(Authority::new().client(true)), quick()).unwrap();
     let error = ours
         .connect(&address, &CommOptions::default())
         .await
@@ -849,41 +848,35 @@ async fn the_name_to_verify_can_be_set() {
         Arc::new(authority.client(true)),
         Arc::new(authority.server(true)),
     );
-    let ours = Endpoint::client(&over_tls, quick()).unwrap();
-    let error = ours.connect_raw(&address, &once(), Priority::Normal).await;
+    let ours = Node::client(&over_tls, quick()).unwrap();
+    let error = ours.connect_raw(&address, &once()).await;
     let error = error.unwrap_err();
     assert!(error.to_string().contains("not valid for name"), "{error}");
 
     let name = "scheduler.example".try_into().unwrap();
     let over_tls = over_tls.with_server_name(name);
-    let ours = Endpoint::client(&over_tls, quick()).unwrap();
-    ours.connect_raw(&address, &once(), Priority::Normal)
-        .await
-        .unwrap();
+    let ours = Node::client(&over_tls, quick()).unwrap();
+    ours.connect_raw(&address, &once()).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_certificate_of_a_peer_can_be_seen() {
     let authority = Authority::new();
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
-    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
     let (options, once) = (CommOptions::default(), once());
-    let (comm, incoming) = tokio::join!(ours.connect(&address, &options), async {
-        let incoming = theirs.accept().await.unwrap();
-        let certificates = incoming.peer_certificates();
-        (certificates, incoming.handshake().await.unwrap())
+    let (near, far) = tokio::join!(ours.connect(&address, &options), async {
+        theirs.accept().await.unwrap().handshake().await
     });
-    let (comm, (certificates, _incoming)) = (comm.unwrap(), incoming);
-    let encryption = comm.encryption().unwrap();
-    assert_eq!(encryption.version, "TLSv1_3");
-    assert_eq!(
-        encryption.peer_certificates[0][..],
-        authority.certificate[..]
-    );
-    assert_eq!(
-        certificates.as_slice(),
-        core::slice::from_ref(&authority.certificate)
-    );
+    for comm in [near.unwrap(), far.unwrap()] {
+        let encryption = comm.encryption().unwrap();
+        assert_eq!(encryption.version, "TLSv1_3");
+        assert_eq!(encryption.peer_certificates.len(), 1);
+        assert_eq!(
+            encryption.peer_certificates[0][..],
+            authority.certificate[..]
+        );
+    }
 
     // Other certificates from now on, without disturbing what there is.
     let other = Authority::new();
@@ -892,16 +885,13 @@ async fn the_certificate_of_a_peer_can_be_seen() {
         ..Tls::default()
     };
     theirs.set_tls(&tls).unwrap();
-    let newcomer = Endpoint::client(Arc::new(other.client(false)), quick()).unwrap();
-    let (comm, incoming) = tokio::join!(newcomer.connect(&address, &once), async {
-        let incoming = theirs.accept().await.unwrap();
-        (
-            incoming.peer_certificates(),
-            incoming.handshake().await.unwrap(),
-        )
+    let newcomer = Node::client(Arc::new(other.client(false)), quick()).unwrap();
+    let (comm, far) = tokio::join!(newcomer.connect(&address, &once), async {
+        theirs.accept().await.unwrap().handshake().await.unwrap()
     });
     comm.unwrap();
-    assert!(incoming.0.is_empty(), "nobody asked");
+    let encryption = far.encryption().unwrap();
+    assert!(encryption.peer_certificates.is_empty(), "nobody asked");
     let error = theirs.connect(&address, &once).await.unwrap_err();
     assert!(
         error.to_string().contains("no TLS configuration"),
@@ -998,11 +988,11 @@ async fn configurations_that_will_not_do_are_refused() {
         .unwrap()
         .with_root_certificates(Arc::clone(&authority.roots))
         .with_no_client_auth();
-    let error = Endpoint::client(Arc::new(without_initial), quick()).unwrap_err();
+    let error = Node::client(Arc::new(without_initial), quick()).unwrap_err();
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
-    Endpoint::client(Arc::new(old(())), quick()).unwrap();
+    Node::client(Arc::new(old(())), quick()).unwrap();
     let address = "tcp://127.0.0.1:0".parse().unwrap();
-    let error = Endpoint::bind(&address, &authority.tls(), CommOptions::default(), quick()).await;
+    let error = Node::bind(&address, &authority.tls(), CommOptions::default(), quick()).await;
     assert!(matches!(error.unwrap_err(), CommError::Scheme { .. }));
 }
 
@@ -1021,7 +1011,7 @@ async fn announcements_beyond_the_limits_are_refused() {
         ..CommOptions::default()
     };
     let (theirs, address) = bind(&authority.tls(), options, quick()).await;
-    let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+    let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
     let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
     ours.write_message(&[[7; 1_000]]).await.unwrap();
     assert!(theirs.read_message().await.unwrap().is_some());
@@ -1088,9 +1078,9 @@ async fn connections_beyond_the_limit_are_refused() {
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), few).await;
     let theirs = serve_echo(theirs);
     let tls = Arc::new(authority.client(true));
-    let first = Endpoint::client(Arc::clone(&tls), quick()).unwrap();
+    let first = Node::client(Arc::clone(&tls), quick()).unwrap();
     let comm = first.connect(&address, &once()).await.unwrap();
-    let second = Endpoint::client(tls, quick()).unwrap();
+    let second = Node::client(tls, quick()).unwrap();
     let error = second.connect(&address, &once()).await.unwrap_err();
     assert!(
         matches!(&error, CommError::Connect { error, .. }
@@ -1112,7 +1102,7 @@ async fn a_comm_that_is_over_does_not_make_the_end_of_its_connection_a_loss() {
     let authority = Authority::new();
     for is_over in [true, false] {
         let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
-        let ours = Endpoint::client(Arc::new(authority.client(true)), quick()).unwrap();
+        let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
         let options = CommOptions::default();
         let (near, far) = tokio::join!(ours.connect(&address, &options), async {
             theirs.accept().await.unwrap().handshake().await

@@ -7,29 +7,20 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use daskwire_comm::{Address, CommOptions};
-//! use daskwire_tcp::{Listener, connect};
+//! use daskwire_comm::{CommOptions, Transports};
+//! use daskwire_tcp::Tcp;
 //!
-//! let listener = Listener::bind(&"tcp://127.0.0.1:0".parse()?, CommOptions::default()).await?;
-//! let address: Address = listener.local_address()?;
-//! tokio::spawn(async move {
-//!     while let Ok(incoming) = listener.accept().await {
-//!         // A task each: a peer that says nothing keeps nobody else waiting.
-//!         tokio::spawn(async move {
-//!             let mut comm = incoming.handshake().await?;
-//!             while let Some(frames) = comm.read_message().await? {
-//!                 comm.write_message(&frames).await?;
-//!             }
-//!             Ok::<_, daskwire_comm::CommError>(())
-//!         });
-//!     }
+//! let transports = Transports::new().with(Tcp::default());
+//! let options = CommOptions::default();
+//! let listener = transports.bind(&"tcp://127.0.0.1:0".parse()?, options.clone()).await?;
+//! let address = listener.local_address()?;
+//! let (near, far) = tokio::join!(transports.connect(&address, &options), async {
+//!     listener.accept().await?.handshake().await
 //! });
-//!
-//! let mut comm = connect(&address, &CommOptions::default()).await?;
-//! comm.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
-//! let echo = comm.read_message().await?.expect("an answer");
-//! assert_eq!(echo.len(), 1);
-//! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
+//! let (mut near, mut far) = (near?, far?);
+//! near.write_message(&[b"\x81\xa2op\xa4ping"]).await?;
+//! let message = far.read_message().await?.expect("a message");
+//! assert_eq!(message[0][..], b"\x81\xa2op\xa4ping"[..]);
 //! # Ok(())
 //! # }
 //! ```
@@ -47,8 +38,12 @@
 // Sockets are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]
 
-mod net;
+mod tcp;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(unix)]
+mod unix;
 
-pub use net::{Incoming, Listener, connect, connect_raw};
+pub use tcp::{Tcp, TcpOptions};
+#[cfg(unix)]
+pub use unix::Unix;

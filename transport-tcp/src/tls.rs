@@ -1,56 +1,82 @@
 //! TLS over TCP, by the settings of [`daskwire_comm::tls`].
 
+use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use daskwire_comm::runtime::{self, Spawner};
 use daskwire_comm::tls::Tls;
+use daskwire_comm::tls::rustls::Side;
 use daskwire_comm::tls::rustls::pki_types::ServerName;
-use daskwire_comm::{Address, Bytes, CommError, Encryption, ReadHalf, Role, WriteHalf, lingering};
+use daskwire_comm::{
+    Address, Bytes, CommError, ConnectError, Encryption, RawConnection, lingering,
+};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// Does the handshake of TLS; that of Dask comes after it.
-pub(crate) async fn establish(
-    tls: &Tls,
+use crate::tcp::set_options;
+
+/// Does the handshake of TLS as the side that asked for the connection.
+pub(crate) async fn connect(
+    tls: Tls,
     stream: TcpStream,
-    role: Role,
-    host: &Address,
-) -> Result<((ReadHalf, WriteHalf), Arc<Encryption>), CommError> {
-    let outcome = match role {
-        Role::Connector => {
-            let name = match tls.server_name() {
-                Some(name) => name.clone(),
-                None => server_name(host, &stream)?,
-            };
-            let connector = TlsConnector::from(Arc::clone(tls.client_config()));
-            let connecting = connector.connect(name, stream).into_fallible();
-            connecting.await.map(TlsStream::from)
-        }
-        Role::Listener => {
-            let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
-            let accepting = acceptor.accept(stream).into_fallible();
-            accepting.await.map(TlsStream::from)
-        }
+    host: Address,
+) -> Result<RawConnection, CommError> {
+    let name = match tls.server_name() {
+        Some(name) => name.clone(),
+        None => server_name(&host, &stream)?,
     };
+    set_options(&stream).map_err(CommError::Io)?;
+    let connector = TlsConnector::from(Arc::clone(tls.client_config()));
+    let outcome = connector.connect(name, stream).into_fallible().await;
+    finish(tls, outcome.map(TlsStream::from), Side::Client)
+}
+
+/// Does the handshake of TLS as the side that was asked.
+pub(crate) async fn accept(tls: Tls, stream: TcpStream) -> Result<RawConnection, CommError> {
+    set_options(&stream).map_err(CommError::Io)?;
+    let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
+    let outcome = acceptor.accept(stream).into_fallible().await;
+    finish(tls, outcome.map(TlsStream::from), Side::Server)
+}
+
+fn finish(
+    tls: Tls,
+    outcome: Result<TlsStream<TcpStream>, (io::Error, TcpStream)>,
+    side: Side,
+) -> Result<RawConnection, CommError> {
+    let spawner = Spawner::current();
     match outcome {
         Ok(stream) => {
             let encryption = Arc::new(encryption(&stream));
+            let (socket, _) = stream.get_ref();
+            let address = |socket: io::Result<SocketAddr>| {
+                let socket = socket.map_err(CommError::Io)?;
+                Ok::<_, CommError>(Address::new("tls", socket))
+            };
+            let ends = (address(socket.local_addr())?, address(socket.peer_addr())?);
             let (reader, writer) = tokio::io::split(stream);
             let writer = EndsWhenDropped {
                 half: Some(writer),
-                runtime: tokio::runtime::Handle::current(),
+                spawner,
             };
-            Ok((lingering(UntilEnd(reader), writer), encryption))
+            let (reader, writer) = lingering(UntilEnd(reader), writer);
+            // With TLS 1.3 the side that asked has finished before the other has
+            // looked at its certificate.
+            let explain = move |error| ConnectError::Fatal(tls.explain(error, side));
+            Ok(RawConnection::new(reader, writer, ends)
+                .with_encryption(encryption)
+                .with_explanation(explain))
         }
         Err((error, stream)) => {
-            let error = tls.explain(CommError::Io(error), role);
+            let error = tls.explain(CommError::Io(error), side);
             if matches!(error, CommError::Tls(_)) {
                 // Nobody has to wait for that.
-                tokio::spawn(part(stream));
+                spawner.spawn(part(stream));
             }
             Err(error)
         }
@@ -74,7 +100,7 @@ async fn part(mut stream: TcpStream) {
     const MAX_LEN: u64 = 1 << 20;
     if stream.shutdown().await.is_ok() {
         let rest = &mut (&mut stream).take(MAX_LEN);
-        let _ = tokio::time::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
+        let _ = runtime::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
     }
 }
 
@@ -119,8 +145,7 @@ fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
 struct EndsWhenDropped {
     /// There until this is dropped.
     half: Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>,
-    /// It may be dropped where there is none.
-    runtime: tokio::runtime::Handle,
+    spawner: Spawner,
 }
 
 impl Drop for EndsWhenDropped {
@@ -128,10 +153,10 @@ impl Drop for EndsWhenDropped {
         let Some(mut half) = self.half.take() else {
             return;
         };
-        self.runtime.spawn(async move {
+        self.spawner.spawn(async move {
             let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
             // Whoever does not read has waited long enough.
-            let _ = tokio::time::timeout(Duration::from_secs(10), end).await;
+            let _ = runtime::timeout(Duration::from_secs(10), end).await;
         });
     }
 }

@@ -10,15 +10,17 @@ use std::sync::{Arc, Mutex};
 
 use daskwire_comm::{
     Address, BufferPool, Bytes, Closed, Comm, CommError, CommOptions, CommReader, CommWriter,
-    Phase, WireFormat,
+    Listener, Phase, WireFormat,
 };
-use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use wire::Limits;
 use wire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_len};
 use wire::handshake::{HandshakeError, Key};
 use wire::message::Layout;
+
+mod support;
+use support::{bind, connect};
 
 /// What 2026.8.0 sends first, with lz4.
 const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\
@@ -34,7 +36,7 @@ const OURS: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
 
 async fn listen(host: &str, options: CommOptions) -> (Listener, Address) {
     let address = format!("tcp://{host}:0").parse().unwrap();
-    let listener = Listener::bind(&address, options).await.unwrap();
+    let listener = bind(&address, options).await.unwrap();
     let address = listener.local_address().unwrap();
     (listener, address)
 }
@@ -205,30 +207,23 @@ async fn a_hundred_comms_and_as_many_silent_peers() {
 
 // Handshakes.
 
-// PROTOCOL HANDSHAKE-1, HANDSHAKE-3, HANDSHAKE-4
+// PROTOCOL HANDSHAKE-1, HANDSHAKE-3
 #[tokio::test]
 async fn both_sides_agree() {
-    let lz4 = CommOptions {
-        compression: Some("lz4".into()),
-        ..CommOptions::default()
-    };
-    // Whoever connects to 127.0.0.2 does so from 127.0.0.1, another address.
-    for (host, codec) in [("127.0.0.1", None), ("127.0.0.2", Some("lz4"))] {
-        let (listener, address) = listen(host, lz4.clone()).await;
-        let (ours, theirs) = tokio::join!(connect(&address, &lz4), async {
-            listener.accept().await?.handshake().await
-        });
-        let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
-        assert_eq!(ours.agreement(), theirs.agreement());
-        let agreement = ours.agreement();
-        assert_eq!(agreement.compression.as_deref(), codec);
-        assert_eq!(agreement.pickle_protocol, 5);
-        assert_eq!(agreement.layout, Layout::Modern);
-        assert_eq!(agreement.prefix, Prefix::U64);
-        assert_eq!(ours.peer_address(), theirs.local_address());
-        assert_eq!(ours.local_address(), theirs.peer_address());
-        assert_eq!(*ours.peer_address(), address);
-    }
+    let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
+    let options = CommOptions::default();
+    let (ours, theirs) = tokio::join!(connect(&address, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
+    assert_eq!(ours.agreement(), theirs.agreement());
+    let agreement = ours.agreement();
+    assert_eq!(agreement.pickle_protocol, 5);
+    assert_eq!(agreement.layout, Layout::Modern);
+    assert_eq!(agreement.prefix, Prefix::U64);
+    assert_eq!(ours.peer_address(), theirs.local_address());
+    assert_eq!(ours.local_address(), theirs.peer_address());
+    assert_eq!(*ours.peer_address(), address);
 }
 
 /// Every listener of Dask sends first, so connectors up to 2023.7.1 read first.
@@ -515,9 +510,7 @@ async fn nobody_listening_is_an_error_that_names_the_address() {
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 
     let (_listener, taken) = listen("127.0.0.1", CommOptions::default()).await;
-    let error = Listener::bind(&taken, CommOptions::default())
-        .await
-        .unwrap_err();
+    let error = bind(&taken, CommOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
 }
 
@@ -1038,35 +1031,23 @@ async fn a_socket_that_was_left_behind_is_no_obstacle() {
     let address: Address = format!("unix://{}", path.display()).parse().unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let listener = Listener::bind(&address, CommOptions::default())
-        .await
-        .unwrap();
+    let listener = bind(&address, CommOptions::default()).await.unwrap();
     // One that somebody listens at is.
-    let error = Listener::bind(&address, CommOptions::default())
-        .await
-        .unwrap_err();
+    let error = bind(&address, CommOptions::default()).await.unwrap_err();
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     drop(listener);
     assert!(!path.exists());
     // One that took its place stays.
-    let listener = Listener::bind(&address, CommOptions::default())
-        .await
-        .unwrap();
+    let listener = bind(&address, CommOptions::default()).await.unwrap();
     std::fs::remove_file(&path).unwrap();
-    let other = Listener::bind(&address, CommOptions::default())
-        .await
-        .unwrap();
+    let other = bind(&address, CommOptions::default()).await.unwrap();
     drop(listener);
     assert!(path.exists());
     drop(other);
     assert!(!path.exists());
     // Nor is a file overwritten that is no socket.
     std::fs::write(&path, "mine").unwrap();
-    assert!(
-        Listener::bind(&address, CommOptions::default())
-            .await
-            .is_err()
-    );
+    assert!(bind(&address, CommOptions::default()).await.is_err());
     std::fs::remove_file(&path).unwrap();
 }
 
@@ -1142,7 +1123,7 @@ async fn an_empty_host_is_every_interface() {
         if host == "[::]" && std::net::TcpListener::bind("[::1]:0").is_err() {
             continue;
         }
-        let again = Listener::bind(&address, CommOptions::default()).await;
+        let again = bind(&address, CommOptions::default()).await;
         assert!(matches!(again, Err(CommError::Bind { .. })), "{host}");
     }
 }
@@ -1177,9 +1158,7 @@ async fn a_listener_may_come_within_the_deadline() {
     let options = CommOptions::default();
     let late = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let listener = Listener::bind(&address, CommOptions::default())
-            .await
-            .unwrap();
+        let listener = bind(&address, CommOptions::default()).await.unwrap();
         listener.accept().await.unwrap().handshake().await
     };
     let (near, far) = tokio::join!(connect(&address, &options), late);

@@ -1,13 +1,14 @@
 //! The battery, for each transport of this package.
 
-use daskwire_comm::CommOptions;
 use daskwire_comm::conformance::{battery, peers_that_die_are_noticed};
+
+use daskwire_tcp::TcpOptions;
 
 mod support;
 use support::Scheme;
 
 /// All that there is for a transport of this package.
-async fn check(address: &str, options: CommOptions) {
+async fn check(address: &str, options: TcpOptions) {
     let scheme = Scheme::with_options(address, options).await;
     battery(&scheme).await;
     peers_that_die_are_noticed(&scheme, 1000).await;
@@ -15,12 +16,12 @@ async fn check(address: &str, options: CommOptions) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tcp_over_ipv4() {
-    check("tcp://127.0.0.1:0", CommOptions::default()).await;
+    check("tcp://127.0.0.1:0", TcpOptions::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tcp_over_ipv6() {
-    check("tcp://[::1]:0", CommOptions::default()).await;
+    check("tcp://[::1]:0", TcpOptions::default()).await;
 }
 
 #[cfg(feature = "ring")]
@@ -33,17 +34,13 @@ async fn tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unix_sockets() {
     let path = std::env::temp_dir().join(format!("daskwire-{}.sock", std::process::id()));
-    check(
-        &format!("unix://{}", path.display()),
-        CommOptions::default(),
-    )
-    .await;
+    check(&format!("unix://{}", path.display()), TcpOptions::default()).await;
     assert!(!path.exists(), "the socket is left behind");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn within_the_process() {
-    check("inproc://conformance", CommOptions::default()).await;
+    check("inproc://conformance", TcpOptions::default()).await;
 }
 
 /// Comms over links that hold few bytes, such as those of serial lines.

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Frames};
-use daskwire_tcp::{Listener, connect};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+
+mod support;
+use support::{bind, connect};
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +242,7 @@ async fn two_thousand_slow_peers_keep_nobody_waiting() {
         handshake_timeout: Duration::from_secs(4),
         ..CommOptions::default()
     };
-    let listener = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), options)
+    let listener = bind(&"tcp://127.0.0.1:0".parse().unwrap(), options)
         .await
         .expect("a port");
     let address = listener.local_address().expect("it is bound");

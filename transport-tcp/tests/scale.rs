@@ -3,8 +3,9 @@
 //! Memory and open files are those of the process, so this is its only test.
 #![cfg(target_os = "linux")]
 
-use daskwire_comm::CommOptions;
 use daskwire_comm::conformance::nothing_is_left_of_many_comms;
+
+use daskwire_tcp::TcpOptions;
 
 mod support;
 use support::Scheme;
@@ -14,9 +15,9 @@ async fn nothing_is_left_of_two_thousand_comms_of_any_scheme() {
     let path = std::env::temp_dir().join(format!("daskwire-scale-{}.sock", std::process::id()));
     let unix = format!("unix://{}", path.display());
     for (address, options) in [
-        ("tcp://127.0.0.1:0", CommOptions::default()),
-        (&*unix, CommOptions::default()),
-        ("inproc://scale", CommOptions::default()),
+        ("tcp://127.0.0.1:0", TcpOptions::default()),
+        (&*unix, TcpOptions::default()),
+        ("inproc://scale", TcpOptions::default()),
         #[cfg(feature = "ring")]
         ("tls://127.0.0.1:0", support::with_tls()),
     ] {

@@ -20,8 +20,8 @@ use daskwire_comm::tls::rustls::{
 use daskwire_comm::tls::{
     ClusterRole, Pem, Security, Tls, TlsError, TlsProblem, TlsSettings, TlsVersion, Verifier,
 };
-use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Phase, Scheme};
-use daskwire_tcp::{Listener, connect};
+use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Listener, Phase, Transports};
+use daskwire_tcp::{Tcp, TcpOptions};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
@@ -130,16 +130,38 @@ const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 // Connections.
 
-fn options(tls: Tls) -> CommOptions {
-    CommOptions {
-        tls: Some(tls),
-        ..CommOptions::default()
+/// The settings of one side.
+#[derive(Clone, Debug, Default)]
+struct Options {
+    tls: Option<Tls>,
+    comm: CommOptions,
+}
+
+impl Options {
+    fn transports(&self) -> Transports {
+        let tls = self.tls.clone();
+        Transports::new().with(Tcp::new(TcpOptions { tls }))
     }
+}
+
+fn options(tls: Tls) -> Options {
+    Options {
+        tls: Some(tls),
+        ..Options::default()
+    }
+}
+
+async fn connect(address: &Address, options: &Options) -> Result<Comm, CommError> {
+    options.transports().connect(address, &options.comm).await
+}
+
+async fn bind(address: &Address, options: Options) -> Result<Listener, CommError> {
+    options.transports().bind(address, options.comm).await
 }
 
 async fn listen(host: &str, tls: Tls) -> (Listener, Address) {
     let address = format!("tls://{host}:0").parse().unwrap();
-    let listener = Listener::bind(&address, options(tls)).await.unwrap();
+    let listener = bind(&address, options(tls)).await.unwrap();
     let address = listener.local_address().unwrap();
     (listener, address)
 }
@@ -337,18 +359,18 @@ async fn large_messages_in_both_directions_at_once() {
 async fn addresses_say_tls() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("[::1]", tls.clone()).await;
-    assert_eq!(address.scheme(), Scheme::Tls);
+    assert_eq!(address.scheme(), "tls");
     let options = options(tls);
     let (ours, (seen, theirs)) = tokio::join!(connect(&address, &options), async {
         let incoming = listener.accept().await.unwrap();
-        (incoming.peer_address().unwrap(), incoming.handshake().await)
+        (incoming.peer_address().clone(), incoming.handshake().await)
     });
     let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
     assert_eq!(ours.peer_address(), &address);
     assert_eq!(theirs.local_address(), &address);
     assert_eq!(theirs.peer_address(), ours.local_address());
     assert_eq!(&seen, ours.local_address());
-    assert_eq!(seen.scheme(), Scheme::Tls);
+    assert_eq!(seen.scheme(), "tls");
 }
 
 // What is refused.
@@ -690,7 +712,7 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let plain: Address = address.to_string().replace("tls", "tcp").parse().unwrap();
-    let defaults = CommOptions::default();
+    let defaults = Options::default();
     let (connector, listened) = tokio::join!(connect(&plain, &defaults), async {
         listener.accept().await?.handshake().await
     });
@@ -705,7 +727,7 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
         "{connector:?}"
     );
 
-    let plain = Listener::bind(&"tcp://127.0.0.1:0".parse().unwrap(), defaults)
+    let plain = bind(&"tcp://127.0.0.1:0".parse().unwrap(), defaults)
         .await
         .unwrap();
     let address = plain.local_address().unwrap();
@@ -726,7 +748,7 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
 
     // So does Dask's.
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = Address::new(Scheme::Tls, raw.local_addr().unwrap());
+    let address = Address::new("tls", raw.local_addr().unwrap());
     let (connector, ()) = tokio::join!(connect(&address, &options), async {
         let (mut stream, _) = raw.accept().await.unwrap();
         stream
@@ -745,12 +767,8 @@ async fn tcp_and_tls_do_not_mix_and_say_so() {
 #[tokio::test]
 async fn tls_needs_settings() {
     let address: Address = "tls://127.0.0.1:0".parse().unwrap();
-    let connector = connect(&address, &CommOptions::default())
-        .await
-        .unwrap_err();
-    let listener = Listener::bind(&address, CommOptions::default())
-        .await
-        .unwrap_err();
+    let connector = connect(&address, &Options::default()).await.unwrap_err();
+    let listener = bind(&address, Options::default()).await.unwrap_err();
     for error in [connector, listener] {
         assert!(matches!(&error, CommError::NoTls { address: of } if *of == address));
         assert!(
@@ -764,12 +782,10 @@ async fn tls_needs_settings() {
 async fn both_handshakes_have_one_deadline() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let after = Duration::from_millis(200);
-    let options = CommOptions {
-        handshake_timeout: after,
-        ..options(tls)
-    };
+    let mut options = options(tls);
+    options.comm.handshake_timeout = after;
     let address = "tls://127.0.0.1:0".parse().unwrap();
-    let listener = Listener::bind(&address, options.clone()).await.unwrap();
+    let listener = bind(&address, options.clone()).await.unwrap();
     let address = listener.local_address().unwrap();
     let silent = TcpStream::connect((address.host(), address.port()))
         .await
@@ -777,7 +793,7 @@ async fn both_handshakes_have_one_deadline() {
     let listened = listener.accept().await.unwrap().handshake().await;
     drop(silent);
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = Address::new(Scheme::Tls, raw.local_addr().unwrap());
+    let address = Address::new("tls", raw.local_addr().unwrap());
     let connector = connect(&address, &options).await;
     for outcome in [listened, connector] {
         assert!(matches!(
@@ -793,7 +809,7 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let front = Address::new(Scheme::Tls, between.local_addr().unwrap());
+    let front = Address::new("tls", between.local_addr().unwrap());
     let (cut, mut is_cut) = tokio::sync::watch::channel(None::<usize>);
     let stranger = tokio::spawn(async move {
         let (near, _) = between.accept().await.unwrap();

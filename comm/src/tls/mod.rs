@@ -1,15 +1,12 @@
 //! TLS as Dask does it: both sides show a certificate, and both check it.
 //!
 //! ```no_run
-//! use daskwire_comm::CommOptions;
 //! use daskwire_comm::tls::TlsSettings;
 //!
-//! let settings = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
-//!     .with_key("/etc/dask/client-key.pem");
-//! let options = CommOptions {
-//!     tls: Some(settings.build()?),
-//!     ..CommOptions::default()
-//! };
+//! // For `TcpOptions::tls` of `daskwire-tcp` and `QuicOptions::tls` of `daskwire-quic`.
+//! let tls = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
+//!     .with_key("/etc/dask/client-key.pem")
+//!     .build()?;
 //! # Ok::<(), daskwire_comm::tls::TlsError>(())
 //! ```
 //!
@@ -52,9 +49,10 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, ServerConfig};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, InvalidMessage, ServerConfig, Side,
+};
 
-use crate::comm::Role;
 use crate::{Closed, CommError};
 
 pub use rustls;
@@ -120,10 +118,10 @@ impl Tls {
     /// Finds what TLS has to say in the failure of a handshake, be it its own
     /// or the one after it: with TLS 1.3 whoever connects has finished before
     /// the other side has looked at its certificate.
-    pub fn explain(&self, error: CommError, role: Role) -> CommError {
+    pub fn explain(&self, error: CommError, side: Side) -> CommError {
         let error = match error {
             CommError::Io(error) => error,
-            CommError::Closed(Closed::BeforeHandshake) if role == Role::Connector => {
+            CommError::Closed(Closed::BeforeHandshake) if side == Side::Client => {
                 return Closed::WithinTlsHandshake.into();
             }
             error => return error,
@@ -132,14 +130,14 @@ impl Tls {
             .get_ref()
             .and_then(|inner| inner.downcast_ref::<rustls::Error>())
             .cloned();
-        match (of_tls, error.kind(), role) {
+        match (of_tls, error.kind(), side) {
             (Some(error), _, _) => CommError::Tls(Box::new(TlsFailure {
                 error,
                 authorities: Arc::clone(&self.authorities),
             })),
             // A reset may overtake the alert.
             (None, io::ErrorKind::UnexpectedEof, _)
-            | (None, io::ErrorKind::ConnectionReset, Role::Connector) => {
+            | (None, io::ErrorKind::ConnectionReset, Side::Client) => {
                 Closed::WithinTlsHandshake.into()
             }
             (None, ..) => CommError::Io(error),

@@ -1,10 +1,259 @@
 //! The body of a message, item by item.
 
-use super::classic::{Elements, IndexKey, matching};
-use super::level::{Level, Nesting};
-use super::slot::{Location, PayloadSlot, offset, span};
-use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
-use crate::msgpack::{MalformedKind, Reader, Token};
+use super::open::{Location, PayloadSlot, Reserved, element_order, offset, span};
+use super::path::{Elements, IndexKey};
+use super::{Message, MessageError, MessageErrorKind};
+use crate::msgpack::{MalformedKind, Reader, Str, Token};
+
+/// Room for one level of nesting of a body.
+///
+/// Its content is the business of [`Message`]; supply as many as a body may be
+/// nested deep. Fewer are a tighter limit, and cost less memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    pub(super) nesting: Nesting,
+    /// Offset of the container's head.
+    pub(super) start: u32,
+    /// Values that have not begun yet.
+    pub(super) owed: u32,
+    count: u32,
+    /// Offset of the key of the pair at hand.
+    pub(super) key: u32,
+    /// The payloads whose paths go through here.
+    low: u32,
+    high: u32,
+    /// The next payload to be put in, for a map; and where this level ends,
+    /// for a set.
+    next: u32,
+
+    // For the scan of a body.
+    /// The container is a key of a map, or stands in one.
+    pub(super) in_key: bool,
+    pub(super) reserved: Option<Reserved>,
+    pub(super) marks: Marks,
+    pub(super) serialized: Option<u64>,
+    pub(super) pickled: Option<u64>,
+    pub(super) list: u32,
+    /// Which entries of the table were noted in that list.
+    pub(super) list_places: (u32, u32),
+    in_list: bool,
+    pub(super) first_place: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nesting {
+    Array,
+    Map,
+    Set,
+}
+
+/// Which reserved keys a map has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) serialized: bool,
+    pub(super) pickled: bool,
+    pub(super) enumeration: bool,
+    pub(super) set: bool,
+    /// There is an `as-list`, and the last of them is an array.
+    pub(super) list: bool,
+    /// Which of the names of an enum member there are, and are strings.
+    pub(super) names: [bool; 3],
+}
+
+impl Marks {
+    pub(super) const fn is_none(self) -> bool {
+        !(self.serialized || self.pickled || self.enumeration || self.set)
+    }
+}
+
+impl Level {
+    /// A level that is free.
+    pub const EMPTY: Self = Self::new(Nesting::Array, 0, 0, (0, 0));
+
+    #[allow(clippy::cast_possible_truncation)] // positions in a table of u32 numbers
+    pub(super) const fn new(
+        nesting: Nesting,
+        start: u32,
+        owed: u32,
+        below: (usize, usize),
+    ) -> Self {
+        Self {
+            nesting,
+            start,
+            owed,
+            count: owed,
+            key: 0,
+            low: below.0 as u32,
+            high: below.1 as u32,
+            next: below.0 as u32,
+            in_key: false,
+            reserved: None,
+            marks: Marks {
+                serialized: false,
+                pickled: false,
+                enumeration: false,
+                set: false,
+                list: false,
+                names: [false; 3],
+            },
+            serialized: None,
+            pickled: None,
+            list: 0,
+            list_places: (0, 0),
+            in_list: false,
+            first_place: 0,
+        }
+    }
+
+    /// Whether the next value is a key: two values are owed for each pair.
+    pub(super) fn next_is_key(&self) -> bool {
+        self.nesting == Nesting::Map && self.owed & 1 == 0
+    }
+
+    /// Index of the element that comes next.
+    pub(super) const fn index(&self) -> u32 {
+        self.count.wrapping_sub(self.owed)
+    }
+
+    pub(super) const fn range(&self) -> (usize, usize) {
+        (self.low as usize, self.high as usize)
+    }
+
+    /// Takes note of a value in the scan, with `count` entries in the table.
+    /// Where a key occurs twice, the last one counts, as in a Python dict.
+    pub(super) fn note_value(&mut self, at: usize, token: Token<'_>, count: usize) {
+        let number = match token {
+            Token::UInt(value) => Some(value),
+            _ => None,
+        };
+        match self.reserved.take() {
+            None => {}
+            Some(Reserved::Serialized) => {
+                self.marks.serialized = true;
+                self.serialized = number;
+            }
+            Some(Reserved::Pickled) => {
+                self.marks.pickled = true;
+                self.pickled = number;
+            }
+            Some(Reserved::Enum) => self.marks.enumeration = true,
+            Some(Reserved::Set) => self.marks.set = true,
+            Some(Reserved::List) => {
+                self.list = offset(at);
+                self.marks.list = matches!(token, Token::Array(_));
+                self.list_places.0 = offset(count);
+                self.in_list = true;
+            }
+            Some(Reserved::Name(index)) => {
+                if let Some(name) = self.marks.names.get_mut(index) {
+                    *name = matches!(token, Token::Str(_));
+                }
+            }
+        }
+    }
+
+    /// Takes note that a value of the map has ended, with `count` entries in the
+    /// table.
+    pub(super) fn end_list(&mut self, count: usize) {
+        if self.in_list {
+            self.in_list = false;
+            self.list_places.1 = offset(count);
+        }
+    }
+}
+
+/// The part of `range` whose paths have `element` at position `index`.
+pub(super) fn matching(
+    paths: &[u8],
+    places: &[PayloadSlot],
+    range: (usize, usize),
+    index: usize,
+    element: &[u8],
+) -> (usize, usize) {
+    let part = places.get(range.0..range.1).unwrap_or_default();
+    let low = part.partition_point(|place| element_order(paths, place, index, element).is_lt());
+    let rest = part.get(low..).unwrap_or_default();
+    let len = rest.partition_point(|place| element_order(paths, place, index, element).is_le());
+    let low = range.0.saturating_add(low);
+    (low, low.saturating_add(len))
+}
+
+/// One item of a body.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Item<'a> {
+    /// A token. After the head of an array its elements follow, after that of
+    /// a map its keys and values in turn.
+    Token(Token<'a>),
+    /// The head of a set; so many members follow.
+    Set(u32),
+    /// A member of an enumeration.
+    Enum(EnumMember<'a>),
+    /// A payload stands here; [`Message::payload`] has it by this number.
+    Payload(usize),
+}
+
+impl Item<'_> {
+    /// How many items follow that belong to this one.
+    pub const fn child_count(&self) -> u64 {
+        match self {
+            Self::Token(token) => token.child_count(),
+            Self::Set(count) => *count as u64,
+            Self::Enum(_) | Self::Payload(_) => 0,
+        }
+    }
+}
+
+/// A member of a Python enumeration, by its names (PROTOCOL BODY-4).
+///
+/// In practice one of `distributed.core.Status`. Nothing is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnumMember<'a> {
+    /// The module of the class, such as `distributed.core`.
+    pub module: Str<'a>,
+    /// The name of the class, such as `Status`.
+    pub class: Str<'a>,
+    /// The name of the member, such as `running`.
+    pub name: Str<'a>,
+}
+
+impl<'a> EnumMember<'a> {
+    /// Reads the map that stands for it.
+    pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(map);
+        let (mut module, mut class, mut name) = (None, None, None);
+        for _ in 0..reader.map().ok()? {
+            let place = match reader.peek().ok()? {
+                Token::Str(key) if key == "__module__" => &mut module,
+                Token::Str(key) if key == "__name__" => &mut class,
+                Token::Str(key) if key == "name" => &mut name,
+                _ => {
+                    reader.skip().ok()?;
+                    reader.skip().ok()?;
+                    continue;
+                }
+            };
+            reader.skip().ok()?;
+            *place = reader.str().ok();
+            if place.is_none() {
+                reader.skip().ok()?;
+            }
+        }
+        Some(Self {
+            module: module?,
+            class: class?,
+            name: name?,
+        })
+    }
+}
+
+/// One step from the root of a body to a value in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathElement<'a> {
+    /// Into a map: the key, encoded.
+    Key(&'a [u8]),
+    /// Into an array: the index.
+    Index(u32),
+}
 
 /// Goes through the body of a message.
 ///

@@ -10,7 +10,6 @@ mod worker_command;
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,10 +18,9 @@ use daskwire::message::Layout;
 use daskwire_cli::encode::{Target, documents};
 use daskwire_cli::inspect::{Inspector, Options};
 use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, Scheme};
-use daskwire_peer::net::{Connector, Listener};
+use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_peer::relay::{RelayError, RelayStats};
-use daskwire_quic::{Congestion, QuicOptions};
+use daskwire_quic::{Congestion, Quic, QuicOptions};
 
 /// The Dask distributed wire protocol, for people.
 #[derive(Debug, Parser)]
@@ -188,10 +186,17 @@ struct TlsArguments {
 
 impl TlsArguments {
     /// For comms at all of these addresses.
+    fn transports(&self, addresses: &[&Address]) -> Result<Transports, String> {
+        Ok(match self.tls(addresses)? {
+            Some(tls) => daskwire_peer::transports_with_tls(&tls),
+            None => daskwire_peer::transports(),
+        })
+    }
+
     fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>, String> {
         let needs = |address: &&&Address| {
             let scheme = address.scheme();
-            scheme == Scheme::Tls || scheme == Scheme::Quic
+            scheme == "tls" || scheme == "quic"
         };
         let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
             if let Some(address) = addresses.iter().find(needs) {
@@ -418,11 +423,9 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
-    let options = daskwire_comm::CommOptions {
-        tls: arguments.tls.tls(&[&address])?,
-        ..daskwire_peer::identity::options(patience)
-    };
-    let asked = daskwire_peer::identity::identity(&address, &options);
+    let transports = arguments.tls.transports(&[&address])?;
+    let options = daskwire_peer::identity::options(patience);
+    let asked = daskwire_peer::identity::identity(&address, &transports, &options);
     let (identity, agreement) = runtime
         .block_on(asked)
         .map_err(|error| format!("{address}: {error}"))?;
@@ -440,9 +443,8 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         Layout::Classic => "classic",
         Layout::Modern => "modern",
     };
-    let compression = agreement.compression.as_deref().unwrap_or("none");
     facts.push_str(&format!(
-        "\n  comm       {layout} layout, compression {compression}, pickle protocol {}\n",
+        "\n  comm       {layout} layout, pickle protocol {}\n",
         agreement.pickle_protocol
     ));
     let now = daskwire_cli::table::now();
@@ -458,10 +460,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
-    let options = daskwire_comm::CommOptions {
-        tls: arguments.tls.tls(&[&listen, &connect])?,
-        ..daskwire_comm::CommOptions::default()
-    };
+    let tls = arguments.tls.tls(&[&listen, &connect])?;
     runtime.block_on(async {
         let quic = QuicOptions {
             congestion: match arguments.congestion {
@@ -470,10 +469,14 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             },
             // Well within the time that stopping may take.
             drain_timeout: Duration::from_secs(2),
+            tls: tls.as_ref().map(Into::into).unwrap_or_default(),
             ..QuicOptions::default()
         };
-        let connector = Arc::new(Connector::with_quic(options.clone(), quic.clone()));
-        let listener = Listener::bind_with_quic(&listen, options, quic).await;
+        let transports = match &tls {
+            Some(tls) => daskwire_peer::transports_with_tls(tls).with(Quic::new(quic)),
+            None => daskwire_peer::transports(),
+        };
+        let listener = transports.bind(&listen, CommOptions::default()).await;
         let listener = listener.map_err(|error| error.to_string())?;
         let bound = listener
             .local_address()
@@ -495,11 +498,11 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             asked.await;
             terminal::note("asked to stop; all connections end");
         };
-        let serving = Arc::clone(&connector);
-        let served = daskwire_peer::relay::serve(&listener, serving, &connect, options, told, stop);
-        let outcome = served.await.map_err(|error| error.to_string());
+        let serving =
+            daskwire_peer::relay::serve(&listener, &transports, &connect, options, told, stop);
+        let outcome = serving.await.map_err(|error| error.to_string());
         // Peers learn of it now, not when they have waited long enough.
-        let closing = async { tokio::join!(listener.close(), connector.close()) };
+        let closing = async { tokio::join!(listener.close(), transports.close()) };
         let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
         outcome
     })

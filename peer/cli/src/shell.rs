@@ -138,8 +138,8 @@ impl ClusterArguments {
             .parse()
             .map_err(|error| format!("{}: {error}", self.scheduler))?;
         let options = ClientOptions {
-            transport: CommOptions {
-                tls: self.tls.tls(&[&address])?,
+            transports: self.tls.transports(&[&address])?,
+            comm: CommOptions {
                 connect_timeout: Duration::from_secs(self.timeout),
                 ..CommOptions::default()
             },
@@ -356,10 +356,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
                 .parse()
                 .map_err(|error| format!("{scheduler}: {error}"))?;
             let options = ClientOptions {
-                transport: CommOptions {
-                    tls: arguments.tls.tls(&[&address])?,
-                    ..CommOptions::default()
-                },
+                transports: arguments.tls.transports(&[&address])?,
                 observer: Some(Arc::<Recorder>::clone(&recorder)),
                 ..ClientOptions::default()
             };

@@ -9,7 +9,7 @@ use std::process::Command;
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_peer::identity::{identity, options};
-use daskwire_tcp::Listener;
+use daskwire_peer::{transports, transports_with_tls};
 use daskwire_testing::{Environment, Peer};
 
 /// One of the certificates that the tests of `daskwire-tcp` use too.
@@ -46,6 +46,9 @@ impl Files {
     }
 }
 
+/// How long a scheduler may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -55,12 +58,9 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn asks(scheduler: &Peer, files: &Files) {
     let address: Address = scheduler.address().parse().expect("an address");
-    let options = CommOptions {
-        tls: Some(files.tls()),
-        ..options(Duration::from_secs(30))
-    };
+    let transports = transports_with_tls(&files.tls());
     let (answer, _) = runtime()
-        .block_on(identity(&address, &options))
+        .block_on(identity(&address, &transports, &options(PATIENCE)))
         .expect("an identity");
     assert_eq!(answer.kind, "Scheduler");
     assert_eq!(answer.address, scheduler.address());
@@ -79,12 +79,9 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
     asks(&scheduler, &Files([(); 3].map(|()| pem.clone())));
     // The same, not through files.
     let from_text = TlsSettings::new(text.as_str(), text.as_str()).build();
-    let options = CommOptions {
-        tls: Some(from_text.expect("good settings")),
-        ..options(Duration::from_secs(30))
-    };
+    let transports = transports_with_tls(&from_text.expect("good settings"));
     let address = scheduler.address().parse().expect("an address");
-    let asked = runtime().block_on(identity(&address, &options));
+    let asked = runtime().block_on(identity(&address, &transports, &options(PATIENCE)));
     asked.expect("an identity");
 
     let run = |arguments: &[&str]| {
@@ -150,12 +147,9 @@ fn a_scheduler_with_one_self_signed_certificate_says_who_it_is() {
 fn a_scheduler_without_tls_is_told_apart() {
     let scheduler = daskwire_testing::scheduler();
     let address = scheduler.address().replace("tcp://", "tls://");
-    let options = CommOptions {
-        tls: Some(Files::v1().tls()),
-        ..options(Duration::from_secs(30))
-    };
+    let transports = transports_with_tls(&Files::v1().tls());
     let address = address.parse().expect("an address");
-    let asked = runtime().block_on(identity(&address, &options));
+    let asked = runtime().block_on(identity(&address, &transports, &options(PATIENCE)));
     let error = asked.expect_err("it is not TLS");
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
 }
@@ -165,14 +159,14 @@ fn a_scheduler_without_tls_is_told_apart() {
 /// Without files it is in the clear.
 fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&str]) {
     let runtime = runtime();
-    let options = CommOptions {
-        tls: files.map(Files::tls),
-        ..CommOptions::default()
+    let transports = match files {
+        Some(files) => transports_with_tls(&files.tls()),
+        None => transports(),
     };
     let scheme = if files.is_some() { "tls" } else { "tcp" };
     let address = format!("{scheme}://127.0.0.1:0");
     let address = address.parse().expect("an address");
-    let listener = runtime.block_on(Listener::bind(&address, options));
+    let listener = runtime.block_on(transports.bind(&address, CommOptions::default()));
     let listener = listener.expect("a free port");
     let address = listener.local_address().expect("an address").to_string();
     let echo = std::thread::spawn(move || {

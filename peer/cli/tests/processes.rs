@@ -7,38 +7,31 @@ mod relay;
 use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{Address, Comm, CommError, CommOptions};
-use daskwire_peer::net::{Connector, Listener};
-use daskwire_quic::QuicOptions;
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports};
+use daskwire_quic::{Quic, QuicOptions};
 use relay::{Relay, certificate};
 
 /// Bytes of each message.
 const LEN: usize = 1 << 20;
 
-fn options() -> CommOptions {
+fn transports() -> Transports {
     let pem = certificate();
-    CommOptions {
-        tls: Some(
-            TlsSettings::new(&*pem, &*pem)
-                .build()
-                .expect("a certificate"),
-        ),
-        ..CommOptions::default()
-    }
-}
-
-fn quic() -> QuicOptions {
-    QuicOptions {
+    let tls = TlsSettings::new(&*pem, &*pem).build();
+    let tls = tls.expect("a certificate");
+    let quic = QuicOptions {
+        tls: (&tls).into(),
         idle_timeout: Duration::from_secs(3),
         keep_alive: Some(Duration::from_secs(1)),
         ..QuicOptions::default()
-    }
+    };
+    daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic))
 }
 
 /// Somebody who sends messages of 1 MiB without end to whoever asks.
 async fn talker() -> Address {
     let any = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(&any, CommOptions::default())
+    let listener = transports()
+        .bind(&any, CommOptions::default())
         .await
         .expect("a port");
     let address = listener.local_address().expect("it is bound");
@@ -59,12 +52,13 @@ async fn talker() -> Address {
 }
 
 /// A comm to the talker through a relay that listens at `listen`.
-async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Connector, Comm) {
+async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Transports, Comm) {
     let relay = Relay::start(listen, &talker.to_string());
-    let connector = Connector::with_quic(options(), quic());
+    let transports = transports();
+    let options = CommOptions::default();
     let address = relay.address.parse().expect("an address");
-    let comm = connector.connect(&address).await.expect("a comm");
-    (relay, connector, comm)
+    let comm = transports.connect(&address, &options).await;
+    (relay, transports, comm.expect("a comm"))
 }
 
 /// Reads until the comm ends, and says how long that took from `since` on.

@@ -19,7 +19,6 @@ use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_comm::{Address, CommOptions, WireFormat};
 use daskwire_peer::identity::{identity, options};
-use daskwire_tcp::connect;
 use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
 
@@ -577,7 +576,11 @@ fn a_real_scheduler_says_who_it_is() {
     let scheduler = daskwire_testing::scheduler_with_workers(2);
     let address: Address = scheduler.address().parse().expect("an address");
     let (answer, agreement) = runtime()
-        .block_on(identity(&address, &options(Duration::from_secs(30))))
+        .block_on(identity(
+            &address,
+            &daskwire_peer::transports(),
+            &options(Duration::from_secs(30)),
+        ))
         .expect("an identity");
     assert_eq!(answer.kind, "Scheduler");
     assert_eq!(answer.address, scheduler.address());
@@ -638,7 +641,10 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
                 wire: WireFormat::Answer,
                 ..CommOptions::default()
             };
-            let mut comm = connect(&address, &options).await.expect("a comm");
+            let comm = daskwire_peer::transports()
+                .connect(&address, &options)
+                .await;
+            let mut comm = comm.expect("a comm");
             let (prefix, layout) = layout_of(environment);
             assert_eq!(
                 (comm.agreement().prefix, comm.agreement().layout),

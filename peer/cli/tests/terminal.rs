@@ -14,7 +14,6 @@ use daskwire_comm::{Address, Comm, CommOptions};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::worker::Functions;
 use daskwire_peer::{Key, RemoteError, Value};
-use daskwire_tcp::Listener;
 use tokio::runtime::Runtime;
 
 /// Characters that a terminal obeys, that reorder others, break lines, or take no
@@ -168,7 +167,9 @@ fn pickles_documents_and_names_of_files() {
 /// A scheduler that answers every first request with `reply`.
 async fn fake(reply: Vec<u8>) -> Address {
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
-    let listener = Listener::bind(&address, CommOptions::default()).await;
+    let listener = daskwire_peer::transports()
+        .bind(&address, CommOptions::default())
+        .await;
     let listener = listener.expect("a port");
     let address = listener.local_address().expect("bound");
     tokio::spawn(async move {

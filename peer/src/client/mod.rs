@@ -31,7 +31,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::{Address, CommOptions, Transports};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -74,8 +74,11 @@ pub type UnknownHook = Arc<dyn Fn(&Unknown) + Send + Sync>;
 /// How to connect.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Of the transport: timeouts, TLS, limits, a pool of buffers.
-    pub transport: CommOptions,
+    /// What carries the comms. Default: [`transports`](crate::transports); `tls://`
+    /// and `quic://` need [`transports_with_tls`](crate::transports_with_tls).
+    pub transports: Transports,
+    /// How comms are made: timeouts, limits, a pool of buffers.
+    pub comm: CommOptions,
     /// The client's name for itself; made up if there is none.
     pub id: Option<String>,
     /// What to do when the connection breaks.
@@ -98,7 +101,8 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
-            transport: CommOptions::default(),
+            transports: crate::transports(),
+            comm: CommOptions::default(),
             id: None,
             reconnect: Reconnect::Never,
             route: Route::Scheduler,
@@ -114,7 +118,8 @@ impl Default for ClientOptions {
 impl core::fmt::Debug for ClientOptions {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("ClientOptions")
-            .field("transport", &self.transport)
+            .field("transports", &self.transports)
+            .field("comm", &self.comm)
             .field("id", &self.id)
             .field("reconnect", &self.reconnect)
             .field("route", &self.route)
@@ -433,7 +438,8 @@ impl Client {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, PeerError> {
         let address = PeerError::parse_address(address)?;
-        let connector = Arc::new(Connector::new(options.transport.clone()));
+        let connector = Connector::new(options.transports.separate(), options.comm.clone());
+        let connector = Arc::new(connector);
         let id = options
             .id
             .clone()
@@ -441,7 +447,7 @@ impl Client {
         let shared = Arc::new(Shared {
             id,
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
-                .metered(options.meter.clone(), options.transport.clone()),
+                .metered(options.meter.clone(), options.comm.clone()),
             connector,
             entries: Mutex::default(),
             stream: Mutex::default(),

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use daskwire_comm::Traffic;
 use tokio::task::JoinHandle;
 
 use super::{Reconnect, Shared, Status};
@@ -51,14 +52,20 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     let versions: Value = match versions.await {
         Ok(versions) => versions,
         Err(error) => {
-            let (options, what) = (&shared.options.transport, "submitting tasks from Rust");
-            let explained =
-                release::explain(error, &shared.address, options, FIRST_FOR_TASKS, what);
+            let explained = release::explain(
+                error,
+                &shared.address,
+                &shared.options.transports,
+                &shared.options.comm,
+                FIRST_FOR_TASKS,
+                "submitting tasks from Rust",
+            );
             return Err(explained.await);
         }
     };
     *shared.lock(&shared.release) = Release::of_versions(&versions);
-    let comm = shared.connector.connect(&shared.address).await?;
+    let connecting = shared.connector.connect(&shared.address, Traffic::Control);
+    let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, ends);
     let request = Request::RegisterClient(RegisterClient {

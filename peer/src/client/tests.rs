@@ -1,10 +1,10 @@
 //! Clients with a scheduler that says what the test wants it to say.
 
+use daskwire_comm::Listener;
 use std::collections::VecDeque;
 
 use super::*;
 use crate::channel::{Channel, Ends};
-use crate::net::Listener;
 use crate::protocol::{
     CancelledKeys, DataReply, KeyInMemory, RegisterClient, Restart, StreamStart,
     TaskErredForClient, ToClient,
@@ -42,7 +42,9 @@ impl Scheduler {
     async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
         let at = format!("inproc://{}", crate::identifier());
         let address = at.parse().expect("an address");
-        let listener = Listener::bind(&address, CommOptions::default()).await;
+        let listener = crate::transports()
+            .bind(&address, CommOptions::default())
+            .await;
         let listener = listener.expect("it is free");
         let options = ClientOptions {
             interval: Duration::ZERO,
@@ -383,7 +385,7 @@ async fn asked_of_a_worker(
     let at: Address = format!("inproc://{}", crate::identifier())
         .parse()
         .expect("an address");
-    let listener = Listener::bind(&at, CommOptions::default()).await;
+    let listener = crate::transports().bind(&at, CommOptions::default()).await;
     let listener = listener.expect("it is free");
     let counts = Arc::new(Mutex::new((0, 0)));
     let counted = Arc::clone(&counts);
@@ -516,8 +518,11 @@ async fn what_is_wrong_with_an_address_is_told() {
         "\"127.0.0.1\" cannot be connected to: the address has no port, as in tcp://127.0.0.1:8786"
     );
     let error = Client::connect("http://127.0.0.1:8786").await;
-    let error = error.expect_err("no scheme of Dask");
-    assert!(matches!(error, PeerError::Address { .. }), "{error}");
+    let error = error.expect_err("no transport for it");
+    assert_eq!(
+        error.to_string(),
+        "no transport for http:// addresses is available here"
+    );
 }
 
 #[tokio::test]

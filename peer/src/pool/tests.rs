@@ -1,8 +1,8 @@
 use super::*;
 use crate::Value;
-use crate::net::Listener;
 use crate::protocol::Ping;
 use crate::value::Serialized;
+use daskwire_comm::Listener;
 
 struct Peer {
     listener: Listener,
@@ -13,7 +13,7 @@ impl Peer {
     async fn new() -> Self {
         let at = format!("inproc://{}", crate::identifier());
         let at = at.parse().expect("an address");
-        let listener = Listener::bind(&at, CommOptions::default()).await;
+        let listener = crate::transports().bind(&at, CommOptions::default()).await;
         let listener = listener.expect("it is free");
         let address = listener.local_address().expect("it listens");
         Self { listener, address }
@@ -28,7 +28,7 @@ impl Peer {
 }
 
 fn pool() -> Arc<Pool> {
-    let connector = Arc::new(Connector::new(CommOptions::default()));
+    let connector = Arc::new(Connector::new(crate::transports(), CommOptions::default()));
     Arc::new(Pool::new(connector, "pool", None))
 }
 

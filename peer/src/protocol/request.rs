@@ -1,5 +1,7 @@
 //! Requests, each of which has a reply.
 
+use daskwire_comm::Traffic;
+
 use super::field::{Keys, Map, Nullable, maps, ops};
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -37,6 +39,21 @@ ops! {
         RetireWorkers = "retire_workers",
         CloseComm = "close",
         Terminate = "terminate",
+    }
+}
+
+impl Request {
+    /// What a comm is for that carries this request and its reply.
+    pub(crate) const fn traffic(&self) -> Traffic {
+        match self {
+            Self::HeartbeatWorker(_) | Self::RegisterClient(_) | Self::RegisterWorker(_) => {
+                Traffic::Control
+            }
+            Self::Gather(_) | Self::GetData(_) | Self::Scatter(_) | Self::UpdateData(_) => {
+                Traffic::Bulk
+            }
+            _ => Traffic::Normal,
+        }
     }
 }
 

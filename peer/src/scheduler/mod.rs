@@ -31,13 +31,12 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_comm::{Address, CommError};
+use daskwire_comm::{Address, CommError, Listener, Transports};
 use tokio::task::JoinSet;
 
 use crate::PeerError;
 use crate::batched::MAX_QUEUED_LEN;
 use crate::channel::Observer;
-use crate::net::Listener;
 use server::Shared;
 
 pub use state::{ClientId, Notice, Output, Policy, State, WorkerId};
@@ -61,7 +60,10 @@ impl<F: Fn(&Notice) + Send + Sync> EventSink for F {
 pub struct Options {
     /// How it decides.
     pub policy: Policy,
-    /// How connections to workers are made, for gathering and scattering.
+    /// What carries the comms with workers, for gathering and scattering. Default:
+    /// [`transports`](crate::transports).
+    pub transports: Transports,
+    /// How these comms are made.
     pub comm: daskwire_comm::CommOptions,
     /// How much time passes between batches to a client at least. With none, which
     /// is the default, what is there leaves at once, and batches form of what
@@ -88,6 +90,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
+            transports: crate::transports(),
             comm: daskwire_comm::CommOptions::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
@@ -116,14 +119,14 @@ impl fmt::Debug for Options {
 /// [`Terminate`](crate::protocol::Terminate).
 ///
 /// ```
-/// use daskwire_peer::net::Listener;
 /// use daskwire_peer::scheduler::{Options, Scheduler};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let transports = daskwire_peer::transports();
 /// let listeners = [
-///     Listener::bind(&"tcp://127.0.0.1:0".parse()?, Default::default()).await?,
-///     Listener::bind(&"inproc://an-example".parse()?, Default::default()).await?,
+///     transports.bind(&"tcp://127.0.0.1:0".parse()?, Default::default()).await?,
+///     transports.bind(&"inproc://an-example".parse()?, Default::default()).await?,
 /// ];
 /// let scheduler = Scheduler::start(listeners, Options::default())?;
 /// println!("dask worker {}", scheduler.address());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
-use daskwire_comm::Address;
+use daskwire_comm::{Address, Incoming, Listener};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
@@ -18,7 +18,7 @@ use super::state::choose;
 use super::{ClientId, Notice, Options, Output, Policy, State, Submission, WorkerId};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, within};
-use crate::net::{Connector, Incoming, Listener};
+use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
     ClientDesiresKeys, Close, CloseStream, DataReply, Field as _, FromClient, FromWorker,
@@ -181,7 +181,7 @@ impl Shared {
         let mut comm = options.comm.clone();
         // Whoever has registered listens; one that does not is gone.
         comm.connect_retry = false;
-        let connector = Arc::new(Connector::new(comm));
+        let connector = Arc::new(Connector::new(options.transports.separate(), comm));
         Self {
             core: Mutex::new(Core {
                 state: State::new(options.policy.clone()),
@@ -345,6 +345,9 @@ impl Shared {
         while let Ok(Some(asked)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
                 return;
+            }
+            if let Ok(request) = &asked.request {
+                channel.set_traffic(request.traffic());
             }
             let answer = match asked.request {
                 Ok(Request::RegisterClient(register)) => {

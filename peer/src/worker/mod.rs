@@ -54,9 +54,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use daskwire_comm::{Address, CommOptions, Scheme};
-#[cfg(feature = "quic")]
-use daskwire_quic::QuicOptions;
+use daskwire_comm::{Address, CommOptions, Listener, Traffic, Transports};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -65,7 +63,7 @@ use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Observer, Receiver, within};
 use crate::failure::Failure;
 use crate::graph::Task;
-use crate::net::{Connector, Listener};
+use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
     CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, LogEvent, Nullable,
@@ -119,8 +117,7 @@ pub struct Builder {
     resources: BTreeMap<String, f64>,
     functions: Functions,
     options: CommOptions,
-    #[cfg(feature = "quic")]
-    quic_options: QuicOptions,
+    transports: Transports,
     observer: Option<Arc<dyn Observer>>,
     batch_interval: Duration,
 }
@@ -209,19 +206,18 @@ impl Builder {
         self
     }
 
-    /// Sets the options of comms, outgoing and incoming. `tls://` and `quic://`
-    /// need [`CommOptions::tls`].
+    /// Sets the options of comms, outgoing and incoming.
     #[must_use]
     pub fn options(mut self, options: CommOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Sets the options of `quic://`.
-    #[cfg(feature = "quic")]
+    /// Sets the transports of all comms. Default: [`transports`](crate::transports); `tls://`
+    /// and `quic://` need [`transports_with_tls`](crate::transports_with_tls).
     #[must_use]
-    pub fn quic_options(mut self, options: QuicOptions) -> Self {
-        self.quic_options = options;
+    pub fn transports(mut self, transports: Transports) -> Self {
+        self.transports = transports;
         self
     }
 
@@ -335,8 +331,7 @@ impl Worker {
             resources: BTreeMap::new(),
             functions: Functions::python(),
             options: CommOptions::default(),
-            #[cfg(feature = "quic")]
-            quic_options: QuicOptions::default(),
+            transports: crate::transports(),
             observer: None,
             batch_interval: Duration::from_millis(2),
         }
@@ -831,28 +826,29 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         resources,
         functions,
         options,
-        #[cfg(feature = "quic")]
-        quic_options,
+        transports,
         observer,
         batch_interval,
     } = builder;
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
-    #[cfg(feature = "quic")]
-    let connector = |options| Connector::with_quic(options, quic_options.clone());
-    #[cfg(not(feature = "quic"))]
-    let connector = Connector::new;
-    let first = connector(options.clone());
+    let transports = transports.separate();
     let notify = Notifier(notify);
     let timeout = options.connect_timeout;
     let retrying = || format!("no connection to {scheduler} yet, retrying");
-    let connecting = first.connect(&scheduler);
+    let connecting = transports.connect_for(&scheduler, &options, Traffic::Control);
     let comm = match notify.with_notice(retrying, timeout, connecting).await {
         Ok(comm) => comm,
         Err(error) => {
             let what = "a worker in Rust";
-            let explained =
-                release::explain(error.into(), &scheduler, &options, FIRST_FOR_WORKERS, what);
+            let explained = release::explain(
+                error.into(),
+                &scheduler,
+                &transports,
+                &options,
+                FIRST_FOR_WORKERS,
+                what,
+            );
             return Err(explained.await);
         }
     };
@@ -860,11 +856,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let mut channel = Channel::new(comm, ends);
     let host = own_host(&channel);
     let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
-    #[cfg(feature = "quic")]
-    let binding = Listener::bind_with_quic(&listen, options.clone(), quic_options.clone());
-    #[cfg(not(feature = "quic"))]
-    let binding = Listener::bind(&listen, options.clone());
-    let listener = binding.await?;
+    let listener = transports.bind(&listen, options.clone()).await?;
     let address = listener.local_address()?;
     let address = address.contact(&host).to_string();
     // No retries: data of a peer that does not listen has to come from elsewhere.
@@ -872,7 +864,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         connect_retry: false,
         ..options
     };
-    let connector = Arc::new(connector(options));
+    let connector = Arc::new(Connector::new(transports.clone(), options));
     let pool = Pool::new(connector, &party, observer.clone());
     // The scheduler's own versions are sent back, so that nobody warns of
     // mismatches.
@@ -968,7 +960,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     threads::start(&shared);
     let (end, ended) = watch::channel(None);
     let parts = Parts {
-        first,
+        transports,
         listener,
         receiver,
         writing,
@@ -1063,7 +1055,7 @@ fn own_host(channel: &Channel) -> String {
 fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
     let scheme = scheduler.scheme();
     let text = match scheme {
-        Scheme::Inproc => format!("inproc://{id}"),
+        "inproc" => format!("inproc://{id}"),
         _ if host.is_empty() => {
             let path = std::env::temp_dir().join(format!("{id}.socket"));
             format!("{scheme}://{}", path.display())
@@ -1205,8 +1197,7 @@ fn interval(seconds: Option<f64>) -> Option<Duration> {
 }
 
 struct Parts {
-    /// Owns the stream's connection if the transport is QUIC.
-    first: Connector,
+    transports: Transports,
     listener: Listener,
     receiver: Receiver,
     writing: BatchWriter,
@@ -1217,7 +1208,7 @@ struct Parts {
 /// cluster.
 async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<Ended>>) {
     let Parts {
-        first,
+        transports,
         listener,
         receiver,
         mut writing,
@@ -1268,7 +1259,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     }
     tasks.shutdown().await;
     shared.pool.close().await;
-    first.close().await;
+    transports.close().await;
     listener.close().await;
     drop(listener);
     let store = Arc::clone(&shared);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire::message::{BuildError, MessageBuilder};
-use daskwire_comm::Address;
+use daskwire_comm::{Address, Incoming, Listener};
 use tokio::task::JoinSet;
 
 use super::diagnostics::{self, Level};
@@ -13,7 +13,6 @@ use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
-use crate::net::{Incoming, Listener};
 use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
     UpdateData, UpdateDataReply,
@@ -79,6 +78,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), P
                 continue;
             }
         };
+        channel.set_traffic(request.traffic());
         let is_close = matches!(request, Request::CloseComm(_));
         let is_terminate = matches!(request, Request::Terminate(_));
         match request {

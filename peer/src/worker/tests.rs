@@ -27,13 +27,16 @@ fn address(text: &str) -> Address {
     text.parse().expect("an address")
 }
 
-/// Options with a certificate, for transports that need one.
-fn options() -> CommOptions {
+/// Transports with a certificate, for those that need one.
+fn transports() -> Transports {
     let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
-    CommOptions {
-        tls: Some(tls.expect("a certificate")),
-        ..CommOptions::default()
-    }
+    crate::transports_with_tls(&tls.expect("a certificate"))
+}
+
+async fn bind(at: &Address) -> Listener {
+    let transports = transports();
+    let listener = transports.bind(at, CommOptions::default()).await;
+    listener.expect("free address")
 }
 
 fn ends() -> Ends {
@@ -47,8 +50,7 @@ impl Scheduler {
             scheme => format!("{scheme}://127.0.0.1:0"),
         };
         let at = address(&at);
-        let listener = Listener::bind(&at, options());
-        let listener = listener.await.expect("free address");
+        let listener = bind(&at).await;
         let address = listener.local_address().expect("peer listens");
         Self { listener, address }
     }
@@ -56,7 +58,7 @@ impl Scheduler {
     fn worker(&self, name: &str) -> Builder {
         Worker::builder(self.address.clone())
             .name(name)
-            .options(options())
+            .transports(transports())
             .nthreads(2)
             .batch_interval(Duration::ZERO)
             .functions(
@@ -197,8 +199,10 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
 
 /// Opens a comm to a worker.
 async fn asking(worker: &Worker) -> Channel {
-    let connector = Connector::new(options());
-    let comm = connector.connect(&address(worker.address())).await;
+    let (transports, options) = (transports(), CommOptions::default());
+    let comm = transports
+        .connect(&address(worker.address()), &options)
+        .await;
     Channel::new(comm.expect("peer listens"), ends())
 }
 
@@ -357,7 +361,7 @@ struct OtherWorker {
 impl OtherWorker {
     async fn new() -> Self {
         let at = address(&format!("inproc://{}", crate::identifier()));
-        let listener = Listener::bind(&at, options()).await.expect("free address");
+        let listener = bind(&at).await;
         Self {
             listener,
             address: at.to_string(),
@@ -725,8 +729,8 @@ async fn worker_ends_on_request_or_without_scheduler() {
         connect_retry: false,
         ..CommOptions::default()
     };
-    let refused = Connector::new(options)
-        .connect(&at)
+    let refused = transports()
+        .connect(&at, &options)
         .await
         .expect_err("closed listener");
     assert!(matches!(refused, CommError::Connect { .. }), "{refused:?}");

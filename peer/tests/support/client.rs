@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use daskwire_comm::CommOptions;
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
@@ -13,10 +12,7 @@ use daskwire_testing::TLS_PEM;
 pub(crate) async fn client_at(address: &str) -> Client {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions {
-        transport: CommOptions {
-            tls: Some(settings.build().expect("certificates")),
-            ..CommOptions::default()
-        },
+        transports: daskwire_peer::transports_with_tls(&settings.build().expect("certificates")),
         ..ClientOptions::default()
     };
     let client = Client::connect_with(address, options).await;

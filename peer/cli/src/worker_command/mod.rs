@@ -152,7 +152,6 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let listen = arguments.listen.as_deref().map(address).transpose()?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
     let options = CommOptions {
-        tls: arguments.tls.tls(&addresses)?,
         // With a limit, memory goes back at once.
         pool: arguments
             .memory_limit
@@ -168,6 +167,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let notices = bar.clone();
     let mut builder = Worker::builder(scheduler.clone())
         .functions(functions::functions())
+        .transports(arguments.tls.transports(&addresses)?)
         .options(options)
         .on_notice(move |text| notices.suspend(|| terminal::note(text)));
     if let Some(nthreads) = arguments.nthreads {

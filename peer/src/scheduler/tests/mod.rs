@@ -26,14 +26,18 @@ async fn scheduler(address: &str) -> Scheduler {
 
 async fn scheduler_with(address: &str, options: Options) -> Scheduler {
     let address = address.parse().expect("an address");
-    let listener = Listener::bind(&address, daskwire_comm::CommOptions::default());
+    let transports = crate::transports();
+    let listener = transports.bind(&address, daskwire_comm::CommOptions::default());
     let listener = listener.await.expect("it is free");
     Scheduler::start([listener], options).expect("it starts")
 }
 
 async fn connect(address: &Address) -> Channel {
-    let connector = Connector::new(daskwire_comm::CommOptions::default());
-    let comm = connector.connect(address).await.expect("it listens");
+    let connector = Connector::new(crate::transports(), daskwire_comm::CommOptions::default());
+    let comm = connector
+        .connect(address, daskwire_comm::Traffic::Normal)
+        .await
+        .expect("it listens");
     Channel::new(comm, Ends::new("test", "scheduler", None))
 }
 
@@ -131,7 +135,8 @@ struct Worker {
 impl Worker {
     async fn new(scheduler: &Address, listen: &str) -> Self {
         let listen = listen.parse().expect("an address");
-        let listener = Listener::bind(&listen, daskwire_comm::CommOptions::default());
+        let transports = crate::transports();
+        let listener = transports.bind(&listen, daskwire_comm::CommOptions::default());
         let listener = listener.await.expect("it is free");
         let address = listener.local_address().expect("it listens");
         let data: Arc<Mutex<HashMap<Key, Serialized>>> = Arc::default();
@@ -214,7 +219,10 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
     let (stream, _writing) =
         BatchSender::<FromWorker>::new(channel.sender, Duration::ZERO, usize::MAX);
     let mut receiver = channel.receiver;
-    let connector = Arc::new(Connector::new(daskwire_comm::CommOptions::default()));
+    let connector = Arc::new(Connector::new(
+        crate::transports(),
+        daskwire_comm::CommOptions::default(),
+    ));
     let pool = crate::pool::Pool::new(connector, "worker", None);
     while let Ok(Some(batch)) = receiver.receive_batch::<ToWorker>().await {
         for message in batch {

@@ -12,7 +12,9 @@ struct Odd {
 impl Odd {
     async fn new(scheduler: &Address, at: &str) -> Self {
         let at = at.parse().expect("an address");
-        let listener = Listener::bind(&at, daskwire_comm::CommOptions::default()).await;
+        let listener = crate::transports()
+            .bind(&at, daskwire_comm::CommOptions::default())
+            .await;
         let listener = listener.expect("it is free");
         let address = listener.local_address().expect("it listens").to_string();
         let mut stream = connect(scheduler).await;

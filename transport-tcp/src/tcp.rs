@@ -1,0 +1,266 @@
+//! `tcp://` and `tls://`.
+
+use core::time::Duration;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+#[cfg(feature = "tls")]
+use daskwire_comm::tls::Tls;
+use daskwire_comm::{
+    Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
+    RawConnection, Transport, host_and_port, lingering, runtime,
+};
+use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Comms over TCP, in the clear (`tcp://`) or within TLS (`tls://`).
+///
+/// ```no_run
+/// # #[cfg(feature = "ring")]
+/// # fn example() -> Result<(), daskwire_comm::tls::TlsError> {
+/// use daskwire_comm::Transports;
+/// use daskwire_comm::tls::TlsSettings;
+/// use daskwire_tcp::{Tcp, TcpOptions};
+///
+/// let tls = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem").build()?;
+/// let transports = Transports::new().with(Tcp::new(TcpOptions { tls: Some(tls) }));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Tcp {
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "for TLS"))]
+    options: TcpOptions,
+}
+
+/// The settings of [`Tcp`].
+#[derive(Clone, Debug, Default)]
+pub struct TcpOptions {
+    /// Certificates and keys for `tls://`. Default: none, so that addresses of
+    /// `tls://` are refused ([`CommError::NoTls`]).
+    #[cfg(feature = "tls")]
+    pub tls: Option<Tls>,
+}
+
+impl Tcp {
+    /// With these settings.
+    pub const fn new(options: TcpOptions) -> Self {
+        Self { options }
+    }
+
+    /// The settings of TLS, if this is an address that needs it.
+    #[cfg(feature = "tls")]
+    fn tls(&self, address: &Address) -> Result<Option<Tls>, CommError> {
+        match &self.options.tls {
+            _ if address.scheme() != "tls" => Ok(None),
+            Some(tls) => Ok(Some(tls.clone())),
+            None => Err(CommError::NoTls {
+                address: address.clone(),
+            }),
+        }
+    }
+}
+
+impl Transport for Tcp {
+    fn schemes(&self) -> &[&'static str] {
+        if cfg!(feature = "tls") {
+            &["tcp", "tls"]
+        } else {
+            &["tcp"]
+        }
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async {
+            #[cfg(feature = "tls")]
+            let tls = self.tls(address)?;
+            let connecting = TcpStream::connect(host_and_port(address)?);
+            let stream = match runtime::timeout(options.attempt_timeout, connecting).await {
+                Ok(stream) => stream?,
+                Err(_) => return Err(ConnectError::NoAnswer),
+            };
+            #[cfg(feature = "tls")]
+            if let Some(tls) = tls {
+                let peer = stream.peer_addr()?;
+                let opening = crate::tls::connect(tls, stream, address.clone());
+                return Ok(PendingConnection::new(Address::new("tls", peer), opening));
+            }
+            Ok(open(stream).map_err(CommError::Io)?.into())
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(async {
+            #[cfg(feature = "tls")]
+            let tls = self.tls(address)?;
+            let (host, port) = host_and_port(address)?;
+            let bound = Sockets::bind(host, port).await;
+            let sockets = bound.map_err(|error| CommError::Bind {
+                address: address.clone(),
+                error,
+            })?;
+            let listener: Box<dyn Listen> = Box::new(Listener {
+                sockets,
+                #[cfg(feature = "tls")]
+                tls,
+            });
+            Ok(listener)
+        })
+    }
+}
+
+struct Listener {
+    sockets: Sockets,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+impl Listener {
+    #[cfg(feature = "tls")]
+    const fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "tls" } else { "tcp" }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    const fn scheme(&self) -> &'static str {
+        "tcp"
+    }
+}
+
+impl Listen for Listener {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(async {
+            let (stream, peer) = self.sockets.accept().await.map_err(CommError::Io)?;
+            let address = Address::new(self.scheme(), peer);
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &self.tls {
+                let opening = crate::tls::accept(tls.clone(), stream);
+                return Ok(PendingConnection::new(address, opening));
+            }
+            let opening = async { open(stream).map_err(CommError::Io) };
+            Ok(PendingConnection::new(address, opening))
+        })
+    }
+
+    fn local_address(&self) -> io::Result<Address> {
+        Ok(Address::new(self.scheme(), self.sockets.local_addr()?))
+    }
+}
+
+/// A connection in the clear.
+fn open(stream: TcpStream) -> io::Result<RawConnection> {
+    set_options(&stream)?;
+    let ends = (stream.local_addr()?.into(), stream.peer_addr()?.into());
+    let (reader, writer) = stream.into_split();
+    let (reader, writer) = lingering(reader, writer);
+    Ok(RawConnection::new(reader, writer, ends))
+}
+
+/// Where one address of TCP is listened at.
+#[derive(Debug)]
+struct Sockets {
+    first: TcpListener,
+    /// For IPv6, where the first is for every interface of IPv4.
+    second: Option<TcpListener>,
+}
+
+impl Sockets {
+    async fn bind(host: &str, port: u16) -> io::Result<Self> {
+        if !host.is_empty() {
+            return Ok(Self {
+                first: TcpListener::bind((host, port)).await?,
+                second: None,
+            });
+        }
+        // As Dask does: two sockets with one port.
+        let mut attempts = 0..10;
+        loop {
+            let first = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
+            match bind_ipv6(first.local_addr()?.port()) {
+                Ok(second) => {
+                    let second = Some(second);
+                    return Ok(Self { first, second });
+                }
+                // Of IPv6 the port that we got is another's: try another.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && port == 0 => {
+                    if attempts.next().is_none() {
+                        return Err(error);
+                    }
+                }
+                Err(error) if is_about_this_host(&error) => {
+                    // There is no IPv6 here.
+                    return Ok(Self {
+                        first,
+                        second: None,
+                    });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Cancel safe.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match &self.second {
+            None => self.first.accept().await,
+            Some(second) => tokio::select! {
+                accepted = self.first.accept() => accepted,
+                accepted = second.accept() => accepted,
+            },
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.first.local_addr()
+    }
+}
+
+/// Whether an error says that there is no IPv6, and not that something is taken,
+/// forbidden or used up, for good or for now.
+fn is_about_this_host(error: &io::Error) -> bool {
+    // EMFILE and ENFILE have no kind, and these numbers on every Unix.
+    !matches!(error.raw_os_error(), Some(23 | 24))
+        && !matches!(
+            error.kind(),
+            io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied
+        )
+}
+
+/// Every interface of IPv6, and nothing of IPv4.
+fn bind_ipv6(port: u16) -> io::Result<TcpListener> {
+    let socket = Socket2::new(Domain::IPV6, Type::STREAM, None)?;
+    socket.set_only_v6(true)?;
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    // As many may wait as with the others.
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// What Dask sets: no delay, and a peer that is gone without a word is found
+/// after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
+/// `distributed/comm/tcp.py`). On Linux that is also how long a peer may take
+/// nothing of what is sent to it, as between two processes of Dask: its window
+/// being closed counts.
+pub(crate) fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(2));
+    #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris")))]
+    let keepalive = keepalive.with_retries(10);
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
+    Ok(())
+}

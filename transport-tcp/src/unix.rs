@@ -1,0 +1,123 @@
+//! `unix://`.
+
+use std::io;
+
+use daskwire_comm::{
+    Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
+    RawConnection, Transport, lingering,
+};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Comms over sockets in the file system of this machine, at `unix://` and a
+/// path. Dask has no such comm.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unix;
+
+impl Transport for Unix {
+    fn schemes(&self) -> &[&'static str] {
+        &["unix"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        _: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async {
+            let stream = UnixStream::connect(address.location()).await?;
+            Ok(open(stream, address).into())
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(async {
+            let bound = bind_unix(address.location()).await;
+            let socket = bound.map_err(|error| CommError::Bind {
+                address: address.clone(),
+                error,
+            })?;
+            let path = UnixPath::new(address);
+            let listener: Box<dyn Listen> = Box::new(Listener { socket, path });
+            Ok(listener)
+        })
+    }
+}
+
+struct Listener {
+    socket: UnixListener,
+    path: UnixPath,
+}
+
+impl Listen for Listener {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(async {
+            let (stream, _) = self.socket.accept().await.map_err(CommError::Io)?;
+            Ok(open(stream, &self.path.address).into())
+        })
+    }
+
+    fn local_address(&self) -> io::Result<Address> {
+        Ok(self.path.address.clone())
+    }
+}
+
+fn open(stream: UnixStream, address: &Address) -> RawConnection {
+    let (reader, writer) = stream.into_split();
+    let (reader, writer) = lingering(reader, writer);
+    RawConnection::new(reader, writer, (address.clone(), address.clone()))
+}
+
+/// The file of a Unix socket, which is there as long as somebody listens.
+#[derive(Debug)]
+struct UnixPath {
+    address: Address,
+    /// Which file it is, should another one take its place.
+    file: Option<(u64, u64)>,
+}
+
+impl UnixPath {
+    fn new(address: &Address) -> Self {
+        Self {
+            file: Self::file(address),
+            address: address.clone(),
+        }
+    }
+
+    fn file(address: &Address) -> Option<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::symlink_metadata(address.location()).ok()?;
+        Some((file.dev(), file.ino()))
+    }
+}
+
+impl Drop for UnixPath {
+    fn drop(&mut self) {
+        if self.file.is_some() && self.file == Self::file(&self.address) {
+            // If it is gone by now that is just as well.
+            let _ = std::fs::remove_file(self.address.location());
+        }
+    }
+}
+
+/// Binds a Unix socket, in place of one that a process left behind which is not
+/// there any more.
+async fn bind_unix(path: &str) -> io::Result<UnixListener> {
+    use std::os::unix::fs::FileTypeExt as _;
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let answer = UnixStream::connect(path).await;
+            let is_left =
+                answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !is_socket || !is_left {
+                return Err(error);
+            }
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        outcome => outcome,
+    }
+}
