@@ -14,7 +14,7 @@ fn malformed(at: usize, reason: &'static str) -> CompressionError {
 }
 
 /// The declared content size (RFC 8878, section 3.1.1.1). A frame without one
-/// is refused, since Dask cannot read it either.
+/// is refused, since Dask cannot read it either (PROTOCOL COMPRESS-4).
 pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
     let ends = || malformed(frame.len(), "it ends within its header");
     let Some((&[0x28, 0xb5, 0x2f, 0xfd], rest)) = frame.split_first_chunk() else {
