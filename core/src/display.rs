@@ -1,7 +1,7 @@
-//! Any bytes as readable text, never failing.
+//! Formatting of any bytes as readable text.
 //!
-//! For logs, debuggers and people: what can be read is shown, and where it
-//! cannot be read any further the error stands in the text, with its offset.
+//! For logs and debuggers. Formatting never fails: valid input is shown, and at
+//! a fault the output has the error with its offset.
 //!
 //! ```
 //! use daskwire::display::Document;
@@ -18,21 +18,21 @@ use crate::Limits;
 use crate::frame::{FramedMessage, Prefix};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
-/// Levels of nesting that are shown; what is deeper is shown by its size.
+/// The maximum depth of nesting shown; deeper values are shown as their size.
 const LEVELS: usize = 64;
 
-/// Bytes of a byte string that are shown.
+/// The maximum length of a byte string shown, in bytes.
 const MAX_BYTES: usize = 32;
 
-/// Whether a terminal shows this character as itself.
+/// Whether a terminal shows this character without other effects.
 ///
-/// It does not if it obeys it (ESC and the rest of C0 and C1, DEL), if the
-/// character changes the order of others (bidirectional controls) or breaks lines,
-/// or if it takes no place at all (zero-width characters, tags).
+/// False for control characters (ESC and the rest of C0 and C1, DEL),
+/// characters that change the order of others (bidirectional controls) or break
+/// lines, and invisible characters (zero-width characters, tags).
 pub fn is_printable(character: char) -> bool {
     match character {
         ' '..='~' => true,
-        // Marks and letters without a shape, which are printable for Rust.
+        // Invisible marks and letters that Rust considers printable.
         '\u{34f}'
         | '\u{115f}'
         | '\u{1160}'
@@ -42,7 +42,8 @@ pub fn is_printable(character: char) -> bool {
         | '\u{3164}'
         | '\u{ffa0}'
         | '\u{e0000}'..='\u{e0fff}' => false,
-        // Marks that combine are printable after a character. So ask for one.
+        // Combining marks are printable after another character, so test with
+        // one.
         _ => {
             let mut buffer = [b'x'; 5];
             let [_, rest @ ..] = &mut buffer;
@@ -54,7 +55,7 @@ pub fn is_printable(character: char) -> bool {
     }
 }
 
-/// A string of a peer's within a line for people: each character that is not
+/// Formats a peer's string on one line: each character that is not
 /// [printable](is_printable) is escaped, as `\n` or `\u{1b}`.
 ///
 /// ```
@@ -74,9 +75,9 @@ impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
         while let Some(at) = rest.find(|character| !is_printable(character)) {
-            let (plain, behind) = rest.split_at_checked(at).unwrap_or_default();
+            let (plain, after) = rest.split_at_checked(at).unwrap_or_default();
             f.write_str(plain)?;
-            let mut characters = behind.chars();
+            let mut characters = after.chars();
             if let Some(character) = characters.next() {
                 write!(f, "{}", character.escape_default())?;
             }
@@ -86,16 +87,15 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// A MessagePack document as text, much like Python would print it.
+/// Formats a MessagePack document, similar to Python's `repr`.
 ///
-/// Long byte strings are cut short. Containers nested deeper than 64 levels
-/// are shown as their size. Never fails, and takes time and memory in
-/// proportion to the document.
+/// Long byte strings are truncated. Containers nested deeper than 64 levels are
+/// shown as their size. Takes time proportional to the document.
 #[derive(Clone, Copy)]
 pub struct Document<'a>(&'a [u8]);
 
 impl<'a> Document<'a> {
-    /// Shows these bytes, whatever they are.
+    /// Wraps any bytes.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -122,19 +122,20 @@ impl fmt::Display for Document<'_> {
             Err(Malformed {
                 at,
                 kind: MalformedKind::Trailing { len },
-            }) => write!(f, " <at byte {at}: {len} bytes behind the document>"),
+            }) => write!(f, " <at byte {at}: {len} bytes after the document>"),
             Err(fault) => write!(f, " <{fault}>"),
         }
     }
 }
 
-/// Shows one value. The outer result is the formatter's, the inner one the
+/// Formats one value. The outer result is the formatter's, the inner one the
 /// document's.
 fn value(
     reader: &mut Reader<'_>,
     f: &mut fmt::Formatter<'_>,
 ) -> Result<Result<(), Malformed>, fmt::Error> {
-    // What each open container still owes, and whether it is a map.
+    // The number of values owed to each open container, and whether it is a
+    // map.
     let mut levels = [(0_u64, false); LEVELS];
     let mut depth = 0_usize;
     loop {
@@ -161,7 +162,8 @@ fn value(
             }
             token => scalar(token, f)?,
         }
-        // Behind a value: what comes next, or what it completes.
+        // After a value: the next separator, or the ends of the containers that
+        // it completes.
         loop {
             let Some(level) = depth.checked_sub(1).and_then(|top| levels.get_mut(top)) else {
                 return Ok(Ok(()));
@@ -213,10 +215,10 @@ fn bytes(data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// A stream of messages as text, one line for each frame.
+/// Formats a stream of messages, one line per frame.
 ///
-/// Frames that are documents are shown as such where they are short enough to
-/// be read; what is behind a fault cannot be found and is counted.
+/// Frames that are documents are formatted as [`Document`]. The stream cannot
+/// be decoded past a fault; the rest is shown as its size.
 #[derive(Clone, Copy)]
 pub struct Stream<'a> {
     bytes: &'a [u8],
@@ -224,7 +226,7 @@ pub struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    /// Shows these bytes, whatever they are, as messages with this prefix.
+    /// Wraps any bytes as a stream of messages with this prefix.
     pub const fn new(bytes: &'a [u8], prefix: Prefix) -> Self {
         Self { bytes, prefix }
     }
@@ -260,10 +262,10 @@ impl fmt::Display for Stream<'_> {
             let mut frames = framed.frames;
             for (index, len) in framed.prelude.lengths().enumerate() {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let Some((frame, behind)) = frames.split_at_checked(len) else {
+                let Some((frame, after)) = frames.split_at_checked(len) else {
                     break;
                 };
-                frames = behind;
+                frames = after;
                 write!(f, "  frame {index}, {len} bytes: ")?;
                 let mut reader = Reader::new(frame);
                 let is_document = reader.skip().is_ok() && reader.is_empty();

@@ -1,23 +1,23 @@
-//! The one error that is always the caller's own: a buffer that is too small.
+//! The error for a caller's buffer that is too small.
 //!
-//! Errors in this crate say whose turn it is. [`BufferTooSmall`] is the
-//! caller's: supply `needed` bytes and call again, nothing was changed. What a
-//! peer did wrong is in the error type of the module that found it, with the
-//! offset at which it was found. A limit that was exceeded names the limit.
+//! Errors in this crate distinguish three causes. [`BufferTooSmall`] is for the
+//! caller: supply `needed` bytes and call again, no state was changed. Faults
+//! in the peer's data are in the error type of the module that found them, with
+//! an offset. An exceeded limit is reported with its value.
 
 use core::fmt;
 
-/// A buffer that the caller supplied does not hold what has to go into it.
+/// A buffer supplied by the caller is too small.
 ///
 /// The contents of the buffer are unspecified; call again with at least `needed`
 /// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferTooSmall {
-    /// How many items (bytes, unless the call says otherwise) are needed in all.
-    /// Exact, except for data that does not say its length (zlib), of which it is
-    /// more than there was room for.
+    /// The number of items (default: bytes) required in all. Exact, except for
+    /// data without a declared length (zlib), for which it is only a lower
+    /// bound.
     pub needed: usize,
-    /// How many the caller supplied.
+    /// The number of items supplied.
     pub available: usize,
 }
 

@@ -1,10 +1,10 @@
 //! The handshake: the first message of a comm, one from each side.
 //!
-//! Both sides send a small map and read the other's. A listener of any release
-//! sends its own before it reads, as does a connector since 2023.8.0; connectors
-//! up to 2023.7.1 read first. So a listener must not wait for the connector
-//! (PROTOCOL HANDSHAKE-1). What the two agree on holds for the life of the comm
-//! ([`Handshake::negotiate`]).
+//! Both sides send a small map and read the other's. Listeners of all releases
+//! send before they read, as do connectors since 2023.8.0; connectors up to
+//! 2023.7.1 read first. So a listener must not wait for the connector
+//! (PROTOCOL HANDSHAKE-1). The result of [`Handshake::negotiate`] applies for
+//! the life of the comm.
 //!
 //! | key | kind | required | meaning |
 //! | --- | --- | --- | --- |
@@ -13,14 +13,14 @@
 //! | `pickle-protocol` | integer | yes | the highest pickle protocol this side reads |
 //!
 //! Source: `distributed/comm/core.py`, `Comm.handshake_info` and
-//! `Comm.handshake_configuration`, the same from 2.23.0 to 2026.8.0. Releases
-//! before 2.23.0 have no handshake at all: their first message is already a
-//! request or a reply, which this module reports as an error (a key is
-//! missing), and whoever wants to talk to them must not send one.
+//! `Comm.handshake_configuration`, unchanged from 2.23.0 to 2026.8.0. Releases
+//! before 2.23.0 have no handshake: their first message is a request or a
+//! reply, which this module reports as an error (a missing key), and a peer of
+//! such a release must not be sent one.
 //!
-//! Nothing in the handshake says which release the peer is, how it lays out
-//! its messages, or whether a `u64` stands in front of them. All of that can
-//! be seen, though, from how the handshake itself arrives:
+//! The contents of the handshake do not identify the peer's release, the layout
+//! of its messages or their prefix. These can be detected from the framing of
+//! the handshake:
 //!
 //! ```
 //! use daskwire::frame::{FramedMessage, Prefix};
@@ -55,27 +55,26 @@ use crate::msgpack::{Kind, Malformed, Reader, Token, Writer};
 /// The first message of a comm (PROTOCOL HANDSHAKE-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handshake<'a> {
-    /// The name of the codec that this side would like to use, `None` for no
-    /// compression. Names in use: `lz4`, `snappy`, `zlib`, `zstd`; until
-    /// 2022.4.0 `blosc`.
+    /// The name of the codec that this side prefers, `None` for no compression.
+    /// Names in use: `lz4`, `snappy`, `zlib`, `zstd`; until 2022.4.0 `blosc`.
     pub compression: Option<&'a str>,
     /// The version of Python: major, minor, micro. No release of distributed
-    /// looks at it. Parsing gives `None` unless it is there and three integers
-    /// of zero or more.
+    /// uses it. `None` after parsing if the key is missing or not three
+    /// non-negative integers.
     pub python: Option<[u64; 3]>,
     /// The highest pickle protocol that this side reads. Python's newest is 5
-    /// (since 3.8); 4 asks the other side to write no out-of-band buffers.
+    /// (since 3.8); with 4 the other side writes no out-of-band buffers.
     pub pickle_protocol: u8,
 }
 
-/// What two sides agreed on.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Negotiated<'a> {
-    /// The codec for what is worth compressing, `None` for no compression.
+    /// The codec for sending compressed frames, `None` for no compression.
     ///
-    /// This binds the writer alone (PROTOCOL COMPRESS-9). Payloads that a peer
-    /// passes on arrive as they were compressed elsewhere, whatever was
-    /// negotiated here (PROTOCOL COMPRESS-10).
+    /// It applies only to the writer (PROTOCOL COMPRESS-9). Payloads that a
+    /// peer forwards keep the compression of their origin, regardless of the
+    /// negotiation (PROTOCOL COMPRESS-10).
     pub compression: Option<&'a str>,
     /// The pickle protocol to write.
     pub pickle_protocol: u8,
@@ -86,15 +85,14 @@ const PYTHON: &str = "python";
 const PICKLE_PROTOCOL: &str = "pickle-protocol";
 
 impl<'a> Handshake<'a> {
-    /// What this crate says of itself: pickle protocol 5, and `[3, 8, 0]` for
-    /// `python`.
+    /// Creates the handshake of this crate: pickle protocol 5, and `[3, 8, 0]`
+    /// for `python`.
     ///
-    /// There is no Python here. 3.8 is the oldest one that reads protocol 5,
-    /// so a peer that should ever draw conclusions from the number draws
-    /// modest ones.
+    /// 3.8 is the oldest version of Python that reads protocol 5, so it is the
+    /// safest value should a peer ever use it.
     ///
-    /// Name only a codec that you have: two sides that name the same one will
-    /// use it.
+    /// Name only a codec that is available: if both sides name the same codec,
+    /// it is used.
     pub const fn new(compression: Option<&'a str>) -> Self {
         Self {
             compression,
@@ -103,13 +101,12 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Takes the compression back if the two ends of the connection have the
-    /// same network address, as Dask does since 2023.5.0: between processes of
-    /// one host it costs more than it saves (PROTOCOL HANDSHAKE-4).
+    /// Disables compression if both ends of the connection have the same
+    /// network address, as in Dask since 2023.5.0: within a host it costs more
+    /// than it saves (PROTOCOL HANDSHAKE-4).
     ///
-    /// Compare the addresses of the two ends of the socket, without ports. A
-    /// host that is not on the loopback has the same address at both ends too
-    /// when it talks to itself.
+    /// Compare the addresses of both ends of the socket, without ports. They
+    /// are also equal if a host connects to itself by an external address.
     #[must_use]
     pub const fn same_host(mut self, same_host: bool) -> Self {
         if same_host {
@@ -118,20 +115,20 @@ impl<'a> Handshake<'a> {
         self
     }
 
-    /// Reads the document of a handshake.
+    /// Parses the document of a handshake.
     ///
-    /// Keys that are not known are ignored, and of a key that occurs twice the
-    /// last one counts, as in Python. `false` for `compression` means none:
-    /// releases up to 2023.4.1 write it when so configured.
+    /// Unknown keys are ignored, and the last value of a duplicate key is used,
+    /// as in Python. `false` for `compression` means none: releases up to
+    /// 2023.4.1 write it if so configured.
     ///
     /// # Errors
     ///
-    /// * [`HandshakeError::TooLong`] if it is longer than
+    /// * [`HandshakeError::TooLong`] if the document is longer than
     ///   [`document_len`](Limits::document_len);
-    /// * [`HandshakeError::NotAMap`] if it is another value;
+    /// * [`HandshakeError::NotAMap`] if it is not a map;
     /// * [`HandshakeError::Missing`], [`HandshakeError::WrongKind`] or
-    ///   [`HandshakeError::OutOfRange`] if a key that is required is not there
-    ///   or its value is of no use;
+    ///   [`HandshakeError::OutOfRange`] if a required key is missing or its
+    ///   value is invalid;
     /// * [`HandshakeError::Malformed`] if it is not one MessagePack document.
     pub fn parse(document: &'a [u8], limits: &Limits) -> Result<Self, HandshakeError> {
         let len = document.len() as u64;
@@ -147,8 +144,8 @@ impl<'a> Handshake<'a> {
             return Err(HandshakeError::NotAMap { found });
         };
         reader.token()?;
-        // Readers that stand at the last value of each key: the values that
-        // later ones replace may be anything.
+        // Readers at the last value of each key: earlier values of a duplicate
+        // key are not validated.
         let (mut compression, mut python, mut pickle_protocol) = (None, None, None);
         for _ in 0..pair_count {
             let key = match reader.peek()? {
@@ -178,18 +175,20 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// Reads a handshake from the frames of a message, and tells the layout
-    /// that the peer uses by them (PROTOCOL FRAME-13).
+    /// Parses a handshake from the frames of a message and detects the layout
+    /// that the peer uses (PROTOCOL FRAME-13).
     ///
-    /// One frame is the modern layout. Two frames are the classic one (2.23.0
-    /// to 2021.3.0), where a header comes first; it is empty, or a map for a
-    /// message that is compressed, which no handshake is long enough to be.
+    /// One frame is the modern layout. Two frames are the classic layout
+    /// (2.23.0 to 2021.3.0), which begins with a header: empty, or a map if the
+    /// message is compressed, which a handshake is too short for.
     ///
     /// # Errors
     ///
-    /// * [`HandshakeError::FrameCount`] if there are none, or more than two;
-    /// * [`HandshakeError::Header`] if there are two and the first is no header;
-    /// * [`HandshakeError::Compressed`] if the header announces compression;
+    /// * [`HandshakeError::FrameCount`] if there are no frames or more than
+    ///   two;
+    /// * [`HandshakeError::Header`] if there are two frames and the first is
+    ///   not a header;
+    /// * [`HandshakeError::Compressed`] if the header declares compression;
     /// * as [`parse`](Self::parse).
     pub fn from_frames<T: AsRef<[u8]>>(
         frames: &'a [T],
@@ -211,11 +210,11 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Writes the document: the keys in Dask's order, and so, for the same
-    /// values, the bytes that Dask writes.
+    /// Writes the document with the keys in Dask's order. For the same values
+    /// the bytes are equal to Dask's.
     ///
-    /// In the modern layout it is the only frame of its message; in the
-    /// classic one an empty frame goes before it.
+    /// In the modern layout it is the only frame of its message; in the classic
+    /// layout an empty frame precedes it.
     ///
     /// ```
     /// use daskwire::{handshake::Handshake, msgpack::Writer};
@@ -246,11 +245,11 @@ impl<'a> Handshake<'a> {
             .u64(u64::from(self.pickle_protocol));
     }
 
-    /// What this side and its peer agree on: the lower pickle protocol, and
-    /// compression if both name the same codec (PROTOCOL HANDSHAKE-3).
+    /// Computes the result of the handshake: the lower pickle protocol, and
+    /// compression if both sides name the same codec (PROTOCOL HANDSHAKE-3).
     ///
-    /// A name that is not ours is no error, it means no compression. It does
-    /// not matter which of the two calls this, both get the same.
+    /// Different names are not an error and mean no compression. Both sides
+    /// compute the same result.
     pub fn negotiate(&self, peer: &Handshake<'_>) -> Negotiated<'a> {
         Negotiated {
             compression: self
@@ -314,22 +313,23 @@ fn check_header(header: &[u8], limits: &Limits) -> Result<(), HandshakeError> {
     }
 }
 
-/// Tells from the first 8 bytes of a stream whether a `u64` stands in front of
-/// its messages; to be asked for the handshake alone (PROTOCOL FRAME-13).
+/// Detects the prefix of a stream from its first 8 bytes, which must be those
+/// of a handshake (PROTOCOL FRAME-13).
 ///
-/// A bare message begins with its frame count, which is 2 for a handshake.
-/// With a leading number the count comes later: the number covers the count
-/// and one length at least, so it is 16 or more. No handshake has 16 frames.
-/// `None` if the bytes are 0, with which no message begins.
+/// A message without a prefix begins with its frame count, which is 2 for a
+/// handshake. The prefix covers the count and at least one length, so it is 16
+/// or more, and no handshake has 16 frames. `None` if the bytes are 0, since no
+/// message begins with 0.
 ///
-/// A connector that serves both kinds reads 8 bytes, calls this, and gives them
-/// to a [`FrameDecoder`](crate::frame::FrameDecoder) for that prefix: the
-/// listeners of every release send first. A listener has to send before it can
-/// know, because old connectors read first; a bare handshake is understood up to
-/// 2021.2.0 only, a prefixed one since 2021.3.0 only.
+/// A connector that supports both reads 8 bytes, calls this function, and
+/// pushes the bytes to a [`FrameDecoder`](crate::frame::FrameDecoder) with that
+/// prefix: listeners of every release send first. A listener has to choose a
+/// prefix before it can detect the peer's, because old connectors read first; a
+/// handshake without a prefix is understood up to 2021.2.0 only, a prefixed one
+/// since 2021.3.0 only.
 ///
-/// What is no handshake at all (another protocol, a browser) mostly begins
-/// with a large number; the decoder then refuses its frame count.
+/// Other protocols mostly begin with a large number; the decoder then refuses
+/// the frame count.
 pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
     match u64::from_le_bytes(*first) {
         0 => None,
@@ -349,7 +349,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The key as it is written.
+    /// The key as a string.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Compression => COMPRESSION,
@@ -364,36 +364,36 @@ impl fmt::Display for Key {
     }
 }
 
-/// A first message that is not a handshake, or not a good one.
+/// The error of parsing a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The message has another number of frames than 1 (modern layout) or 2
-    /// (classic layout).
+    /// The number of frames is neither 1 (modern layout) nor 2 (classic
+    /// layout).
     FrameCount {
-        /// Its number of frames.
+        /// The number of frames.
         count: usize,
     },
-    /// The message has two frames, but the first is not a header of the
-    /// classic layout: neither empty nor a map.
+    /// The message has two frames, but the first is not a header of the classic
+    /// layout, which is empty or a map.
     Header,
-    /// The header of the classic layout says that the handshake is compressed.
+    /// The header of the classic layout declares compression.
     Compressed,
     /// The document is longer than [`document_len`](Limits::document_len).
     TooLong {
-        /// Its length, in bytes.
+        /// The length of the document, in bytes.
         len: u64,
         /// The limit, in bytes.
         limit: u64,
     },
     /// The document is not a map.
     NotAMap {
-        /// What it is.
+        /// The kind of the document.
         found: Kind,
     },
-    /// A key is missing that every handshake has.
+    /// A required key is missing.
     Missing {
-        /// Which one.
+        /// The missing key.
         key: Key,
     },
     /// A key has a value of the wrong kind.
@@ -405,8 +405,7 @@ pub enum HandshakeError {
         /// The kind of the value.
         found: Kind,
     },
-    /// A key has a number that makes no sense: a pickle protocol below 0 or
-    /// above 255.
+    /// The pickle protocol is below 0 or above 255.
     OutOfRange {
         /// The key.
         key: Key,
@@ -431,7 +430,7 @@ impl fmt::Display for HandshakeError {
                 "a handshake has 1 frame (2 from releases before 2021.3.1), this message has {count}"
             ),
             Self::Header => f.write_str(
-                "a message of 2 frames whose first is neither empty nor a map is no handshake",
+                "a message of 2 frames whose first is neither empty nor a map is not a handshake",
             ),
             Self::Compressed => {
                 f.write_str("the handshake is compressed, before any codec was agreed on")

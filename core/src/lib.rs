@@ -1,28 +1,27 @@
-//! The wire protocol of Dask `distributed` as a codec: frames, headers and
-//! messages, into and out of buffers that the caller supplies.
+//! A codec for the wire protocol of Dask `distributed`: frames, headers and
+//! messages, in buffers supplied by the caller.
 //!
 //! Schedulers, workers and clients of [Dask] exchange messages: a MessagePack
-//! map, and payloads that travel in frames of their own. This crate reads and
-//! writes them as every release from 1.14.0 (2016) to 2026.8.0 does. It does no
-//! I/O, needs no heap and no unsafe code, and does not panic, whatever the
-//! input. The rules of the wire, each with its number, are in `PROTOCOL.md`
-//! beside this crate; the code cites them.
+//! map, and payloads in separate frames. This crate reads and writes the
+//! messages of every release from 1.14.0 (2016) to 2026.8.0. It does no I/O,
+//! needs no heap and no unsafe code, and does not panic on any input.
+//! `PROTOCOL.md` has the numbered rules of the protocol, which the code cites.
 //!
-//! From the bytes up:
+//! The modules, from the bytes up:
 //!
-//! | module | what it is about |
+//! | module | contents |
 //! | --- | --- |
 //! | [`frame`] | messages on a stream of bytes: the prelude, incremental decoding |
 //! | [`msgpack`] | documents: a pull reader and a measuring writer |
-//! | [`message`] | both layouts in one model: a body with payloads at places |
-//! | [`compression`] | lz4, snappy, zlib and zstd frames, and when compressing pays |
-//! | [`handshake`] | the first message of a comm, and what follows from it |
-//! | [`display`] | any bytes as text, for people |
-//! | [`transport`] | what a comm promises, whatever carries it |
+//! | [`message`] | messages of both layouts: a body with placeholders for payloads |
+//! | [`compression`] | lz4, snappy, zlib and zstd frames, and when to compress |
+//! | [`handshake`] | the first message of a comm and the negotiation |
+//! | [`display`] | formatting of any bytes as readable text |
+//! | [`transport`] | the traits and guarantees of comms |
 //!
-//! What is accepted from a peer is bounded by [`Limits`], everywhere. Errors
-//! say whose turn it is: [`BufferTooSmall`] is the caller's; an error with an
-//! offset is the peer's.
+//! [`Limits`] bound all input from a peer. Errors distinguish the caller from
+//! the peer: [`BufferTooSmall`] is for the caller to handle; an error with an
+//! offset is a fault in the peer's data.
 //!
 //! # From a stream to a value
 //!
@@ -52,13 +51,12 @@
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
 //! (storage that grows), `heapless-09` (storage in the vectors of heapless 0.9,
-//! without a heap). Features add items and never change what the others do; types
-//! of a crate before its 1.0 stand in no signature outside the feature with its
-//! version.
+//! without a heap). Features only add items. Types of a crate before its 1.0
+//! are only in the signatures of the feature with its version.
 //!
-//! Beside this crate: `daskwire-pickle` (pickles, taken apart and written, never
-//! run), `daskwire-numpy` (payloads as values) and `daskwire-embedded` (comms over
-//! embedded-io).
+//! Related crates: `daskwire-pickle` (reads and writes pickles without running
+//! them), `daskwire-numpy` (payloads as values) and `daskwire-embedded` (comms
+//! over embedded-io).
 //!
 //! [Dask]: https://docs.dask.org
 #![no_std]

@@ -1,16 +1,15 @@
-//! Copying without panics, and writing that counts on where the buffer ends, for
-//! writers that measure.
+//! Helpers for measuring writers: copying without panics, and writing that
+//! keeps counting past the end of the buffer.
 //!
-//! Each function that writes takes the length so far and returns the new one.
-//! Where there is no place, nothing is written; a length that overflows stays at
-//! the most.
+//! Each function takes the length so far and returns the new one. It writes
+//! nothing if there is no space; the length saturates.
 
 #[inline]
 pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
     append(out, at, &bytes)
 }
 
-/// A marker and a number.
+/// Writes a marker and a number.
 #[inline]
 pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
     let Some(end) = at.checked_add(N.wrapping_add(1)) else {
@@ -36,12 +35,14 @@ pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     end
 }
 
-/// Copies as many bytes as both slices have. `copy_from_slice` has a panic for
-/// lengths that differ, which compilers leave in when they make code small.
+/// Copies as many bytes as both slices have. `copy_from_slice` panics for
+/// different lengths, and the compiler keeps that panic when it optimises for
+/// size.
 #[inline]
 pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     if cfg!(debug_assertions) {
-        // This loop is one call of `memcpy`, but only where code is optimised.
+        // The loop below becomes one call of `memcpy`, but only with
+        // optimisation.
         let len = to.len().min(from.len());
         if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
             to.copy_from_slice(from);
@@ -53,7 +54,7 @@ pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Short data under a head of fixed length.
+/// Writes a head of fixed length and short data.
 #[inline]
 pub(crate) fn short<const N: usize>(
     out: &mut [u8],
@@ -73,8 +74,8 @@ pub(crate) fn short<const N: usize>(
     end
 }
 
-/// Copies `from`, which is as long as `to`. Up to 64 bytes take two or four
-/// moves of a fixed size, the later ones overlapping, and no call.
+/// Copies `from` to `to`, which have the same length. Up to 64 bytes take two
+/// or four overlapping moves of a fixed size and no call.
 #[inline]
 fn copy_short(to: &mut [u8], from: &[u8]) {
     let len = to.len();

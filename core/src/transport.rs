@@ -1,44 +1,43 @@
-//! The seam between messages and what carries them: what a comm promises.
+//! The traits of comms and their guarantees.
 //!
-//! A *comm* is a connection with messages on it, in both directions. It comes
-//! as two halves, so that one task can read while another writes. Whatever is
-//! written against [`CommReader`] and [`CommWriter`] runs over TCP, TLS, QUIC,
-//! a pipe or a UART alike. There is no I/O here: transports implement these
-//! traits, each as a thin loop over [`FrameDecoder`](crate::frame::FrameDecoder)
-//! and [`encode_prelude`](crate::frame::encode_prelude). Two such loops
-//! are in the crate `daskwire-embedded`, over the streams of embedded-io.
+//! A *comm* is a bidirectional connection for messages. It has two halves, so
+//! that one task can read while another writes. Code that uses [`CommReader`]
+//! and [`CommWriter`] runs over TCP, TLS, QUIC, a pipe or a UART. This module
+//! does no I/O: transports implement the traits, each as a thin loop over
+//! [`FrameDecoder`](crate::frame::FrameDecoder) and
+//! [`encode_prelude`](crate::frame::encode_prelude). The crate
+//! `daskwire-embedded` has two such loops, over the streams of embedded-io.
 //!
-//! # What every comm promises
+//! # What every comm guarantees
 //!
-//! * **Whole messages, in order, once.** A message is delivered when all of it
-//!   has arrived, or not at all.
-//! * **Reading is cancel-safe.** What has arrived of a message is kept by the
-//!   comm, not by the future. Drop the future, call again with the same
-//!   buffers, and nothing is lost.
-//! * **A cancelled write poisons.** If a write is dropped after part of its
-//!   message has left, nothing can follow that the peer would understand: every
-//!   later write of this half fails, and the peer sees the comm end within a
-//!   message. A write that is dropped before that has not happened.
-//! * **One outcome for an end.** However the connection was lost — closed,
-//!   reset, killed, timed out — the error says so by
-//!   [`is_closed`](TransportError::is_closed). An end between two messages is
-//!   not an error but `None`. Nobody reconnects behind the caller's back.
-//! * **After an error there is nothing.** The half that failed fails again at
-//!   once; it never goes on in the middle of something.
-//! * **Closing loses nothing.** [`close`](CommWriter::close) returns when what
-//!   was written before has been handed over for good; what the peer has sent
-//!   can still be read. A socket that is dropped with something unread in it is
-//!   reset, and takes along what has not arrived yet: a transport over sockets
-//!   goes on reading for a while after a comm was closed and dropped, as
-//!   daskwire-tcp does as long as its runtime runs, or asks its users to read to the end first, as the
-//!   halves in daskwire-embedded do, which know nothing of each other. Dropping a comm
-//!   without closing it may lose what was written last.
-//! * **Memory is bounded** by the [`Limits`](crate::Limits) that the comm was
-//!   made with, and by what arrives, not by what is announced.
-//! * **Time is bounded** before the comm is there: connecting and the handshake
-//!   have their deadlines. Afterwards a comm may be silent for as long as it
-//!   likes, as Dask's are; that the peer is still there is checked by whatever
-//!   the transport has for that (keep-alive).
+//! * **Whole messages, in order, once.** A message is delivered completely or
+//!   not at all.
+//! * **Reading is cancel-safe.** The comm keeps the received part of a message,
+//!   not the future. Drop the future, call again with the same buffers, and
+//!   nothing is lost.
+//! * **A cancelled write poisons the comm.** If a write is dropped after part
+//!   of its message was sent, the stream is no longer valid: every later write
+//!   of this half fails, and the peer sees the comm end within a message. A
+//!   write that is dropped earlier has no effect.
+//! * **One outcome for a lost connection.** Whether it was closed, reset,
+//!   killed or timed out, [`is_closed`](TransportError::is_closed) of the error
+//!   is true. An end between two messages is not an error but `None`. A comm
+//!   never reconnects by itself.
+//! * **Errors are final.** A half that failed fails again at once; it never
+//!   continues within a message.
+//! * **Closing loses nothing.** [`close`](CommWriter::close) returns when
+//!   everything written before has been delivered to the peer's side; messages
+//!   from the peer can still be read. A socket that is dropped with unread data
+//!   is reset, which discards data that has not arrived: a transport over
+//!   sockets continues to read for a while after a comm was closed and dropped,
+//!   as daskwire-tcp does while its runtime runs, or requires its users to read
+//!   to the end first, as the independent halves of daskwire-embedded do.
+//!   Dropping a comm without closing it may lose the last messages written.
+//! * **Memory is bounded** by the [`Limits`](crate::Limits) of the comm and by
+//!   the bytes that arrive, not by declared lengths.
+//! * **Connection setup is bounded in time:** connecting and the handshake have
+//!   deadlines. After that a comm may be idle indefinitely, as in Dask; the
+//!   transport detects a dead peer by its own means (keep-alive).
 //!
 //! # A relay, for any pair of transports
 //!
@@ -46,7 +45,7 @@
 //! use daskwire::frame::Arena;
 //! use daskwire::transport::{CommReader, CommWriter};
 //!
-//! /// Hands on messages of up to 64 frames and 4 KiB until one side ends.
+//! /// Forwards messages of up to 64 frames and 4 KiB until one side ends.
 //! async fn relay<R: CommReader, W: CommWriter>(
 //!     reader: &mut R,
 //!     writer: &mut W,
@@ -69,19 +68,19 @@
 
 use crate::frame::{FrameBuffers, Prelude};
 
-/// What the errors of transports have in common.
+/// The common interface of transport errors.
 pub trait TransportError: core::error::Error {
-    /// Whether the connection is simply gone, as when a peer stops, is killed
-    /// or unplugged, or when this side has closed it. `false` means that
-    /// somebody broke a rule or a limit.
+    /// Whether the connection is closed, for example because the peer stopped,
+    /// was killed or unplugged, or because this side closed it. `false` for a
+    /// violation of the protocol or a limit.
     fn is_closed(&self) -> bool;
 }
 
-/// The half of a comm that messages arrive on.
+/// The reading half of a comm.
 ///
-/// See the [module](self) for what it promises.
+/// See the [module](self) for its guarantees.
 pub trait CommReader {
-    /// Why there are no more messages.
+    /// The error of reading.
     type Error: TransportError + Send + Sync + 'static;
 
     /// Reads the next message into `frames` and returns how many frames it has;
@@ -93,8 +92,8 @@ pub trait CommReader {
     ///
     /// # Errors
     ///
-    /// The connection ended within the message, the peer broke the framing or
-    /// the limits, or `frames` has no room. There are no messages after that.
+    /// The connection ended within the message, the peer violated the framing
+    /// or the limits, or `frames` is too small. Errors are final.
     fn read_message<B: FrameBuffers + Send>(
         &mut self,
         frames: &mut B,
@@ -105,38 +104,38 @@ pub trait CommReader {
     fn prelude(&self) -> Option<Prelude<'_>>;
 }
 
-/// The half of a comm that messages leave by.
+/// The writing half of a comm.
 ///
-/// See the [module](self) for what it promises.
+/// See the [module](self) for its guarantees.
 pub trait CommWriter {
-    /// Why nothing more can be written.
+    /// The error of writing.
     type Error: TransportError + Send + Sync + 'static;
 
-    /// Writes a message. Returns when all of it has been handed to the
-    /// transport; that waits while the peer does not read.
+    /// Writes a message. Returns when the transport has accepted all of it;
+    /// waits while the peer does not read.
     ///
-    /// Frames are taken from where they lie.
+    /// Frames are sent from the caller's memory without copying.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: a future that is dropped in the middle of a message
-    /// poisons this half.
+    /// Not cancel safe: a future that is dropped within a message poisons this
+    /// half.
     ///
     /// # Errors
     ///
-    /// The comm is closed or poisoned, or the frames are no message (there are
-    /// none, or their lengths add up to more than 64 bits hold).
+    /// The comm is closed or poisoned, or the frames do not form a message
+    /// (there are none, or the sum of their lengths overflows 64 bits).
     fn write_message(
         &mut self,
         frames: &[&[u8]],
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Closes the comm; see [what is promised](self#what-every-comm-promises).
-    /// Closing again is no error.
+    /// Closes the comm; see the [guarantees](self#what-every-comm-guarantees).
+    /// Closing again is not an error.
     ///
     /// # Errors
     ///
-    /// What was written before may not have arrived.
+    /// Messages written before may not have arrived.
     fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 

@@ -1,6 +1,5 @@
-//! The two halves of a comm without their streams: what an adapter remembers
-//! from call to call, and what it decides. No I/O and no types of other crates,
-//! so that all adapters share it.
+//! The state of the two halves of a comm, without their streams. No I/O and no
+//! types of other crates, so that all adapters share it.
 
 use core::fmt;
 
@@ -12,20 +11,20 @@ use daskwire::handshake::{Handshake, HandshakeError, Negotiated, detect_prefix};
 use daskwire::message::Layout;
 use daskwire::msgpack::{WriteError, Writer};
 
-/// How a comm ended that should have gone on.
+/// The reason why a comm is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closed {
-    /// The peer closed it before it had sent its handshake.
+    /// The peer closed the comm before its handshake was complete.
     BeforeHandshake,
-    /// The peer closed it in the middle of a message.
+    /// The peer closed the comm within a message.
     WithinMessage(FrameError),
-    /// A write was dropped after part of its message had left, so nothing more
-    /// can be sent that the peer would understand.
+    /// A write was dropped after part of its message had been sent, so the
+    /// stream is no longer valid.
     WriteCancelled,
-    /// An earlier error, which was returned then, ended this half of the comm.
+    /// An earlier error, which has been returned, ended this half of the comm.
     AfterError,
-    /// This side closed it.
+    /// This side closed the comm.
     Locally,
 }
 
@@ -48,37 +47,36 @@ impl fmt::Display for Closed {
 
 impl core::error::Error for Closed {}
 
-/// Who decides on the form of the wire: releases differ in how they frame and
-/// lay out messages, and nothing announces it (PROTOCOL FRAME-13).
+/// Which side chooses the prefix and the layout of messages, which are not
+/// negotiated and differ between releases (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeRole {
-    /// Send the handshake at once, in this layout and with the prefix that the
-    /// halves were made with, and refuse a peer with another prefix. Listeners
-    /// have to: connectors of Dask up to 2023.7.1 read first (PROTOCOL
-    /// HANDSHAKE-1). [`Layout::Modern`] with [`Prefix::U64`] is what 2021.3.1 and
-    /// later understand.
+    /// Send the handshake at once, in this layout and with the prefix of the
+    /// halves, and refuse a peer with another prefix. Required for listeners:
+    /// connectors of Dask up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1).
+    /// Releases since 2021.3.1 understand [`Layout::Modern`] with
+    /// [`Prefix::U64`].
     Initiate(Layout),
-    /// Wait for the peer's handshake, and answer with the prefix and in the
-    /// layout that it has. For connectors alone: the listeners of every release
-    /// since 2.23.0 send first.
+    /// Wait for the peer's handshake and reply with its prefix and layout. Only
+    /// for connectors: the listeners of every release since 2.23.0 send first.
     Respond,
 }
 
-/// What the two sides of a comm agreed on, and what was seen of the peer.
+/// The result of the handshake, with the properties of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement<'a> {
     /// The codec and the pickle protocol to write.
     pub negotiated: Negotiated<'a>,
-    /// The version of Python that the peer names, if it does.
+    /// The version of Python in the peer's handshake, if any.
     pub peer_python: Option<[u64; 3]>,
-    /// How messages are framed, in both directions.
+    /// The prefix of messages in both directions.
     pub prefix: Prefix,
-    /// How the peer lays out its messages.
+    /// The layout of the peer's messages.
     pub layout: Layout,
 }
 
-/// The half that messages arrive on.
+/// The state of the reading half.
 pub(super) struct Incoming<P> {
     pub(super) decoder: FrameDecoder<P>,
     prefix: Prefix,
@@ -88,7 +86,7 @@ pub(super) struct Incoming<P> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadState {
-    /// Between messages or within one, which the decoder knows.
+    /// Between messages or within one; the decoder has the details.
     Ready,
     /// The peer has closed the comm between two messages.
     Ended,
@@ -105,8 +103,8 @@ impl<P: PreludeStorage> Incoming<P> {
         }
     }
 
-    /// Begins a message, or goes on with the one that is arriving. `false` if
-    /// there will be none.
+    /// Begins a message or continues the current one. Returns false if the peer
+    /// has closed the comm.
     pub(super) fn start(&mut self) -> Result<bool, Closed> {
         match self.state {
             ReadState::Failed => Err(Closed::AfterError),
@@ -120,28 +118,29 @@ impl<P: PreludeStorage> Incoming<P> {
         }
     }
 
-    /// The stream has ended: between two messages or within one.
+    /// Handles the end of the stream, between two messages or within one.
     pub(super) fn end(&mut self) -> Result<(), Closed> {
         self.decoder.end().map_err(Closed::WithinMessage)?;
         self.state = ReadState::Ended;
         Ok(())
     }
 
-    /// The lengths of the message that has arrived.
+    /// The frame lengths of the complete message.
     pub(super) fn prelude(&self) -> Option<Prelude<'_>> {
         self.decoder
             .prelude()
             .filter(|_| self.decoder.is_complete())
     }
 
-    /// Frames of the message that has arrived.
+    /// The number of frames of the complete message.
     pub(super) fn frame_count(&self) -> Result<usize, Closed> {
         let prelude = self.prelude().ok_or(Closed::AfterError)?;
         Ok(prelude.frame_count())
     }
 
-    /// Begins the handshake. Until it is done this half counts as failed, so
-    /// that nothing goes on in the middle of one that was given up.
+    /// Begins the handshake. This half is in the failed state until the
+    /// handshake is done, so that it cannot be used after an abandoned
+    /// handshake.
     pub(super) fn begin_handshake(&mut self) -> Result<(), Closed> {
         if !self.start()? {
             return Err(Closed::BeforeHandshake);
@@ -150,14 +149,14 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(())
     }
 
-    /// Takes the first bytes of the peer, and returns the prefix that they
-    /// show; `Err` with it if it is not the one wanted.
+    /// Detects the prefix from the first bytes of the peer. The error is the
+    /// detected prefix if it is not the expected one.
     pub(super) fn detect(
         &mut self,
         first: &[u8; 8],
         role: HandshakeRole,
     ) -> Result<Prefix, Prefix> {
-        // PROTOCOL FRAME-13. What is neither, the decoder will refuse.
+        // PROTOCOL FRAME-13: the decoder refuses bytes that fit neither prefix.
         let found = detect_prefix(first).unwrap_or(self.prefix);
         if matches!(role, HandshakeRole::Initiate(_)) && found != self.prefix {
             return Err(found);
@@ -166,17 +165,18 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(found)
     }
 
-    /// Makes the decoder ready for the handshake, of which `first` has arrived.
+    /// Prepares the decoder for the handshake and pushes its first bytes.
     pub(super) fn start_handshake(&mut self, first: &[u8; 8]) -> Result<(), FrameError> {
         // PROTOCOL HANDSHAKE-6
         self.decoder.restart(self.prefix, Limits::HANDSHAKE);
-        // 8 bytes belong to the prelude, so no frame needs room.
+        // The first 8 bytes belong to the prelude, so no frame buffer is
+        // needed.
         self.decoder
             .push(&mut &first[..], &mut Arena::new(&mut []))?;
         Ok(())
     }
 
-    /// Reads the peer's handshake, whose frames lie side by side in `frames`.
+    /// Parses the peer's handshake, whose frames are back to back in `frames`.
     pub(super) fn agree<'h>(
         &self,
         frames: &[u8],
@@ -197,14 +197,14 @@ impl<P: PreludeStorage> Incoming<P> {
         })
     }
 
-    /// The handshake is done: from here on with the caller's limits.
+    /// Ends the handshake; the caller's limits apply from here on.
     pub(super) fn established(&mut self) {
         self.decoder.restart(self.prefix, self.limits);
         self.state = ReadState::Ready;
     }
 }
 
-/// The half that messages leave by.
+/// The state of the writing half.
 pub(super) struct Outgoing<S> {
     pub(super) prefix: Prefix,
     pub(super) buffer: S,
@@ -215,11 +215,11 @@ pub(super) struct Outgoing<S> {
 pub(super) enum WriteState {
     /// Between messages.
     Ready,
-    /// Part of a message has left. Seen from outside, the future that was
-    /// sending it has been dropped.
+    /// Part of a message was sent. If this is observed between calls, the
+    /// future that sent it was dropped.
     Within,
     Failed,
-    /// Closed for messages; what has been written may not have left yet.
+    /// Closed for messages; data written before may not have been flushed.
     Closing,
     Closed,
 }
@@ -242,7 +242,7 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
         }
     }
 
-    /// Closes this half for messages. `false` if all of it is done already.
+    /// Closes this half for messages. Returns false if closing is complete.
     pub(super) fn begin_close(&mut self) -> Result<bool, Closed> {
         match self.state {
             WriteState::Closed => return Ok(false),
@@ -253,7 +253,7 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
         Ok(true)
     }
 
-    /// Writes the prelude to the front of the buffer, and returns its length.
+    /// Writes the prelude to the start of the buffer and returns its length.
     pub(super) fn encode(&mut self, frames: &[&[u8]]) -> Result<usize, EncodeError> {
         let lengths = frames.iter().map(|frame| frame.len() as u64);
         encode_prelude(self.prefix, lengths, self.buffer.as_mut())
@@ -267,18 +267,18 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
     }
 }
 
-/// Copies frames behind the first `filled` bytes of `buffer` while they fit.
-/// Returns the bytes to send, the frame to send behind them from where it lies
-/// (empty if there is none), and the frames after that.
+/// Copies frames to `buffer` after the first `filled` bytes while they fit.
+/// Returns the bytes to send, the frame to send after them without copying
+/// (empty if there is none), and the remaining frames.
 pub(super) fn gather<'b, 'f, 's>(
     buffer: &'b mut [u8],
     mut filled: usize,
     mut frames: &'s [&'f [u8]],
 ) -> (&'b [u8], &'f [u8], &'s [&'f [u8]]) {
     let mut large: &[u8] = &[];
-    while let Some((frame, behind)) = frames.split_first() {
+    while let Some((frame, after)) = frames.split_first() {
         if frame.len() > buffer.len() {
-            (large, frames) = (frame, behind);
+            (large, frames) = (frame, after);
             break;
         }
         let rest = buffer.get_mut(filled..).unwrap_or_default();
@@ -286,12 +286,12 @@ pub(super) fn gather<'b, 'f, 's>(
             break;
         };
         crate::copy(place, frame);
-        (filled, frames) = (filled.saturating_add(frame.len()), behind);
+        (filled, frames) = (filled.saturating_add(frame.len()), after);
     }
     (buffer.get(..filled).unwrap_or_default(), large, frames)
 }
 
-/// Writes our handshake into `out`: the document that [`handshake_frames`] makes a message of.
+/// Writes our handshake to `out`: the document for [`handshake_frames`].
 pub(super) fn encode_handshake<'o>(
     handshake: &Handshake<'_>,
     out: &'o mut [u8],
@@ -300,13 +300,14 @@ pub(super) fn encode_handshake<'o>(
     handshake.encode(&mut writer);
     writer.finish().map_err(|error| match error {
         WriteError::BufferTooSmall(error) => EncodeError::BufferTooSmall(error),
-        // The document is complete; only a name beyond 32 bits is too long.
+        // The document is complete, so the only other error is a name longer
+        // than 32 bits.
         _ => EncodeError::TooLong,
     })
 }
 
-/// The message of a handshake: in the classic layout an empty header goes
-/// before the document.
+/// The frames of a handshake: in the classic layout an empty header precedes
+/// the document.
 pub(super) fn handshake_frames<'s, 'f>(
     layout: Layout,
     slots: &'s mut [&'f [u8]; 2],

@@ -1,9 +1,10 @@
 //! Comms over the blocking streams of embedded-io 0.7: UARTs, sockets, pipes.
 //!
-//! [`MessageReader`] and [`MessageWriter`] take any [`Read`] and any [`Write`],
-//! keep the [promises of every comm](daskwire::transport#what-every-comm-promises) and need
-//! no heap: the caller gives the room for preludes and frames. [`handshake`]
-//! makes a comm of the two.
+//! [`MessageReader`] and [`MessageWriter`] work on any [`Read`] and any
+//! [`Write`], give the [guarantees of every
+//! comm](daskwire::transport#what-every-comm-guarantees) and need no heap: the
+//! caller supplies the buffers for preludes and frames. [`handshake`] does the
+//! handshake over both.
 //!
 //! ```
 //! use daskwire::Limits;
@@ -59,18 +60,17 @@
 //!
 //! # What a stream should do
 //!
-//! * A reader and a writer are two streams. A driver that is both in one is
-//!   split by its own `split`, or shared by reference where it has none.
+//! * The reader and the writer need separate streams. Split a driver that is
+//!   both with its own `split`, or share it by reference.
 //! * There is no read-ahead: a message takes one read for the head of the
-//!   prelude, one for the lengths, and one for each frame, or more where the
-//!   stream gives less. No byte behind a message is taken. A stream for which
-//!   reads are dear should buffer.
-//! * A read or write that was interrupted
-//!   ([`ErrorKind::Interrupted`]) is repeated.
-//! * A write of no bytes, which embedded-io rules out, is an error here.
-//! * embedded-io has no deadlines. A stream that is to give up on a silent peer
-//!   has to fail by itself, with [`ErrorKind::TimedOut`]; during the handshake
-//!   it should.
+//!   prelude, one for the lengths, and one per frame, or more if the stream
+//!   returns less. No byte after a message is read. Buffer a stream whose reads
+//!   are expensive.
+//! * An interrupted read or write ([`ErrorKind::Interrupted`]) is repeated.
+//! * A write of no bytes, which embedded-io forbids, is an error.
+//! * embedded-io has no deadlines. To detect a silent peer the stream itself
+//!   has to fail with [`ErrorKind::TimedOut`]; it should do so during the
+//!   handshake.
 
 use core::fmt;
 
@@ -89,35 +89,35 @@ use daskwire::transport::{CommReader, CommWriter, TransportError};
 
 pub use super::comm_state::{Agreement, Closed, HandshakeRole};
 
-/// Why a comm cannot be had, or is over. `E` is the error of the stream.
+/// The error of a comm. `E` is the error of the stream.
 ///
-/// All but [`CommError::Encode`] end the half of the comm that gives them, and
-/// those of [`handshake`] end both.
+/// All but [`CommError::Encode`] are final for the half that returns them;
+/// errors of [`handshake`] are final for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommError<E> {
-    /// The comm ended where it should not have.
+    /// The comm is closed.
     Closed(Closed),
-    /// The peer sent what is no message, or one beyond the limits, or there was
-    /// no room for it.
+    /// The peer sent an invalid message or one that exceeds the limits or the
+    /// caller's buffers.
     Frame(FrameError),
-    /// The peer's first message is no handshake.
+    /// The peer's first message is not a valid handshake.
     Handshake(HandshakeError),
-    /// The peer frames its messages in another way than this side speaks
+    /// The peer uses another prefix than this side
     /// ([`HandshakeRole::Initiate`]).
     Prefix {
-        /// What the peer does.
+        /// The prefix of the peer.
         peer: Prefix,
     },
-    /// What was to be sent is no message, or the writer's buffer does not hold
-    /// its prelude. Nothing was sent, and the comm is as good as before, unless
-    /// it was the handshake.
+    /// The frames do not form a message, or the writer's buffer is too small
+    /// for the prelude. Nothing was sent and the comm is still usable, except
+    /// after the handshake.
     Encode(EncodeError),
-    /// The stream took no bytes, or says that it took more than it was given.
+    /// The stream accepted no bytes, or reported more bytes than it was given.
     WriteCount {
-        /// Bytes that it says it took.
+        /// The number of bytes reported.
         count: usize,
-        /// Bytes that it was given.
+        /// The number of bytes given.
         len: usize,
     },
     /// The stream failed.
@@ -125,8 +125,8 @@ pub enum CommError<E> {
 }
 
 impl<E: Error> CommError<E> {
-    /// Whether the connection is simply gone, as it is when a peer stops or is
-    /// killed: nobody broke a rule.
+    /// Whether the connection is closed, for example because the peer stopped
+    /// or was killed.
     pub fn is_closed(&self) -> bool {
         match self {
             Self::Closed(_) | Self::WriteCount { count: 0, .. } => true,
@@ -148,7 +148,7 @@ impl<E: fmt::Display> fmt::Display for CommError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed(closed) => closed.fmt(f),
-            Self::Frame(error) => write!(f, "the message cannot be taken: {error}"),
+            Self::Frame(error) => write!(f, "the message cannot be received: {error}"),
             Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
             Self::Prefix { peer: Prefix::None } => f.write_str(
                 "the peer sends no leading length, as distributed did up to 2021.2.0, \
@@ -160,7 +160,7 @@ impl<E: fmt::Display> fmt::Display for CommError<E> {
             ),
             Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
             Self::WriteCount { count, len } => {
-                write!(f, "the stream was given {len} bytes and took {count}")
+                write!(f, "the stream was given {len} bytes and accepted {count}")
             }
             Self::Io(error) => write!(f, "the stream failed: {error}"),
         }
@@ -199,24 +199,22 @@ impl<E> From<EncodeError> for CommError<E> {
     }
 }
 
-/// The half of a comm that messages arrive on.
+/// The reading half of a comm.
 ///
-/// Frames go from the stream straight into their places.
+/// Frames are read from the stream directly into the caller's buffers.
 ///
-/// As a [`CommReader`] its futures never wait: they block when they are polled.
-/// That is for code written against the seam on a thread, or in a program, that
-/// has nothing else to do.
+/// The futures of its [`CommReader`] implementation block when they are polled.
+/// Use them only on a thread with nothing else to do.
 pub struct MessageReader<R, P> {
     io: R,
     incoming: Incoming<P>,
 }
 
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
-    /// Reads messages from `io`, which is at the start of one.
+    /// Creates a reader for `io`, which is at the start of a message.
     ///
-    /// `storage` takes the table of lengths, 8 bytes for each frame of a
-    /// message. `limits` are for the messages after the [`handshake`], if there
-    /// is one, and for all of them if there is none.
+    /// `storage` holds the table of lengths, 8 bytes per frame. `limits` apply
+    /// to all messages except the [`handshake`].
     pub const fn new(io: R, prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {
             io,
@@ -227,18 +225,18 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     /// Reads the next message into `frames` and returns how many frames it has;
     /// `None` when the peer has closed the comm between two messages.
     ///
-    /// [`prelude`](Self::prelude) then tells their lengths. Blocks until the
-    /// message is there.
+    /// [`prelude`](Self::prelude) then has their lengths. Blocks until the
+    /// message is complete.
     ///
     /// # Errors
     ///
     /// * [`CommError::Closed`] if the stream ends within a message, or an
     ///   earlier read failed;
-    /// * [`CommError::Frame`] if the peer breaks the framing or the limits, or
-    ///   there is no room in `frames` or in the storage for lengths;
+    /// * [`CommError::Frame`] if the peer violates the framing or the limits,
+    ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// There are no messages after any of them.
+    /// All errors are final.
     pub fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
@@ -272,7 +270,7 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
         }
     }
 
-    /// The first bytes of the peer.
+    /// Reads the first bytes of the peer.
     fn first_bytes(&mut self) -> Result<[u8; 8], CommError<R::Error>> {
         let mut first = [0; 8];
         let mut filled = 0_usize;
@@ -296,17 +294,18 @@ impl<R, P: PreludeStorage> MessageReader<R, P> {
 }
 
 impl<R, P> MessageReader<R, P> {
-    /// The stream. Between two messages it is where the next one begins.
+    /// Returns the stream. Between two messages it is at the start of the next
+    /// one.
     pub fn into_inner(self) -> R {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &R {
         &self.io
     }
 
-    /// The stream. What is read from it is lost to this reader.
+    /// The underlying stream. Bytes read from it are lost to this reader.
     pub const fn get_mut(&mut self) -> &mut R {
         &mut self.io
     }
@@ -340,25 +339,23 @@ impl<R, P> fmt::Debug for MessageReader<R, P> {
     }
 }
 
-/// The half of a comm that messages leave by.
+/// The writing half of a comm.
 ///
-/// The buffer takes the prelude, and behind it the frames that fit, so that a
-/// small message leaves with one write. Frames that are longer than the buffer
-/// leave from where they lie.
+/// The buffer holds the prelude and after it the frames that fit, so that a
+/// small message takes one write. Longer frames are written without copying.
 ///
-/// As a [`CommWriter`] its futures never wait: they block when they are polled,
-/// so none can be dropped in the middle of a message.
+/// The futures of its [`CommWriter`] implementation block when they are polled,
+/// so they cannot be dropped within a message.
 pub struct MessageWriter<W, S> {
     io: W,
     outgoing: Outgoing<S>,
 }
 
 impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
-    /// Writes messages to `io`, at the end of which no message is half done.
+    /// Creates a writer to `io`, which is between two messages.
     ///
-    /// `buffer` has to hold the prelude of every message that is written: 8
-    /// bytes for each frame and 16 more
-    /// ([`prelude_len`](daskwire::frame::prelude_len)).
+    /// `buffer` must hold the prelude of every message: 8 bytes per frame plus
+    /// 16 ([`prelude_len`](daskwire::frame::prelude_len)).
     pub const fn new(io: W, prefix: Prefix, buffer: S) -> Self {
         Self {
             io,
@@ -366,24 +363,24 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         }
     }
 
-    /// Writes a message and flushes the stream, so that the peer gets it.
-    /// Blocks until the stream has taken all of it.
+    /// Writes a message and flushes the stream. Blocks until the stream has
+    /// accepted all of it.
     ///
     /// # Errors
     ///
-    /// * [`CommError::Encode`] if there are no frames, or the buffer does not
-    ///   hold the prelude; nothing was sent, and the comm is as good as before;
+    /// * [`CommError::Encode`] if there are no frames, or the buffer is too
+    ///   small for the prelude; nothing was sent, and the comm is still usable;
     /// * [`CommError::Closed`] if an earlier write failed, or the comm was
     ///   closed on this side;
     /// * [`CommError::Io`], [`CommError::WriteCount`] if the stream fails. Part
-    ///   of the message may have left, so no other can follow.
+    ///   of the message may have been sent, so the comm is no longer usable.
     pub fn write_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError<W::Error>> {
         self.feed_message(frames)?;
         self.flush()
     }
 
-    /// Writes a message without flushing the stream: for several in a row, with
-    /// a [`flush`](Self::flush) behind the last.
+    /// Writes a message without flushing the stream. Call
+    /// [`flush`](Self::flush) after the last message.
     ///
     /// # Errors
     ///
@@ -399,25 +396,25 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         outcome
     }
 
-    /// Has the stream send what it holds back.
+    /// Flushes the stream.
     ///
     /// # Errors
     ///
-    /// As [`write_message`](Self::write_message), but for encoding.
+    /// As [`write_message`](Self::write_message), except [`CommError::Encode`].
     pub fn flush(&mut self) -> Result<(), CommError<W::Error>> {
         self.outgoing.check()?;
         self.flush_stream()
     }
 
-    /// Closes this half: flushes the stream, and refuses to write after that.
-    /// Closing again is no error.
+    /// Closes this half: flushes the stream and refuses further writes. Closing
+    /// again is not an error.
     ///
-    /// embedded-io has no way to tell the peer. Close or drop the stream
+    /// embedded-io cannot close a stream. Close or drop the stream
     /// ([`into_inner`](Self::into_inner)) for the peer to see the end.
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush). What was written before may not have arrived.
+    /// As [`flush`](Self::flush). Messages written before may not have arrived.
     pub fn close(&mut self) -> Result<(), CommError<W::Error>> {
         if self.outgoing.begin_close()? {
             self.flush_stream()?;
@@ -431,13 +428,13 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         let mut rest = frames;
         loop {
             let Outgoing { buffer, state, .. } = &mut self.outgoing;
-            let (gathered, large, behind) = gather(buffer.as_mut(), filled, rest);
+            let (gathered, large, rest_after) = gather(buffer.as_mut(), filled, rest);
             write(&mut self.io, state, gathered)?;
             write(&mut self.io, state, large)?;
-            if behind.is_empty() {
+            if rest_after.is_empty() {
                 return Ok(());
             }
-            (filled, rest) = (0, behind);
+            (filled, rest) = (0, rest_after);
         }
     }
 
@@ -466,7 +463,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         let frames = handshake_frames(layout, &mut slots, document);
         let prelude_len = self.outgoing.encode(frames)?;
         let outcome = self.send(prelude_len, frames);
-        // Until all of the handshake is done.
+        // Failed until the handshake is done.
         self.outgoing.state = WriteState::Failed;
         outcome?;
         self.flush_stream()
@@ -474,17 +471,18 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
 }
 
 impl<W, S> MessageWriter<W, S> {
-    /// The stream.
+    /// The underlying stream.
     pub fn into_inner(self) -> W {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &W {
         &self.io
     }
 
-    /// The stream. What is written to it stands between two messages.
+    /// The underlying stream. Bytes written to it are sent between two
+    /// messages.
     pub const fn get_mut(&mut self) -> &mut W {
         &mut self.io
     }
@@ -516,25 +514,25 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
     }
 }
 
-/// Does the handshake over two halves that are new.
+/// Does the handshake over two new halves.
 ///
-/// The peer's first message is taken under [`Limits::HANDSHAKE`]; the limits of
-/// the reader hold from then on. `scratch` takes one handshake after the other;
-/// 128 bytes are enough for those of Dask. The handshake that
-/// [initiates](HandshakeRole::Initiate) is written before the peer's is read, so the stream
-/// has to take some 90 bytes without anybody reading them, as sockets do.
+/// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
+/// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
+/// are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
+/// its handshake before it reads the peer's, so the stream must buffer about 90
+/// bytes, as sockets do.
 ///
 /// # Errors
 ///
-/// Both halves have failed after any of these:
+/// All errors are final for both halves:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or one of the halves
-///   is over already;
+/// * [`CommError::Closed`] if the peer closes the comm, or a half is already
+///   closed;
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
-///   the peer sends no handshake that this side understands;
+///   the peer sends no valid handshake, or one with another prefix;
 /// * [`CommError::Frame`] with
 ///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer), or
-///   [`CommError::Encode`], if `scratch` does not hold a handshake;
+///   [`CommError::Encode`], if `scratch` is too small for a handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
 pub fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
@@ -571,7 +569,7 @@ where
     Ok(agreement)
 }
 
-/// Reads once, however often that is interrupted.
+/// Reads once; repeats interrupted reads.
 fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<R::Error>> {
     loop {
         match io.read(space) {
@@ -590,7 +588,7 @@ fn write<W: Write>(
     while !bytes.is_empty() {
         match io.write(bytes) {
             Ok(count) => {
-                bytes = behind(bytes, count)?;
+                bytes = rest_after(bytes, count)?;
                 *state = WriteState::Within;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -600,7 +598,7 @@ fn write<W: Write>(
     Ok(())
 }
 
-/// `filled` first bytes and `count` more, read into `space_len` bytes.
+/// `filled + count`, or an error if `count` is more than `space_len`.
 pub(super) fn advanced(filled: usize, count: usize, space_len: usize) -> Result<usize, FrameError> {
     if count > space_len {
         let (advanced, space) = (count, space_len);
@@ -612,8 +610,8 @@ pub(super) fn advanced(filled: usize, count: usize, space_len: usize) -> Result<
     Ok(filled.wrapping_add(count))
 }
 
-/// What is left after a write of `count` bytes.
-pub(super) fn behind<E>(bytes: &[u8], count: usize) -> Result<&[u8], CommError<E>> {
+/// The bytes left after a write of `count` bytes.
+pub(super) fn rest_after<E>(bytes: &[u8], count: usize) -> Result<&[u8], CommError<E>> {
     match bytes.get(count..) {
         Some(rest) if count != 0 => Ok(rest),
         _ => Err(CommError::WriteCount {

@@ -1,7 +1,7 @@
 //! Comms over the streams of embedded-io-async 0.7, as in embassy.
 //!
-//! What [`embedded_io_07`](super::embedded_io_07) has, with futures in the place
-//! of blocking; the errors are the same.
+//! The async equivalent of [`embedded_io_07`](super::embedded_io_07), with the
+//! same errors.
 //!
 //! ```
 //! use daskwire::frame::Arena;
@@ -29,20 +29,21 @@
 //!
 //! # What a stream should do
 //!
-//! Beside what is said for [blocking
-//! streams](super::embedded_io_07#what-a-stream-should-do): a read or write that
-//! is dropped before it has returned should not have happened. embedded-io-async
-//! encourages that and does not require it. Where a driver does not say so, as
-//! one that reads by DMA into the caller's buffer may not, run each future to
-//! its end, and do not use a comm again of which one was dropped.
+//! The requirements for [blocking
+//! streams](super::embedded_io_07#what-a-stream-should-do) apply. In addition a
+//! read or write that is dropped before it returns should have no effect.
+//! embedded-io-async recommends that but does not require it. With a driver
+//! that does not guarantee it, for example one that reads by DMA into the
+//! caller's buffer, run each future to completion, and do not use a comm after
+//! a future was dropped.
 //!
-//! # Not the traits of the seam
+//! # Implementing the comm traits
 //!
-//! [`CommReader`](daskwire::transport::CommReader) and [`CommWriter`](daskwire::transport::CommWriter)
-//! promise futures that are [`Send`], and embedded-io-async leaves open whether
-//! its futures are; for a stream that is a type parameter nobody can know. So
-//! the methods here are inherent, with the names of the traits. For one stream
-//! the compiler knows, and the traits are a few lines:
+//! [`CommReader`](daskwire::transport::CommReader) and
+//! [`CommWriter`](daskwire::transport::CommWriter) require futures that are
+//! [`Send`], which embedded-io-async does not guarantee for a generic stream.
+//! So the methods here are inherent, with the names of the trait methods. For a
+//! concrete stream the compiler can check it, and the traits take a few lines:
 //!
 //! ```
 //! # use embedded_io_async_07 as embedded_io_async;
@@ -80,7 +81,7 @@ use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 use super::comm_state::{
     Incoming, Outgoing, ReadState, WriteState, encode_handshake, gather, handshake_frames,
 };
-use super::embedded_io_07::{advanced, behind};
+use super::embedded_io_07::{advanced, rest_after};
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
@@ -88,20 +89,19 @@ use daskwire::message::Layout;
 
 pub use super::embedded_io_07::{Agreement, Closed, CommError, HandshakeRole};
 
-/// The half of a comm that messages arrive on.
+/// The reading half of a comm.
 ///
-/// Frames go from the stream straight into their places.
+/// Frames are read from the stream directly into the caller's buffers.
 pub struct MessageReader<R, P> {
     io: R,
     incoming: Incoming<P>,
 }
 
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
-    /// Reads messages from `io`, which is at the start of one.
+    /// Creates a reader for `io`, which is at the start of a message.
     ///
-    /// `storage` takes the table of lengths, 8 bytes for each frame of a
-    /// message. `limits` are for the messages after the [`handshake`], if there
-    /// is one, and for all of them if there is none.
+    /// `storage` holds the table of lengths, 8 bytes per frame. `limits` apply
+    /// to all messages except the [`handshake`].
     pub const fn new(io: R, prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {
             io,
@@ -112,22 +112,22 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     /// Reads the next message into `frames` and returns how many frames it has;
     /// `None` when the peer has closed the comm between two messages.
     ///
-    /// [`prelude`](Self::prelude) then tells their lengths.
+    /// [`prelude`](Self::prelude) then has their lengths.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe, if the next call gets the same `frames` and the reads of the
-    /// [stream](self#what-a-stream-should-do) are.
+    /// Cancel safe if the next call gets the same `frames` and the reads of the
+    /// [stream](self#what-a-stream-should-do) are cancel safe.
     ///
     /// # Errors
     ///
     /// * [`CommError::Closed`] if the stream ends within a message, or an
     ///   earlier read failed;
-    /// * [`CommError::Frame`] if the peer breaks the framing or the limits, or
-    ///   there is no room in `frames` or in the storage for lengths;
+    /// * [`CommError::Frame`] if the peer violates the framing or the limits,
+    ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// There are no messages after any of them.
+    /// All errors are final.
     pub async fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
@@ -161,7 +161,7 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
         }
     }
 
-    /// The first bytes of the peer.
+    /// Reads the first bytes of the peer.
     async fn first_bytes(&mut self) -> Result<[u8; 8], CommError<R::Error>> {
         let mut first = [0; 8];
         let mut filled = 0_usize;
@@ -185,17 +185,18 @@ impl<R, P: PreludeStorage> MessageReader<R, P> {
 }
 
 impl<R, P> MessageReader<R, P> {
-    /// The stream. Between two messages it is where the next one begins.
+    /// Returns the stream. Between two messages it is at the start of the next
+    /// one.
     pub fn into_inner(self) -> R {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &R {
         &self.io
     }
 
-    /// The stream. What is read from it is lost to this reader.
+    /// The underlying stream. Bytes read from it are lost to this reader.
     pub const fn get_mut(&mut self) -> &mut R {
         &mut self.io
     }
@@ -209,22 +210,20 @@ impl<R, P> fmt::Debug for MessageReader<R, P> {
     }
 }
 
-/// The half of a comm that messages leave by.
+/// The writing half of a comm.
 ///
-/// The buffer takes the prelude, and behind it the frames that fit, so that a
-/// small message leaves with one write. Frames that are longer than the buffer
-/// leave from where they lie.
+/// The buffer holds the prelude and after it the frames that fit, so that a
+/// small message takes one write. Longer frames are written without copying.
 pub struct MessageWriter<W, S> {
     io: W,
     outgoing: Outgoing<S>,
 }
 
 impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
-    /// Writes messages to `io`, at the end of which no message is half done.
+    /// Creates a writer to `io`, which is between two messages.
     ///
-    /// `buffer` has to hold the prelude of every message that is written: 8
-    /// bytes for each frame and 16 more
-    /// ([`prelude_len`](daskwire::frame::prelude_len)).
+    /// `buffer` must hold the prelude of every message: 8 bytes per frame plus
+    /// 16 ([`prelude_len`](daskwire::frame::prelude_len)).
     pub const fn new(io: W, prefix: Prefix, buffer: S) -> Self {
         Self {
             io,
@@ -232,31 +231,31 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         }
     }
 
-    /// Writes a message and flushes the stream, so that the peer gets it.
+    /// Writes a message and flushes the stream.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe, but it fails safe. If it is dropped before the first
-    /// byte has left, nothing has happened. If it is dropped after the last, the
-    /// message is as good as written, and only not flushed. If it is dropped in
-    /// between, every later write gives [`Closed::WriteCancelled`], and the peer
-    /// sees the comm end within a message when the stream is closed.
+    /// Not cancel safe, but safe to detect. Dropped before the first byte was
+    /// written, it has no effect. Dropped after the last byte, the message is
+    /// written but not flushed. Dropped in between, every later write returns
+    /// [`Closed::WriteCancelled`], and the peer sees the comm end within a
+    /// message when the stream is closed.
     ///
     /// # Errors
     ///
-    /// * [`CommError::Encode`] if there are no frames, or the buffer does not
-    ///   hold the prelude; nothing was sent, and the comm is as good as before;
+    /// * [`CommError::Encode`] if there are no frames, or the buffer is too
+    ///   small for the prelude; nothing was sent, and the comm is still usable;
     /// * [`CommError::Closed`] if an earlier write failed or was dropped, or
     ///   the comm was closed on this side;
     /// * [`CommError::Io`], [`CommError::WriteCount`] if the stream fails. Part
-    ///   of the message may have left, so no other can follow.
+    ///   of the message may have been sent, so the comm is no longer usable.
     pub async fn write_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError<W::Error>> {
         self.feed_message(frames).await?;
         self.flush().await
     }
 
-    /// Writes a message without flushing the stream: for several in a row, with
-    /// a [`flush`](Self::flush) behind the last.
+    /// Writes a message without flushing the stream. Call
+    /// [`flush`](Self::flush) after the last message.
     ///
     /// # Cancel safety
     ///
@@ -276,7 +275,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         outcome
     }
 
-    /// Has the stream send what it holds back.
+    /// Flushes the stream.
     ///
     /// # Cancel safety
     ///
@@ -284,16 +283,16 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// # Errors
     ///
-    /// As [`write_message`](Self::write_message), but for encoding.
+    /// As [`write_message`](Self::write_message), except [`CommError::Encode`].
     pub async fn flush(&mut self) -> Result<(), CommError<W::Error>> {
         self.outgoing.check()?;
         self.flush_stream().await
     }
 
-    /// Closes this half: flushes the stream, and refuses to write after that.
-    /// Closing again is no error.
+    /// Closes this half: flushes the stream and refuses further writes. Closing
+    /// again is not an error.
     ///
-    /// embedded-io has no way to tell the peer. Close or drop the stream
+    /// embedded-io cannot close a stream. Close or drop the stream
     /// ([`into_inner`](Self::into_inner)) for the peer to see the end.
     ///
     /// # Cancel safety
@@ -302,7 +301,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// # Errors
     ///
-    /// As [`flush`](Self::flush). What was written before may not have arrived.
+    /// As [`flush`](Self::flush). Messages written before may not have arrived.
     pub async fn close(&mut self) -> Result<(), CommError<W::Error>> {
         if self.outgoing.begin_close()? {
             self.flush_stream().await?;
@@ -320,13 +319,13 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         let mut rest = frames;
         loop {
             let Outgoing { buffer, state, .. } = &mut self.outgoing;
-            let (gathered, large, behind) = gather(buffer.as_mut(), filled, rest);
+            let (gathered, large, rest_after) = gather(buffer.as_mut(), filled, rest);
             write(&mut self.io, state, gathered).await?;
             write(&mut self.io, state, large).await?;
-            if behind.is_empty() {
+            if rest_after.is_empty() {
                 return Ok(());
             }
-            (filled, rest) = (0, behind);
+            (filled, rest) = (0, rest_after);
         }
     }
 
@@ -355,7 +354,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         let frames = handshake_frames(layout, &mut slots, document);
         let prelude_len = self.outgoing.encode(frames)?;
         let outcome = self.send(prelude_len, frames).await;
-        // Until all of the handshake is done.
+        // Failed until the handshake is done.
         self.outgoing.state = WriteState::Failed;
         outcome?;
         self.flush_stream().await
@@ -363,17 +362,18 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
 }
 
 impl<W, S> MessageWriter<W, S> {
-    /// The stream.
+    /// The underlying stream.
     pub fn into_inner(self) -> W {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &W {
         &self.io
     }
 
-    /// The stream. What is written to it stands between two messages.
+    /// The underlying stream. Bytes written to it are sent between two
+    /// messages.
     pub const fn get_mut(&mut self) -> &mut W {
         &mut self.io
     }
@@ -388,29 +388,29 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
     }
 }
 
-/// Does the handshake over two halves that are new.
+/// Does the handshake over two new halves.
 ///
-/// The peer's first message is taken under [`Limits::HANDSHAKE`]; the limits of
-/// the reader hold from then on. `scratch` takes one handshake after the other;
-/// 128 bytes are enough for those of Dask. The handshake that
-/// [initiates](HandshakeRole::Initiate) is written before the peer's is read, so the stream
-/// has to take some 90 bytes without anybody reading them, as sockets do.
+/// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
+/// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
+/// are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
+/// its handshake before it reads the peer's, so the stream must buffer about 90
+/// bytes, as sockets do.
 ///
 /// # Cancel safety
 ///
-/// Not cancel safe: after a handshake that was dropped both halves have failed.
+/// Not cancel safe: if the handshake is dropped, both halves fail.
 ///
 /// # Errors
 ///
-/// Both halves have failed after any of these:
+/// All errors are final for both halves:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or one of the halves
-///   is over already;
+/// * [`CommError::Closed`] if the peer closes the comm, or a half is already
+///   closed;
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
-///   the peer sends no handshake that this side understands;
+///   the peer sends no valid handshake, or one with another prefix;
 /// * [`CommError::Frame`] with
 ///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer), or
-///   [`CommError::Encode`], if `scratch` does not hold a handshake;
+///   [`CommError::Encode`], if `scratch` is too small for a handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
 pub async fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
@@ -449,7 +449,7 @@ where
     Ok(agreement)
 }
 
-/// Reads once, however often that is interrupted.
+/// Reads once; repeats interrupted reads.
 async fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<R::Error>> {
     loop {
         match io.read(space).await {
@@ -468,7 +468,7 @@ async fn write<W: Write>(
     while !bytes.is_empty() {
         match io.write(bytes).await {
             Ok(count) => {
-                bytes = behind(bytes, count)?;
+                bytes = rest_after(bytes, count)?;
                 *state = WriteState::Within;
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -8,9 +8,10 @@
 //! | `embedded_io_07` | `embedded-io-07` | blocking, of embedded-io 0.7 |
 //! | `embedded_io_async_07` | `embedded-io-async-07` | async, of embedded-io-async 0.7 |
 //!
-//! The feature `heapless-09` turns on the feature of the same name of `daskwire`,
-//! which stores frames and preludes in the vectors of heapless 0.9. Types of a
-//! crate before its 1.0 are in no signature outside the feature with its version.
+//! The feature `heapless-09` turns on the feature of the same name of
+//! `daskwire`, which stores frames and preludes in the vectors of heapless 0.9.
+//! Types of a crate before its 1.0 are only in the signatures of the feature
+//! with its version.
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -35,7 +36,7 @@ pub mod embedded_io_07;
 pub mod embedded_io_async_07;
 
 /// Copies as many bytes as both slices have, without the panic of
-/// `copy_from_slice` for lengths that differ.
+/// `copy_from_slice` for different lengths.
 #[cfg(feature = "embedded-io-07")]
 fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
@@ -43,7 +44,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The example in the README, which is tested with the others.
+/// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "embedded-io-07"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1256,7 +1256,7 @@ fn errors_are_for_people() {
         ),
         (
             Error::WriteCount { count: 0, len: 9 },
-            "the stream was given 9 bytes and took 0",
+            "the stream was given 9 bytes and accepted 0",
         ),
         (
             EncodeError::NoFrames.into(),

@@ -95,9 +95,9 @@ pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
     let mut rest = quoted(line).ok_or(StringFault::NotQuoted)?;
     let mut is_ascii = true;
     while !rest.is_empty() {
-        let (mut bytes, behind) = take_string(rest).ok_or(StringFault::BadEscape)?;
+        let (mut bytes, after) = take_string(rest).ok_or(StringFault::BadEscape)?;
         is_ascii &= bytes.all(|byte| byte.is_ascii());
-        rest = behind;
+        rest = after;
     }
     if is_ascii {
         Ok(())
@@ -110,10 +110,10 @@ pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
 pub(super) fn check_unicode(line: &[u8]) -> bool {
     let mut rest = line;
     while !rest.is_empty() {
-        let Some((_, behind)) = take_unicode(rest) else {
+        let Some((_, after)) = take_unicode(rest) else {
             return false;
         };
-        rest = behind;
+        rest = after;
     }
     true
 }
@@ -212,11 +212,11 @@ fn octal(text: &[u8]) -> (u8, &[u8]) {
     let mut value = 0_u8;
     let mut rest = text;
     for _ in 0..3 {
-        let [digit @ b'0'..=b'7', behind @ ..] = rest else {
+        let [digit @ b'0'..=b'7', after @ ..] = rest else {
             break;
         };
         value = (value << 3) | (digit & 7);
-        rest = behind;
+        rest = after;
     }
     (value, rest)
 }

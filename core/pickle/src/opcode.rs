@@ -214,9 +214,9 @@ opcodes! {
 static OPCODES: [Option<Opcode>; 256] = {
     let mut table = [None; 256];
     let mut rest = Opcode::ALL;
-    while let Some((opcode, behind)) = rest.split_first() {
+    while let Some((opcode, after)) = rest.split_first() {
         table[*opcode as usize] = Some(*opcode);
-        rest = behind;
+        rest = after;
     }
     table
 };

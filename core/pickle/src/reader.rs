@@ -228,8 +228,8 @@ impl<'p> Reader<'p> {
     #[inline(always)]
     pub(super) fn take(&mut self, opcode: Opcode) -> Result<Token<'p>, PickleError> {
         let offset = self.position();
-        let behind = self.rest.get(1..).unwrap_or_default();
-        match argument(opcode, behind, self.text_opcodes) {
+        let after = self.rest.get(1..).unwrap_or_default();
+        match argument(opcode, after, self.text_opcodes) {
             Ok((argument, rest)) => {
                 let len = self.rest.len().wrapping_sub(rest.len());
                 self.rest = rest;
@@ -440,8 +440,8 @@ fn utf8(opcode: Opcode, bytes: &[u8]) -> Result<&str, PickleErrorKind> {
 fn line(opcode: Opcode, rest: &[u8]) -> Result<(&[u8], &[u8]), PickleErrorKind> {
     let end = rest.iter().position(|&byte| byte == b'\n');
     end.and_then(|end| {
-        let (line, behind) = rest.split_at_checked(end)?;
-        Some((line, behind.split_first()?.1))
+        let (line, after) = rest.split_at_checked(end)?;
+        Some((line, after.split_first()?.1))
     })
     .ok_or(PickleErrorKind::MissingLineFeed { opcode })
 }

@@ -25,10 +25,10 @@ impl<'p> PyStr<'p> {
     fn not_ascii(bytes: &'p [u8]) -> Result<Self, usize> {
         let mut rest = bytes;
         while let Err(error) = core::str::from_utf8(rest) {
-            let behind = rest.get(error.valid_up_to()..).unwrap_or_default();
-            match behind.split_first_chunk() {
-                Some(([0xed, 0xa0..=0xbf, 0x80..=0xbf], behind)) => rest = behind,
-                _ => return Err(bytes.len().wrapping_sub(behind.len())),
+            let after = rest.get(error.valid_up_to()..).unwrap_or_default();
+            match after.split_first_chunk() {
+                Some(([0xed, 0xa0..=0xbf, 0x80..=0xbf], after)) => rest = after,
+                _ => return Err(bytes.len().wrapping_sub(after.len())),
             }
         }
         Ok(Self(bytes))
@@ -84,22 +84,22 @@ impl fmt::Debug for PyStr<'_> {
         f.write_str("\"")?;
         let mut rest = self.0;
         loop {
-            let (good, behind) = match core::str::from_utf8(rest) {
+            let (good, after) = match core::str::from_utf8(rest) {
                 Ok(text) => (text, &[][..]),
                 Err(error) => {
-                    let (good, behind) = rest
+                    let (good, after) = rest
                         .split_at_checked(error.valid_up_to())
                         .unwrap_or_default();
-                    (core::str::from_utf8(good).unwrap_or_default(), behind)
+                    (core::str::from_utf8(good).unwrap_or_default(), after)
                 }
             };
             write!(f, "{}", good.escape_debug())?;
-            let Some(([_, second, third], behind)) = behind.split_first_chunk() else {
+            let Some(([_, second, third], after)) = after.split_first_chunk() else {
                 break;
             };
             let low = (u16::from(second & 0x3f) << 6) | u16::from(third & 0x3f);
             write!(f, "\\u{{{:x}}}", 0xd000 | low)?;
-            rest = behind;
+            rest = after;
         }
         f.write_str("\"")
     }

@@ -162,22 +162,22 @@ fn slot(word: u32, shift: u32) -> usize {
 /// The number of equal bytes at two offsets; `second` is greater than `first`.
 #[inline]
 fn common_len(block: &[u8], first: usize, second: usize) -> usize {
-    let behind = block.get(second..).unwrap_or_default();
+    let after = block.get(second..).unwrap_or_default();
     let before = block
         .get(first..)
-        .and_then(|part| part.get(..behind.len()))
+        .and_then(|part| part.get(..after.len()))
         .unwrap_or_default();
-    let (behind_words, behind_rest) = behind.as_chunks::<8>();
+    let (after_words, after_rest) = after.as_chunks::<8>();
     let (before_words, before_rest) = before.as_chunks::<8>();
     let mut len = 0_usize;
-    for (a, b) in behind_words.iter().zip(before_words) {
+    for (a, b) in after_words.iter().zip(before_words) {
         let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if differ != 0 {
             return len.wrapping_add((differ.trailing_zeros() / 8) as usize);
         }
         len = len.wrapping_add(8);
     }
-    let rest = behind_rest.iter().zip(before_rest);
+    let rest = after_rest.iter().zip(before_rest);
     len.wrapping_add(rest.take_while(|(a, b)| a == b).count())
 }
 

@@ -1,5 +1,5 @@
-//! What reading costs, in values that a reader goes past; for tests, which
-//! compare counts where time would depend on the machine.
+//! A counter for the values that a reader passes, for tests that compare the
+//! cost of reading independently of the machine.
 
 extern crate std;
 
@@ -14,7 +14,7 @@ pub(crate) fn step() {
     STEPS.set(STEPS.get().wrapping_add(1));
 }
 
-/// The steps that `work` takes.
+/// The number of steps that `work` takes.
 pub(crate) fn steps_of<R>(work: impl FnOnce() -> R) -> u64 {
     let before = STEPS.get();
     work();

@@ -189,7 +189,7 @@ fn buffers_are_matched_and_counted() {
 
     // The listing is whole all the same.
     for (buffers, fault) in [
-        (vec![&one], "at byte 3: NEXT_BUFFER asks for one more"),
+        (vec![&one], "at byte 3: NEXT_BUFFER needs one more"),
         (vec![&one, &two, &one], "at byte 6: the pickle uses 2 of 3"),
     ] {
         let ran = run(&buffers);
@@ -207,15 +207,11 @@ fn buffers_are_matched_and_counted() {
 #[test]
 fn a_bad_pickle_is_listed_as_far_as_it_goes() {
     for (pickle, lines, fault) in [
-        (
-            &b""[..],
-            0,
-            "at byte 0: the pickle ends; expected an opcode, at last STOP",
-        ),
+        (&b""[..], 0, "at byte 0: the pickle ends without STOP"),
         (
             b"NN\xff.",
             2,
-            "at byte 2: the byte 0xff is no opcode of protocols 0 to 5",
+            "at byte 2: the byte 0xff is not an opcode of protocols 0 to 5",
         ),
         (
             b"N\x80\x06.",

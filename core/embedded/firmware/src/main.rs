@@ -256,7 +256,7 @@ macro_rules! from {
         impl fmt::Display for Fault {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    Self::NoHandshake => f.write_str("what the peer says first is no handshake"),
+                    Self::NoHandshake => f.write_str("the peer's first message is not a handshake"),
                     Self::NoIdentity => f.write_str("the answer has no `id` or no `workers`"),
                     $(Self::$variant(error) => error.fmt(f),)+
                 }
