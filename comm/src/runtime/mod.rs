@@ -1,0 +1,377 @@
+//! Executors: the tasks, timers and sockets of comms, transports and roles.
+//!
+//! Comms, transports, clients, workers and schedulers start tasks and wait for
+//! timers through the functions of this module, so that they run on any
+//! executor. Which one that is:
+//!
+//! 1. the one that [`install`] was called with;
+//! 2. tokio, in a task or a thread of a tokio runtime;
+//! 3. smol, with the feature `runtime-smol`.
+//!
+//! Channels, `select!` and the I/O traits of tokio are used as well; they work on
+//! any executor. What needs tokio itself says so: `unix://`, `quic://` and the
+//! `daskwire` command.
+//!
+//! tokio's tasks, timers and sockets are used as they are. An executor behind
+//! [`Runtime`] costs one allocation more for each task, timer and connection, and
+//! none for a message.
+
+#[cfg(feature = "runtime-smol")]
+mod smol;
+mod task;
+
+use core::fmt;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::pin::pin;
+use core::task::Poll;
+use core::time::Duration;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Handle, RuntimeFlavor};
+pub use tokio::time::Instant;
+
+#[cfg(feature = "runtime-smol")]
+pub use self::smol::Smol;
+pub use self::task::{Task, TaskError, TaskSet};
+use crate::BoxFuture;
+
+/// An executor other than tokio.
+///
+/// # Examples
+///
+/// An executor that has threads for tasks and timers, and no sockets:
+///
+/// ```standalone_crate
+/// use daskwire_comm::BoxFuture;
+/// use daskwire_comm::runtime::{self, Instant, Runtime};
+///
+/// #[derive(Debug)]
+/// struct Threads;
+///
+/// impl Runtime for Threads {
+///     fn spawn(&self, task: BoxFuture<'static, ()>) {
+///         std::thread::spawn(|| futures_executor::block_on(task));
+///     }
+///
+///     fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+///         Box::pin(async move {
+///             let left = deadline.saturating_duration_since(Instant::now());
+///             runtime::spawn_blocking(move || std::thread::sleep(left)).await.unwrap_or(());
+///         })
+///     }
+/// }
+///
+/// runtime::install(Threads)?;
+/// let sum = futures_executor::block_on(runtime::spawn(async { 1 + 1 }));
+/// assert_eq!(sum.ok(), Some(2));
+/// # Ok::<(), runtime::AlreadyInstalled>(())
+/// ```
+pub trait Runtime: fmt::Debug + Send + Sync + 'static {
+    /// Starts a task. It does not panic.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// A timer that is ready at `deadline`.
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()>;
+
+    /// The time. Default: that of the system.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Runs a function that blocks, away from tasks. Default: a thread for each.
+    fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>) {
+        drop(std::thread::Builder::new().spawn(function));
+    }
+
+    /// Connects a TCP socket. Default: in a thread that blocks, as
+    /// [`Runtime::spawn_blocking`] has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    fn connect_tcp(
+        &self,
+        address: SocketAddr,
+    ) -> BoxFuture<'static, io::Result<std::net::TcpStream>> {
+        Box::pin(async move {
+            let connecting = spawn_blocking(move || std::net::TcpStream::connect(address));
+            connecting.await.unwrap_or_else(|_| Err(ended()))
+        })
+    }
+
+    /// Reads from and writes to a connected TCP socket.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system, and [`io::ErrorKind::Unsupported`], the default, if
+    /// this executor has no sockets.
+    fn tcp_stream(&self, socket: std::net::TcpStream) -> io::Result<Box<dyn Stream>> {
+        drop(socket);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Accepts from a listening TCP socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::tcp_stream`].
+    fn tcp_listener(&self, socket: std::net::TcpListener) -> io::Result<Box<dyn AcceptTcp>> {
+        drop(socket);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A stream of bytes in both directions.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for T {}
+
+/// A listening TCP socket that an executor waits on.
+pub trait AcceptTcp: Send + Sync {
+    /// Waits for the next connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// No connection may be lost if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system.
+    fn accept(&self) -> BoxFuture<'_, io::Result<(std::net::TcpStream, SocketAddr)>>;
+}
+
+static INSTALLED: OnceLock<Arc<dyn Runtime>> = OnceLock::new();
+
+/// An executor was installed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlreadyInstalled;
+
+impl fmt::Display for AlreadyInstalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another executor was installed before")
+    }
+}
+
+impl core::error::Error for AlreadyInstalled {}
+
+/// Makes all comms, transports and roles of this process use `runtime`, also in
+/// tasks of tokio.
+///
+/// # Errors
+///
+/// [`AlreadyInstalled`]; the executor that was installed first stays.
+pub fn install(runtime: impl Runtime) -> Result<(), AlreadyInstalled> {
+    let installed = INSTALLED.set(Arc::new(runtime));
+    installed.map_err(|_| AlreadyInstalled)
+}
+
+/// The executor of this task or thread, if it is not tokio.
+fn other_than_tokio() -> Option<Arc<dyn Runtime>> {
+    if let Some(installed) = INSTALLED.get() {
+        return Some(Arc::clone(installed));
+    }
+    #[cfg(feature = "runtime-smol")]
+    if Handle::try_current().is_err() {
+        return Some(Arc::new(Smol));
+    }
+    None
+}
+
+/// Starts tasks on one executor, also from threads that belong to none, as
+/// destructors do. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct Spawner(Executor);
+
+#[derive(Clone, Debug)]
+enum Executor {
+    Tokio(Handle),
+    Other(Arc<dyn Runtime>),
+}
+
+impl Spawner {
+    /// The executor of this task.
+    ///
+    /// # Panics
+    ///
+    /// Outside of an executor.
+    pub fn current() -> Self {
+        Self(match other_than_tokio() {
+            Some(runtime) => Executor::Other(runtime),
+            None => Executor::Tokio(Handle::current()),
+        })
+    }
+
+    /// Starts a task. Dropping the [`Task`] does not end it.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Task<T> {
+        match &self.0 {
+            Executor::Tokio(handle) => Task::tokio(handle.spawn(task)),
+            Executor::Other(runtime) => {
+                let (task, handle) = Task::with_handle(task);
+                runtime.spawn(Box::pin(task));
+                handle
+            }
+        }
+    }
+
+    /// Runs a function that blocks, away from tasks. It cannot be aborted.
+    pub fn spawn_blocking<T: Send + 'static>(
+        &self,
+        function: impl FnOnce() -> T + Send + 'static,
+    ) -> Task<T> {
+        match &self.0 {
+            Executor::Tokio(handle) => Task::tokio(handle.spawn_blocking(function)),
+            Executor::Other(runtime) => {
+                let (function, handle) = Task::blocking(function);
+                runtime.spawn_blocking(Box::new(function));
+                handle
+            }
+        }
+    }
+
+    /// Whether a task of this executor wakes the caller without another thread
+    /// having to be woken. That is not so in `block_on` of tokio's executor of several
+    /// threads.
+    pub fn wakes_caller_cheaply(&self) -> bool {
+        match &self.0 {
+            Executor::Tokio(handle) => {
+                tokio::task::try_id().is_some()
+                    || handle.runtime_flavor() == RuntimeFlavor::CurrentThread
+            }
+            Executor::Other(_) => true,
+        }
+    }
+}
+
+/// Starts a task on the executor of this one. Dropping the [`Task`] does not end
+/// it.
+///
+/// # Panics
+///
+/// Outside of an executor.
+pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> Task<T> {
+    Spawner::current().spawn(task)
+}
+
+/// Runs a function that blocks, away from tasks. It cannot be aborted.
+///
+/// # Panics
+///
+/// Outside of an executor.
+pub fn spawn_blocking<T: Send + 'static>(
+    function: impl FnOnce() -> T + Send + 'static,
+) -> Task<T> {
+    Spawner::current().spawn_blocking(function)
+}
+
+/// The time, by the clock that timers use.
+pub fn now() -> Instant {
+    match INSTALLED.get() {
+        Some(runtime) => runtime.now(),
+        None => Instant::now(),
+    }
+}
+
+/// A time from now. More than a lifetime is a lifetime.
+pub fn later(after: Duration) -> Instant {
+    const LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    now() + after.min(LIFETIME)
+}
+
+/// Waits for as long as that.
+///
+/// # Panics
+///
+/// When polled outside of an executor.
+pub async fn sleep(duration: Duration) {
+    sleep_until(later(duration)).await;
+}
+
+/// Waits until then.
+///
+/// # Panics
+///
+/// When polled outside of an executor.
+pub async fn sleep_until(deadline: Instant) {
+    match other_than_tokio() {
+        Some(runtime) => runtime.sleep_until(deadline).await,
+        None => tokio::time::sleep_until(deadline).await,
+    }
+}
+
+/// A deadline has passed, and the future that had until then was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the deadline has passed")
+    }
+}
+
+impl core::error::Error for Elapsed {}
+
+/// The result of a future, unless it takes longer than `after`.
+///
+/// # Errors
+///
+/// [`Elapsed`]; the future has been dropped.
+pub async fn timeout<F: Future>(after: Duration, future: F) -> Result<F::Output, Elapsed> {
+    timeout_at(later(after), future).await
+}
+
+/// The result of a future, unless it takes until `deadline`.
+///
+/// # Errors
+///
+/// [`Elapsed`]; the future has been dropped.
+pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let mut timer = pin!(sleep_until(deadline));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Ok(output)),
+        Poll::Pending => timer.as_mut().poll(context).map(|()| Err(Elapsed)),
+    })
+    .await
+}
+
+/// The socket addresses of a host, which is a name or a number, and a port.
+///
+/// # Errors
+///
+/// Those of the system's resolver.
+pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let host = host.to_owned();
+    let lookup = spawn_blocking(move || {
+        let found = std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))?;
+        Ok(found.collect())
+    });
+    lookup.await.unwrap_or_else(|_| Err(ended()))
+}
+
+/// TCP sockets of the executor of this task, if it is not tokio: transports use the
+/// sockets of tokio as they are.
+pub fn sockets() -> Option<Arc<dyn Runtime>> {
+    other_than_tokio()
+}
+
+/// What a task that was to do some I/O comes to when the executor ends.
+fn ended() -> io::Error {
+    io::Error::other("the executor has ended")
+}
+
+/// A random duration below `max`.
+pub(crate) fn jitter(max: Duration) -> Duration {
+    // Every RandomState has other keys.
+    let random = RandomState::new().hash_one(0_u8);
+    max.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)
+}

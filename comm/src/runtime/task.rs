@@ -1,0 +1,218 @@
+//! Tasks of any executor.
+
+use core::any::Any;
+use core::fmt;
+use core::future::poll_fn;
+use core::panic::AssertUnwindSafe;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use std::panic::catch_unwind;
+
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::oneshot;
+
+/// A task that was started; a future of its result.
+///
+/// Dropping it leaves the task running.
+#[derive(Debug)]
+pub struct Task<T>(Inner<T>);
+
+#[derive(Debug)]
+enum Inner<T> {
+    Tokio(tokio::task::JoinHandle<T>),
+    Other {
+        result: oneshot::Receiver<std::thread::Result<T>>,
+        /// Functions that block have none.
+        abort: Option<AbortHandle>,
+    },
+}
+
+/// Why a task has no result.
+pub struct TaskError {
+    /// None if the task was aborted, or its executor has ended.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl TaskError {
+    /// Whether the task panicked; otherwise it was aborted, or its executor has
+    /// ended.
+    pub const fn is_panic(&self) -> bool {
+        self.panic.is_some()
+    }
+
+    /// The payload of the panic, for [`std::panic::resume_unwind`].
+    pub fn into_panic(self) -> Option<Box<dyn Any + Send>> {
+        self.panic
+    }
+}
+
+impl fmt::Debug for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskError")
+            .field("is_panic", &self.is_panic())
+            .finish()
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.panic {
+            Some(_) => "the task panicked",
+            None => "the task was aborted",
+        })
+    }
+}
+
+impl core::error::Error for TaskError {}
+
+impl<T> Task<T> {
+    /// Ends the task where it waits next, if it has not ended.
+    pub fn abort(&self) {
+        match &self.0 {
+            Inner::Tokio(handle) => handle.abort(),
+            Inner::Other { abort, .. } => {
+                if let Some(abort) = abort {
+                    abort.abort();
+                }
+            }
+        }
+    }
+
+    pub(super) const fn tokio(handle: tokio::task::JoinHandle<T>) -> Self {
+        Self(Inner::Tokio(handle))
+    }
+
+    /// A task to start, which does not panic, and its handle.
+    pub(super) fn with_handle(
+        task: impl Future<Output = T>,
+    ) -> (impl Future<Output = ()>, Self) {
+        let (sender, result) = oneshot::channel();
+        let (abort, registration) = AbortHandle::new_pair();
+        let task = async move {
+            // Not polled again after a panic.
+            let mut task = core::pin::pin!(Abortable::new(task, registration));
+            let caught = poll_fn(|context| {
+                match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+                    Ok(poll) => poll.map(Ok),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                }
+            });
+            let result = match caught.await {
+                Ok(Ok(value)) => Ok(value),
+                // Dropping the sender says that the task was aborted.
+                Ok(Err(_)) => return,
+                Err(panic) => Err(panic),
+            };
+            // The handle may have been dropped.
+            let _ = sender.send(result);
+        };
+        let abort = Some(abort);
+        (task, Self(Inner::Other { result, abort }))
+    }
+
+    /// A function to run, which does not panic, and its handle.
+    pub(super) fn blocking(function: impl FnOnce() -> T) -> (impl FnOnce(), Self) {
+        let (sender, result) = oneshot::channel();
+        let function = move || {
+            // The handle may have been dropped.
+            let _ = sender.send(catch_unwind(AssertUnwindSafe(function)));
+        };
+        let abort = None;
+        (function, Self(Inner::Other { result, abort }))
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<T, TaskError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Tokio(handle) => Pin::new(handle).poll(context).map(|result| {
+                result.map_err(|error| TaskError {
+                    panic: error.try_into_panic().ok(),
+                })
+            }),
+            Inner::Other { result, .. } => Pin::new(result).poll(context).map(|result| {
+                let result = result.map_err(|_| TaskError { panic: None })?;
+                result.map_err(|panic| TaskError { panic: Some(panic) })
+            }),
+        }
+    }
+}
+
+/// Tasks that end with their owner: dropping the set aborts them.
+#[derive(Debug)]
+pub struct TaskSet<T>(FuturesUnordered<Task<T>>);
+
+impl<T> Default for TaskSet<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> TaskSet<T> {
+    /// Without tasks.
+    pub fn new() -> Self {
+        Self(FuturesUnordered::new())
+    }
+
+    /// The number of tasks whose results have not been taken by
+    /// [`TaskSet::join_next`].
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a task that was started.
+    pub fn push(&mut self, task: Task<T>) {
+        self.0.push(task);
+    }
+
+    /// Waits for the next task to end; `None` if there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: no result is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`TaskError`] if it was aborted or panicked.
+    pub async fn join_next(&mut self) -> Option<Result<T, TaskError>> {
+        self.0.next().await
+    }
+
+    /// Aborts all tasks, which end where they wait next.
+    pub fn abort_all(&self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+
+    /// Aborts all tasks and waits until they have ended.
+    pub async fn shutdown(&mut self) {
+        self.abort_all();
+        while self.join_next().await.is_some() {}
+    }
+}
+
+impl<T: Send + 'static> TaskSet<T> {
+    /// Starts a task on the executor of this one.
+    ///
+    /// # Panics
+    ///
+    /// Outside of an executor.
+    pub fn spawn(&mut self, task: impl Future<Output = T> + Send + 'static) {
+        self.push(super::spawn(task));
+    }
+}
+
+impl<T> Drop for TaskSet<T> {
+    fn drop(&mut self) {
+        self.abort_all();
+    }
+}

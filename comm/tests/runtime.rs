@@ -1,0 +1,125 @@
+//! Tasks and timers on tokio and on smol.
+
+use core::time::Duration;
+
+use daskwire_comm::runtime::{
+    Spawner, TaskSet, lookup_host, now, sleep, spawn, spawn_blocking, timeout,
+};
+use tokio::sync::oneshot;
+
+/// Runs a check on every executor, none of which may be inside another.
+fn on_each_runtime<F: Future<Output = ()>>(check: impl Fn() -> F) {
+    for threads in [false, true] {
+        let mut builder = if threads {
+            tokio::runtime::Builder::new_multi_thread()
+        } else {
+            tokio::runtime::Builder::new_current_thread()
+        };
+        builder.enable_all().build().unwrap().block_on(check());
+    }
+    smol::block_on(check());
+}
+
+#[test]
+fn tasks_return_their_results() {
+    on_each_runtime(async || {
+        assert_eq!(spawn(async { 2 }).await.unwrap(), 2);
+        assert_eq!(spawn_blocking(|| 3).await.unwrap(), 3);
+    });
+}
+
+#[test]
+fn dropping_a_task_leaves_it_running() {
+    on_each_runtime(async || {
+        let (sender, receiver) = oneshot::channel();
+        drop(spawn(async {
+            sleep(Duration::from_millis(1)).await;
+            sender.send(4).unwrap();
+        }));
+        assert_eq!(receiver.await.unwrap(), 4);
+    });
+}
+
+#[test]
+fn aborted_tasks_are_dropped() {
+    on_each_runtime(async || {
+        let (sender, receiver) = oneshot::channel::<()>();
+        let task = spawn(async move {
+            let _sender = sender;
+            core::future::pending::<()>().await;
+        });
+        task.abort();
+        assert!(!task.await.unwrap_err().is_panic());
+        receiver.await.unwrap_err();
+    });
+}
+
+#[test]
+fn panics_reach_the_task_that_waits() {
+    on_each_runtime(async || {
+        for task in [
+            spawn(async { panic!("expected in this test") }),
+            spawn_blocking(|| panic!("expected in this test")),
+        ] {
+            let error = task.await.unwrap_err();
+            let panic = error.into_panic().unwrap();
+            let message = panic.downcast_ref::<&str>();
+            assert_eq!(message.copied(), Some("expected in this test"));
+        }
+        assert_eq!(spawn(async { 5 }).await.unwrap(), 5, "the executor goes on");
+    });
+}
+
+#[test]
+fn sets_end_their_tasks() {
+    on_each_runtime(async || {
+        let mut set = TaskSet::new();
+        assert!(set.join_next().await.is_none());
+        let (sender, receiver) = oneshot::channel::<()>();
+        set.spawn(async { 6 });
+        set.spawn(async move {
+            let _sender = sender;
+            core::future::pending().await
+        });
+        assert_eq!(set.len(), 2);
+        assert_eq!(set.join_next().await.unwrap().unwrap(), 6);
+        drop(set);
+        receiver.await.unwrap_err();
+
+        let mut set = TaskSet::new();
+        set.spawn(core::future::pending::<()>());
+        set.shutdown().await;
+        assert!(set.is_empty());
+    });
+}
+
+#[test]
+fn deadlines_drop_what_is_late() {
+    on_each_runtime(async || {
+        let before = now();
+        let late = timeout(Duration::from_millis(5), core::future::pending::<()>());
+        late.await.unwrap_err();
+        assert!(now() - before >= Duration::from_millis(5));
+        assert_eq!(timeout(Duration::MAX, async { 7 }).await, Ok(7));
+    });
+}
+
+#[test]
+fn tasks_can_be_started_from_threads_without_an_executor() {
+    on_each_runtime(async || {
+        let spawner = Spawner::current();
+        let task = std::thread::spawn(move || spawner.spawn(async { 8 }));
+        assert_eq!(task.join().unwrap().await.unwrap(), 8);
+    });
+}
+
+#[test]
+fn hosts_are_looked_up() {
+    on_each_runtime(async || {
+        let found = lookup_host("127.0.0.1", 80).await.unwrap();
+        assert_eq!(found, ["127.0.0.1:80".parse().unwrap()]);
+        let found = lookup_host("localhost", 81).await.unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 81));
+        assert!(!found.is_empty());
+    });
+}
