@@ -119,7 +119,11 @@ fn hosts_are_looked_up() {
         let found = lookup_host("127.0.0.1", 80).await.unwrap();
         assert_eq!(found, ["127.0.0.1:80".parse().unwrap()]);
         let found = lookup_host("localhost", 81).await.unwrap();
-        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 81));
+        assert!(
+            found
+                .iter()
+                .all(|address| address.ip().is_loopback() && address.port() == 81)
+        );
         assert!(!found.is_empty());
     });
 }

@@ -33,11 +33,16 @@
 //!
 //! * `tls`: `tls://` addresses, with the crypto provider of the caller;
 //! * `ring` (default), `aws-lc-rs`: a crypto provider. `ring` is used if both
-//!   are on.
+//!   are on;
+//! * `runtime-smol`: smol as the executor, where there is no tokio runtime.
+//!
+//! `tcp://` and `tls://` run on any executor, see [`daskwire_comm::runtime`];
+//! `unix://` needs tokio.
 #![forbid(unsafe_code)]
 // Sockets are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]
 
+mod socket;
 mod tcp;
 #[cfg(feature = "tls")]
 mod tls;

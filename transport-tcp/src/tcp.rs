@@ -1,6 +1,5 @@
 //! `tcp://` and `tls://`.
 
-use core::time::Duration;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,10 +7,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use daskwire_comm::tls::Tls;
 use daskwire_comm::{
     Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
-    RawConnection, Transport, host_and_port, lingering, runtime,
+    Transport, host_and_port, runtime,
 };
-use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Socket as Socket2, Type};
+
+use crate::socket::{Accepted, Connection, Listening};
 
 /// Comms over TCP, in the clear (`tcp://`) or within TLS (`tls://`).
 ///
@@ -78,18 +78,19 @@ impl Transport for Tcp {
         Box::pin(async {
             #[cfg(feature = "tls")]
             let tls = self.tls(address)?;
-            let connecting = TcpStream::connect(host_and_port(address)?);
-            let stream = match runtime::timeout(options.attempt_timeout, connecting).await {
-                Ok(stream) => stream?,
+            let (host, port) = host_and_port(address)?;
+            let connecting = Connection::connect(host, port);
+            let connection = match runtime::timeout(options.attempt_timeout, connecting).await {
+                Ok(connection) => connection?,
                 Err(_) => return Err(ConnectError::NoAnswer),
             };
             #[cfg(feature = "tls")]
             if let Some(tls) = tls {
-                let peer = stream.peer_addr()?;
-                let opening = crate::tls::connect(tls, stream, address.clone());
-                return Ok(PendingConnection::new(Address::new("tls", peer), opening));
+                let peer = Address::new("tls", connection.peer());
+                let opening = crate::tls::connect(tls, connection, address.clone());
+                return Ok(PendingConnection::new(peer, opening));
             }
-            Ok(open(stream).map_err(CommError::Io)?.into())
+            Ok(connection.into_raw().into())
         })
     }
 
@@ -137,53 +138,46 @@ impl Listener {
 impl Listen for Listener {
     fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
         Box::pin(async {
-            let (stream, peer) = self.sockets.accept().await.map_err(CommError::Io)?;
+            let (accepted, peer) = self.sockets.accept().await.map_err(CommError::Io)?;
             let address = Address::new(self.scheme(), peer);
             #[cfg(feature = "tls")]
-            if let Some(tls) = &self.tls {
-                let opening = crate::tls::accept(tls.clone(), stream);
+            if let Some(tls) = self.tls.clone() {
+                let opening = async {
+                    let connection = accepted.open().map_err(CommError::Io)?;
+                    crate::tls::accept(tls, connection).await
+                };
                 return Ok(PendingConnection::new(address, opening));
             }
-            let opening = async { open(stream).map_err(CommError::Io) };
+            let opening = async { Ok(accepted.open().map_err(CommError::Io)?.into_raw()) };
             Ok(PendingConnection::new(address, opening))
         })
     }
 
     fn local_address(&self) -> io::Result<Address> {
-        Ok(Address::new(self.scheme(), self.sockets.local_addr()?))
+        Ok(Address::new(self.scheme(), self.sockets.local_addr()))
     }
 }
 
-/// A connection in the clear.
-fn open(stream: TcpStream) -> io::Result<RawConnection> {
-    set_options(&stream)?;
-    let ends = (stream.local_addr()?.into(), stream.peer_addr()?.into());
-    let (reader, writer) = stream.into_split();
-    let (reader, writer) = lingering(reader, writer);
-    Ok(RawConnection::new(reader, writer, ends))
-}
-
 /// Where one address of TCP is listened at.
-#[derive(Debug)]
 struct Sockets {
-    first: TcpListener,
+    first: Listening,
     /// For IPv6, where the first is for every interface of IPv4.
-    second: Option<TcpListener>,
+    second: Option<Listening>,
 }
 
 impl Sockets {
     async fn bind(host: &str, port: u16) -> io::Result<Self> {
         if !host.is_empty() {
             return Ok(Self {
-                first: TcpListener::bind((host, port)).await?,
+                first: Listening::bind(host, port).await?,
                 second: None,
             });
         }
         // As Dask does: two sockets with one port.
         let mut attempts = 0..10;
         loop {
-            let first = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
-            match bind_ipv6(first.local_addr()?.port()) {
+            let first = Listening::bind(&Ipv4Addr::UNSPECIFIED.to_string(), port).await?;
+            match bind_ipv6(first.local_addr().port()) {
                 Ok(second) => {
                     let second = Some(second);
                     return Ok(Self { first, second });
@@ -207,7 +201,7 @@ impl Sockets {
     }
 
     /// Cancel safe.
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         match &self.second {
             None => self.first.accept().await,
             Some(second) => tokio::select! {
@@ -217,7 +211,7 @@ impl Sockets {
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
+    fn local_addr(&self) -> SocketAddr {
         self.first.local_addr()
     }
 }
@@ -234,7 +228,7 @@ fn is_about_this_host(error: &io::Error) -> bool {
 }
 
 /// Every interface of IPv6, and nothing of IPv4.
-fn bind_ipv6(port: u16) -> io::Result<TcpListener> {
+fn bind_ipv6(port: u16) -> io::Result<Listening> {
     let socket = Socket2::new(Domain::IPV6, Type::STREAM, None)?;
     socket.set_only_v6(true)?;
     #[cfg(unix)]
@@ -243,24 +237,5 @@ fn bind_ipv6(port: u16) -> io::Result<TcpListener> {
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
     // As many may wait as with the others.
     socket.listen(1024)?;
-    TcpListener::from_std(socket.into())
-}
-
-/// What Dask sets: no delay, and a peer that is gone without a word is found
-/// after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
-/// `distributed/comm/tcp.py`). On Linux that is also how long a peer may take
-/// nothing of what is sent to it, as between two processes of Dask: its window
-/// being closed counts.
-pub(crate) fn set_options(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(2));
-    #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris")))]
-    let keepalive = keepalive.with_retries(10);
-    socket.set_tcp_keepalive(&keepalive)?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
-    Ok(())
+    Listening::new(socket.into())
 }

@@ -15,30 +15,27 @@ use daskwire_comm::{
     Address, Bytes, CommError, ConnectError, Encryption, RawConnection, lingering,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::tcp::set_options;
+use crate::socket::Connection;
 
 /// Does the handshake of TLS as the side that asked for the connection.
 pub(crate) async fn connect(
     tls: Tls,
-    stream: TcpStream,
+    stream: Connection,
     host: Address,
 ) -> Result<RawConnection, CommError> {
     let name = match tls.server_name() {
         Some(name) => name.clone(),
-        None => server_name(&host, &stream)?,
+        None => server_name(&host, &stream),
     };
-    set_options(&stream).map_err(CommError::Io)?;
     let connector = TlsConnector::from(Arc::clone(tls.client_config()));
     let outcome = connector.connect(name, stream).into_fallible().await;
     finish(tls, outcome.map(TlsStream::from), Side::Client)
 }
 
 /// Does the handshake of TLS as the side that was asked.
-pub(crate) async fn accept(tls: Tls, stream: TcpStream) -> Result<RawConnection, CommError> {
-    set_options(&stream).map_err(CommError::Io)?;
+pub(crate) async fn accept(tls: Tls, stream: Connection) -> Result<RawConnection, CommError> {
     let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
     let outcome = acceptor.accept(stream).into_fallible().await;
     finish(tls, outcome.map(TlsStream::from), Side::Server)
@@ -46,7 +43,7 @@ pub(crate) async fn accept(tls: Tls, stream: TcpStream) -> Result<RawConnection,
 
 fn finish(
     tls: Tls,
-    outcome: Result<TlsStream<TcpStream>, (io::Error, TcpStream)>,
+    outcome: Result<TlsStream<Connection>, (io::Error, Connection)>,
     side: Side,
 ) -> Result<RawConnection, CommError> {
     let spawner = Spawner::current();
@@ -54,11 +51,8 @@ fn finish(
         Ok(stream) => {
             let encryption = Arc::new(encryption(&stream));
             let (socket, _) = stream.get_ref();
-            let address = |socket: io::Result<SocketAddr>| {
-                let socket = socket.map_err(CommError::Io)?;
-                Ok::<_, CommError>(Address::new("tls", socket))
-            };
-            let ends = (address(socket.local_addr())?, address(socket.peer_addr())?);
+            let address = |socket: SocketAddr| Address::new("tls", socket);
+            let ends = (address(socket.local()), address(socket.peer()));
             let (reader, writer) = tokio::io::split(stream);
             let writer = EndsWhenDropped {
                 half: Some(writer),
@@ -84,10 +78,10 @@ fn finish(
 }
 
 /// The name to ask for; the number where the host is no name that TLS takes.
-fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>, CommError> {
+fn server_name(host: &Address, connection: &Connection) -> ServerName<'static> {
     match ServerName::try_from(host.host().to_owned()) {
-        Ok(name) => Ok(name),
-        Err(_) => Ok(stream.peer_addr().map_err(CommError::Io)?.ip().into()),
+        Ok(name) => name,
+        Err(_) => connection.peer().ip().into(),
     }
 }
 
@@ -95,7 +89,7 @@ fn server_name(host: &Address, stream: &TcpStream) -> Result<ServerName<'static>
 ///
 /// What it has sent meanwhile is read, for a while: closed with bytes unread,
 /// the connection would be reset, and the alert be lost with it.
-async fn part(mut stream: TcpStream) {
+async fn part(mut stream: Connection) {
     const PATIENCE: Duration = Duration::from_secs(1);
     const MAX_LEN: u64 = 1 << 20;
     if stream.shutdown().await.is_ok() {
@@ -123,7 +117,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
     }
 }
 
-fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
+fn encryption(stream: &TlsStream<Connection>) -> Encryption {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
     let version = session
@@ -144,7 +138,7 @@ fn encryption(stream: &TlsStream<TcpStream>) -> Encryption {
 /// that dropping this one has to say that nothing more comes.
 struct EndsWhenDropped {
     /// There until this is dropped.
-    half: Option<tokio::io::WriteHalf<TlsStream<TcpStream>>>,
+    half: Option<tokio::io::WriteHalf<TlsStream<Connection>>>,
     spawner: Spawner,
 }
 
@@ -164,7 +158,7 @@ impl Drop for EndsWhenDropped {
 impl EndsWhenDropped {
     fn half(
         self: Pin<&mut Self>,
-    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<TcpStream>>>> {
+    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<Connection>>>> {
         let half = self.get_mut().half.as_mut();
         let half = half.ok_or(io::ErrorKind::NotConnected)?;
         Ok(Pin::new(half))

@@ -4,12 +4,12 @@ use std::io;
 
 use daskwire_comm::{
     Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
-    RawConnection, Transport, lingering,
+    RawConnection, Transport, lingering, runtime,
 };
 use tokio::net::{UnixListener, UnixStream};
 
 /// Comms over sockets in the file system of this machine, at `unix://` and a
-/// path. Dask has no such comm.
+/// path. Dask has no such comm. They need tokio as the executor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unix;
 
@@ -24,6 +24,9 @@ impl Transport for Unix {
         _: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
         Box::pin(async {
+            if runtime::sockets().is_some() {
+                return Err(ConnectError::Fatal(CommError::Io(needs_tokio())));
+            }
             let stream = UnixStream::connect(address.location()).await?;
             Ok(open(stream, address).into())
         })
@@ -34,7 +37,10 @@ impl Transport for Unix {
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
         Box::pin(async {
-            let bound = bind_unix(address.location()).await;
+            let bound = match runtime::sockets() {
+                Some(_) => Err(needs_tokio()),
+                None => bind_unix(address.location()).await,
+            };
             let socket = bound.map_err(|error| CommError::Bind {
                 address: address.clone(),
                 error,
@@ -68,6 +74,11 @@ fn open(stream: UnixStream, address: &Address) -> RawConnection {
     let (reader, writer) = stream.into_split();
     let (reader, writer) = lingering(reader, writer);
     RawConnection::new(reader, writer, (address.clone(), address.clone()))
+}
+
+fn needs_tokio() -> io::Error {
+    let reason = "unix:// needs tokio as the executor; use tcp:// or inproc://";
+    io::Error::new(io::ErrorKind::Unsupported, reason)
 }
 
 /// The file of a Unix socket, which is there as long as somebody listens.

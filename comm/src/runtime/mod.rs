@@ -264,9 +264,7 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
 /// # Panics
 ///
 /// Outside of an executor.
-pub fn spawn_blocking<T: Send + 'static>(
-    function: impl FnOnce() -> T + Send + 'static,
-) -> Task<T> {
+pub fn spawn_blocking<T: Send + 'static>(function: impl FnOnce() -> T + Send + 'static) -> Task<T> {
     Spawner::current().spawn_blocking(function)
 }
 

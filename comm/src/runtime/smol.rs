@@ -34,7 +34,11 @@ impl Runtime for Smol {
         &self,
         address: SocketAddr,
     ) -> BoxFuture<'static, io::Result<std::net::TcpStream>> {
-        Box::pin(async move { Async::<std::net::TcpStream>::connect(address).await?.into_inner() })
+        Box::pin(async move {
+            Async::<std::net::TcpStream>::connect(address)
+                .await?
+                .into_inner()
+        })
     }
 
     fn tcp_stream(&self, socket: std::net::TcpStream) -> io::Result<Box<dyn Stream>> {

@@ -84,9 +84,7 @@ impl<T> Task<T> {
     }
 
     /// A task to start, which does not panic, and its handle.
-    pub(super) fn with_handle(
-        task: impl Future<Output = T>,
-    ) -> (impl Future<Output = ()>, Self) {
+    pub(super) fn with_handle(task: impl Future<Output = T>) -> (impl Future<Output = ()>, Self) {
         let (sender, result) = oneshot::channel();
         let (abort, registration) = AbortHandle::new_pair();
         let task = async move {

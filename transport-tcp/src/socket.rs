@@ -1,0 +1,239 @@
+//! TCP sockets of the executor that the task runs on: those of tokio as they are, and
+//! those of any other [`Runtime`].
+
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use daskwire_comm::runtime::{self, AcceptTcp, Runtime, Stream};
+use daskwire_comm::{RawConnection, lingering};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A connected socket, with the options that Dask sets.
+pub(crate) struct Connection {
+    socket: Socket,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+enum Socket {
+    Tokio(TcpStream),
+    Other(Box<dyn Stream>),
+}
+
+impl Connection {
+    /// Connects to the first address of the host that answers.
+    pub(crate) async fn connect(host: &str, port: u16) -> io::Result<Self> {
+        let Some(runtime) = runtime::sockets() else {
+            return Self::tokio(TcpStream::connect((host, port)).await?);
+        };
+        let mut last = io::ErrorKind::NotFound.into();
+        for address in runtime::lookup_host(host, port).await? {
+            match runtime.connect_tcp(address).await {
+                Ok(stream) => return Self::other(&*runtime, stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn tokio(stream: TcpStream) -> io::Result<Self> {
+        set_options(&SockRef::from(&stream))?;
+        Ok(Self {
+            local: stream.local_addr()?,
+            peer: stream.peer_addr()?,
+            socket: Socket::Tokio(stream),
+        })
+    }
+
+    fn other(runtime: &dyn Runtime, stream: std::net::TcpStream) -> io::Result<Self> {
+        set_options(&SockRef::from(&stream))?;
+        Ok(Self {
+            local: stream.local_addr()?,
+            peer: stream.peer_addr()?,
+            socket: Socket::Other(runtime.tcp_stream(stream)?),
+        })
+    }
+
+    /// The address of this end.
+    #[cfg(feature = "tls")]
+    pub(crate) const fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The address of the other end.
+    #[cfg(feature = "tls")]
+    pub(crate) const fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The connection in the clear.
+    pub(crate) fn into_raw(self) -> RawConnection {
+        let ends = (self.local.into(), self.peer.into());
+        match self.socket {
+            Socket::Tokio(stream) => {
+                let (reader, writer) = stream.into_split();
+                let (reader, writer) = lingering(reader, writer);
+                RawConnection::new(reader, writer, ends)
+            }
+            Socket::Other(stream) => {
+                let (reader, writer) = tokio::io::split(stream);
+                let (reader, writer) = lingering(reader, writer);
+                RawConnection::new(reader, writer, ends)
+            }
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().socket {
+            Socket::Tokio(stream) => Pin::new(stream).poll_read(context, buffer),
+            Socket::Other(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().socket {
+            Socket::Tokio(stream) => Pin::new(stream).poll_write(context, bytes),
+            Socket::Other(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().socket {
+            Socket::Tokio(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Socket::Other(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.socket {
+            Socket::Tokio(stream) => stream.is_write_vectored(),
+            Socket::Other(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().socket {
+            Socket::Tokio(stream) => Pin::new(stream).poll_flush(context),
+            Socket::Other(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().socket {
+            Socket::Tokio(stream) => Pin::new(stream).poll_shutdown(context),
+            Socket::Other(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A listening socket.
+pub(crate) struct Listening {
+    socket: ListeningSocket,
+    local: SocketAddr,
+}
+
+enum ListeningSocket {
+    Tokio(TcpListener),
+    Other(Box<dyn AcceptTcp>, Arc<dyn Runtime>),
+}
+
+impl Listening {
+    /// Listens at the first address of the host that can be bound.
+    pub(crate) async fn bind(host: &str, port: u16) -> io::Result<Self> {
+        if runtime::sockets().is_none() {
+            let listener = TcpListener::bind((host, port)).await?;
+            return Ok(Self {
+                local: listener.local_addr()?,
+                socket: ListeningSocket::Tokio(listener),
+            });
+        }
+        let addresses = runtime::lookup_host(host, port).await?;
+        Self::new(std::net::TcpListener::bind(&addresses[..])?)
+    }
+
+    /// Accepts from a socket that listens.
+    pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let local = listener.local_addr()?;
+        let socket = match runtime::sockets() {
+            None => ListeningSocket::Tokio(TcpListener::from_std(listener)?),
+            Some(runtime) => ListeningSocket::Other(runtime.tcp_listener(listener)?, runtime),
+        };
+        Ok(Self { socket, local })
+    }
+
+    /// Where it listens, with the port that it got.
+    pub(crate) const fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Waits for the next connection. Cancel safe.
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        match &self.socket {
+            ListeningSocket::Tokio(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Accepted::Tokio(stream), peer))
+            }
+            ListeningSocket::Other(listener, runtime) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Accepted::Other(stream, Arc::clone(runtime)), peer))
+            }
+        }
+    }
+}
+
+/// A connection that was accepted and has no options yet.
+pub(crate) enum Accepted {
+    Tokio(TcpStream),
+    Other(std::net::TcpStream, Arc<dyn Runtime>),
+}
+
+impl Accepted {
+    /// Sets the options of the socket.
+    pub(crate) fn open(self) -> io::Result<Connection> {
+        match self {
+            Self::Tokio(stream) => Connection::tokio(stream),
+            Self::Other(stream, runtime) => Connection::other(&*runtime, stream),
+        }
+    }
+}
+
+/// What Dask sets: no delay, and a peer that is gone without a word is found
+/// after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
+/// `distributed/comm/tcp.py`). On Linux that is also how long a peer may take
+/// nothing of what is sent to it, as between two processes of Dask: its window
+/// being closed counts.
+fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(10))
+        .with_interval(Duration::from_secs(2));
+    #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris")))]
+    let keepalive = keepalive.with_retries(10);
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
+    Ok(())
+}
