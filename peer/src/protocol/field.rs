@@ -1,4 +1,4 @@
-//! Kinds of fields, and how messages are made of them.
+//! Field types, and the macros that define messages from them.
 
 use core::ops::{Deref, DerefMut};
 use std::borrow::Cow;
@@ -12,39 +12,37 @@ use super::{ProtocolError, Source};
 use crate::Key;
 use crate::value::{Serialized, Value};
 
-/// A value that is a field of a message.
+/// A type that can be a field of a message.
 pub(crate) trait Field: Sized {
-    /// What the field is when the message does not have it; an error otherwise.
+    /// The value of an absent field; `None` if the field is mandatory.
     const ABSENT: Option<fn() -> Self> = None;
 
-    /// Reads it as the next value of a body.
+    /// Reads the field as the next value of a body.
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError>;
 
-    /// Whether it is left out of the message.
+    /// Whether the field is omitted from the message.
     fn is_left_out(&self) -> bool {
         false
     }
 
-    /// Bytes that it holds outside of itself, for limits on queues. What it shares
-    /// with others counts in full.
+    /// Bytes of heap memory, for limits on queues. Shared memory counts in full.
     fn heap_len(&self) -> usize {
         0
     }
 
-    /// Writes it as the next value of a body.
+    /// Writes the field as the next value of a body.
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
 
-/// A field that every message has, and that may be nil.
+/// A mandatory field that may be nil.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nullable<T>(pub Option<T>);
 
-/// Keys: a list, or what Dask sends as a set. Of keys that a message repeats, the
-/// first is kept.
+/// A list or set of keys. Of repeated keys, the first is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys(pub Vec<Key>);
 
-/// A map, in its order.
+/// A map in the order of the message.
 pub(crate) type Map<K, V> = Vec<(K, V)>;
 
 impl<K: Into<Key>> FromIterator<K> for Keys {
@@ -139,7 +137,7 @@ impl Field for () {
     }
 }
 
-/// Python writes a float that is whole as an integer where it was given as one.
+/// Python writes a whole number as an integer if it was given as one.
 impl Field for f64 {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         #[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
@@ -246,7 +244,7 @@ impl Field for Serialized {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         match source.payload()? {
             Some(serialized) => Ok(serialized),
-            // Dask takes a plain value wherever it takes a payload.
+            // Dask accepts a plain value wherever it accepts a payload.
             None => {
                 let value = Value::read(source)?;
                 Self::of(&value).map_err(|_| source.unexpected("a value"))
@@ -309,9 +307,9 @@ impl<T: Field> Field for Nullable<T> {
     }
 }
 
-/// How much room is made at once for what a message announces; more comes as
-/// items are there.
-const AT_ONCE: u32 = 1 << 12;
+/// Maximum number of elements reserved in advance of the items that a message
+/// announces.
+const MAX_RESERVED: u32 = 1 << 12;
 
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
@@ -320,7 +318,7 @@ fn count(len: usize) -> u32 {
 impl<T: Field> Field for Vec<T> {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let count = source.reader.array()?;
-        let mut items = Self::with_capacity(count.min(AT_ONCE) as usize);
+        let mut items = Self::with_capacity(count.min(MAX_RESERVED) as usize);
         for _ in 0..count {
             items.push(T::read(source)?);
         }
@@ -340,7 +338,7 @@ impl<T: Field> Field for Vec<T> {
 impl<K: Field, V: Field> Field for Map<K, V> {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         let count = source.reader.map()?;
-        let mut entries = Self::with_capacity(count.min(AT_ONCE) as usize);
+        let mut entries = Self::with_capacity(count.min(MAX_RESERVED) as usize);
         for _ in 0..count {
             let key = K::read(source)?;
             entries.push((key, V::read(source)?));
@@ -363,7 +361,7 @@ impl<K: Field, V: Field> Field for Map<K, V> {
     }
 }
 
-/// Reads a field that is not known, and keeps it.
+/// Reads an unknown field and keeps it.
 pub(super) fn keep(
     source: &mut Source<'_>,
     extra: &mut Map<Value, Value>,
@@ -373,7 +371,7 @@ pub(super) fn keep(
     Ok(())
 }
 
-/// The `op` of the map that is the next value; that of another value is empty.
+/// The `op` of the map that is the next value; empty for other values.
 pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
     let mut ahead = source.reader;
     match (ahead.find("op"), ahead.peek()) {
@@ -382,10 +380,10 @@ pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
     }
 }
 
-/// Structs that are maps in messages: `name: type = "name on the wire"`.
+/// Defines structs that are maps in messages: `name: type = "name on the wire"`.
 ///
-/// Each gets a field `extra` for what is not known. Those with an op write it
-/// as their first entry.
+/// Each struct gets a field `extra` for unknown fields. Those with an op write it
+/// as the first entry.
 macro_rules! maps {
     ($(
         $(#[$meta:meta])*
@@ -397,7 +395,7 @@ macro_rules! maps {
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct $name {
             $($(#[$field_meta])* pub $field: $type,)*
-            /// Fields that are not known here, as they came.
+            /// Unknown fields, unchanged.
             pub extra: Vec<(crate::Value, crate::Value)>,
         }
 
@@ -426,7 +424,8 @@ macro_rules! maps {
                     })*
                     $(if key == "op" && !$op.is_empty() {
                         source.reader = ahead;
-                        // The first one decided which message it is.
+                        // The first `op` selected the message; skip a repeated
+                        // one.
                         source.reader.skip()?;
                         continue;
                     })?
@@ -479,7 +478,7 @@ macro_rules! maps {
     )*};
 }
 
-/// An enum over messages that are told apart by their op.
+/// Defines an enum of messages that are distinguished by their op.
 macro_rules! ops {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $op:literal,)* }) => {
         $(#[$meta])*
@@ -491,12 +490,12 @@ macro_rules! ops {
                 #[doc = concat!("`", $op, "`.")]
                 $variant($variant),
             )*
-            /// Anything else.
+            /// A message with an unknown op.
             Unknown(crate::protocol::Unknown),
         }
 
         impl $name {
-            /// The op of the message, as it is on the wire.
+            /// The op of the message on the wire.
             pub fn op(&self) -> &str {
                 match self {
                     $(Self::$variant(_) => $op,)*
@@ -544,7 +543,7 @@ macro_rules! ops {
 
 pub(super) use {maps, ops};
 
-/// The name of a message: its op, or what it is called here.
+/// The name of a message: its op, or else its Rust name.
 pub(super) const fn first(names: &[&'static str]) -> &'static str {
     names[0]
 }

@@ -1,15 +1,13 @@
-//! The messages of the journey, both ways, as the wire of Dask 2026.8.0 has
-//! them.
+//! The messages of the task protocol in both directions, as in Dask 2026.8.0.
 //!
-//! Two kinds of conversation use them. On a *stream*, which a comm becomes when
-//! a client or a worker has registered, each message is a batch: a list of maps
-//! with an `op`, to which nobody replies. The four directions are
-//! [`FromClient`], [`ToClient`], [`FromWorker`] and [`ToWorker`]. All other comms
-//! carry [`Request`]s, each of which has a reply.
+//! They are used in two kinds of conversations. A *stream* is a comm on which a
+//! client or worker has registered: each message is a batch, a list of maps with
+//! an `op`, without replies. The four directions are [`FromClient`],
+//! [`ToClient`], [`FromWorker`] and [`ToWorker`]. All other comms carry
+//! [`Request`]s, each with a reply.
 //!
-//! A field that is not known here is kept in `extra`, and goes out again where
-//! the message does. An `op` that is not known is [`Unknown`], never an error:
-//! plugins add their own.
+//! An unknown field is kept in `extra` and forwarded with the message. An unknown
+//! `op` is not an error but [`Unknown`], because plugins add their own.
 
 mod field;
 mod reply;
@@ -32,26 +30,26 @@ pub use reply::*;
 pub use request::*;
 pub use stream::*;
 
-/// Why a message could not be understood.
+/// Why a message could not be parsed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// It is not a message.
+    /// The frames are not a valid message.
     Message(MessageError),
-    /// Its body is not what it should be; the offset is one in the body.
+    /// The body is malformed. The offset is relative to the body.
     Body(Malformed),
-    /// A field is missing that every such message has.
+    /// A mandatory field is missing.
     Missing {
-        /// The message.
+        /// The message's op or name.
         message: &'static str,
-        /// The field.
+        /// The field's name on the wire.
         field: &'static str,
     },
-    /// A value is of another kind than such messages have.
+    /// A value has an unexpected type.
     Unexpected {
         /// Offset in the body, in bytes.
         at: usize,
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
     },
     /// Values are nested deeper than 100 levels.
@@ -62,14 +60,13 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(error) => error.fmt(f),
-            Self::Body(error) => write!(f, "the message is not as it should be, {error}"),
+            Self::Body(error) => write!(f, "malformed message: {error}"),
             Self::Missing { message, field } => {
                 write!(f, "the message {message} has no field {field}")
             }
-            Self::Unexpected { at, expected } => write!(
-                f,
-                "the message is not as it should be, at byte {at}: expected {expected}"
-            ),
+            Self::Unexpected { at, expected } => {
+                write!(f, "malformed message at byte {at}: expected {expected}")
+            }
             Self::TooDeep => f.write_str("the message is nested deeper than 100 levels"),
         }
     }
@@ -89,8 +86,8 @@ impl From<Malformed> for ProtocolError {
     }
 }
 
-/// A message that is being read: its body from where the reader is, and the
-/// frames that its placeholders point to.
+/// A message that is being parsed: the rest of its body, and the frames that its
+/// placeholders refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct Source<'a> {
     pub(crate) reader: Reader<'a>,
@@ -99,26 +96,26 @@ pub(crate) struct Source<'a> {
     message: Option<Message<'a, Bytes>>,
 }
 
-/// The body of a message as a value, its payloads unopened.
+/// Parses the body of a message as a value, with unopened payloads.
 ///
 /// # Errors
 ///
-/// What is wrong with the message.
+/// If the message is malformed.
 pub fn body(frames: &[Bytes]) -> Result<Value, ProtocolError> {
     body_in(frames, Layout::Modern)
 }
 
-/// The same in the layout of an older release.
+/// Parses a body in the layout of an older release.
 pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, ProtocolError> {
     Opener::default().read_in(layout, frames, Value::read)
 }
 
-/// Opens messages one after the other.
+/// Opens messages, and reuses its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Opener(Workspace);
 
 impl Opener {
-    /// Checks a message as a whole, and reads it.
+    /// Validates a whole message, then reads it.
     pub(crate) fn read<T>(
         &mut self,
         frames: &[Bytes],
@@ -146,10 +143,11 @@ impl Opener {
 }
 
 impl<'a> Source<'a> {
-    /// A document without payloads.
+    /// Returns the source of a document without payloads.
     pub(crate) fn new(frames: &'a [Bytes]) -> Result<Self, ProtocolError> {
         let document = frames.first().map(AsRef::as_ref).unwrap_or_default();
-        // Whole and in bounds, as the core checks the body of a message.
+        // Check completeness and limits, as the core does for the body of a
+        // message.
         let mut check = Reader::new(document);
         check.skip()?;
         check.finish()?;
@@ -167,18 +165,19 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next value, bytes, without a copy.
+    /// Reads `bytes` as the next value without a copy.
     pub(crate) fn bytes(&mut self) -> Result<Bytes, ProtocolError> {
         let data = self.reader.bin()?;
-        // Long ones share the frame; short ones do not keep it in memory.
+        // Long data shares the frame; short data does not keep the frame in
+        // memory.
         const SHARED: usize = 4 << 10;
         Ok(match self.frames.first() {
-            Some(body) if data.len() >= SHARED && lies_in(data, body) => body.slice_ref(data),
+            Some(body) if data.len() >= SHARED && is_within(data, body) => body.slice_ref(data),
             _ => Bytes::copy_from_slice(data),
         })
     }
 
-    /// If the next value is a placeholder, the payload that it stands for.
+    /// The payload, if the next value is a placeholder.
     pub(crate) fn payload(&mut self) -> Result<Option<Serialized>, ProtocolError> {
         let mut ahead = self.reader;
         if !matches!(ahead.token()?, Token::Map(1)) {
@@ -200,7 +199,7 @@ impl<'a> Source<'a> {
         let limit = limit.ok_or_else(|| self.unexpected("a value that is not a payload"))?;
         let payload = Serialized::of_frames(self.frames, index, kind);
         let payload = payload.ok_or_else(|| self.unexpected("the number of a frame"))?;
-        // The header may claim frames of the payloads behind it.
+        // The header may claim frames of the next payloads.
         if index.saturating_add(1 + payload.frames().len()) > limit {
             let (frame, at, kind) = (limit, 0, MessageErrorKind::FramesShared);
             return Err(MessageError { frame, at, kind }.into());
@@ -228,15 +227,15 @@ impl<'a> Source<'a> {
     }
 }
 
-fn lies_in(data: &[u8], all: &[u8]) -> bool {
+fn is_within(data: &[u8], all: &[u8]) -> bool {
     let (data, all) = (data.as_ptr_range(), all.as_ptr_range());
     all.start <= data.start && data.end <= all.end
 }
 
-/// A message whose `op` is not known here, whole.
+/// A message with an unknown `op`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unknown {
-    /// Its `op`.
+    /// The message's `op`.
     pub op: String,
     /// All other fields.
     pub extra: Vec<(Value, Value)>,

@@ -5,59 +5,60 @@ use crate::Key;
 use crate::value::{Serialized, Value};
 
 maps! {
-    /// Any reply that says how it went.
+    /// A reply with a status.
     Status {
         /// `OK`, `error`, `busy`, `missing`, `uncaught-error` …
         status: Option<String> = "status",
-        /// The exception, if one was raised.
+        /// The exception, if the request failed.
         exception: Option<Value> = "exception",
-        /// Where it was raised.
+        /// The traceback.
         traceback: Option<Value> = "traceback",
-        /// The exception as text.
+        /// The exception as a string.
         exception_text: Option<String> = "exception_text",
-        /// Where it was raised, as text.
+        /// The traceback as a string.
         traceback_text: Option<String> = "traceback_text",
-        /// What went wrong, where there is no exception.
+        /// The failure, if there is no exception.
         message: Option<String> = "message",
     }
 
-    /// To [`GetData`](super::GetData) and [`Gather`](super::Gather).
+    /// The reply to [`GetData`](super::GetData) and [`Gather`](super::Gather).
     DataReply {
-        /// `OK`; `busy` if it is to be asked later; `error` or `partial-fail`.
+        /// `OK`, `error`, `partial-fail`, or `busy` to be asked again later.
         status: String = "status",
-        /// What is there.
+        /// The available data.
         data: Option<Map<Key, Serialized>> = "data",
-        /// What is missing.
+        /// The missing keys.
         keys: Option<Keys> = "keys",
     }
 
-    /// To [`UpdateData`](super::UpdateData) of a worker.
+    /// A worker's reply to [`UpdateData`](super::UpdateData).
     UpdateDataReply {
         /// `OK`.
         status: String = "status",
-        /// How many bytes each has.
+        /// The size of each datum in bytes.
         nbytes: Map<Key, u64> = "nbytes",
     }
 
-    /// To [`RegisterWorker`](super::RegisterWorker); the stream follows.
+    /// The reply to [`RegisterWorker`](super::RegisterWorker), before the stream
+    /// starts.
     RegisterWorkerReply {
         /// `OK`, or `error`.
         status: String = "status",
-        /// Why it is refused.
+        /// The reason for a refusal.
         message: Option<String> = "message",
-        /// The scheduler's time.
+        /// The scheduler's time, in seconds since 1970.
         time: Option<f64> = "time",
-        /// How often to say how it is, in seconds.
+        /// The interval of heartbeats, in seconds.
         heartbeat_interval: Option<f64> = "heartbeat-interval",
     }
 
-    /// To [`HeartbeatWorker`](super::HeartbeatWorker).
+    /// The reply to [`HeartbeatWorker`](super::HeartbeatWorker).
     HeartbeatReply {
         /// `OK`; `missing` if the scheduler has forgotten the worker.
         status: String = "status",
-        /// The scheduler's time.
+        /// The scheduler's time, in seconds since 1970.
         time: Option<f64> = "time",
-        /// How often to say how it is, in seconds.
+        /// The interval of heartbeats, in seconds.
         heartbeat_interval: Option<f64> = "heartbeat-interval",
     }
 }

@@ -1,4 +1,4 @@
-//! Requests, each of which has a reply.
+//! Requests, each with a reply.
 
 use daskwire_comm::Traffic;
 
@@ -7,7 +7,7 @@ use crate::Key;
 use crate::value::{Serialized, Value};
 
 ops! {
-    /// What a comm is asked for before it is a stream.
+    /// A request on a comm that is not a stream.
     Request {
         Identity = "identity",
         Ping = "ping",
@@ -58,302 +58,302 @@ impl Request {
 }
 
 maps! {
-    /// Who a scheduler or worker is.
+    /// Asks a scheduler or worker for its identity.
     Identity = "identity" {
-        /// How many workers to list; all if it is less than 0.
+        /// Maximum number of workers to list; all if negative.
         n_workers: Option<i64> = "n_workers",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Whether somebody is there: `b"pong"`.
+    /// Asks for the reply `b"pong"`.
     Ping = "ping" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// The same data back.
+    /// Asks for the same data back.
     Echo = "echo" {
         /// The data.
         data: Value = "data",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// The versions of Python and its packages.
+    /// Asks for the versions of Python and its packages.
     Versions = "versions" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Makes the comm the stream of a client.
+    /// Registers a client; the comm becomes its stream.
     RegisterClient = "register-client" {
-        /// The client's name for itself.
+        /// The client's id.
         client: String = "client",
-        /// Its versions, which the scheduler compares with its own.
+        /// The client's versions, which the scheduler compares with its own.
         versions: Value = "versions",
-        /// False: the stream begins instead.
+        /// False: the stream starts instead of a reply.
         reply: Option<bool> = "reply",
     }
 
-    /// Makes the comm the stream of a worker. All fields are required: a
-    /// scheduler that misses one does not answer at all.
+    /// Registers a worker; the comm becomes its stream. All fields are mandatory:
+    /// a scheduler that misses one does not answer at all.
     RegisterWorker = "register-worker" {
-        /// Where others reach the worker.
+        /// The worker's address.
         address: String = "address",
-        /// `running`, or `init` for one that takes no tasks yet.
+        /// `running`, or `init` for a worker that takes no tasks yet.
         status: String = "status",
-        /// Its name for itself.
+        /// The worker's id.
         server_id: Nullable<String> = "server_id",
-        /// How many tasks it runs at once.
+        /// Number of tasks that run at once.
         nthreads: u64 = "nthreads",
-        /// Its name; unique in the cluster.
+        /// The worker's name, unique in the cluster.
         name: Value = "name",
-        /// The time.
+        /// The worker's time, in seconds since 1970.
         now: f64 = "now",
-        /// The resources that it has.
+        /// The worker's resources.
         resources: Map<String, f64> = "resources",
-        /// Bytes of memory that it may use.
+        /// Memory limit in bytes.
         memory_limit: Nullable<u64> = "memory_limit",
-        /// How it is.
+        /// The worker's metrics.
         metrics: Value = "metrics",
-        /// Other ports.
+        /// Ports of other services.
         services: Value = "services",
-        /// Where it keeps files.
+        /// The directory of the worker's files.
         local_directory: String = "local_directory",
-        /// Its versions.
+        /// The worker's versions.
         versions: Value = "versions",
         /// The address of its nanny.
         nanny: Nullable<String> = "nanny",
-        /// Anything.
+        /// Extra information.
         extra_information: Value = "extra",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
-        /// The number of its process.
+        /// The worker's process id.
         pid: Option<i64> = "pid",
-        /// Whether to reply other than by the stream.
+        /// False: the stream starts instead of a reply.
         reply: Option<bool> = "reply",
     }
 
-    /// How a worker is.
+    /// Reports a worker's metrics.
     HeartbeatWorker = "heartbeat_worker" {
-        /// Its address.
+        /// The worker's address.
         address: String = "address",
-        /// The time.
+        /// The worker's time, in seconds since 1970.
         now: f64 = "now",
-        /// How it is.
+        /// The worker's metrics.
         metrics: Value = "metrics",
-        /// What it runs, and for how many seconds.
+        /// The executing tasks, and for how many seconds.
         executing: Map<Key, f64> = "executing",
-        /// What plugins have to say.
+        /// Data of extensions.
         extensions: Value = "extensions",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// A worker leaves without a stream.
+    /// Unregisters a worker that has no stream.
     Unregister = "unregister" {
-        /// Its address.
+        /// The worker's address.
         address: String = "address",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Asks a scheduler for results that are there, or a worker to fetch them.
+    /// Asks a scheduler for results, or a worker to fetch them from others.
     Gather = "gather" {
         /// The keys, for a scheduler.
         keys: Option<Keys> = "keys",
-        /// Where they are, for a worker.
+        /// The holders of the keys, for a worker.
         who_has: Option<Map<Key, Vec<String>>> = "who_has",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Spreads data over workers.
+    /// Distributes data over workers.
     Scatter = "scatter" {
         /// The data.
         data: Map<Key, Serialized> = "data",
-        /// The workers it is for; nil for any.
+        /// The workers to use; nil for any.
         workers: Nullable<Vec<String>> = "workers",
-        /// Who holds it.
+        /// The client that holds the data.
         client: String = "client",
-        /// On how many workers; true for all.
+        /// The number of copies; true for one on each worker.
         broadcast: Value = "broadcast",
-        /// How long to wait for a worker, in seconds.
+        /// Timeout for a worker to be available, in seconds.
         timeout: Option<f64> = "timeout",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Where results are.
+    /// Asks which workers hold results.
     WhoHas = "who_has" {
-        /// The keys; all if there are none.
+        /// The keys; all if absent.
         keys: Option<Keys> = "keys",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// What workers have.
+    /// Asks which results workers hold.
     HasWhat = "has_what" {
-        /// The workers; all if there are none.
+        /// The workers; all if absent.
         workers: Option<Vec<String>> = "workers",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// How many tasks each worker runs at once.
+    /// Asks for the number of threads of each worker.
     NCores = "ncores" {
-        /// The workers; all if there are none.
+        /// The workers; all if absent.
         workers: Option<Vec<String>> = "workers",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// The same of workers that take tasks now.
+    /// Asks for the number of threads of each running worker.
     NCoresRunning = "ncores_running" {
-        /// The workers; all if there are none.
+        /// The workers; all if absent.
         workers: Option<Vec<String>> = "workers",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// How many bytes results have.
+    /// Asks for the sizes of results in bytes.
     NBytes = "nbytes" {
-        /// The keys; all if there are none.
+        /// The keys; all if absent.
         keys: Option<Keys> = "keys",
-        /// False: for each key, not for groups of them.
+        /// False for the size of each key instead of groups of keys.
         summary: Option<bool> = "summary",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// In which state tasks are.
+    /// Asks for the states of tasks.
     GetTaskStatus = "get_task_status" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Asks a worker for results. Its reply is acknowledged by `"OK"`.
+    /// Asks a worker for results. The reply is acknowledged by `"OK"`.
     GetData = "get_data" {
         /// The keys.
         keys: Keys = "keys",
-        /// The address of the worker that asks, if one does.
+        /// The address of the requesting worker, if it is one.
         who: Nullable<String> = "who",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Gives data to a worker, or tells a scheduler of it.
+    /// Sends data to a worker, or announces data to a scheduler.
     UpdateData = "update_data" {
         /// The data, for a worker.
         data: Option<Map<Key, Serialized>> = "data",
-        /// Where it is, for a scheduler.
+        /// The holders of the data, for a scheduler.
         who_has: Option<Map<Key, Vec<String>>> = "who_has",
-        /// How many bytes it has, for a scheduler.
+        /// The size of the data in bytes, for a scheduler.
         nbytes: Option<Map<Key, u64>> = "nbytes",
-        /// Who holds it, for a scheduler.
+        /// The client that holds the data, for a scheduler.
         client: Option<String> = "client",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// A worker is to forget results.
+    /// Asks a worker to forget results.
     FreeKeysRequest = "free_keys" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Which keys a worker has.
+    /// Asks a worker for the keys of its data.
     KeysRequest = "keys" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// What a worker has in its log, the newest first: level and text of each, and
-    /// before them the time if that is asked for.
+    /// Asks a worker for its log, newest line first: level and string of each
+    /// line, preceded by the time if requested.
     GetLogs = "get_logs" {
-        /// How many at most; all if there is none, or 0.
+        /// Maximum number of lines; all if absent or 0.
         n: Option<u64> = "n",
-        /// In seconds since 1970, from when on.
+        /// The earliest time, in seconds since 1970.
         start: Option<f64> = "start",
-        /// Whether to say when.
+        /// Whether lines include the time.
         timestamps: Option<bool> = "timestamps",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Where tasks are that run on a worker: for each key, some lines.
+    /// Asks a worker for the call stacks of its tasks: some lines for each key.
     GetCallStack = "call_stack" {
-        /// The tasks; all that run if this is absent or nil.
+        /// The tasks; all executing ones if absent or nil.
         keys: Option<Keys> = "keys",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Where the interpreter of a worker has spent its time; which time, and of
-    /// which task, is in fields that are not read here.
+    /// Asks a worker for the profile of its interpreter. The fields that select
+    /// time and task are not read.
     GetProfile = "profile" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// When the profiler of a worker took samples, and how many.
+    /// Asks a worker for the times and numbers of its profiler's samples.
     GetProfileMetadata = "profile_metadata" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// How the process of a worker was, at several times.
+    /// Asks a worker for the history of its process metrics.
     GetMonitorInfo = "get_monitor_info" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// What a worker remembers of the states of tasks.
+    /// Asks a worker for the history of its tasks.
     GetStory = "get_story" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Tries failed tasks again.
+    /// Retries failed tasks.
     Retry = "retry" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Who asks.
+        /// The requesting client.
         client: Option<String> = "client",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// Lets workers go, after others have what they had.
+    /// Retires workers, after others have copies of their data.
     RetireWorkers = "retire_workers" {
-        /// The workers.
+        /// The addresses of the workers.
         workers: Option<Vec<String>> = "workers",
-        /// Whether they are to end.
+        /// Whether the workers close.
         close_workers: Option<bool> = "close_workers",
         /// Whether they leave the cluster.
         remove: Option<bool> = "remove",
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// The comm ends here.
+    /// Closes the comm.
     CloseComm = "close" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 
-    /// A scheduler or worker is to end.
+    /// Terminates a scheduler or worker.
     Terminate = "terminate" {
-        /// Whether to reply.
+        /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
 }

@@ -1,4 +1,4 @@
-//! What goes over streams.
+//! Messages on streams.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::Key;
 use crate::value::{Serialized, Value};
 
 ops! {
-    /// What a client says on its stream.
+    /// A message from a client on its stream.
     FromClient {
         UpdateGraph = "update-graph",
         ClientDesiresKeys = "client-desires-keys",
@@ -21,7 +21,7 @@ ops! {
 }
 
 ops! {
-    /// What a scheduler says on the stream of a client.
+    /// A message from the scheduler on a client's stream.
     ToClient {
         StreamStart = "stream-start",
         KeyInMemory = "key-in-memory",
@@ -39,7 +39,7 @@ ops! {
 }
 
 ops! {
-    /// What a scheduler says on the stream of a worker.
+    /// A message from the scheduler on a worker's stream.
     ToWorker {
         ComputeTask = "compute-task",
         FreeKeys = "free-keys",
@@ -56,7 +56,7 @@ ops! {
 }
 
 ops! {
-    /// What a worker says on its stream.
+    /// A message from a worker on its stream.
     FromWorker {
         TaskFinished = "task-finished",
         TaskErred = "task-erred",
@@ -74,359 +74,359 @@ ops! {
 }
 
 maps! {
-    /// A client submits tasks.
+    /// Submits tasks, from a client.
     UpdateGraph = "update-graph" {
         /// The tasks: the pickle of an expression, see [`graph`](crate::graph).
         expr_ser: Serialized = "expr_ser",
-        /// The keys that the client wants to hold.
+        /// The keys that the client wants.
         keys: Keys = "keys",
-        /// An order of the tasks; nil lets the scheduler make one.
+        /// An order of the tasks; if nil, the scheduler determines it.
         internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
-        /// The key of the task that submits these, if one does.
+        /// The key of the task that submits these, or nil.
         submitting_task: Nullable<Key> = "submitting_task",
-        /// Nil. A map of plain values would spoil the scheduler's spans for all
+        /// Nil. A map of plain values would break the scheduler's spans for all
         /// clients.
         span_metadata: Nullable<Value> = "span_metadata",
-        /// The higher the earlier.
+        /// Priority; tasks with higher values run earlier.
         user_priority: Option<f64> = "user_priority",
         /// Annotations of all tasks: `workers`, `resources`, `retries` …
         annotations: Option<Value> = "annotations",
     }
 
-    /// A client wants to hold keys, made by others perhaps.
+    /// Declares that a client wants keys, also keys of other clients' tasks.
     ClientDesiresKeys = "client-desires-keys" {
         /// The keys.
         keys: Keys = "keys",
-        /// Who wants them, if not the client whose stream it is.
+        /// The client, if not the stream's.
         client: Option<String> = "client",
     }
 
-    /// A client does not hold keys any more.
+    /// Declares that a client no longer wants keys.
     ClientReleasesKeys = "client-releases-keys" {
         /// The keys.
         keys: Keys = "keys",
-        /// Who held them, if not the client whose stream it is.
+        /// The client, if not the stream's.
         client: Option<String> = "client",
     }
 
-    /// A client wants to be told again what is known of a key.
+    /// Asks for the current state of a key.
     ReportKey = "report-key" {
         /// The key.
         key: Key = "key",
     }
 
-    /// A client cancels tasks.
+    /// Cancels tasks.
     CancelKeys = "cancel-keys" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Whether to cancel what other clients want too.
+        /// Whether to cancel tasks that other clients want too.
         force: bool = "force",
-        /// Why, for `cancelled-keys`.
+        /// The reason, for `cancelled-keys`.
         reason: Nullable<String> = "reason",
-        /// More about it, for people.
+        /// Details, for users.
         msg: Nullable<String> = "msg",
     }
 
-    /// A client is there.
+    /// Heartbeat of a client.
     HeartbeatClient = "heartbeat-client" {}
 
-    /// A client leaves.
+    /// Announces that a client leaves.
     CloseClient = "close-client" {}
 
-    /// The stream ends here.
+    /// Closes the stream.
     CloseStream = "close-stream" {}
 
     /// The first message to a client.
     StreamStart = "stream-start" {
-        /// What the client should be warned of.
+        /// A warning to the client.
         warning: Option<String> = "warning",
-        /// Why the client is refused; empty if it is not.
+        /// The reason for refusing the client; empty if it is accepted.
         error: Option<String> = "error",
     }
 
-    /// A result is there.
+    /// Reports that a result is in memory.
     KeyInMemory = "key-in-memory" {
-        /// Its key.
+        /// The key of the result.
         key: Key = "key",
-        /// The pickle of its class.
+        /// The pickle of the result's class.
         class: Option<Value> = "type",
-        /// Where it is.
+        /// The workers that hold the result.
         workers: Option<Vec<String>> = "workers",
     }
 
-    /// A task failed, or one that it depends on.
+    /// Reports that a task or one of its dependencies failed.
     TaskErredForClient = "task-erred" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
         /// The exception: see [`RemoteError`](crate::RemoteError).
         exception: Value = "exception",
-        /// Where it was raised.
+        /// The traceback.
         traceback: Option<Value> = "traceback",
     }
 
-    /// A result was there and is computed again.
+    /// Reports that a result was lost and is computed again.
     LostData = "lost-data" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
     }
 
-    /// Results that will never be there.
+    /// Reports that results will never be available.
     CancelledKeys = "cancelled-keys" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Why.
+        /// The reason.
         reason: Option<String> = "reason",
-        /// More about it, for people.
+        /// Details, for users.
         msg: Option<String> = "msg",
     }
 
-    /// A task that failed is tried again.
+    /// Reports that a failed task is retried.
     TaskRetried = "task-retried" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
     }
 
-    /// All is forgotten.
+    /// Announces that the cluster restarts and forgets everything.
     Restart = "restart" {}
 
-    /// How often a client is to say that it is there.
+    /// Sets the interval of a client's heartbeats.
     AdjustHeartbeatInterval = "adjust-heartbeat-interval" {
-        /// In seconds.
+        /// The interval in seconds.
         interval: f64 = "interval",
     }
 
-    /// Something that was logged under a topic.
+    /// An event of a topic.
     Event = "event" {
         /// The topic.
         topic: String = "topic",
-        /// When, and what.
+        /// The time and the event.
         event: Value = "event",
     }
 
-    /// The scheduler has closed the stream.
+    /// Announces that the scheduler has closed the stream.
     StreamClosed = "stream-closed" {}
 
-    /// Leave.
+    /// Requests the receiver to leave.
     Close = "close" {
-        /// Why.
+        /// The reason.
         reason: Option<String> = "reason",
     }
 
-    /// A worker is to run a task.
+    /// Requests a worker to run a task.
     ComputeTask = "compute-task" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// The number of this run, which comes back with its result.
+        /// The number of this run, which is returned with the result.
         run_id: i64 = "run_id",
-        /// Three numbers to be compared in order, the lower the earlier.
+        /// Three numbers, compared in order; lower values run earlier.
         priority: Vec<f64> = "priority",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
-        /// Where the keys are that it depends on.
+        /// The holders of the dependencies.
         who_has: Map<Key, Vec<String>> = "who_has",
-        /// How many bytes each of these has: exactly the dependencies.
+        /// The sizes in bytes of the dependencies, and only of them.
         nbytes: Map<Key, u64> = "nbytes",
-        /// The task: the pickle of a node, see [`graph`](crate::graph).
+        /// The task: the pickle of a graph node, see [`graph`](crate::graph).
         run_spec: Serialized = "run_spec",
-        /// The resources that it takes while it runs.
+        /// The resources that the task holds while it runs.
         resource_restrictions: Nullable<Value> = "resource_restrictions",
-        /// Whether it makes an actor.
+        /// Whether the task makes an actor.
         actor: bool = "actor",
-        /// Its annotations.
+        /// The task's annotations.
         annotations: Option<Value> = "annotations",
-        /// The span that it belongs to.
+        /// The task's span.
         span_id: Nullable<String> = "span_id",
     }
 
-    /// Forget keys, in whatever state they are.
+    /// Requests a worker to forget keys in any state.
     FreeKeys = "free-keys" {
         /// The keys.
         keys: Keys = "keys",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Delete copies that are not needed.
+    /// Requests a worker to delete replicas.
     RemoveReplicas = "remove-replicas" {
         /// The keys.
         keys: Keys = "keys",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Fetch copies.
+    /// Requests a worker to fetch replicas.
     AcquireReplicas = "acquire-replicas" {
-        /// Where the keys are.
+        /// The holders of the keys.
         who_has: Map<Key, Vec<String>> = "who_has",
-        /// How many bytes each of them has.
+        /// The sizes of the keys in bytes.
         nbytes: Option<Map<Key, u64>> = "nbytes",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Give a task back, if it does not run.
+    /// Requests a worker to give a task back unless it is executing.
     StealRequest = "steal-request" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// Comes back with the answer.
+        /// Returned with the response.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Where keys are now.
+    /// Updates the holders of keys.
     RefreshWhoHas = "refresh-who-has" {
-        /// The keys; nowhere if the list is empty.
+        /// The holders of the keys; an empty list means none.
         who_has: Map<Key, Vec<String>> = "who_has",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A worker's status changes, or is to change.
+    /// Reports or requests a change of a worker's status.
     WorkerStatusChange = "worker-status-change" {
         /// `running`, `paused`, `closing_gracefully`, `closing` …
         status: String = "status",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Another worker is gone.
+    /// Reports that another worker has left.
     RemoveWorker = "remove-worker" {
-        /// Its address.
+        /// The worker's address.
         worker: String = "worker",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
     }
 
-    /// A task is not needed any more.
+    /// Reports that a task is no longer needed.
     CancelCompute = "cancel-compute" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A worker has a result.
+    /// Reports a task's result.
     TaskFinished = "task-finished" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// The number of the run.
+        /// The number of the run, from the request.
         run_id: i64 = "run_id",
         /// `OK`, for the dashboard.
         status: Option<String> = "status",
-        /// Bytes of memory that it takes.
+        /// Size of the result in bytes.
         nbytes: u64 = "nbytes",
-        /// The pickle of its class; nil and a text are taken too.
+        /// The pickle of the result's class; nil and a string are accepted too.
         class: Nullable<Bytes> = "type",
-        /// What its class is called.
+        /// The name of the result's class.
         typename: String = "typename",
-        /// What its function had to say.
+        /// Metadata set by the task's function.
         metadata: Map<Value, Value> = "metadata",
-        /// What was done for it, and when.
+        /// The steps done for the task, with times.
         startstops: Vec<StartStop> = "startstops",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
-        /// The thread that ran it.
+        /// The thread that ran the task.
         thread: Option<i64> = "thread",
     }
 
-    /// A worker has an exception instead of a result.
+    /// Reports that a task failed.
     TaskErred = "task-erred" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// The number of the run.
+        /// The number of the run, from the request.
         run_id: i64 = "run_id",
         /// `error`, for the dashboard.
         status: Option<String> = "status",
-        /// The exception; never nil, which clients of Python break over.
+        /// The exception; never nil, which Python clients cannot handle.
         exception: Value = "exception",
-        /// Where it was raised.
+        /// The traceback.
         traceback: Option<Value> = "traceback",
-        /// The exception as text.
+        /// The exception as a string.
         exception_text: Option<String> = "exception_text",
-        /// Where it was raised, as text.
+        /// The traceback as a string.
         traceback_text: Option<String> = "traceback_text",
-        /// What was done for it, and when.
+        /// The steps done for the task, with times.
         startstops: Option<Vec<StartStop>> = "startstops",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
-        /// The thread that ran it.
+        /// The thread that ran the task.
         thread: Option<i64> = "thread",
     }
 
-    /// A worker has copies.
+    /// Reports replicas.
     AddKeys = "add-keys" {
-        /// Their keys.
+        /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A worker has deleted a value.
+    /// Reports that a worker has deleted data.
     ReleaseWorkerData = "release-worker-data" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// What became of a [`StealRequest`].
+    /// The response to a [`StealRequest`].
     StealResponse = "steal-response" {
         /// The key.
         key: Key = "key",
-        /// In which state the task is: given back if it is `waiting`, `ready` or
-        /// `constrained`.
+        /// The state of the task, which is given back if this is `waiting`,
+        /// `ready` or `constrained`.
         state: Nullable<String> = "state",
-        /// The same as in the request.
+        /// The id of the request.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A worker does not find keys where they should be.
+    /// Asks for the holders of keys.
     RequestRefreshWhoHas = "request-refresh-who-has" {
         /// The keys.
         keys: Keys = "keys",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A worker gives a task back that it runs.
+    /// Gives an executing task back.
     Reschedule = "reschedule" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// A task has left the thread pool.
+    /// Reports that a task has left the thread pool.
     LongRunning = "long-running" {
-        /// Its key.
+        /// The key of the task.
         key: Key = "key",
-        /// The number of the run.
+        /// The number of the run, from the request.
         run_id: i64 = "run_id",
-        /// Seconds that it has run.
+        /// The task's run time so far, in seconds.
         compute_duration: Nullable<f64> = "compute_duration",
-        /// Why, for logs.
+        /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Something to be logged under a topic.
+    /// Publishes an event under a topic.
     LogEvent = "log-event" {
         /// The topic.
         topic: Value = "topic",
-        /// What.
+        /// The event.
         msg: Value = "msg",
     }
 
-    /// A worker is there.
+    /// Keeps a worker's connection alive.
     KeepAlive = "keep-alive" {}
 
-    /// Something that was done for a task.
+    /// A step done for a task.
     StartStop {
         /// `compute`, `transfer`, `disk-read`, `disk-write` or `deserialize`.
         action: String = "action",
-        /// When it began, in seconds since 1970.
+        /// Start, in seconds since 1970.
         start: f64 = "start",
-        /// When it ended, in seconds since 1970.
+        /// End, in seconds since 1970.
         stop: f64 = "stop",
-        /// From which worker it was transferred.
+        /// The worker that the data was transferred from.
         source: Option<String> = "source",
     }
 }

@@ -21,19 +21,19 @@ fn frames<T: Field>(message: T) -> Vec<Bytes> {
                 .map(|frame| Bytes::copy_from_slice(frame))
                 .collect()
         })
-        .expect("it is written")
+        .expect("writable message")
 }
 
 fn round_trip<T: Field + Clone + PartialEq + fmt::Debug>(message: &T) {
     let frames = frames(message.clone());
     let read = Opener::default()
         .read(&frames, T::read)
-        .expect("it is read");
+        .expect("readable message");
     assert_eq!(&read, message);
 }
 
 #[test]
-fn messages_come_back_with_payloads_and_fields_that_nobody_knows() {
+fn messages_round_trip_with_payloads_and_unknown_fields() {
     let data = Serialized::of(&Value::from("data")).expect("a plain value");
     round_trip(&vec![
         FromClient::from(UpdateGraph {
@@ -57,7 +57,7 @@ fn messages_come_back_with_payloads_and_fields_that_nobody_knows() {
 }
 
 #[test]
-fn keys_may_be_a_set_as_workers_of_python_send_them() {
+fn keys_may_be_a_set() {
     let set = b"\x82\xa2op\xa8get_data\xa4keys\x82\xa7__Set__\xc3\xa7as-list\x91\xa1x";
     let set = [Bytes::from_static(set)];
     let read = Opener::default().read(&set, Request::read);
@@ -80,7 +80,7 @@ fn a_missing_field_is_named() {
 }
 
 #[test]
-fn what_waits_in_queues_is_counted_wherever_its_bytes_are() {
+fn heap_len_counts_all_bytes() {
     const LEN: usize = 10_000;
     let text = "x".repeat(LEN);
     let pickled = || Value::Serialized(crate::error::exception("ValueError", &text));
@@ -103,7 +103,7 @@ fn what_waits_in_queues_is_counted_wherever_its_bytes_are() {
 }
 
 #[test]
-fn a_key_that_a_message_repeats_is_kept_once() {
+fn repeated_keys_are_kept_once() {
     let body = b"\x82\xa2op\xb3client-desires-keys\xa4keys\x95\xa1x\xa1y\xa1x\xa1x\xa1z";
     let frames = [Bytes::from_static(body)];
     let read = Opener::default().read(&frames, FromClient::read);
@@ -114,11 +114,11 @@ fn a_key_that_a_message_repeats_is_kept_once() {
     assert_eq!(message.keys, keys);
 }
 
-/// As scheduler and worker open what they receive.
+/// Opens messages as scheduler and worker do.
 #[test]
-fn payloads_that_share_frames_are_refused_before_they_are_read() {
+fn rejects_payloads_that_share_frames() {
     const COUNT: u16 = 4000;
-    // Each placeholder stands for one header with as many empty frames.
+    // Each placeholder refers to a header with this many empty frames.
     let mut body = vec![0xdc];
     body.extend_from_slice(&COUNT.to_be_bytes());
     for _ in 0..COUNT {
@@ -129,7 +129,7 @@ fn payloads_that_share_frames_are_refused_before_they_are_read() {
     let mut frames = vec![Bytes::from(body), Bytes::from(header)];
     frames.resize(usize::from(COUNT) + 2, Bytes::new());
     let found = Opener::default().read(&frames, |_| -> Result<(), _> {
-        panic!("it is not read");
+        panic!("unread");
     });
     let shared = MessageErrorKind::FramesShared;
     assert!(
@@ -138,9 +138,9 @@ fn payloads_that_share_frames_are_refused_before_they_are_read() {
     );
 }
 
-/// Otherwise the frames that are held grow with the square of the message.
+/// Otherwise, memory would grow with the square of the message's length.
 #[test]
-fn a_payload_does_not_take_the_frames_of_the_next_one() {
+fn payload_excludes_frames_of_the_next() {
     const COUNT: u8 = 15;
     let mut body = b"\x82\xa2op\xabupdate_data\xa4data".to_vec();
     body.push(0x80 | COUNT);
@@ -163,7 +163,7 @@ fn a_payload_does_not_take_the_frames_of_the_next_one() {
 }
 
 #[test]
-fn the_first_of_two_ops_counts() {
+fn first_of_two_ops_counts() {
     let message = b"\x83\xa2op\xaareport-key\xa2op\xa5close\xa3key\xa1x";
     let read = Opener::default().read(&[Bytes::from_static(message)], FromClient::read);
     let report = ReportKey {
