@@ -257,6 +257,17 @@ fn bounds_the_data_shared_by_tasks() {
     assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 50);
     outline(1000, 1 << 20, 10).expect_err("a GiB of a MiB");
     outline(1000, 10, 1 << 20).expect_err("a GiB of a MiB");
+    let copied_len = |count: usize| -> usize {
+        let tasks = outline(count, 1 << 10, 1 << 10).expect("a graph");
+        let specs = tasks.iter().map(|task| task.run_spec.pickle());
+        specs.map(|spec| spec.expect("a pickle").0.len()).sum()
+    };
+    let (once, twice) = (copied_len(200), copied_len(400));
+    assert!(once > 200 << 11, "{once} bytes");
+    assert!(
+        twice <= once / 4 * 9,
+        "{once} bytes, {twice} for twice as many tasks"
+    );
 }
 
 #[test]
