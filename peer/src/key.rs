@@ -8,8 +8,12 @@ use core::str::FromStr;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_pickle as pickle;
+
+use crate::Value;
+use crate::protocol::Source;
 
 /// Maximum nesting of a key's parts. Dask's own keys have two levels.
 const DEPTH: u32 = 16;
@@ -90,6 +94,13 @@ impl Key {
     /// The key as a MessagePack value.
     pub fn as_msgpack(&self) -> &[u8] {
         &self.0
+    }
+
+    /// The key as a value.
+    pub(crate) fn to_value(&self) -> Value {
+        let document = [Bytes::copy_from_slice(&self.0)];
+        let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
+        value.unwrap_or_default()
     }
 
     /// The string, if the key is one.

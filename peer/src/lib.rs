@@ -42,6 +42,8 @@ pub mod release;
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
+#[cfg(any(feature = "scheduler", feature = "worker"))]
+mod story;
 pub mod value;
 #[cfg(feature = "worker")]
 pub mod worker;
@@ -58,6 +60,8 @@ pub use net::transports;
 #[cfg(feature = "tls")]
 pub use net::transports_with_tls;
 pub use release::Release;
+#[cfg(any(feature = "scheduler", feature = "worker"))]
+pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};
 
 /// A future whose code is compiled in this crate. That of an `async fn` is compiled in

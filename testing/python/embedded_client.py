@@ -44,6 +44,19 @@ def journey(client):
     assert client.submit(operator.add, tupled, 1).result(timeout=60) == 3
 
 
+def story(client):
+    future = client.submit(operator.add, 20, 30)
+    assert future.result(timeout=60) == 50
+    told = client.story(future.key)
+    states = [(start, finish) for who, _, start, finish, *_ in told if who == "scheduler"]
+    assert states[0] == ("released", "waiting"), told
+    assert states[-1] == ("processing", "memory"), told
+    assert all(before[1] == after[0] for before, after in zip(states, states[1:])), told
+    workers = {who for who, *_ in told} - {"scheduler"}
+    assert len(workers) == 1 and workers <= set(client.ncores()), told
+    assert not client.story("unknown")
+
+
 def data(client):
     array = numpy.arange(100_000.0)
     [scattered] = client.scatter([array])

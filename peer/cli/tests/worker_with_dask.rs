@@ -557,9 +557,17 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     assert_eq!(cluster.python(code), "(True, True, True, True)");
     let code = "stacks = client.call_stack([slow])\n\
                 logs = client.get_worker_logs()\n\
-                (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]), len(client.story(data[0].key)) > 0,\n\
+                (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]),\n\
                  client.profile(merge_workers=False)[rust]['identifier'])";
-    assert_eq!(cluster.python(code), "(True, True, True, 'root')");
+    assert_eq!(cluster.python(code), "(True, True, 'root')");
+    let code = "story = [what for who, *what in client.story(data[0].key) if who == rust]\n\
+                because = client.story(story[0][-2])\n\
+                ([what[1:3] for what in story], {what[0] for what in story} == {data[0].key},\n\
+                 [what[-1] for what in story] == sorted(what[-1] for what in story),\n\
+                 {who for who, *what in because if data[0].key in what} == {rust})";
+    let expected = "([['compute-task', 'released'], ['released', 'waiting'], ['waiting', 'ready'], \
+                    ['ready', 'executing'], ['executing', 'memory']], True, True, True)";
+    assert_eq!(cluster.python(code), expected);
     let code = "async def ask(dask_scheduler):\n\
                 \x20   worker = dask_scheduler.rpc(rust)\n\
                 \x20   metadata = await worker.profile_metadata(start=0, stop=None)\n\

@@ -504,6 +504,17 @@ macro_rules! ops {
             }
         }
 
+        impl $name {
+            /// The op, if it is one that is known here.
+            #[allow(dead_code, reason = "not all are asked")]
+            pub(crate) const fn known_op(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$variant(_) => Some($op),)*
+                    Self::Unknown(_) => None,
+                }
+            }
+        }
+
         $(impl From<$variant> for $name {
             fn from(message: $variant) -> Self {
                 Self::$variant(message)

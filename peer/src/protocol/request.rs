@@ -2,6 +2,7 @@
 
 use daskwire_comm::Traffic;
 
+use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -35,6 +36,7 @@ ops! {
         GetProfileMetadata = "profile_metadata",
         GetMonitorInfo = "get_monitor_info",
         GetStory = "get_story",
+        Broadcast = "broadcast",
         Retry = "retry",
         RetireWorkers = "retire_workers",
         CloseComm = "close",
@@ -317,8 +319,22 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// Asks a worker for the history of its tasks.
+    /// Asks a scheduler or worker for the history of tasks.
     GetStory = "get_story" {
+        /// Keys of tasks, and stimulus ids.
+        keys_or_stimuli: Option<Keys> = "keys_or_stimuli",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler to send a request to workers.
+    Broadcast = "broadcast" {
+        /// The request.
+        msg: Unknown = "msg",
+        /// Addresses of the workers. Default: all.
+        workers: Option<Vec<String>> = "workers",
+        /// `ignore` leaves out workers that do not answer.
+        on_error: Option<String> = "on_error",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

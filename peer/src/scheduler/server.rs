@@ -21,15 +21,18 @@ use crate::channel::{Channel, Ends, within};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
-    ClientDesiresKeys, Close, CloseStream, DataReply, Field as _, FromClient, FromWorker,
-    HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, Request, Scatter,
-    ToClient, ToWorker, UpdateData, UpdateDataReply,
+    Broadcast, ClientDesiresKeys, Close, CloseStream, DataReply, Field as _, FromClient,
+    FromWorker, HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, Request,
+    Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
 };
 use crate::rpc::IncomingRequest;
 use crate::{Key, PeerError, Serialized, Value};
 
 /// How long what was said last may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long workers may take to answer what all of them are asked.
+const BROADCAST: Duration = Duration::from_secs(30);
 
 /// How long a worker that has enough to do with transfers is left alone.
 const BUSY: Duration = Duration::from_millis(150);
@@ -220,6 +223,7 @@ impl Shared {
         let (result, notices) = {
             let mut core = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
+                core.state.set_unix_time(unix_time());
                 let result = act(&mut core);
                 core.dispatch();
                 result
@@ -611,6 +615,11 @@ impl Shared {
                 });
                 stages.collect()
             })),
+            Request::GetStory(request) => {
+                let wanted = request.keys_or_stimuli.unwrap_or_default();
+                Answer::Value(self.inspect(|state| state.story_value(&wanted)))
+            }
+            Request::Broadcast(request) => self.broadcast(request).await,
             Request::UpdateData(request) => {
                 let (who_has, nbytes) = (request.who_has, request.nbytes);
                 self.with(|state| {
@@ -662,6 +671,40 @@ impl Shared {
             ])
         });
         Answer::Value(identity)
+    }
+
+    /// Asks workers, all of them unless some are named, and replies what each of
+    /// them did.
+    async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
+        let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
+        let mut asking = JoinSet::new();
+        for (worker, _) in counts {
+            let Ok(address) = address(&worker) else {
+                continue;
+            };
+            let asked = Request::Unknown(request.msg.clone());
+            let shared = Arc::clone(self);
+            asking.spawn(async move {
+                let asking = shared.pool.call::<Value>(&address, &asked);
+                (
+                    worker,
+                    within(BROADCAST, "an answer of a worker", asking).await,
+                )
+            });
+        }
+        let is_ignored = request.on_error.as_deref() == Some("ignore");
+        let mut replies = Vec::new();
+        while let Some(reply) = asking.join_next().await {
+            match reply {
+                Ok((worker, Ok(reply))) => replies.push((worker, reply)),
+                Ok((_, Err(_))) if is_ignored => {}
+                Ok((worker, Err(error))) => {
+                    return refused("RuntimeError", &format!("{worker}: {error}"));
+                }
+                Err(_) => {}
+            }
+        }
+        Answer::Value(Value::dict(replies))
     }
 
     /// Any number.

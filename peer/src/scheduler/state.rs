@@ -39,6 +39,7 @@ use crate::protocol::{
     RefreshWhoHas, RegisterWorker, StreamStart, TaskErredForClient, TaskRetried, ToClient,
     ToWorker, WorkerStatusChange,
 };
+use crate::story::{Stimulus, Story};
 use crate::{Key, Value};
 use parts::{About, Client, Priority, Queue, RunSpec, Stage, Table, TaskId, Worker};
 
@@ -186,6 +187,11 @@ impl Default for Policy {
 pub struct State {
     policy: Policy,
     now: Duration,
+    /// Seconds since 1970, for the story.
+    unix_time: f64,
+    /// Why that happens which happens now.
+    stimulus: Stimulus,
+    story: Story,
     last_deletion: Duration,
     random: u64,
     tasks: Table,
@@ -229,6 +235,9 @@ impl State {
             random: policy.seed,
             policy,
             now: Duration::ZERO,
+            unix_time: 0.0,
+            stimulus: Stimulus::here("start", 0.0),
+            story: Story::default(),
             last_deletion: Duration::ZERO,
             tasks: Table::default(),
             by_key: HashMap::new(),
@@ -249,6 +258,17 @@ impl State {
         }
     }
 
+    /// Something is about to happen, so many seconds after 1970. Only what
+    /// [`story`](Self::story) tells depends on it.
+    pub const fn set_unix_time(&mut self, unix_time: f64) {
+        self.unix_time = unix_time;
+    }
+
+    /// Something happens here.
+    fn here(&mut self, what: &'static str) {
+        self.stimulus = Stimulus::here(what, self.unix_time);
+    }
+
     /// What is to be done because of what happened, each once, in order.
     pub fn outputs(&mut self) -> impl Iterator<Item = Output> {
         self.outputs.drain(..)
@@ -257,6 +277,7 @@ impl State {
     /// Time has passed: so much in all. Deletes what is due, and lets workers go
     /// that have been silent for too long.
     pub fn advance(&mut self, now: Duration) {
+        self.here("time");
         self.now = self.now.max(now);
         if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
@@ -309,6 +330,7 @@ impl State {
 
     /// A client is gone: what only it wanted is released.
     pub fn remove_client(&mut self, id: ClientId) {
+        self.here("remove-client");
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
@@ -329,6 +351,7 @@ impl State {
     ///
     /// Why it is refused: its address or its name is taken.
     pub fn add_worker(&mut self, worker: &RegisterWorker) -> Result<WorkerId, String> {
+        self.here("add-worker");
         let address = worker.address.clone();
         if self.by_address.contains_key(&address) {
             return Err(format!("worker already exists {address}"));
@@ -391,6 +414,7 @@ impl State {
     /// The stream of a worker has ended. What it worked on goes to others; results
     /// that only it had are computed again, if anybody needs them.
     pub fn remove_worker(&mut self, id: WorkerId) {
+        self.here("remove-worker");
         let is_leaving = self
             .workers
             .get(&id)
@@ -401,6 +425,7 @@ impl State {
     /// Everything has been written that was to be sent to a worker, as
     /// [`Output::NotifyDrained`] asked.
     pub fn drained(&mut self, id: WorkerId) {
+        self.here("drained");
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.unwritten_len = 0;
             self.todo.open.insert(id);
@@ -432,6 +457,10 @@ impl State {
 
     /// A client has said something on its stream.
     pub fn client_says(&mut self, id: ClientId, message: FromClient) {
+        match message.known_op() {
+            Some(op) => self.here(op),
+            None => self.here("unknown"),
+        }
         match message {
             FromClient::UpdateGraph(message) => match Submission::read(message) {
                 Ok(submission) => self.submit(id, submission),
@@ -480,6 +509,20 @@ impl State {
             return;
         };
         worker.last_seen = self.now;
+        let stimulus = match &message {
+            FromWorker::TaskFinished(message) => Some(&message.stimulus_id),
+            FromWorker::TaskErred(message) => Some(&message.stimulus_id),
+            FromWorker::AddKeys(message) => Some(&message.stimulus_id),
+            FromWorker::ReleaseWorkerData(message) => Some(&message.stimulus_id),
+            FromWorker::WorkerStatusChange(message) => Some(&message.stimulus_id),
+            FromWorker::Reschedule(message) => Some(&message.stimulus_id),
+            FromWorker::LongRunning(message) => Some(&message.stimulus_id),
+            _ => None,
+        };
+        self.stimulus = match stimulus {
+            Some(text) => Stimulus::of_message(text),
+            None => Stimulus::here("worker", self.unix_time),
+        };
         match message {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),
             FromWorker::TaskErred(message) => {
@@ -552,6 +595,7 @@ impl State {
 
     /// A client submits tasks.
     pub fn submit(&mut self, client: ClientId, submission: Submission) {
+        self.here("update-graph");
         if !self.clients.contains_key(&client) {
             return;
         }
@@ -642,6 +686,7 @@ impl State {
         who_has: &[(Key, Vec<String>)],
         nbytes: &[(Key, u64)],
     ) {
+        self.here("update-data");
         let client = client.and_then(|name| self.by_name.get(name).copied());
         let nbytes: HashMap<&Key, u64> = nbytes.iter().map(|(key, len)| (key, *len)).collect();
         for (key, addresses) in who_has {
@@ -678,6 +723,7 @@ impl State {
 
     /// A worker turned out not to have a result that it should have.
     pub fn missing_data(&mut self, key: &Key, worker: &str) {
+        self.here("missing-data");
         let worker = self.by_address.get(worker).copied();
         if let (Some(worker), Some(task)) = (worker, self.by_key.get(key).copied()) {
             self.remove_replica(worker, task);
@@ -698,6 +744,7 @@ impl State {
     /// Tries failed tasks again, and those that they failed over. Returns those of
     /// the keys that had failed.
     pub fn retry(&mut self, keys: &[Key]) -> Vec<Key> {
+        self.here("client-retry");
         let mut retried = Vec::new();
         let mut failed = Vec::new();
         for key in keys {
@@ -715,7 +762,7 @@ impl State {
             }
         }
         for id in &all {
-            self.tasks[*id].stage = Stage::Released;
+            self.set_stage(*id, Stage::Released);
             self.tasks[*id].kill_count = 0;
         }
         for id in all {
@@ -741,6 +788,7 @@ impl State {
     /// it has are made elsewhere. `false` if there is none at this address, or none
     /// that could take these copies.
     pub fn retire(&mut self, address: &str) -> bool {
+        self.here("retire-workers");
         let Some(id) = self.by_address.get(address).copied() else {
             return false;
         };
@@ -758,6 +806,7 @@ impl State {
 
     /// A worker that was to leave stays.
     pub(super) fn keep(&mut self, address: &str) {
+        self.here("retire-workers");
         if let Some(id) = self.by_address.get(address).copied() {
             let message = WorkerStatusChange {
                 status: "running".to_owned(),

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::server::key_value;
 use super::{OnNotice, Shared, now};
 use crate::Value;
 use crate::failure::lock_counter;
@@ -148,7 +147,7 @@ impl Shared {
                 self.title,
                 now - since
             );
-            (key_value(key), Value::list([text]))
+            (key.to_value(), Value::list([text]))
         });
         Value::Dict(stacks.collect())
     }

@@ -62,6 +62,7 @@ impl WorkerMachine {
                 }
                 // Pending requests may end at any time anyway.
                 Action::Disconnect(_) => {}
+                Action::Report(_) => {}
             }
         }
         self.state.check();

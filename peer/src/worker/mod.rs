@@ -549,6 +549,7 @@ impl Shared {
                     let shared = Arc::clone(self);
                     self.runtime.spawn(shared.fetch(peer, keys));
                 }
+                Action::Report(_) => {}
                 Action::Disconnect(peer) => {
                     if let Ok(address) = peer.parse() {
                         self.pool.forget(&address);
@@ -1018,6 +1019,14 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
         }
     };
     let own = Arc::downgrade(shared);
+    let spilled = move |key, len| {
+        if let Some(shared) = own.upgrade() {
+            let jobs = shared.react([], [Event::Spilled { key, len }]);
+            // This thread has data to write.
+            jobs.into_iter().for_each(|job| shared.queue.push(job));
+        }
+    };
+    let own = Arc::downgrade(shared);
     let relieved = move || {
         if let Some(shared) = own.upgrade() {
             let runtime = shared.runtime.clone();
@@ -1026,7 +1035,7 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
     };
     shared
         .store
-        .start(needed, notify, relieved)
+        .start(needed, notify, spilled, relieved)
         .map_err(|error| PeerError::Directory {
             reason: error.to_string(),
         })

@@ -149,7 +149,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         }
         Request::KeysRequest(_) => {
             let keys = shared.store.keys();
-            Value::List(keys.iter().map(key_value).collect())
+            Value::List(keys.iter().map(Key::to_value).collect())
         }
         Request::Identity(_) => Value::dict([
             ("type", Value::from("Worker")),
@@ -165,8 +165,10 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::GetProfile(_) => diagnostics::profile(),
         Request::GetProfileMetadata(_) => diagnostics::profile_metadata(),
         Request::GetMonitorInfo(_) => diagnostics::monitor_info(),
-        // No history of tasks is kept.
-        Request::GetStory(_) => Value::List([].into()),
+        Request::GetStory(request) => {
+            let wanted = request.keys_or_stimuli.unwrap_or_default();
+            shared.machine().state.story().of_worker(&wanted)
+        }
         Request::Ping(_) => Value::bytes(&b"pong"[..]),
         Request::Echo(request) => request.data,
         Request::Versions(_) => shared.versions.clone(),
@@ -181,13 +183,6 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             return Err(RemoteError::new("NotImplementedError", &text));
         }
     }))
-}
-
-/// Converts a key to a value.
-pub(super) fn key_value(key: &Key) -> Value {
-    let document = [bytes::Bytes::copy_from_slice(key.as_msgpack())];
-    let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
-    value.unwrap_or_default()
 }
 
 /// Stores data sent by a client.

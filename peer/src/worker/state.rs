@@ -23,6 +23,7 @@ use crate::protocol::{
     AddKeys, ComputeTask, FromWorker, Keys, Nullable, ReleaseWorkerData, RequestRefreshWhoHas,
     Reschedule, StartStop, StealResponse, TaskErred, TaskFinished, ToWorker, WorkerStatusChange,
 };
+use crate::story::{Stimulus, Story, TaskChange, TaskEvent};
 use crate::value::Serialized;
 use crate::{Key, Value};
 
@@ -90,6 +91,34 @@ pub(crate) enum Event {
     PeerAvailable(Peer),
     /// It is time to ask the scheduler for missing data again.
     Search,
+    /// The data of a key went to disk, which freed `len` bytes of memory.
+    Spilled { key: Key, len: u64 },
+}
+
+impl Event {
+    /// Stimulus of everything that follows from this event.
+    fn stimulus(&self, now: f64) -> Stimulus {
+        let what = match self {
+            Self::FromScheduler(message) => match stimulus_of(message) {
+                Ok(text) => return Stimulus::of_message(text),
+                Err(op) => op,
+            },
+            Self::Executed(executed) if executed.outcome.is_err() => "task-erred",
+            Self::Executed(_) => "task-finished",
+            Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
+            Self::Paused(_) => "worker-status-change",
+            Self::Fetched(fetched) => match fetched.answer {
+                Answer::Data(_) => "gather-dep-success",
+                Answer::Busy => "gather-dep-busy",
+                Answer::Gone => "gather-dep-network-failure",
+            },
+            Self::Stored(_) => "update-data",
+            Self::PeerAvailable(_) => "retry-busy-worker",
+            Self::Search => "find-missing",
+            Self::Spilled { .. } => "spill",
+        };
+        Stimulus::here(what, now)
+    }
 }
 
 /// The outcome of a task that has run.
@@ -151,6 +180,8 @@ pub(crate) enum Action {
     Forget(Key),
     /// Report this event after a delay.
     Wake { after: Duration, event: Box<Event> },
+    /// Emit an event of a task; only after [`State::watch_tasks`].
+    Report(TaskEvent),
 }
 
 /// A task to run.
@@ -182,9 +213,13 @@ enum Phase {
     Flight,
     /// The data is to be fetched, but no holder is known.
     Missing,
+    /// The task was just added.
+    Released,
+    /// The task was removed.
+    Forgotten,
 }
 
-const PHASE_COUNT: usize = 8;
+const PHASE_COUNT: usize = 10;
 
 impl Phase {
     /// Dask's name of the phase.
@@ -198,6 +233,8 @@ impl Phase {
             Self::Fetch => "fetch",
             Self::Flight => "flight",
             Self::Missing => "missing",
+            Self::Released => "released",
+            Self::Forgotten => "forgotten",
         }
     }
 
@@ -210,6 +247,8 @@ impl Phase {
         Self::Fetch,
         Self::Flight,
         Self::Missing,
+        Self::Released,
+        Self::Forgotten,
     ];
 }
 
@@ -323,6 +362,10 @@ pub(crate) struct State {
     is_searching: bool,
     generation: i64,
     now: f64,
+    /// Stimulus of the event that is being handled.
+    stimulus: Stimulus,
+    story: Story,
+    is_watched: bool,
     actions: Vec<Action>,
 }
 
@@ -350,6 +393,9 @@ impl State {
             is_searching: false,
             generation: 0,
             now: 0.0,
+            stimulus: Stimulus::here("start", 0.0),
+            story: Story::default(),
+            is_watched: false,
             actions: Vec::new(),
         }
     }
@@ -363,10 +409,13 @@ impl State {
     ) -> Vec<Action> {
         self.now = now;
         for event in events {
+            self.stimulus = event.stimulus(now);
             self.apply(event);
         }
         if self.status == "running" && !self.is_full {
+            self.stimulus = Stimulus::here("ensure-communicating", now);
             self.start_transfers();
+            self.stimulus = Stimulus::here("ensure-computing", now);
             self.start_tasks();
         }
         self.search();
@@ -387,6 +436,16 @@ impl State {
     /// Starts nothing any more.
     pub(crate) fn close(&mut self) {
         "closing".clone_into(&mut self.status);
+    }
+
+    /// Turns [`Action::Report`] on or off.
+    pub(crate) const fn watch_tasks(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
+    }
+
+    /// The last events of all tasks.
+    pub(crate) const fn story(&self) -> &Story {
+        &self.story
     }
 
     /// The number of tasks in each state, with Dask's names of the states.
@@ -471,7 +530,21 @@ impl State {
                 self.forget_idle_peer(&peer);
             }
             Event::Search => self.is_searching = false,
+            Event::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
         }
+    }
+
+    fn record(&mut self, key: Key, change: TaskChange) {
+        let event = TaskEvent {
+            key,
+            change,
+            stimulus: self.stimulus.clone(),
+            time: self.now,
+        };
+        if self.is_watched {
+            self.actions.push(Action::Report(event.clone()));
+        }
+        self.story.add(event);
     }
 
     fn handle_message(&mut self, message: ToWorker) {
@@ -545,6 +618,12 @@ impl State {
     fn compute(&mut self, message: ComputeTask) {
         let key = message.key.clone();
         let run_id = message.run_id;
+        let phase = self
+            .tasks
+            .get(&key)
+            .map_or(Phase::Released, |task| task.phase);
+        let state = phase.name();
+        self.record(key.clone(), TaskChange::Asked { state });
         match self.tasks.get_mut(&key) {
             Some(task) if task.phase == Phase::Memory => {
                 let description = task.description.clone();
@@ -861,7 +940,9 @@ impl State {
             Phase::Waiting | Phase::Ready => self.withdraw(key),
             Phase::Executing | Phase::Flight => task.computation = None,
             Phase::Memory => self.release(key, stimulus_id),
-            Phase::Error | Phase::Fetch | Phase::Missing => self.drop_unless_wanted(key),
+            Phase::Error | Phase::Fetch | Phase::Missing | Phase::Released | Phase::Forgotten => {
+                self.drop_unless_wanted(key)
+            }
         }
     }
 
@@ -952,7 +1033,12 @@ impl State {
             Phase::Executing if !is_computed => Some("cancelled"),
             Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
             Phase::Flight if is_computed => Some("resumed"),
-            Phase::Error | Phase::Fetch | Phase::Flight | Phase::Missing => None,
+            Phase::Error
+            | Phase::Fetch
+            | Phase::Flight
+            | Phase::Missing
+            | Phase::Released
+            | Phase::Forgotten => None,
         }
     }
 
@@ -1109,6 +1195,8 @@ impl State {
             for key in &keys {
                 self.leave_queues(key);
                 self.set_phase(key, Phase::Flight);
+                let peer = Arc::clone(&peer);
+                self.record(key.clone(), TaskChange::Requested { peer });
             }
             self.peers.entry(Arc::clone(&peer)).or_default().asked = Some(keys.clone());
             self.flight_count += 1;
@@ -1140,6 +1228,7 @@ impl State {
         };
         self.flight_count = self.flight_count.saturating_sub(1);
         let mut data = HashMap::new();
+        let mut reason = "it does not have it";
         match answer {
             Answer::Data(received) => data.extend(received),
             Answer::Busy => {
@@ -1149,11 +1238,14 @@ impl State {
                     event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
                 });
                 for key in asked {
-                    self.not_fetched(&key);
+                    self.not_fetched(&key, &peer, "it is busy");
                 }
                 return;
             }
-            Answer::Gone => self.forget_peer(&peer),
+            Answer::Gone => {
+                reason = "it cannot be reached";
+                self.forget_peer(&peer);
+            }
         }
         let mut arrived = Vec::new();
         for key in asked {
@@ -1170,7 +1262,7 @@ impl State {
             }
             let Some(description) = data.remove(&key) else {
                 task.holders.retain(|holder| *holder != peer);
-                self.not_fetched(&key);
+                self.not_fetched(&key, &peer, reason);
                 continue;
             };
             let computation = task.computation.take();
@@ -1213,13 +1305,16 @@ impl State {
     }
 
     /// Handles requested data that did not arrive.
-    fn not_fetched(&mut self, key: &Key) {
+    fn not_fetched(&mut self, key: &Key, peer: &Peer, reason: &'static str) {
+        let phase = self.tasks.get(key).map(|task| task.phase);
+        if phase != Some(Phase::Flight) {
+            return;
+        }
+        let peer = Arc::clone(peer);
+        self.record(key.clone(), TaskChange::NotSent { peer, reason });
         let Some(task) = self.tasks.get_mut(key) else {
             return;
         };
-        if task.phase != Phase::Flight {
-            return;
-        }
         let computation = task.computation.take();
         let message = computation.and_then(|computation| computation.message);
         match message {
@@ -1313,7 +1408,7 @@ impl State {
     fn entry(&mut self, key: &Key, priority: Priority) -> &mut Task {
         let counts = &mut self.counts;
         self.tasks.entry(key.clone()).or_insert_with(|| {
-            let phase = Phase::Missing;
+            let phase = Phase::Released;
             counts[phase as usize] += 1;
             Task {
                 phase,
@@ -1332,7 +1427,15 @@ impl State {
         if let Some(task) = self.tasks.get_mut(key) {
             self.counts[task.phase as usize] -= 1;
             self.counts[phase as usize] += 1;
-            task.phase = phase;
+            let from = core::mem::replace(&mut task.phase, phase);
+            self.record_state(key, from, phase);
+        }
+    }
+
+    fn record_state(&mut self, key: &Key, from: Phase, to: Phase) {
+        if from != to {
+            let (from, to) = (from.name(), to.name());
+            self.record(key.clone(), TaskChange::State { from, to });
         }
     }
 
@@ -1340,6 +1443,7 @@ impl State {
         self.leave_queues(key);
         if let Some(task) = self.tasks.remove(key) {
             self.counts[task.phase as usize] -= 1;
+            self.record_state(key, task.phase, Phase::Forgotten);
         }
     }
 
@@ -1447,6 +1551,22 @@ pub(super) fn startstop(action: &str, start: f64, stop: f64, source: Option<&str
         stop,
         source: source.map(str::to_owned),
         ..StartStop::default()
+    }
+}
+
+/// The stimulus id of a message; its op if it has none.
+fn stimulus_of(message: &ToWorker) -> Result<&str, &'static str> {
+    match message {
+        ToWorker::ComputeTask(message) => Ok(&message.stimulus_id),
+        ToWorker::FreeKeys(message) => Ok(&message.stimulus_id),
+        ToWorker::RemoveReplicas(message) => Ok(&message.stimulus_id),
+        ToWorker::AcquireReplicas(message) => Ok(&message.stimulus_id),
+        ToWorker::StealRequest(message) => Ok(&message.stimulus_id),
+        ToWorker::RefreshWhoHas(message) => Ok(&message.stimulus_id),
+        ToWorker::WorkerStatusChange(message) => Ok(&message.stimulus_id),
+        ToWorker::RemoveWorker(message) => message.stimulus_id.as_deref().ok_or("remove-worker"),
+        ToWorker::CancelCompute(message) => Ok(&message.stimulus_id),
+        ToWorker::Close(_) | ToWorker::CloseStream(_) | ToWorker::Unknown(_) => Err("close"),
     }
 }
 

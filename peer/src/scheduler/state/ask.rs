@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use super::State;
 use super::parts::{Stage, Task, Worker};
-use crate::{Key, Value};
+use crate::protocol::Keys;
+use crate::{Key, TaskEvent, Value};
 
 impl State {
     /// Where results are; of all that are known if `keys` is `None`.
@@ -67,6 +68,17 @@ impl State {
     pub fn status(&self, key: &Key) -> Option<&'static str> {
         let id = self.by_key.get(key)?;
         Some(self.tasks[*id].stage.name())
+    }
+
+    /// What happened lately to the tasks of these keys, or because of these stimuli,
+    /// the oldest first.
+    pub fn story<'s>(&'s self, keys_or_stimuli: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
+        self.story.events(keys_or_stimuli)
+    }
+
+    /// The same as Dask answers it.
+    pub(in crate::scheduler) fn story_value(&self, keys_or_stimuli: &Keys) -> Value {
+        self.story.of_scheduler(keys_or_stimuli)
     }
 
     /// How many tasks are known.

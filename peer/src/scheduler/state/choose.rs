@@ -43,18 +43,17 @@ impl State {
         match self.choose(id) {
             Some(on) => self.queue(id, on),
             None => {
-                let task = &mut self.tasks[id];
-                task.stage = Stage::NoWorker;
-                self.no_worker.insert((task.priority, id));
+                self.set_stage(id, Stage::NoWorker);
+                self.no_worker.insert((self.tasks[id].priority, id));
             }
         }
     }
 
     fn queue(&mut self, id: TaskId, on: WorkerId) {
-        let task = &mut self.tasks[id];
+        let task = &self.tasks[id];
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
             worker.push(&run_spec.demands.resources, task.priority, id);
-            task.stage = Stage::Queued(on);
+            self.set_stage(id, Stage::Queued(on));
             self.queued_count += 1;
             self.todo.open.insert(on);
         }

@@ -96,6 +96,8 @@ pub(super) struct Task {
     pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
     pub(super) stage: Stage,
+    /// The name of the last stage but [`Stage::Ready`].
+    pub(super) shown: &'static str,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
     /// How many dependents are active.

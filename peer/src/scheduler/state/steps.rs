@@ -11,6 +11,7 @@ use crate::protocol::{
     LostData, Nullable, RemoveReplicas, RemoveWorker, TaskFinished, ToClient, ToWorker,
 };
 use crate::scheduler::submission::Failure;
+use crate::story::{TaskChange, TaskEvent};
 use crate::{Key, Value};
 
 impl State {
@@ -22,6 +23,32 @@ impl State {
 
     pub(super) fn order(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
         self.outputs.push(Output::Worker(worker, message.into()));
+    }
+
+    /// Changes the stage of a task, and adds that to the story.
+    pub(super) fn set_stage(&mut self, id: TaskId, stage: Stage) {
+        let task = &mut self.tasks[id];
+        // Nothing is ready for longer than an event takes.
+        let to = match stage {
+            Stage::Ready => task.shown,
+            _ => stage.name(),
+        };
+        task.stage = stage;
+        let from = core::mem::replace(&mut task.shown, to);
+        if from != to {
+            let key = task.key.clone();
+            self.record(key, from, to);
+        }
+    }
+
+    fn record(&mut self, key: Key, from: &'static str, to: &'static str) {
+        let event = TaskEvent {
+            key,
+            change: TaskChange::State { from, to },
+            stimulus: self.stimulus.clone(),
+            time: self.unix_time,
+        };
+        self.story.add(event);
     }
 
     pub(super) fn notice(&mut self, notice: Notice) {
@@ -81,6 +108,7 @@ impl State {
             run_spec,
             priority,
             stage: Stage::Released,
+            shown: Stage::Released.name(),
             dependencies: Vec::new(),
             dependents: BTreeSet::new(),
             waiter_count: 0,
@@ -212,7 +240,7 @@ impl State {
     pub(super) fn welcome(&mut self, id: WorkerId) {
         self.todo.open.insert(id);
         for (priority, task) in core::mem::take(&mut self.no_worker) {
-            self.tasks[task].stage = Stage::Ready;
+            self.set_stage(task, Stage::Ready);
             self.todo.ready.insert((priority, task));
         }
     }
@@ -386,8 +414,8 @@ impl State {
         {
             self.free_now(on, id);
         }
+        self.set_stage(id, Stage::Memory);
         let task = &mut self.tasks[id];
-        task.stage = Stage::Memory;
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
@@ -429,8 +457,8 @@ impl State {
 
     /// A result is not anywhere any more.
     pub(super) fn lose(&mut self, id: TaskId) {
+        self.set_stage(id, Stage::Released);
         let task = &mut self.tasks[id];
-        task.stage = Stage::Released;
         let message = LostData {
             key: task.key.clone(),
             ..LostData::default()
@@ -448,9 +476,8 @@ impl State {
                     if let Some(on) = self.unassign(*dependent) {
                         self.free_now(on, *dependent);
                     }
-                    let task = &mut self.tasks[*dependent];
-                    task.stage = Stage::Waiting;
-                    task.missing_count = 1;
+                    self.set_stage(*dependent, Stage::Waiting);
+                    self.tasks[*dependent].missing_count = 1;
                 }
                 Stage::Released | Stage::Memory | Stage::Erred(_) => {}
             }
@@ -475,8 +502,8 @@ impl State {
                 self.todo.unrunnable.push(id);
                 continue;
             }
-            task.stage = Stage::Waiting;
             let dependencies = core::mem::take(&mut task.dependencies);
+            self.set_stage(id, Stage::Waiting);
             let mut missing_count = 0;
             for dependency in &dependencies {
                 let needed = &mut self.tasks[*dependency];
@@ -501,9 +528,8 @@ impl State {
 
     /// Nothing keeps a task from running.
     pub(super) fn make_ready(&mut self, id: TaskId) {
-        let task = &mut self.tasks[id];
-        task.stage = Stage::Ready;
-        self.todo.ready.insert((task.priority, id));
+        self.set_stage(id, Stage::Ready);
+        self.todo.ready.insert((self.tasks[id].priority, id));
     }
 
     /// Takes a task away from wherever it waits or runs. Returns the worker that it
@@ -545,6 +571,7 @@ impl State {
     pub(super) fn deactivate(&mut self, id: TaskId) -> Option<WorkerId> {
         let on = self.unassign(id);
         let task = &mut self.tasks[id];
+        // Not for the story, which is about to tell what becomes of the task.
         task.stage = Stage::Released;
         task.missing_count = 0;
         let dependencies = core::mem::take(&mut task.dependencies);
@@ -601,8 +628,8 @@ impl State {
                 continue;
             }
             self.deactivate(id);
-            let task = &mut self.tasks[id];
-            task.stage = Stage::Erred(Arc::clone(failure));
+            self.set_stage(id, Stage::Erred(Arc::clone(failure)));
+            let task = &self.tasks[id];
             todo.extend(&task.dependents);
             let message = erred(&task.key, failure);
             for client in task.wanted_by.clone() {
@@ -653,8 +680,8 @@ impl State {
         } else {
             self.delete(id);
         }
-        let task = &mut self.tasks[id];
-        task.stage = Stage::Released;
+        self.set_stage(id, Stage::Released);
+        let task = &self.tasks[id];
         if task.dependents.is_empty() || task.run_spec.is_none() || task.is_orphan {
             self.forget(id);
         }
@@ -694,6 +721,7 @@ impl State {
         self.detach(id);
         if let Some(task) = self.tasks.remove(id) {
             self.by_key.remove(&task.key);
+            self.record(task.key, task.shown, "forgotten");
         }
     }
 
@@ -713,9 +741,13 @@ impl State {
         };
         self.run_count += 1;
         task.run_id = self.run_count;
-        task.stage = Stage::Processing(on);
         worker.processing.insert(id);
         worker.take_resources(&run_spec.demands.resources);
+        self.set_stage(id, Stage::Processing(on));
+        let task = &self.tasks[id];
+        let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
+            return;
+        };
         let Priority {
             user,
             generation,

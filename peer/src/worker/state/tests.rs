@@ -110,6 +110,7 @@ fn show(action: &Action) -> String {
         keys.join(" ")
     };
     match action {
+        Action::Report(event) => format!("{} {event}", event.key),
         Action::Execute(run) if run.dependencies.is_empty() => format!("execute {}", run.key),
         Action::Execute(run) => format!("execute {} with {}", run.key, list(&run.dependencies)),
         Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
@@ -1102,4 +1103,84 @@ fn random_events_leave_a_consistent_state() {
         assert_eq!(worker.phases(), "");
         assert_eq!(worker.0.free_resources["GPU"], 1.0);
     }
+}
+
+/// What happened to these keys, in words.
+fn story(worker: &Worker, keys: &[&str]) -> Vec<String> {
+    let keys: Keys = keys.iter().copied().collect();
+    let events = worker.0.story().events(&keys);
+    events
+        .map(|event| format!("{}: {event}", event.key))
+        .collect()
+}
+
+#[test]
+fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
+    let mut worker = Worker::new(1);
+    let compute = ComputeTask {
+        stimulus_id: "client-says".to_owned(),
+        ..task_with("z", &[("y", &[A])])
+    };
+    worker.message(compute);
+    worker.fetched(A, Answer::Busy);
+    worker.event(Event::PeerAvailable(A.into()));
+    worker.fetched(A, Answer::Gone);
+    worker.message(RefreshWhoHas {
+        stimulus_id: "scheduler-says".to_owned(),
+        ..refresh(&[("y", &[B])])
+    });
+    worker.received(B, &["y"]);
+    worker.executed("z");
+    worker.event(Event::Spilled {
+        key: "z".into(),
+        len: 28,
+    });
+    worker.free(&["z"]);
+    assert_eq!(
+        story(&worker, &["y", "z"]),
+        [
+            "z: compute-task while released (client-says)",
+            "y: released -> missing (client-says)",
+            "y: missing -> fetch (client-says)",
+            "z: released -> waiting (client-says)",
+            "y: fetch -> flight (ensure-communicating-1.5)",
+            "y: requested from tcp://127.0.0.1:10 (ensure-communicating-1.5)",
+            "y: not sent by tcp://127.0.0.1:10: it is busy (gather-dep-busy-1.5)",
+            "y: flight -> fetch (gather-dep-busy-1.5)",
+            "y: fetch -> flight (ensure-communicating-1.5)",
+            "y: requested from tcp://127.0.0.1:10 (ensure-communicating-1.5)",
+            "y: not sent by tcp://127.0.0.1:10: it cannot be reached \
+             (gather-dep-network-failure-1.5)",
+            "y: flight -> missing (gather-dep-network-failure-1.5)",
+            "y: missing -> fetch (scheduler-says)",
+            "y: fetch -> flight (ensure-communicating-1.5)",
+            "y: requested from tcp://127.0.0.1:11 (ensure-communicating-1.5)",
+            "y: flight -> memory (gather-dep-success-1.5)",
+            "z: waiting -> ready (gather-dep-success-1.5)",
+            "z: ready -> executing (ensure-computing-1.5)",
+            "z: executing -> memory (task-finished-1.5)",
+            "z: spilled, 28 bytes (spill-1.5)",
+            "z: memory -> forgotten (free)",
+        ]
+    );
+    assert_eq!(
+        story(&worker, &["scheduler-says"]),
+        ["y: missing -> fetch (scheduler-says)"]
+    );
+}
+
+#[test]
+fn what_happens_to_tasks_is_reported_to_whom_watches_and_to_nobody_else() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.message(task("x")), ["execute x"]);
+    worker.0.watch_tasks(true);
+    assert_eq!(
+        worker.executed("x"),
+        [
+            "x executing -> memory (task-finished-1.5)",
+            "finished x run 0 (compute)"
+        ]
+    );
+    worker.0.watch_tasks(false);
+    assert_eq!(worker.free(&["x"]), ["forget x", "released x for free"]);
 }

@@ -10,9 +10,9 @@ use bytes::Bytes;
 
 use super::file::{self, SpillFile};
 use super::ledger::Common;
-use crate::RemoteError;
 use crate::failure::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
+use crate::{Key, RemoteError};
 
 /// A piece of data. Clones share it.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ struct Forms {
     is_lost: bool,
     /// Number of keys under which the datum is in the store.
     stored_count: usize,
+    /// The first of these keys.
+    key: Option<Key>,
     /// Number of tasks that use the datum now.
     use_count: usize,
     /// Bytes copied by deserializing.
@@ -325,8 +327,11 @@ impl Datum {
     }
 
     /// Counts one more key of the store. Data in the store may go to disk.
-    pub(super) fn enter(&self) {
+    pub(super) fn enter(&self, key: &Key) {
         let mut forms = self.0.lock();
+        if forms.key.is_none() {
+            forms.key = Some(key.clone());
+        }
         forms.stored_count = forms.stored_count.saturating_add(1);
         self.0.account(&mut forms, true);
     }
@@ -592,10 +597,14 @@ impl Datum {
 
     fn forget(&self, mut forms: MutexGuard<'_, Forms>) -> Evicted {
         let len = forms.memory_len;
+        let key = forms.key.clone();
         let forgotten = forms.forget();
         self.0.account(&mut forms, false);
         drop(forms);
         drop(forgotten);
+        if let (Some(key), Some(spilled)) = (key, self.0.common.spilled.get()) {
+            spilled(key, len);
+        }
         Evicted::Bytes(len)
     }
 

@@ -13,6 +13,7 @@ use std::{fs, io};
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
+use crate::Key;
 use crate::failure::Failure;
 
 /// Pause after a failed write, and after finding nothing that can be moved.
@@ -23,6 +24,9 @@ type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
 
 /// Callback for operator-facing warnings.
 type Notify = dyn Fn(&str) + Send + Sync;
+
+/// Callback for data that left memory: its key, and the bytes of memory freed.
+type Spilled = dyn Fn(Key, u64) + Send + Sync;
 
 /// Callback for the store having free space again.
 type Relieved = dyn Fn() + Send + Sync;
@@ -42,6 +46,7 @@ pub(super) struct Common {
     pub(super) wake: Condvar,
     pub(super) needed: OnceLock<Box<Needed>>,
     pub(super) notify: OnceLock<Box<Notify>>,
+    pub(super) spilled: OnceLock<Box<Spilled>>,
     pub(super) relieved: OnceLock<Box<Relieved>>,
 }
 
@@ -104,6 +109,7 @@ impl Common {
             wake: Condvar::new(),
             needed: OnceLock::new(),
             notify: OnceLock::new(),
+            spilled: OnceLock::new(),
             relieved: OnceLock::new(),
         }
     }

@@ -114,17 +114,20 @@ impl Store {
 
     /// Starts the thread that writes and removes files. `needed` returns the
     /// inputs of tasks that start soon; `notify` gets operator-facing warnings;
-    /// `relieved` is called once the store has free space after
-    /// [`is_full`](Self::is_full) returned true.
+    /// `spilled` is called with the key of data that went to disk, and the bytes of
+    /// memory that this freed; `relieved` is called once the store has free space
+    /// after [`is_full`](Self::is_full) returned true.
     pub(crate) fn start(
         &self,
         needed: impl Fn() -> Vec<Datum> + Send + Sync + 'static,
         notify: impl Fn(&str) + Send + Sync + 'static,
+        spilled: impl Fn(Key, u64) + Send + Sync + 'static,
         relieved: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<()> {
         let _ = self.common.relieved.set(Box::new(relieved));
         let _ = self.common.needed.set(Box::new(needed));
         let _ = self.common.notify.set(Box::new(notify));
+        let _ = self.common.spilled.set(Box::new(spilled));
         let thread = self.common.start()?;
         *self.common.failure.check(self.thread.lock()) = thread;
         Ok(())
@@ -173,7 +176,7 @@ impl Store {
         let mut held = self.lock();
         if !held.data.contains_key(key) {
             held.nbytes = held.nbytes.saturating_add(datum.nbytes());
-            datum.enter();
+            datum.enter(key);
             held.data.insert(key.clone(), datum);
         }
     }

@@ -490,7 +490,7 @@ fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
     fs::rename(directory.path(), &aside).expect("exists");
     spilling
         .store
-        .start(Vec::new, notify, || ())
+        .start(Vec::new, notify, |_, _| (), || ())
         .expect("a thread");
     let data = ["a", "b", "c"].map(|key| spilling.bytes(key, 1000));
     until("a second attempt", || {
@@ -519,7 +519,7 @@ fn removes_files_with_their_data_and_on_close() {
     let spilling = Spilling::new("files", 0);
     spilling
         .store
-        .start(Vec::new, |_| (), || ())
+        .start(Vec::new, |_| (), |_, _| (), || ())
         .expect("a thread");
     for key in ["a", "b"] {
         spilling.bytes(key, 1000);
@@ -540,7 +540,7 @@ fn removing_data_during_a_write_leaves_no_file() {
     let spilling = Spilling::new("removal", 0);
     spilling
         .store
-        .start(Vec::new, |_| (), || ())
+        .start(Vec::new, |_| (), |_, _| (), || ())
         .expect("a thread");
     thread::scope(|scope| {
         for name in ["a", "b", "c"] {
@@ -576,7 +576,7 @@ fn frees_memory_for_the_process() {
     let spilling = Spilling::new("excess", u64::MAX);
     spilling
         .store
-        .start(Vec::new, |_| (), || ())
+        .start(Vec::new, |_| (), |_, _| (), || ())
         .expect("a thread");
     for key in ["a", "b", "c"] {
         spilling.bytes(key, 1000);
@@ -612,7 +612,7 @@ fn full_store_reports_free_space_or_that_nothing_can_be_spilled() {
     let relieved = move || {
         told.fetch_add(1, Ordering::Relaxed);
     };
-    let started = spilling.store.start(Vec::new, |_| (), relieved);
+    let started = spilling.store.start(Vec::new, |_| (), |_, _| (), relieved);
     started.expect("a thread");
     until("spilling", || count() == 1);
     assert_eq!(spilling.on_disk(&["a", "b"]), "a");

@@ -327,3 +327,41 @@ fn data_is_not_deleted_that_has_come_back_under_its_key() {
     assert!(cluster.ordered(worker).is_empty());
     assert_eq!(cluster.status("z"), Some("memory"));
 }
+
+#[test]
+fn the_story_of_a_task_has_its_stages_and_why_they_changed() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.state.set_unix_time(1.5);
+    cluster.submit(client, [add("z", &[])], &["z"]);
+    cluster.state.set_unix_time(2.5);
+    let finished = TaskFinished {
+        key: "z".into(),
+        run_id: cluster.running[&(worker, "z".into())].run_id,
+        stimulus_id: "task-finished-2".to_owned(),
+        ..TaskFinished::default()
+    };
+    cluster.report(worker, finished);
+    let release = ClientReleasesKeys {
+        keys: ["z"].into_iter().collect(),
+        ..ClientReleasesKeys::default()
+    };
+    cluster.say(client, release);
+    let story = |wanted: &str| -> Vec<String> {
+        let wanted = [wanted].into_iter().collect();
+        let events = cluster.state.story(&wanted);
+        events.map(ToString::to_string).collect()
+    };
+    let expected = [
+        "released -> waiting (update-graph-1.5)",
+        "waiting -> queued (update-graph-1.5)",
+        "queued -> processing (update-graph-1.5)",
+        "processing -> memory (task-finished-2)",
+        "memory -> released (client-releases-keys-2.5)",
+        "released -> forgotten (client-releases-keys-2.5)",
+    ];
+    assert_eq!(story("z"), expected);
+    assert_eq!(story("task-finished-2"), expected[3..4]);
+    assert!(story("y").is_empty());
+}

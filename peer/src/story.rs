@@ -1,0 +1,344 @@
+//! What became of each task, for as long as it is remembered: the answer to Dask's
+//! `get_story`.
+
+use core::fmt;
+use core::mem::size_of;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use crate::protocol::Keys;
+use crate::{Key, Value};
+
+/// Events that a story has at most (Dask's `distributed.admin.low-level-log-length`
+/// is 1,000).
+const MAX_COUNT: usize = 10_000;
+
+/// Bytes that keys, addresses and stimuli of a story take at most. What several
+/// events share counts for each.
+const MAX_LEN: usize = 2 << 20;
+
+/// Bytes of a stimulus of a peer that are kept.
+const MAX_STIMULUS_LEN: usize = 200;
+
+/// Why something happened: what Dask's messages call `stimulus_id`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stimulus(Source);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    /// It came with a message.
+    Message(Arc<str>),
+    /// It happened here, so many seconds after 1970.
+    Here(&'static str, f64),
+}
+
+impl Stimulus {
+    /// The stimulus of a message, cut off after 200 bytes.
+    pub(crate) fn of_message(text: &str) -> Self {
+        let mut end = text.len().min(MAX_STIMULUS_LEN);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self(Source::Message(text[..end].into()))
+    }
+
+    /// Something that happened here, `now` seconds after 1970.
+    pub(crate) const fn here(what: &'static str, now: f64) -> Self {
+        Self(Source::Here(what, now))
+    }
+
+    fn len(&self) -> usize {
+        match &self.0 {
+            Source::Message(text) => text.len(),
+            Source::Here(..) => 0,
+        }
+    }
+}
+
+/// As in messages: `task-finished-1795299067.9`.
+impl fmt::Display for Stimulus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Source::Message(text) => f.write_str(text),
+            Source::Here(what, now) => write!(f, "{what}-{now}"),
+        }
+    }
+}
+
+/// Something that happened to a task, or to a piece of data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskEvent {
+    /// Its key.
+    pub key: Key,
+    /// What happened.
+    pub change: TaskChange,
+    /// Why.
+    pub stimulus: Stimulus,
+    /// When, in seconds since 1970.
+    pub time: f64,
+}
+
+/// What happened to a task.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum TaskChange {
+    /// Its state changed. The names are Dask's.
+    State {
+        /// The state before.
+        from: &'static str,
+        /// The state now.
+        to: &'static str,
+    },
+    /// The scheduler asked a worker to compute it.
+    Asked {
+        /// The state that it was in.
+        state: &'static str,
+    },
+    /// A peer was asked for it.
+    Requested {
+        /// The address of the peer.
+        peer: Arc<str>,
+    },
+    /// A peer that was asked for it did not send it.
+    NotSent {
+        /// The address of the peer.
+        peer: Arc<str>,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// It was taken out of memory, and is in a file.
+    Spilled {
+        /// Bytes of memory that are free now.
+        len: u64,
+    },
+}
+
+impl fmt::Display for TaskEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.change {
+            TaskChange::State { from, to } => write!(f, "{from} -> {to}")?,
+            TaskChange::Asked { state } => write!(f, "compute-task while {state}")?,
+            TaskChange::Requested { peer } => write!(f, "requested from {peer}")?,
+            TaskChange::NotSent { peer, reason } => write!(f, "not sent by {peer}: {reason}")?,
+            TaskChange::Spilled { len } => write!(f, "spilled, {len} bytes")?,
+        }
+        write!(f, " ({})", self.stimulus)
+    }
+}
+
+impl TaskEvent {
+    fn len(&self) -> usize {
+        let peer = match &self.change {
+            TaskChange::Requested { peer } | TaskChange::NotSent { peer, .. } => peer.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + self.key.as_msgpack().len() + peer + self.stimulus.len()
+    }
+
+    /// As the log of a worker of Dask has it.
+    fn of_worker(&self) -> Value {
+        let key = self.key.to_value();
+        let mut fields = match &self.change {
+            // The state that was recommended, that which it became, and what is
+            // recommended for other tasks.
+            TaskChange::State { from, to } => {
+                let nothing = Value::Dict([].into());
+                vec![key, (*from).into(), (*to).into(), (*to).into(), nothing]
+            }
+            TaskChange::Asked { state } => vec![key, "compute-task".into(), (*state).into()],
+            TaskChange::Requested { peer } => vec![
+                "gather-dependencies".into(),
+                Value::from(&**peer),
+                Value::list([key]),
+            ],
+            TaskChange::NotSent { peer, reason } => {
+                vec![
+                    key,
+                    "missing-dep".into(),
+                    Value::from(&**peer),
+                    (*reason).into(),
+                ]
+            }
+            TaskChange::Spilled { len } => vec![key, "spilled".into(), Value::from(*len)],
+        };
+        fields.push(self.stimulus.to_string().into());
+        fields.push(self.time.into());
+        Value::List(fields.into())
+    }
+
+    /// As the log of transitions of a scheduler of Dask has it.
+    fn of_scheduler(&self) -> Option<Value> {
+        let TaskChange::State { from, to } = &self.change else {
+            return None;
+        };
+        Some(Value::list([
+            self.key.to_value(),
+            (*from).into(),
+            (*to).into(),
+            Value::Dict([].into()),
+            self.stimulus.to_string().into(),
+            self.time.into(),
+        ]))
+    }
+}
+
+/// The last events of all tasks, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Story {
+    events: VecDeque<TaskEvent>,
+    len: usize,
+}
+
+impl Story {
+    pub(crate) fn add(&mut self, event: TaskEvent) {
+        self.len += event.len();
+        self.events.push_back(event);
+        while self.events.len() > MAX_COUNT || self.len > MAX_LEN {
+            let Some(oldest) = self.events.pop_front() else {
+                break;
+            };
+            self.len = self.len.saturating_sub(oldest.len());
+        }
+    }
+
+    /// The events of tasks with one of these keys, and those with one of these
+    /// stimuli.
+    pub(crate) fn events<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
+        let keys: HashSet<&Key> = wanted.iter().collect();
+        let texts: HashSet<&str> = wanted.iter().filter_map(Key::as_str).collect();
+        let here = texts.iter().filter_map(|text| {
+            let (what, time) = text.rsplit_once('-')?;
+            Some((what, time.parse::<f64>().ok()?.to_bits()))
+        });
+        let here: HashSet<(&str, u64)> = here.collect();
+        self.events.iter().filter(move |event| {
+            keys.contains(&event.key)
+                || match &event.stimulus.0 {
+                    Source::Message(text) => texts.contains(&**text),
+                    Source::Here(what, time) => here.contains(&(*what, time.to_bits())),
+                }
+        })
+    }
+
+    /// What a worker answers to `get_story`.
+    pub(crate) fn of_worker(&self, wanted: &Keys) -> Value {
+        Value::List(self.events(wanted).map(TaskEvent::of_worker).collect())
+    }
+
+    /// What a scheduler answers to `get_story`.
+    pub(crate) fn of_scheduler(&self, wanted: &Keys) -> Value {
+        Value::List(
+            self.events(wanted)
+                .filter_map(TaskEvent::of_scheduler)
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(key: &str, stimulus: Stimulus) -> TaskEvent {
+        TaskEvent {
+            key: key.into(),
+            change: TaskChange::Spilled { len: 1 },
+            stimulus,
+            time: 1.5,
+        }
+    }
+
+    fn keys(story: &Story, wanted: &[&str]) -> Vec<String> {
+        let wanted: Keys = wanted.iter().copied().collect();
+        let events = story.events(&wanted);
+        events.map(|event| event.key.to_string()).collect()
+    }
+
+    #[test]
+    fn events_are_found_by_key_and_stimulus() {
+        let mut story = Story::default();
+        story.add(event("x", Stimulus::of_message("compute-task-1")));
+        story.add(event("y", Stimulus::of_message("compute-task-2")));
+        story.add(event("x", Stimulus::here("spill", 1_795_299_067.25)));
+        assert_eq!(keys(&story, &["x"]), ["x", "x"]);
+        assert_eq!(keys(&story, &["compute-task-2", "z"]), ["y"]);
+        assert_eq!(keys(&story, &["spill-1795299067.25"]), ["x"]);
+        assert_eq!(keys(&story, &["y", "spill-1795299067.25"]), ["y", "x"]);
+        assert!(keys(&story, &["spill", "spill-1", "compute-task"]).is_empty());
+    }
+
+    #[test]
+    fn memory_is_bounded_by_count_and_by_the_length_of_keys() {
+        let mut story = Story::default();
+        for index in 0..=MAX_COUNT {
+            story.add(event(&format!("x-{index}"), Stimulus::here("spill", 1.5)));
+        }
+        assert_eq!(story.events.len(), MAX_COUNT);
+        assert_eq!(story.events[0].key, Key::from("x-1"));
+        for index in 0..10 {
+            let long = format!("{index}{}", "k".repeat(MAX_LEN / 4));
+            story.add(event(&long, Stimulus::of_message("s")));
+        }
+        assert_eq!(story.events.len(), 3);
+        assert!(story.len <= MAX_LEN);
+        let len: usize = story.events.iter().map(TaskEvent::len).sum();
+        assert_eq!(story.len, len);
+        // One that does not fit alone.
+        story.add(event(&"k".repeat(MAX_LEN), Stimulus::of_message("s")));
+        assert_eq!((story.events.len(), story.len), (0, 0));
+    }
+
+    #[test]
+    fn a_long_stimulus_is_cut_off_between_characters() {
+        let stimulus = Stimulus::of_message(&"ä☃".repeat(MAX_STIMULUS_LEN));
+        let text = stimulus.to_string();
+        assert!(text.len() <= MAX_STIMULUS_LEN && text.len() > MAX_STIMULUS_LEN - 3);
+        assert!(text.starts_with("ä☃ä"));
+    }
+
+    #[test]
+    fn what_dask_has_is_written_as_dask_writes_it() {
+        let change = |change| TaskEvent {
+            change,
+            ..event("x", Stimulus::here("spill", 1.5))
+        };
+        let (from, to) = ("waiting", "ready");
+        let peer: Arc<str> = "tcp://a:1".into();
+        let reason = "it is busy";
+        for (change, expected) in [
+            (
+                TaskChange::State { from, to },
+                "['x', 'waiting', 'ready', 'ready', {}, 'spill-1.5', 1.5]",
+            ),
+            (
+                TaskChange::Asked { state: "released" },
+                "['x', 'compute-task', 'released', 'spill-1.5', 1.5]",
+            ),
+            (
+                TaskChange::Requested { peer: peer.clone() },
+                "['gather-dependencies', 'tcp://a:1', ['x'], 'spill-1.5', 1.5]",
+            ),
+            (
+                TaskChange::NotSent { peer, reason },
+                "['x', 'missing-dep', 'tcp://a:1', 'it is busy', 'spill-1.5', 1.5]",
+            ),
+            (
+                TaskChange::Spilled { len: 8 },
+                "['x', 'spilled', 8, 'spill-1.5', 1.5]",
+            ),
+        ]
+        .map(|(kind, expected)| (change(kind), expected))
+        {
+            assert_eq!(change.of_worker().to_string(), expected);
+        }
+        let state = change(TaskChange::State { from, to });
+        assert_eq!(
+            state
+                .of_scheduler()
+                .map(|value| value.to_string())
+                .as_deref(),
+            Some("['x', 'waiting', 'ready', {}, 'spill-1.5', 1.5]")
+        );
+        assert_eq!(change(TaskChange::Spilled { len: 8 }).of_scheduler(), None);
+    }
+}
