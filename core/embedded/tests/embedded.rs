@@ -331,23 +331,23 @@ macro_rules! for_both {
 
 for_both!(
     messages_arrive_in_pieces_of_any_size,
-    a_stream_may_end_between_messages_only,
-    an_end_is_final,
-    a_read_fails_once_and_for_all,
+    stream_may_end_only_between_messages,
+    end_of_stream_is_final,
+    read_errors_are_final,
     interrupted_operations_are_repeated,
-    a_stream_that_says_it_gave_too_much_is_found_out,
-    what_is_too_large_gets_no_buffer,
-    a_reader_without_room_says_so,
-    messages_leave_in_pieces_of_any_size,
-    a_write_fails_once_and_for_all,
-    what_is_no_message_leaves_the_comm_as_it_was,
-    small_messages_leave_at_once_and_large_frames_from_where_they_are,
-    messages_can_be_fed,
-    a_closed_writer_writes_no_more,
-    handshakes_of_every_kind_are_understood,
-    a_handshake_has_limits_of_its_own,
-    what_is_no_handshake_ends_both_halves,
-    a_handshake_can_end_anywhere,
+    overreported_reads_and_writes_are_detected,
+    frames_above_the_limit_get_no_buffer,
+    small_read_buffers_are_reported,
+    messages_are_written_in_pieces_of_any_size,
+    write_errors_are_final,
+    invalid_messages_leave_the_comm_usable,
+    small_messages_take_one_write_and_large_frames_no_copy,
+    feed_message_does_not_flush,
+    closed_writer_refuses_writes,
+    handshakes_with_every_prefix_and_layout_succeed,
+    handshake_limits_apply,
+    invalid_handshakes_fail_both_halves,
+    handshake_fails_if_the_stream_ends_anywhere,
 );
 
 // Messages.
@@ -465,7 +465,7 @@ fn messages_arrive_in_pieces_of_any_size<A: Adapter>() {
     }
 }
 
-fn a_stream_may_end_between_messages_only<A: Adapter>() {
+fn stream_may_end_only_between_messages<A: Adapter>() {
     for prefix in [Prefix::None, Prefix::U64] {
         let bytes = sample(prefix);
         let ends = SAMPLE.map(|frames| wire(prefix, frames).len());
@@ -490,7 +490,7 @@ fn a_stream_may_end_between_messages_only<A: Adapter>() {
     }
 }
 
-fn an_end_is_final<A: Adapter>() {
+fn end_of_stream_is_final<A: Adapter>() {
     let mut over = reader::<A>(b"", 50, Prefix::U64);
     assert_eq!(read(&mut over), Ok(None));
     // Some streams have more after an end. It would be another comm.
@@ -500,7 +500,7 @@ fn an_end_is_final<A: Adapter>() {
     assert_eq!(over.source().operations, 1);
 }
 
-fn a_read_fails_once_and_for_all<A: Adapter>() {
+fn read_errors_are_final<A: Adapter>() {
     let bytes = sample(Prefix::U64);
     let mut over = reader::<A>(&bytes, 50, Prefix::U64);
     let (all, outcome) = read_all(&mut over);
@@ -554,7 +554,7 @@ fn interrupted_operations_are_repeated<A: Adapter>() {
     }
 }
 
-fn a_stream_that_says_it_gave_too_much_is_found_out<A: Adapter>() {
+fn overreported_reads_and_writes_are_detected<A: Adapter>() {
     let bytes = sample(Prefix::U64);
     for operation in 1..9 {
         for count in [400, usize::MAX] {
@@ -602,7 +602,7 @@ impl FrameBuffers for Unasked {
     }
 }
 
-fn what_is_too_large_gets_no_buffer<A: Adapter>() {
+fn frames_above_the_limit_get_no_buffer<A: Adapter>() {
     let limits = Limits {
         frame_count: 4,
         frame_len: 100,
@@ -658,7 +658,7 @@ fn what_is_too_large_gets_no_buffer<A: Adapter>() {
     }
 }
 
-fn a_reader_without_room_says_so<A: Adapter>() {
+fn small_read_buffers_are_reported<A: Adapter>() {
     let frames: [&[u8]; 3] = [b"a", &[7; 9], b"b"];
     let bytes = wire(Prefix::None, &frames);
     let mut over = reader::<A>(&bytes, 50, Prefix::None);
@@ -727,7 +727,7 @@ impl daskwire::frame::PreludeStorage for Table<'_> {
     }
 }
 
-fn messages_leave_in_pieces_of_any_size<A: Adapter>() {
+fn messages_are_written_in_pieces_of_any_size<A: Adapter>() {
     for prefix in [Prefix::None, Prefix::U64] {
         let bytes = sample(prefix);
         for most in (1..120).chain([1000]) {
@@ -751,7 +751,7 @@ fn messages_leave_in_pieces_of_any_size<A: Adapter>() {
     }
 }
 
-fn a_write_fails_once_and_for_all<A: Adapter>() {
+fn write_errors_are_final<A: Adapter>() {
     let bytes = sample(Prefix::U64);
     let mut over = A::Writer::over(Sink::new(50), Prefix::U64);
     for frames in SAMPLE {
@@ -796,7 +796,7 @@ fn a_write_fails_once_and_for_all<A: Adapter>() {
     }
 }
 
-fn what_is_no_message_leaves_the_comm_as_it_was<A: Adapter>() {
+fn invalid_messages_leave_the_comm_usable<A: Adapter>() {
     let mut over = A::Writer::over(Sink::new(50), Prefix::U64);
     assert_eq!(over.write(&[]), Err(EncodeError::NoFrames.into()));
     let error = over.write(&[&b"a"[..]; 11]).unwrap_err();
@@ -814,7 +814,7 @@ fn what_is_no_message_leaves_the_comm_as_it_was<A: Adapter>() {
     assert_eq!(over.sink().bytes, wire(Prefix::U64, &[&b"a"[..]; 10]));
 }
 
-fn small_messages_leave_at_once_and_large_frames_from_where_they_are<A: Adapter>() {
+fn small_messages_take_one_write_and_large_frames_no_copy<A: Adapter>() {
     let mut over = A::Writer::over(Sink::new(usize::MAX), Prefix::U64);
     over.write(&[b"all of this", b"", b"goes along"]).unwrap();
     assert_eq!(over.sink().given.len(), 1);
@@ -839,7 +839,7 @@ fn small_messages_leave_at_once_and_large_frames_from_where_they_are<A: Adapter>
     assert_eq!(over.source().operations, 3);
 }
 
-fn messages_can_be_fed<A: Adapter>() {
+fn feed_message_does_not_flush<A: Adapter>() {
     let mut over = A::Writer::over(Sink::new(1000), Prefix::U64);
     for frames in SAMPLE {
         over.feed(frames).unwrap();
@@ -849,7 +849,7 @@ fn messages_can_be_fed<A: Adapter>() {
     assert_eq!(over.sink().flushed, sample(Prefix::U64).len());
 }
 
-fn a_closed_writer_writes_no_more<A: Adapter>() {
+fn closed_writer_refuses_writes<A: Adapter>() {
     let mut over = A::Writer::over(Sink::new(1000), Prefix::U64);
     over.feed(SAMPLE[0]).unwrap();
     over.close().unwrap();
@@ -874,7 +874,7 @@ fn comm<A: Adapter>(bytes: &[u8], most: usize, prefix: Prefix) -> (A::Reader, A:
     )
 }
 
-fn handshakes_of_every_kind_are_understood<A: Adapter>() {
+fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
     let ours = Handshake::new(Some("lz4"));
     let mut document = [0; 128];
     let mut writer = daskwire::msgpack::Writer::new(&mut document);
@@ -918,7 +918,7 @@ fn handshakes_of_every_kind_are_understood<A: Adapter>() {
     }
 }
 
-fn a_handshake_has_limits_of_its_own<A: Adapter>() {
+fn handshake_limits_apply<A: Adapter>() {
     let ours = Handshake::new(None);
     // Before the handshake 64 KiB, whatever is allowed after it.
     let long = wire(Prefix::U64, &[&vec![0; (64 << 10) + 1]]);
@@ -949,7 +949,7 @@ fn a_handshake_has_limits_of_its_own<A: Adapter>() {
     }
 }
 
-fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
+fn invalid_handshakes_fail_both_halves<A: Adapter>() {
     let good = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     let bare = support::vector("classic-2.30.1/handshake").bytes;
     let request = support::vector("modern-nosplit-2026.8.0/docs-get-data-ones5").bytes;
@@ -1004,7 +1004,7 @@ fn what_is_no_handshake_ends_both_halves<A: Adapter>() {
     }
 }
 
-fn a_handshake_can_end_anywhere<A: Adapter>() {
+fn handshake_fails_if_the_stream_ends_anywhere<A: Adapter>() {
     let ours = Handshake::new(None);
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     for cut in 0..theirs.len() {
@@ -1042,7 +1042,7 @@ type PolledReader = <Polled as Adapter>::Reader;
 type PolledWriter = <Polled as Adapter>::Writer;
 
 #[test]
-fn a_dropped_read_loses_nothing() {
+fn dropped_read_loses_nothing() {
     let bytes = sample(Prefix::U64);
     for most in [1, 7, 100, 1000] {
         // Dropped once, after so many polls, and after every one.
@@ -1073,7 +1073,7 @@ fn a_dropped_read_loses_nothing() {
 }
 
 #[test]
-fn a_dropped_write_poisons_if_part_of_it_has_left() {
+fn dropped_write_poisons_if_partially_sent() {
     for most in [1, 7, 100, 1000] {
         for frames in SAMPLE {
             let whole = wire(Prefix::U64, frames);
@@ -1122,7 +1122,7 @@ fn a_dropped_write_poisons_if_part_of_it_has_left() {
 }
 
 #[test]
-fn a_dropped_close_can_be_repeated() {
+fn dropped_close_can_be_repeated() {
     for polls in 0..2 {
         let mut over = PolledWriter::over(Sink::new(1000), Prefix::U64);
         run(over.feed_message(SAMPLE[0])).unwrap();
@@ -1139,7 +1139,7 @@ fn a_dropped_close_can_be_repeated() {
 }
 
 #[test]
-fn a_dropped_handshake_ends_both_halves() {
+fn dropped_handshake_fails_both_halves() {
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     for role in [MODERN, HandshakeRole::Respond] {
         for polls in 1.. {
@@ -1189,7 +1189,7 @@ async fn relay<R: CommReader, W: CommWriter>(reader: &mut R, writer: &mut W) -> 
 }
 
 #[test]
-fn blocking_comms_have_the_traits_of_the_seam() {
+fn blocking_halves_implement_the_comm_traits() {
     let bytes = sample(Prefix::U64);
     let mut reader = reader::<Blocking>(&bytes, 9, Prefix::U64);
     let mut writer = <Blocking as Adapter>::Writer::over(Sink::new(9), Prefix::U64);
@@ -1235,7 +1235,7 @@ impl CommWriter for Concrete<PolledWriter> {
 }
 
 #[test]
-fn async_comms_over_one_stream_have_the_traits_of_the_seam() {
+fn async_halves_over_a_concrete_stream_implement_the_comm_traits() {
     let bytes = sample(Prefix::U64);
     let mut reader = Concrete(reader::<Polled>(&bytes, 9, Prefix::U64));
     let mut writer = Concrete(PolledWriter::over(Sink::new(9), Prefix::U64));
@@ -1244,7 +1244,7 @@ fn async_comms_over_one_stream_have_the_traits_of_the_seam() {
 }
 
 #[test]
-fn errors_are_for_people() {
+fn error_messages_are_readable() {
     for (error, text) in [
         (
             Error::Closed(Closed::AfterError),

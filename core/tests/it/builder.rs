@@ -1,5 +1,5 @@
-//! Messages built by hand, and messages passed on: in their own layout, into
-//! the other one, and behind each form of prelude.
+//! Tests of the message builder: new messages, and messages forwarded in both
+//! layouts and with both prefixes.
 
 use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,14 +26,15 @@ const fn other(layout: Layout) -> Layout {
     }
 }
 
-/// As 2026.8.0 reads its own layout, and 2021.2.0 its own.
+/// The options of 2026.8.0 for the modern layout and of 2021.2.0 for the
+/// classic one.
 const READING: ReadOptions = ReadOptions {
     limits: LIMITS,
     sets_and_enums: true,
     lengths_optional: false,
 };
 
-/// How much room a builder gets, in bytes and in items.
+/// The sizes of a builder's buffers, in bytes and in items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     body: usize,
@@ -43,7 +44,7 @@ struct Size {
     levels: usize,
 }
 
-/// More than any message of these tests takes.
+/// Larger than any message of these tests needs.
 const AMPLE: Size = Size {
     body: 1 << 18,
     headers: 1 << 16,
@@ -52,7 +53,7 @@ const AMPLE: Size = Size {
     levels: 1 << 10,
 };
 
-/// The room for bytes, which lives as long as the frames of the message.
+/// The buffers that the frames of a built message borrow.
 struct Store {
     body: Vec<u8>,
     headers: Vec<u8>,
@@ -62,7 +63,7 @@ struct Store {
 impl Store {
     fn new(size: Size) -> Self {
         Self {
-            // Not zeros, so that what was not written shows.
+            // Not zeros, so that unwritten bytes are noticed.
             body: vec![0xa5; size.body],
             headers: vec![0x5a; size.headers],
             size,
@@ -73,7 +74,7 @@ impl Store {
         Self::new(AMPLE)
     }
 
-    /// Builds a message, and hands back its frames.
+    /// Builds a message and returns its frames.
     fn build<'f>(
         &'f mut self,
         layout: Layout,
@@ -95,7 +96,7 @@ impl Store {
         Ok(builder.finish(&mut levels)?.to_vec())
     }
 
-    /// Passes a message on, item by item.
+    /// Forwards a message item by item.
     fn pass_on<'f>(
         &'f mut self,
         message: &Message<'f, &'f [u8]>,
@@ -112,9 +113,9 @@ impl Store {
     }
 }
 
-/// The items of a message as text, and the numbers of its payloads in the order
-/// in which they are met. The numbers are not in the text: they go by `keys` in
-/// the classic layout, and by place in the modern one.
+/// The items of a message as text, and the indices of its payloads in the order
+/// of the walk. The text has no indices, since they follow `keys` in the
+/// classic layout and the order of placeholders in the modern one.
 fn read(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> (Vec<String>, Vec<usize>) {
     let mut walk = message.walk(levels);
     let (mut items, mut numbers) = (Vec::new(), Vec::new());
@@ -153,7 +154,7 @@ fn meaning(
     Ok((items, payloads.collect::<Result<_, _>>()?))
 }
 
-/// Whether these are the very same bytes, not others that are equal.
+/// Whether both slices are the same memory.
 fn is_same_slice(one: &[u8], other: &[u8]) -> bool {
     one.as_ptr() == other.as_ptr() && one.len() == other.len()
 }
@@ -179,9 +180,9 @@ fn encoded(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     writer.finish().unwrap().to_vec()
 }
 
-// Passing on.
+// Forwarding.
 
-/// Messages whose frames are not all, byte for byte, what arrived.
+/// Messages that are not forwarded byte for byte.
 const NOT_BYTE_FOR_BYTE: &[(&str, &[&str])] = &[
     (
         "the message was compressed, and is not any more",
@@ -255,7 +256,7 @@ const NOT_BYTE_FOR_BYTE: &[(&str, &[&str])] = &[
 
 // PROTOCOL FORWARD-1, FORWARD-2 and FORWARD-3
 #[test]
-fn every_vector_is_passed_on_unopened() {
+fn every_vector_is_forwarded_without_decoding() {
     let vectors = vectors();
     let changed = in_parallel(&vectors, |vector| {
         let name = &vector.name;
@@ -299,14 +300,14 @@ fn every_vector_is_passed_on_unopened() {
             }
             sent.extend(after.frames());
         }
-        // What goes out is that and nothing else, in order.
+        // The output has these frames in order, and no others.
         let heads = match (layout, numbers.len()) {
             (Layout::Modern, _) => 1,
             (Layout::Classic, 0) => 2,
             (Layout::Classic, _) => 3,
         };
         assert!(are_same_slices(&built[heads..], &sent), "{name}");
-        // A classic body has nil for what was no entry before.
+        // A classic body has nil at the new entries.
         let is_rewritten = layout == Layout::Classic && !numbers.is_empty();
         Some(!is_rewritten && built != frames)
     });
@@ -333,7 +334,7 @@ fn every_vector_is_passed_on_unopened() {
     assert!(same_count >= 700, "{same_count}");
 }
 
-/// Why a vector does not go into the other layout, and how many there are.
+/// The reasons why vectors cannot be converted, with the number of vectors.
 const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
     (
         Layout::Classic,
@@ -373,20 +374,20 @@ const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
     ),
 ];
 
-/// What became of a vector on its way into the other layout.
+/// The result of converting a vector to the other layout.
 #[derive(Debug, PartialEq, Eq)]
 enum Crossing {
     Arrived {
         payload_count: usize,
     },
     NotConvertible(&'static str),
-    /// Compressed with something that nobody here knows, or not in this build.
+    /// Compressed with a codec that is unknown or not in this build.
     MissingCodec,
 }
 
 // PROTOCOL FORWARD-5, FORWARD-6 and FORWARD-7
 #[test]
-fn every_vector_goes_into_the_other_layout_or_says_why_not() {
+fn every_vector_converts_to_the_other_layout_or_gives_the_reason() {
     let vectors = vectors();
     let crossings = in_parallel(&vectors, cross);
     let mut reasons: BTreeMap<(bool, &str), usize> = BTreeMap::new();
@@ -473,7 +474,7 @@ fn cross(vector: &Vector) -> Crossing {
     }
 }
 
-/// What has to hold for a payload that went into the other layout.
+/// Checks a payload after its conversion to the other layout.
 fn crossed(
     vector: &Vector,
     number: usize,
@@ -495,7 +496,7 @@ fn crossed(
         assert!(new.get("pickled-obj").is_none(), "{name}");
     } else {
         assert_eq!(new.serializer(), old.serializer(), "{name}");
-        // A class comes along by name and pickle, and the keys of its own.
+        // The class is preserved by name and pickle, with its specific keys.
         assert_eq!(new.type_name(), old.type_name(), "{name}");
         if old.get("type-serialized").is_some() {
             assert_eq!(new.get("type-serialized"), old.get("type-serialized"));
@@ -508,7 +509,7 @@ fn crossed(
     }
     // No frame is decompressed, merged or copied.
     assert!(are_same_slices(frames, before.frames()), "{name}");
-    // Which logical frames they make, as the release that wrote them says.
+    // The logical frames are those that the release which wrote them expects.
     match (merged(after), vector.missing_codec(number)) {
         (Ok(logical), None) => {
             let expected = vector.payloads()[number]["frames"].as_array().unwrap();
@@ -522,8 +523,8 @@ fn crossed(
         (logical, missing) => panic!("{name}: {missing:?}, {logical:?}"),
     }
     let logical_count = after.logical_count().unwrap();
-    // One flag for each frame in classic words, the pickle included; in modern
-    // ones for each buffer, and only where a reader looks.
+    // The classic layout has one flag per frame, the pickle included; the
+    // modern one has one per buffer, if a reader needs it.
     let flags = |header: &PayloadHeader<'_>| -> Vec<Option<bool>> {
         let list = header.writeable().unwrap();
         list.into_iter().flat_map(ItemList::flags).collect()
@@ -573,9 +574,9 @@ fn crossed(
 }
 
 // PROTOCOL FORWARD-6, FORWARD-7 and HEADER-8
-/// Every entry of a few headers, in the words of the other layout.
+/// Every entry of some headers, converted to the other layout.
 #[test]
-fn headers_are_put_in_the_words_of_the_other_layout() {
+fn headers_are_converted_to_the_other_layout() {
     let class =
         b"\xc4\x20\x80\x05\x95\x15\0\0\0\0\0\0\0\x8c\x05numpy\x94\x8c\x07ndarray\x94\x93\x94.";
     let array = encoded(|writer| {
@@ -591,7 +592,7 @@ fn headers_are_put_in_the_words_of_the_other_layout() {
         writer.str("count").u64(1);
     });
     let class = b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.";
-    // 1.14.0 says the type by name alone, and the element type bare.
+    // 1.14.0 has only the name of the type, and a bare element type.
     let named = encoded(|writer| {
         writer.map(8).str("serializer").str("dask");
         writer.str("type").str("numpy.ndarray");
@@ -650,7 +651,7 @@ const PICKLE: &Entries<'static> = &[("serializer", b"\xa6pickle"), ("writeable",
 /// `{pickled-obj: ...}`
 const PICKLED: &Entries<'static> = &[("pickled-obj", b"\xc4\x05\x80\x04K\x07.")];
 
-/// Puts a payload of these frames where a value would be.
+/// Writes a payload of these frames in place of a value.
 fn put<'f>(builder: &mut MessageBuilder<'_, 'f>, frames: &[&'f [u8]]) -> Result<(), BuildError> {
     builder.payload(PayloadKind::Serialized, BYTES, frames, SHARD_LEN)?;
     Ok(())
@@ -672,7 +673,7 @@ fn items(items: &[Item<'_>]) -> Vec<String> {
 
 // PROTOCOL HEADER-1, MODERN-2 and CLASSIC-4
 #[test]
-fn a_payload_gets_the_entries_about_its_frames() {
+fn payload_headers_get_the_entries_about_frames() {
     fn write<'f>(
         builder: &mut MessageBuilder<'_, 'f>,
         frames: &[&'f [u8]],
@@ -706,7 +707,7 @@ fn a_payload_gets_the_entries_about_its_frames() {
     let shards: [&[u8]; 5] = [b"012345", b"6789ab", b"cdef", b"", b"xyz"];
     assert_eq!(built[..2], [body, &header[..]]);
     assert_eq!(built[2..], shards);
-    // Cut, not copied.
+    // Split, not copied.
     assert!(is_same_slice(built[3], &frames[0][6..12]));
     assert!(is_same_slice(built[6], frames[2]));
 
@@ -730,7 +731,7 @@ fn a_payload_gets_the_entries_about_its_frames() {
     assert_eq!(built[..3], [b"", &b"\x81\xa1x\xc0"[..], &header]);
     assert_eq!(built[3..], shards);
 
-    // Readers of 2.23.0 to 2021.2.0 want `writeable` for every frame.
+    // Readers of 2.23.0 to 2021.2.0 require `writeable` for every frame.
     let mut store = Store::ample();
     let built = store
         .build(Layout::Classic, |builder| {
@@ -771,7 +772,7 @@ fn frames_are_split_by_shard_length() {
             assert_eq!(payloads, [[frame, &b"next"[..]]], "{len} {layout:?}");
         }
     }
-    // Whole items, and what is left; one item at least.
+    // Whole items and the remainder; at least one item.
     let lens = |shard_len, item_len| -> Vec<usize> {
         shards(&data[..50], shard_len, item_len)
             .map(<[u8]>::len)
@@ -785,7 +786,7 @@ fn frames_are_split_by_shard_length() {
     assert_eq!(shards(&[], 0, 8).map(<[u8]>::len).collect::<Vec<_>>(), [0]);
 }
 
-/// A shard, and what it is when decompressed.
+/// A shard and its decompressed data.
 struct MadeShard {
     bytes: Vec<u8>,
     codec: Option<Codec>,
@@ -824,7 +825,7 @@ impl MadeShard {
 
 // PROTOCOL COMPRESS-6 and SPLIT-5
 #[test]
-fn shards_may_be_compressed_each_in_its_own_way() {
+fn shards_can_have_different_compression() {
     let lz4 = MadeShard::new(Some(Codec::Lz4), b"compressed");
     let snappy = MadeShard::new(Some(Codec::Snappy), b", snappily");
     let first = [Shard::plain(b"not "), lz4.shard(), snappy.shard()];
@@ -844,7 +845,7 @@ fn shards_may_be_compressed_each_in_its_own_way() {
         assert!(is_same_slice(built[heads + 1], &lz4.bytes));
         let (_, payloads) = meaning(&built, layout, &READING).unwrap();
         assert_eq!(payloads, [logical], "{layout:?}");
-        // And from here into the other layout.
+        // Conversion to the other layout.
         let mut room = Room::new();
         let (message, levels) = room.open(&built, layout, &READING).unwrap();
         let mut store = Store::ample();
@@ -855,7 +856,7 @@ fn shards_may_be_compressed_each_in_its_own_way() {
 }
 
 #[test]
-fn a_header_at_hand_goes_as_it_is() {
+fn encoded_headers_are_written_unchanged() {
     let frames: [&[u8]; 2] = [b"one", b"two"];
     let modern = b"\x82\xa3any\xa3key\xaenum-sub-frames\x02";
     let mut store = Store::ample();
@@ -902,7 +903,7 @@ fn a_header_at_hand_goes_as_it_is() {
 
 // PROTOCOL MODERN-5
 #[test]
-fn runs_lie_in_the_order_of_their_placeholders_without_gaps() {
+fn payload_frames_follow_the_order_of_placeholders() {
     let shared: &[u8] = b"the same object";
     let mut store = Store::ample();
     let built = store
@@ -926,10 +927,10 @@ fn runs_lie_in_the_order_of_their_placeholders_without_gaps() {
     });
     assert_eq!(built[0], body);
     assert_eq!(built.len(), 1 + 2 + 2 + 1 + 3);
-    // The same object twice is two runs, of the same memory.
+    // The same object twice gives two runs of the same memory.
     assert!(is_same_slice(built[2], shared) && is_same_slice(built[4], shared));
     assert_eq!(built[7..], [b"a", b"b"]);
-    // Dask writes them so: what it wrote comes out byte for byte, twice too.
+    // Dask uses the same order: its messages are reproduced byte for byte.
     for name in ["many-payloads", "multi", "same-object-twice"] {
         let vector = vector(&format!("modern-nosplit-2026.8.0/{name}"));
         let frames = vector.frames();
@@ -945,7 +946,7 @@ fn runs_lie_in_the_order_of_their_placeholders_without_gaps() {
 
 // PROTOCOL MODERN-4
 #[test]
-fn buffers_of_a_pickle_are_never_split() {
+fn pickle_buffers_are_never_split() {
     let buffers: [&[u8]; 2] = [b"0123456789", b""];
     let mut store = Store::ample();
     let built = store
@@ -975,7 +976,7 @@ fn buffers_of_a_pickle_are_never_split() {
     });
     assert_eq!(built.unwrap().len(), 3);
 
-    // The classic layout has no word for them.
+    // The classic layout cannot express them.
     let mut store = Store::ample();
     let built = store.build(Layout::Classic, |builder| {
         let kind = PayloadKind::Pickled;
@@ -995,7 +996,7 @@ fn buffers_of_a_pickle_are_never_split() {
 
 // PROTOCOL MODERN-2, CLASSIC-5 and CLASSIC-6
 #[test]
-fn payloads_stand_wherever_a_value_may() {
+fn payloads_are_accepted_wherever_a_value_is() {
     let token = |token| Item::Token(token);
     let bytes = |bytes: &[u8]| vec![bytes.to_vec()];
     for layout in LAYOUTS {
@@ -1004,7 +1005,7 @@ fn payloads_stand_wherever_a_value_may() {
         assert_eq!(found, ["payload"], "{layout:?}");
         assert_eq!(payloads, [bytes(b"root")], "{layout:?}");
 
-        // Beside one another, in tuples and empty containers' neighbours.
+        // Adjacent, in tuples and next to empty containers.
         let (found, payloads) = meaning_of(layout, |builder| {
             builder.body().array(5).array(0);
             put(builder, &[b"1"])?;
@@ -1088,10 +1089,10 @@ fn payloads_stand_wherever_a_value_may() {
     assert_eq!(payloads, [bytes(b"member")]);
 }
 
-/// A payload in a set would be lost on its way: who reads the classic layout
-/// has made a set of the list before it puts payloads in.
+/// A payload in a set would be lost: a reader of the classic layout converts
+/// the list to a set before it inserts payloads.
 #[test]
-fn a_payload_in_a_set_does_not_go_into_the_classic_layout() {
+fn classic_layout_refuses_payloads_in_sets() {
     let mut store = Store::ample();
     let built = store
         .build(Layout::Modern, |builder| {
@@ -1099,7 +1100,7 @@ fn a_payload_in_a_set_does_not_go_into_the_classic_layout() {
             builder.body().map(2).str("__Set__").bool(true);
             builder.body().str("as-list").array(2).array(1).u64(1);
             put(builder, &[b"member"])?;
-            // Behind the set there is a path again.
+            // After the set there is a path again.
             builder.body().array(2).nil();
             put(builder, &[b"behind"])?;
             builder.body().map(2).str("__Set__").bool(true);
@@ -1120,7 +1121,7 @@ fn a_payload_in_a_set_does_not_go_into_the_classic_layout() {
                     Err(BuildError::NotConvertible { reason }) => {
                         assert_eq!(reason, "it stands in a set, where no path leads");
                         refused += 1;
-                        // Nothing was written: something else goes there.
+                        // Nothing was written, so another item can be.
                         builder.item(Item::Token(Token::Bool(false)), &message)?;
                     }
                     Err(error) => panic!("{error}"),
@@ -1149,7 +1150,7 @@ fn a_payload_in_a_set_does_not_go_into_the_classic_layout() {
 // PROTOCOL BODY-5, CLASSIC-13
 /// In a modern body the key of an inline payload would be a placeholder.
 #[test]
-fn an_inline_payload_does_not_go_into_the_modern_layout() {
+fn modern_layout_refuses_inline_payloads() {
     for generation in [
         "classic-2020.12.0",
         "classic-2021.1.1",
@@ -1175,9 +1176,9 @@ fn an_inline_payload_does_not_go_into_the_modern_layout() {
 }
 
 // PROTOCOL CLASSIC-10 and FORWARD-5
-/// 2021.3.0 has the lists of the modern layout; they come along as they are.
+/// 2021.3.0 has the lists of the modern layout; they are forwarded unchanged.
 #[test]
-fn split_lists_out_of_order_stay_so() {
+fn unordered_split_lists_are_preserved() {
     let header = encoded(|writer| {
         writer.map(4).str("serializer").str("pickle");
         writer
@@ -1209,10 +1210,10 @@ fn split_lists_out_of_order_stay_so() {
 }
 
 // PROTOCOL FORWARD-5
-/// `lengths` do not say whose an empty frame is; the last one takes what is
-/// left, so that no frame belongs to nothing.
+/// `lengths` do not assign empty frames; the last entry takes the remaining
+/// ones, so that every frame belongs to one.
 #[test]
-fn empty_frames_behind_the_last_length_belong_to_the_last() {
+fn trailing_empty_frames_belong_to_the_last_length() {
     let frames: [&[u8]; 5] = [b"first", b"", b"second", b"", b""];
     let header = encoded(|writer| {
         writer.map(3).str("serializer").str("pickle");
@@ -1244,7 +1245,7 @@ fn empty_frames_behind_the_last_length_belong_to_the_last() {
 }
 
 #[test]
-fn a_message_without_payloads_is_its_body() {
+fn message_without_payloads_is_its_body() {
     for (layout, expected) in [
         (Layout::Modern, &[&b"\x81\xa6status\xa2OK"[..]][..]),
         (Layout::Classic, &[b"", b"\x81\xa6status\xa2OK"]),
@@ -1261,7 +1262,7 @@ fn a_message_without_payloads_is_its_body() {
             Ok(())
         });
         assert_eq!(built.unwrap(), expected);
-        // No body at all is no message.
+        // A message without a body is refused.
         let mut store = Store::ample();
         assert_eq!(
             store.build(layout, |_| Ok(())),
@@ -1272,7 +1273,7 @@ fn a_message_without_payloads_is_its_body() {
 
 // PROTOCOL HEADER-4, HEADER-6 and MODERN-5
 #[test]
-fn the_array_of_the_documentation_is_built_as_dask_builds_it() {
+fn documented_array_message_matches_dask() {
     let data = [1.0_f64; 5].map(f64::to_le_bytes).concat();
     let class = |protocol| {
         let mut pickle = vec![0x80, protocol];
@@ -1306,8 +1307,8 @@ fn the_array_of_the_documentation_is_built_as_dask_builds_it() {
         .unwrap();
     assert_eq!(sent(Prefix::U64, &built), golden.bytes);
 
-    // In the classic layout the order of Dask's entries can be had from a
-    // header that is at hand; its body lacks `data`, where ours has nil.
+    // In the classic layout an encoded header gives Dask's order of entries;
+    // Dask's body lacks `data`, where ours has nil.
     let golden = vector("classic-2.30.1/docs-get-data-ones5");
     let recorded = golden.frames();
     let class_pickle = class(4);
@@ -1344,7 +1345,7 @@ fn the_array_of_the_documentation_is_built_as_dask_builds_it() {
         expected
     );
 
-    // From entries the order is another, and the meaning the same.
+    // From entries the order differs, with the same meaning.
     let entries: &Entries<'_> = &[
         ("dtype", b"\x92\x00\xa3<f8"),
         ("shape", b"\x91\x05"),
@@ -1381,9 +1382,9 @@ fn the_array_of_the_documentation_is_built_as_dask_builds_it() {
     assert_eq!(sorted(&built), sorted(&recorded));
 }
 
-// Before the frames.
+// Preludes.
 
-/// A message as it goes over a stream.
+/// The bytes of a message on a stream.
 fn sent(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![0; prelude_len(prefix, frames.len()).unwrap()];
     let lengths = frames.iter().map(|frame| frame.len() as u64);
@@ -1395,7 +1396,7 @@ fn sent(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
 
 // PROTOCOL FORWARD-4
 #[test]
-fn between_forms_only_the_leading_number_changes() {
+fn conversion_between_prefixes_changes_only_the_prefix() {
     let names = [
         "modern-nosplit-2026.8.0/hm-nosplit-0",
         "modern-nosplit-2026.8.0/hm-nosplit-3",
@@ -1414,7 +1415,7 @@ fn between_forms_only_the_leading_number_changes() {
         let mut store = Store::ample();
         let built = store.pass_on(&message, levels, layout).unwrap();
         let (bare, with_total) = (sent(Prefix::None, &built), sent(Prefix::U64, &built));
-        // The number, and nothing else, is what differs.
+        // Only the prefix differs.
         assert_eq!(with_total[8..], bare, "{name}");
         let total = (bare.len() as u64).to_le_bytes();
         assert_eq!(with_total[..8], total, "{name}");
@@ -1436,9 +1437,9 @@ fn between_forms_only_the_leading_number_changes() {
     assert_eq!(hints, 3);
 }
 
-// What can go wrong.
+// Errors.
 
-/// Messages that are varied, and into which layout each is passed on.
+/// Messages to vary, and the layout that each is forwarded in.
 const VARIED: [(&str, Layout); 9] = [
     ("modern-nosplit-2026.8.0/many-payloads", Layout::Modern),
     ("modern-nosplit-2026.8.0/deep-payload", Layout::Classic),
@@ -1451,7 +1452,7 @@ const VARIED: [(&str, Layout); 9] = [
     ("classic-2.30.1/many-payloads", Layout::Classic),
 ];
 
-/// What the message took, found from what was built.
+/// The sizes that a built message needed.
 fn taken(built: &[&[u8]], layout: Layout, was: Layout) -> Size {
     let mut room = Room::new();
     let (message, levels) = room.open(built, layout, &READING).unwrap();
@@ -1479,7 +1480,8 @@ fn taken(built: &[&[u8]], layout: Layout, was: Layout) -> Size {
     }
 }
 
-/// For each item of a message its child count, and whether it is a payload.
+/// The child count of each item of a message, and whether the item is a
+/// payload.
 fn items_of(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> Vec<(u64, bool)> {
     let mut walk = message.walk(levels);
     let mut items = Vec::new();
@@ -1490,7 +1492,7 @@ fn items_of(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> Vec<(u64, boo
     items
 }
 
-/// How deep containers are nested, up to the last payload.
+/// The depth of nesting up to the last payload.
 fn nesting(items: &[(u64, bool)]) -> usize {
     let last = items.iter().rposition(|(_, is_payload)| *is_payload);
     let mut open: Vec<u64> = Vec::new();
@@ -1511,12 +1513,12 @@ fn nesting(items: &[(u64, bool)]) -> usize {
 }
 
 #[test]
-fn just_enough_room_is_enough_and_one_less_is_an_error_that_says_so() {
+fn exact_buffer_sizes_succeed_and_one_less_fails() {
     let mut varied = 0;
     for (name, layout) in VARIED {
         let vector = vector(name);
         if layout != vector.layout() && vector.missing_codec(0).is_some() {
-            // The lengths of its frames are not known to this build.
+            // This build cannot determine the lengths of its frames.
             continue;
         }
         let frames = vector.frames();
@@ -1590,7 +1592,7 @@ fn just_enough_room_is_enough_and_one_less_is_an_error_that_says_so() {
         for (size, error) in too_small {
             assert_eq!(in_room(size), Err(error), "{name} {size:?}");
         }
-        // And in no room at all, one thing after another.
+        // Starting with empty buffers, one error after the other.
         let nothing = Size {
             body: 0,
             headers: 0,
@@ -1613,7 +1615,7 @@ fn just_enough_room_is_enough_and_one_less_is_an_error_that_says_so() {
         }
     }
     assert!(varied >= 5, "{varied}");
-    // Without payloads too: the body, and the header that is empty.
+    // Also without payloads: the body and the empty header.
     for (layout, needed) in [(Layout::Modern, 1), (Layout::Classic, 2)] {
         for available in 0..needed {
             let mut store = Store::new(Size {
@@ -1631,7 +1633,7 @@ fn just_enough_room_is_enough_and_one_less_is_an_error_that_says_so() {
 }
 
 #[test]
-fn where_there_was_no_room_nothing_was_written() {
+fn nothing_is_written_if_a_buffer_is_too_small() {
     let large: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     for layout in LAYOUTS {
         let heads = if layout == Layout::Modern { 2 } else { 3 };
@@ -1692,9 +1694,9 @@ fn where_there_was_no_room_nothing_was_written() {
     }
 }
 
-/// A pickle that leaves its header takes a slot more.
+/// A pickle that moves out of its header takes another slot.
 #[test]
-fn a_pickle_that_becomes_a_frame_needs_room_for_it() {
+fn converting_an_inline_pickle_needs_a_buffer() {
     let mut store = Store::ample();
     let modern = store
         .build(Layout::Modern, |builder| {
@@ -1720,7 +1722,7 @@ fn a_pickle_that_becomes_a_frame_needs_room_for_it() {
 }
 
 #[test]
-fn a_body_that_is_no_document_is_an_error() {
+fn invalid_bodies_are_refused() {
     for layout in LAYOUTS {
         let mut store = Store::ample();
         let built = store.build(layout, |builder| {
@@ -1741,7 +1743,7 @@ fn a_body_that_is_no_document_is_an_error() {
 }
 
 #[test]
-fn an_entry_of_a_header_is_one_value() {
+fn header_entries_must_be_one_value() {
     for layout in LAYOUTS {
         let wrong: [&[u8]; 5] = [b"", b"\xc1", b"\xa3no", b"\x01\x02", b"\x92\x01"];
         let mut store = Store::ample();
@@ -1764,7 +1766,7 @@ fn an_entry_of_a_header_is_one_value() {
 
 // PROTOCOL FORWARD-1 and FORWARD-6
 #[test]
-fn a_wrong_header_passes_unopened_and_not_into_the_other_layout() {
+fn invalid_headers_are_forwarded_but_not_converted() {
     let mut found = BTreeSet::new();
     for hostile in support::hostile() {
         let Ok(framed) = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS) else {
@@ -1778,7 +1780,7 @@ fn a_wrong_header_passes_unopened_and_not_into_the_other_layout() {
         };
         let fault = message.check();
         if message.payloads().any(|payload| payload.is_err()) {
-            // The frames of a payload cannot be told without this much.
+            // Locating the frames of a payload requires this much.
             let mut store = Store::ample();
             let built = store.pass_on(&message, levels, layout);
             assert!(
@@ -1794,7 +1796,7 @@ fn a_wrong_header_passes_unopened_and_not_into_the_other_layout() {
         assert!(same.is_ok(), "{}: {same:?}", hostile.name);
         let mut store = Store::ample();
         match (fault, store.pass_on(&message, levels, other(layout))) {
-            // Unused frames and shared ones are put right on the way.
+            // Forwarding repairs unused and shared frames.
             (Ok(()), _)
             | (
                 Err(MessageError {
@@ -1814,7 +1816,7 @@ fn a_wrong_header_passes_unopened_and_not_into_the_other_layout() {
 }
 
 #[test]
-fn errors_say_what_is_needed() {
+fn errors_name_the_sizes_needed() {
     let short = BufferTooSmall {
         needed: 77,
         available: 66,
@@ -1847,9 +1849,9 @@ fn errors_say_what_is_needed() {
     assert_eq!(BuildError::from(payload), BuildError::Payload(payload));
 }
 
-// As they come.
+// Random messages.
 
-/// A body that was made up.
+/// A random body.
 enum Node {
     Token(Token<'static>),
     Text(String),
@@ -1857,11 +1859,11 @@ enum Node {
     Map(Vec<(Self, Self)>),
     Set(Vec<Self>),
     Enum(&'static str),
-    /// The payload of this number.
+    /// The payload with this index.
     Payload(usize),
 }
 
-/// A payload that was made up: the shards of each frame.
+/// A random payload: the shards of each frame.
 struct Made {
     kind: PayloadKind,
     frames: Vec<Vec<MadeShard>>,
@@ -1882,7 +1884,7 @@ const NAMES: [&str; 4] = ["running", "closing", "closed", "failed"];
 struct Maker {
     random: Random,
     payloads: Vec<Made>,
-    /// What no path leads to, and what the classic layout has no word for.
+    /// The payloads without a path, which the classic layout cannot express.
     in_sets: bool,
     pickled: bool,
     lost_in_sets: bool,
@@ -1923,7 +1925,7 @@ impl Maker {
         }
     }
 
-    /// A key that no other index gets.
+    /// A key that is unique to the index.
     fn key(&mut self, index: usize) -> Node {
         let number = index as u64;
         match self.random.below(5) {
@@ -1962,7 +1964,7 @@ impl Maker {
     }
 }
 
-/// Writes what was made up, and notes down the items that it has to become.
+/// Writes a random node and records the expected items.
 fn write<'f>(
     node: &Node,
     payloads: &'f [Made],
@@ -2032,7 +2034,7 @@ fn write<'f>(
 
 // PROTOCOL FORWARD-2, FORWARD-3, FORWARD-5, FORWARD-6 and MODERN-5
 #[test]
-fn random_messages_survive_every_way_there_is() {
+fn random_messages_survive_every_conversion() {
     let seeds: Vec<u64> = (1..=400).collect();
     let counts = in_parallel(&seeds, |&seed| random_message(seed));
     let payload_count: usize = counts.iter().map(|(count, _)| count).sum();
@@ -2041,7 +2043,8 @@ fn random_messages_survive_every_way_there_is() {
     assert!(refused > 10, "{refused}");
 }
 
-/// How many payloads there were, and whether the classic layout refused it.
+/// Returns the number of payloads and whether the classic layout refused the
+/// message.
 fn random_message(seed: u64) -> (usize, bool) {
     let layout = LAYOUTS[(seed % 2) as usize];
     let mut maker = Maker {
@@ -2053,7 +2056,7 @@ fn random_message(seed: u64) -> (usize, bool) {
     };
     let root = (0..3).map(|_| maker.node(4, false)).collect();
     let root = Node::Array(root);
-    // In the order of the body, which is that of making them.
+    // In the order of the body, which is the order of creation.
     let logical: Vec<_> = maker.payloads.iter().map(Made::logical).collect();
     let mut items = Vec::new();
     let mut store = Store::new(Size {
@@ -2076,7 +2079,7 @@ fn random_message(seed: u64) -> (usize, bool) {
     let (message, levels) = room.open(&built, layout, &READING).unwrap();
     let mut store = Store::new(ample);
     let again = store.pass_on(&message, levels, layout).unwrap();
-    // What this wrote is what it writes.
+    // Forwarding our own output reproduces it.
     assert_eq!(again, built, "seed {seed}");
 
     let payload_count = expected.1.len();
@@ -2097,7 +2100,7 @@ fn random_message(seed: u64) -> (usize, bool) {
     assert_eq!(payloads, expected.1, "seed {seed}");
     assert_eq!(items, expected.0, "seed {seed}");
 
-    // And home again.
+    // Conversion back.
     let mut room = Room::new();
     let (message, levels) = room.open(&crossed, other(layout), &READING).unwrap();
     let mut store = Store::new(ample);

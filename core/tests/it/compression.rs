@@ -1,4 +1,5 @@
-//! The codecs against the libraries that peers use, and against hostile frames.
+//! Tests of the codecs against the libraries that peers use, and with hostile
+//! frames.
 
 use crate::support;
 use daskwire::compression::{
@@ -24,7 +25,7 @@ impl Random {
     }
 }
 
-/// `len` bytes of one of six kinds, among them what arrays look like.
+/// `len` bytes of one of six kinds, some similar to arrays.
 fn payload(random: &mut Random, len: usize) -> Vec<u8> {
     match random.below(6) {
         0 => (0..len).map(|_| random.next() as u8).collect(),
@@ -39,7 +40,7 @@ fn payload(random: &mut Random, len: usize) -> Vec<u8> {
             .collect(),
         3 => (0..len).map(|_| b"abcd"[random.below(4)]).collect(),
         4 => {
-            // Pieces of what came before, near and far, between new bytes.
+            // Repeated pieces of earlier data, near and far, between new bytes.
             let mut bytes = Vec::new();
             while bytes.len() < len {
                 let count = 1 + random.below(90);
@@ -75,7 +76,7 @@ fn payloads(seed: u64, count: usize) -> impl Iterator<Item = Vec<u8>> {
 
 fn compress(compression: &mut dyn Compression, payload: &[u8]) -> Vec<u8> {
     let room = compression.max_compressed_len(payload.len()).unwrap();
-    // The very room that it asks for, and not one byte more.
+    // Exactly the length requested.
     let mut out = vec![0xee; room];
     let len = compression.compress(payload, &mut out).unwrap();
     out.truncate(len);
@@ -98,14 +99,14 @@ fn to_snappy(payload: &[u8]) -> Vec<u8> {
     compress(&mut Snappy::new(&mut SnappyTable::new()), payload)
 }
 
-/// Decompresses twice, into buffers that held different bytes before, and
-/// insists that nothing of these shows.
+/// Decompresses twice, into buffers with different former contents, and checks
+/// that the results agree.
 fn from(codec: Codec, src: &[u8], room: usize) -> Result<Vec<u8>, CompressionError> {
     let outcomes = [0xa5, 0x5a].map(|filler| {
         let mut dst = vec![filler; room];
         let written = decompress(codec, src, &mut dst, &Limits::HOST)?;
         if codec != Codec::Zlib {
-            // Not a byte after the payload is touched.
+            // No byte after the payload is written.
             assert!(dst[written..].iter().all(|byte| *byte == filler));
         }
         dst.truncate(written);
@@ -171,11 +172,11 @@ fn snappy_agrees_with_the_snap_crate() {
 }
 
 #[test]
-fn a_table_needs_no_clearing() {
+fn tables_are_reusable_without_clearing() {
     let mut lz4_table = Lz4Table::default();
     let mut snappy_table = SnappyTable::default();
     for payload in payloads(0xfeed, 400) {
-        // What a table was used for before makes no difference.
+        // Earlier use of a table makes no difference.
         let lz4 = compress(&mut Lz4::new(&mut lz4_table), &payload);
         assert!(lz4 == to_lz4(&payload));
         let snappy = compress(&mut Snappy::new(&mut snappy_table), &payload);
@@ -204,17 +205,17 @@ fn small_payloads() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn damaged_snappy_is_read_as_the_snap_crate_reads_it() {
+fn damaged_snappy_is_read_as_by_the_snap_crate() {
     let mut read = 0;
     for payload in small_payloads() {
         for frame in damaged(&to_snappy(&payload)) {
             let ours = from(Codec::Snappy, &frame, 2000);
-            // A claim of megabytes is ours to refuse before asking for them.
+            // We refuse an implausible length before allocating.
             if matches!(ours, Err(CompressionError::Implausible { .. })) {
                 continue;
             }
             let theirs = snap::raw::Decoder::new().decompress_vec(&frame);
-            // snap takes an empty input for an empty payload; Python does not.
+            // snap accepts an empty input as an empty payload; Python does not.
             assert!(ours.as_ref().ok() == theirs.as_ref().ok() || frame.is_empty());
             read += usize::from(ours.is_ok());
         }
@@ -223,7 +224,7 @@ fn damaged_snappy_is_read_as_the_snap_crate_reads_it() {
 }
 
 #[test]
-fn damaged_lz4_is_read_as_lz4_flex_reads_it() {
+fn damaged_lz4_is_read_as_by_lz4_flex() {
     let mut read = 0;
     for payload in small_payloads() {
         for frame in damaged(&to_lz4(&payload)) {
@@ -245,7 +246,7 @@ fn damaged_lz4_is_read_as_lz4_flex_reads_it() {
                     assert_eq!(*ours, theirs);
                     read += 1;
                 }
-                // lz4_flex takes an offset of 0, which the format forbids.
+                // lz4_flex accepts an offset of 0, which the format forbids.
                 Err(CompressionError::Malformed { reason, .. })
                     if *reason == "a match begins before the data" => {}
                 Err(_) => assert_ne!(written, Some(declared)),
@@ -255,8 +256,7 @@ fn damaged_lz4_is_read_as_lz4_flex_reads_it() {
     assert!(read > 1000, "{read}");
 }
 
-/// A frame of `declared` bytes that are all copies: a literal, then the longest
-/// copies there are.
+/// A frame of `declared` bytes: a literal, then copies of maximum length.
 fn lz4_run(declared: u32, block_len: usize) -> Vec<u8> {
     let mut frame = declared.to_le_bytes().to_vec();
     frame.extend([0x1f, 0, 1, 0]);
@@ -265,7 +265,7 @@ fn lz4_run(declared: u32, block_len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_declared_length_is_compared_with_what_the_input_can_hold() {
+fn implausible_declared_lengths_are_refused() {
     let check = |codec: Codec, frame: &[u8], declared: u64, most: u64| {
         let expected = match declared <= most {
             true => Ok(Some(declared)),
@@ -305,15 +305,15 @@ fn a_declared_length_is_compared_with_what_the_input_can_hold() {
             check(Codec::Snappy, &frame, declared, most);
         }
     }
-    // No byte, no payload; and an empty payload is one.
+    // An empty frame is not a payload; an empty payload is.
     assert!(from(Codec::Lz4, &lz4_run(1, 0), 1).is_err());
     assert_eq!(from(Codec::Lz4, &[0; 5], 0), Ok(vec![]));
     assert_eq!(from(Codec::Snappy, &[0], 0), Ok(vec![]));
 }
 
 #[test]
-fn nothing_real_exceeds_the_ratio() {
-    // The densest that the formats can be: one long run.
+fn compressors_stay_within_the_maximum_ratio() {
+    // The best case of the formats: one long run.
     let zeros = vec![0; 1 << 20];
     for (codec, frame) in [
         (Codec::Lz4, to_lz4(&zeros)),
@@ -328,7 +328,7 @@ fn nothing_real_exceeds_the_ratio() {
 
 #[cfg(feature = "alloc")]
 #[test]
-fn a_vector_gets_what_a_buffer_gets() {
+fn decompress_onto_agrees_with_decompress() {
     use daskwire::compression::decompress_onto;
     let payload: Vec<u8> = (0..300_000_u32).map(|n| (n / 7000) as u8).collect();
     let mut frames = vec![
@@ -407,7 +407,7 @@ fn the_limit_and_the_buffer_are_checked_before_anything_is_written() {
 }
 
 #[test]
-fn faults_are_named_with_their_place() {
+fn faults_are_reported_with_their_offset() {
     const ENDS: &str = "it ends too early";
     const NO_LENGTH: &str = "it ends within the declared length";
     const MATCH: &str = "a match begins before the data";
@@ -468,9 +468,8 @@ fn faults_are_named_with_their_place() {
     }
 }
 
-/// The payloads of the recorded messages and of the hostile ones go through
-/// the codecs by themselves here; `messages.rs` and `hostile.rs` read them as
-/// parts of messages.
+/// The codecs alone on the payloads of recorded and hostile messages;
+/// `messages.rs` and `hostile.rs` read the whole messages.
 // PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and COMPRESS-4
 #[test]
 fn hostile_frames_are_refused() {
@@ -551,7 +550,7 @@ fn hostile_frames_are_refused() {
 
 // PROTOCOL COMPRESS-5
 #[test]
-fn a_codec_that_is_not_compiled_in_says_so() {
+fn codecs_not_compiled_in_are_reported() {
     let builds = [
         (Codec::Lz4, true),
         (Codec::Snappy, true),
@@ -574,8 +573,7 @@ fn a_codec_that_is_not_compiled_in_says_so() {
     }
 }
 
-/// Compresses nothing, but remembers what it was asked, and comes out as long
-/// as it was told.
+/// A codec that records its calls and returns scripted lengths.
 struct Scripted {
     results: Vec<usize>,
     asked: Vec<Vec<u8>>,
@@ -597,7 +595,7 @@ impl Compression for Scripted {
     }
 }
 
-/// What was sent, and what was compressed on the way.
+/// The result of the policy, and the data that was compressed.
 fn decide(
     policy: Policy,
     payload: &[u8],
@@ -632,7 +630,7 @@ fn no_draw(_: u64) -> u64 {
 
 // PROTOCOL COMPRESS-7
 #[test]
-fn payloads_within_the_lengths_of_the_rule_are_tried() {
+fn only_frames_within_the_length_bounds_are_compressed() {
     let always = |policy: Policy| Policy {
         sample_count: 0,
         ..policy
@@ -653,7 +651,7 @@ fn payloads_within_the_lengths_of_the_rule_are_tried() {
     };
     assert!(sent(short, 20_000));
     assert!(!sent(short, 20_001));
-    // The codec's own limit is no error either.
+    // The codec's own limit is not an error either.
     assert!(sent(Policy::DASK, 1_000_000));
     assert!(!sent(Policy::DASK, 1_000_001));
     assert_eq!(Policy::DASK.max_len, 2_147_483_648);
@@ -663,7 +661,7 @@ fn payloads_within_the_lengths_of_the_rule_are_tried() {
 
 // PROTOCOL COMPRESS-8
 #[test]
-fn the_result_has_to_be_short_enough() {
+fn results_above_the_maximum_ratio_are_discarded() {
     let sent = |policy, result: usize| decide(policy, &vec![0; 10_000], &[result], &mut no_draw).0;
     assert_eq!(sent(Policy::DASK, 7_000), Some(7_000));
     assert_eq!(sent(Policy::DASK, 7_001), None);
@@ -672,12 +670,13 @@ fn the_result_has_to_be_short_enough() {
 }
 
 #[test]
-fn the_sample_decides_whether_the_whole_is_tried() {
+fn samples_decide_whether_the_frame_is_compressed() {
     let payload = vec![0; 65_536];
     let decide = |results: &[usize]| {
         let mut places = [0, 12_000, 24_000, 36_000, 48_000].into_iter().cycle();
         let mut draw = |bound: u64| {
-            // All places where 10 kB still follow: Dask's randint(0, n - size), inclusive.
+            // All positions with 10 kB after them: Dask's randint(0, n - size),
+            // inclusive.
             assert_eq!(bound, 65_536 - 10_000 + 1);
             places.next().unwrap()
         };
@@ -692,12 +691,12 @@ fn the_sample_decides_whether_the_whole_is_tried() {
     // 0.7 of 65536 is 45875.2.
     let (sent, asked) = decide(&[35_000, 45_876]);
     assert_eq!((sent, asked.len()), (None, 2));
-    // A payload that is no longer than a sample is no longer to compress.
+    // A payload that is not longer than a sample is compressed at once.
     let (sent, asked) = self::decide(Policy::DASK, &payload[..10_000], &[1], &mut no_draw);
     assert_eq!((sent, asked.len()), (Some(1), 1));
 }
 
-/// `byte_sample` of distributed/protocol/compression.py, word by word.
+/// A port of `byte_sample` of distributed/protocol/compression.py.
 fn byte_sample(b: &[u8], size: usize, n: usize, places: &[usize]) -> Vec<u8> {
     let mut places = places.iter().copied();
     let mut parts = Vec::new();
@@ -714,7 +713,7 @@ fn byte_sample(b: &[u8], size: usize, n: usize, places: &[usize]) -> Vec<u8> {
 
 // PROTOCOL COMPRESS-8
 #[test]
-fn the_sample_is_the_one_that_dask_takes_at_the_same_places() {
+fn samples_match_dask_at_the_same_positions() {
     let mut random = Random(5);
     let payload: Vec<u8> = (0..90_000u32).map(|at| (at / 7) as u8 ^ at as u8).collect();
     for (size, count, len) in [
@@ -733,7 +732,7 @@ fn the_sample_is_the_one_that_dask_takes_at_the_same_places() {
             let payload = &payload[..len];
             let places: Vec<usize> = (0..count).map(|_| random.below(len - size + 1)).collect();
             let mut place = places.iter().cycle();
-            // A draw beyond the bound counts modulo the bound.
+            // A random number beyond the bound is reduced modulo the bound.
             let mut draw = |bound: u64| *place.next().unwrap() as u64 + bound;
             let (_, asked) = decide(policy, payload, &[0, 1], &mut draw);
             assert_eq!(asked[0], byte_sample(payload, size, count, &places));
@@ -745,7 +744,7 @@ fn the_sample_is_the_one_that_dask_takes_at_the_same_places() {
 }
 
 #[test]
-fn real_payloads_are_sent_compressed_when_it_pays() {
+fn real_payloads_are_compressed_if_worthwhile() {
     let mut table = Lz4Table::new();
     let mut lz4 = Lz4::new(&mut table);
     let mut random = Random(11);
@@ -766,7 +765,7 @@ fn real_payloads_are_sent_compressed_when_it_pays() {
 }
 
 #[test]
-fn errors_are_written_for_people() {
+fn error_messages_are_readable() {
     let text = |error: CompressionError| error.to_string();
     assert_eq!(
         text(from(Codec::Lz4, &[20, 0, 0, 0, 0x10, 1, 0, 0, 0], 20).unwrap_err()),
@@ -782,7 +781,7 @@ fn errors_are_written_for_people() {
     );
 }
 
-/// What merging the first payload of a message gives, or why it does not.
+/// The merged first payload of a message, or the error.
 fn first_payload(bytes: &[u8], reading: &ReadOptions, layout: Layout, prefix: Prefix) -> Opened {
     let framed = FramedMessage::parse(bytes, prefix, &support::LIMITS).unwrap();
     let frames = support::cut(&framed);
@@ -809,7 +808,7 @@ fn hostile_vector(name: &str) -> Opened {
 
 // PROTOCOL COMPRESS-5
 #[test]
-fn codecs_that_nobody_here_knows_are_named() {
+fn unknown_codecs_are_named() {
     let unknown = |opened: Opened, expected: &str| match opened {
         Err(MessageErrorKind::UnknownCodec { name }) => {
             assert_eq!(name.as_bytes(), expected.as_bytes())
@@ -884,8 +883,8 @@ fn every_wire_frame_has_its_codec() {
 
 // PROTOCOL COMPRESS-10
 #[test]
-fn what_others_compressed_is_read_without_a_handshake() {
-    // Passed on by a process that has no compression of its own.
+fn frames_are_decompressed_regardless_of_the_handshake() {
+    // Forwarded by a process without compression.
     for release in ["modern-nosplit-2026.8.0", "classic-2.30.1"] {
         let opened = vector(&format!("{release}/pass-through-compressed")).unwrap();
         assert_eq!(
@@ -907,7 +906,7 @@ mod zlib {
 
     // PROTOCOL COMPRESS-3
     #[test]
-    fn what_python_wrote_is_read_into_a_buffer_of_the_very_length() {
+    fn frames_by_python_decompress_into_exact_buffers() {
         let payload = b"daskwire".repeat(40);
         assert_eq!(
             decompressed_len(Codec::Zlib, PYTHON, &Limits::HOST),
@@ -948,10 +947,10 @@ mod zlib {
     }
 
     #[test]
-    fn damage_is_found() {
+    fn damaged_frames_are_refused() {
         let payload = b"daskwire".repeat(40);
         for frame in damaged(PYTHON) {
-            // The window size in the header can change without a consequence.
+            // A change of the window size in the header can have no effect.
             if let Ok(read) = from(Codec::Zlib, &frame, 1000) {
                 assert_eq!(read, payload);
                 assert_eq!(frame[2..], PYTHON[2..]);
@@ -961,7 +960,7 @@ mod zlib {
 
     #[cfg(feature = "alloc")]
     #[test]
-    fn what_we_write_is_read_again() {
+    fn compressed_frames_round_trip() {
         for level in [0, 1, 6, 9, 200] {
             let mut zlib = daskwire::compression::Zlib::with_level(level);
             for payload in payloads(0x515, 320) {
@@ -990,7 +989,7 @@ mod zstd {
 
     // PROTOCOL COMPRESS-4
     #[test]
-    fn frames_of_ruzstd_are_read() {
+    fn ruzstd_frames_are_decompressed() {
         {
             for payload in payloads(0x515, 310) {
                 let frame = to_zstd(&payload);
@@ -1014,7 +1013,7 @@ mod zstd {
     }
 
     #[test]
-    fn damage_never_shows_what_a_buffer_held_before() {
+    fn damaged_frames_never_expose_former_buffer_contents() {
         let mut read = 0;
         for payload in small_payloads() {
             for frame in damaged(&to_zstd(&payload)) {
@@ -1024,8 +1023,8 @@ mod zstd {
         assert!(read > 100, "{read}");
     }
 
-    /// A window of 32 GiB, content of 10 bytes, and blocks of 4 bytes that become
-    /// 128 KiB each.
+    /// A window of 32 GiB, content of 10 bytes, and blocks of 4 bytes that
+    /// decompress to 128 KiB each.
     #[test]
     fn a_window_larger_than_the_content_takes_no_memory() {
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x80, 25 << 3, 10, 0, 0, 0];
@@ -1040,13 +1039,13 @@ mod zstd {
                 reason: "its header is damaged, or its window is too large"
             })
         );
-        // With the smallest window there is, the blocks are too much at once.
+        // With the smallest window the blocks are too large.
         frame[5] = 0;
         assert!(from(Codec::Zstd, &frame, 10).is_err());
     }
 
     #[test]
-    fn two_frames_and_skippable_frames_are_no_payload() {
+    fn concatenated_and_skippable_frames_are_refused() {
         let frame = to_zstd(b"payload");
         let two = [&frame[..], &frame[..]].concat();
         assert!(from(Codec::Zstd, &two, 100).is_err());

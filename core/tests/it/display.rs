@@ -1,9 +1,9 @@
-//! What people see of bytes from a peer.
+//! Tests of the characters shown from a peer's strings.
 
 use daskwire::display::{Printable, is_printable};
 
-/// Characters that a terminal obeys, that reorder others, break lines, or take no
-/// place.
+/// Control characters, and characters that reorder others, break lines or are
+/// invisible.
 const DANGEROUS: &[core::ops::RangeInclusive<char>] = &[
     '\0'..='\u{1f}',
     '\u{7f}'..='\u{9f}',
@@ -39,7 +39,7 @@ fn dangerous_characters_are_not_printable() {
 }
 
 #[test]
-fn text_of_all_languages_is_printable() {
+fn characters_of_all_languages_are_printable() {
     let all =
         "ASCII \"quoted\" \\ 'it' naïve nai\u{308}ve हिन्दी العربية עברית 日本語 ☃ 🦀 ❤\u{fe0f}";
     assert_eq!(Printable(all).to_string(), all);

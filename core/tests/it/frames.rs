@@ -1,5 +1,5 @@
-//! Framing: however a stream is cut, broken or made up, the incremental decoder
-//! and the one that sees all of it at once say the same.
+//! Tests of framing: on split, damaged and random streams the incremental
+//! decoder and the whole-message parser agree.
 
 use daskwire::frame::{
     Arena, EncodeError, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, FramedMessage,
@@ -9,7 +9,7 @@ use daskwire::{BufferTooSmall, Limits};
 
 const PREFIXES: [Prefix; 2] = [Prefix::None, Prefix::U64];
 
-/// What 2026.8.0 sends first.
+/// The handshake of 2026.8.0.
 const HANDSHAKE: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x0b\x07\xafpickle-protocol\x05";
 
@@ -21,8 +21,8 @@ const NO_LIMITS: Limits = Limits {
     ..Limits::HOST
 };
 
-/// One buffer a frame, handed out in steps, filled with `poison` before. Knows
-/// what it was asked for.
+/// One buffer per frame, returned in steps, initialised with `poison`. Records
+/// the calls.
 struct Store {
     frames: Vec<Vec<u8>>,
     step: usize,
@@ -40,7 +40,7 @@ impl Store {
         }
     }
 
-    /// The frames, those that are empty and were never asked for among them.
+    /// The frames, including empty ones that were never requested.
     fn finish(mut self, frame_count: usize) -> Vec<Vec<u8>> {
         assert!(self.frames.len() <= frame_count);
         self.frames.resize_with(frame_count, Vec::new);
@@ -85,7 +85,7 @@ fn prelude(numbers: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// Messages of all shapes, both prefixes, every place where a prefix may end.
+/// Messages of all shapes, with both prefixes and every valid end of a prefix.
 fn messages() -> Vec<(Prefix, Vec<u8>)> {
     let long = [0x77; 300];
     let many: Vec<&[u8]> = (0..40).map(|len| &long[..len % 5]).collect();
@@ -111,7 +111,7 @@ fn messages() -> Vec<(Prefix, Vec<u8>)> {
     messages
 }
 
-/// The frames of the first message, by the parser that sees all of it.
+/// The frames of the first message, by the whole-message parser.
 fn parse(bytes: &[u8], prefix: Prefix, limits: &Limits) -> Result<Vec<Vec<u8>>, FrameError> {
     let framed = FramedMessage::parse(bytes, prefix, limits)?;
     assert_eq!(
@@ -123,7 +123,7 @@ fn parse(bytes: &[u8], prefix: Prefix, limits: &Limits) -> Result<Vec<Vec<u8>>, 
     Ok(frames.iter().map(|frame| frame.to_vec()).collect())
 }
 
-/// Pushes `input` and returns how much of it was taken.
+/// Pushes `input` and returns the number of bytes consumed.
 fn push<P: PreludeStorage, B: FrameBuffers>(
     decoder: &mut FrameDecoder<P>,
     input: &[u8],
@@ -136,7 +136,7 @@ fn push<P: PreludeStorage, B: FrameBuffers>(
     Ok(input.len() - rest.len())
 }
 
-/// The frames of the first message, by the decoder that sees `chunks`.
+/// The frames of the first message, by the decoder from `chunks`.
 fn decode<'a>(
     chunks: impl IntoIterator<Item = &'a [u8]>,
     prefix: Prefix,
@@ -157,14 +157,14 @@ fn decode<'a>(
     }
     if !decoder.is_complete() {
         decoder.end()?;
-        // Between messages; an empty input is no message.
+        // Between messages; an empty input is not a message.
         assert!(decoder.is_idle());
         return Ok(Vec::new());
     }
     Ok(store.finish(decoder.prelude().unwrap().frame_count()))
 }
 
-/// Small and good enough to choose cases with; the same ones each time.
+/// A small deterministic generator to choose cases.
 struct Random(u64);
 
 impl Random {
@@ -180,7 +180,7 @@ impl Random {
     }
 }
 
-// Cuts.
+// Splits.
 
 // PROTOCOL FRAME-1, FRAME-2, FRAME-3, FRAME-4, FRAME-5, FRAME-6, FRAME-7
 #[test]
@@ -208,7 +208,7 @@ fn byte_by_byte_gives_the_same_frames() {
 
 // PROTOCOL FRAME-12
 #[test]
-fn messages_one_after_the_other_are_kept_apart() {
+fn consecutive_messages_are_separated() {
     for prefix in PREFIXES {
         let all: Vec<Vec<u8>> = messages()
             .into_iter()
@@ -246,7 +246,7 @@ fn messages_one_after_the_other_are_kept_apart() {
 }
 
 #[test]
-fn every_truncation_is_found_where_it_is() {
+fn every_truncation_is_reported_at_its_offset() {
     for (prefix, bytes) in messages() {
         for len in 0..bytes.len() {
             let cut = &bytes[..len];
@@ -257,7 +257,7 @@ fn every_truncation_is_found_where_it_is() {
             };
             assert!(needed > len as u64 && needed <= bytes.len() as u64);
             if len == 0 {
-                // A stream that ends between messages has ended well.
+                // A stream may end between messages.
                 assert_eq!(decode([cut], prefix, Limits::HOST, 64), Ok(Vec::new()));
             } else {
                 let decoded = decode(cut.chunks(5), prefix, Limits::HOST, 64);
@@ -270,7 +270,7 @@ fn every_truncation_is_found_where_it_is() {
 // The decoder and `FramedMessage` agree, also about what is wrong.
 
 #[test]
-fn both_say_the_same_of_mutated_messages() {
+fn parser_and_decoder_agree_on_mutated_messages() {
     let messages = messages();
     let tight = Limits {
         frame_count: 6,
@@ -325,7 +325,7 @@ fn both_say_the_same_of_mutated_messages() {
                 break;
             }
         }
-        // Some 60 frames are all that the storage of `decode` holds.
+        // The storage of `decode` holds about 60 frames.
         let limits = [
             tight,
             Limits {
@@ -352,15 +352,15 @@ fn both_say_the_same_of_mutated_messages() {
             }
         }
     }
-    // All three were met often, so that the test tests something.
+    // All three outcomes are frequent, so that the test is meaningful.
     assert!(good > 1000 && truncated > 1000 && bad > 1000);
 }
 
 fn error_of(numbers: &[u64], prefix: Prefix, limits: Limits) -> FrameError {
     let bytes = prelude(numbers);
     let error = parse(&bytes, prefix, &limits).unwrap_err();
-    // The decoder finds it with the byte that completes the number at fault,
-    // and not a byte earlier; nothing was asked of the store.
+    // The decoder reports it with the last byte of the faulty number, not
+    // earlier, and requested no buffer.
     let mut decoder = FrameDecoder::new(prefix, [0; 512], limits);
     let mut store = Store::new(64, 0);
     let mut outcome = Ok(0);
@@ -386,7 +386,7 @@ fn fault(at: u64, kind: FrameErrorKind) -> FrameError {
 
 // PROTOCOL FRAME-10
 #[test]
-fn a_message_has_frames() {
+fn messages_without_frames_are_refused() {
     let none = FrameErrorKind::NoFrames;
     assert_eq!(error_of(&[0], Prefix::None, Limits::HOST), fault(0, none));
     assert_eq!(error_of(&[8, 0], Prefix::U64, Limits::HOST), fault(8, none));
@@ -394,7 +394,7 @@ fn a_message_has_frames() {
 
 // PROTOCOL FRAME-11
 #[test]
-fn counts_of_any_size_are_refused_by_the_limit() {
+fn frame_counts_above_the_limit_are_refused() {
     for count in [
         (1 << 20) + 1,
         1 << 32,
@@ -420,9 +420,9 @@ fn counts_of_any_size_are_refused_by_the_limit() {
     }
 }
 
-/// Where eight times the count wraps to 0, or to a little.
+/// Eight times the count wraps to 0 or to a small number.
 #[test]
-fn counts_beyond_the_address_space_are_refused_without_a_limit() {
+fn frame_counts_beyond_the_address_space_are_refused() {
     for count in [1 << 60, 1 << 61, (1 << 61) + 1, 1 << 63, u64::MAX] {
         let kind = FrameErrorKind::BeyondAddressSpace {
             len: u64::saturating_mul(count, 8),
@@ -436,7 +436,7 @@ fn counts_beyond_the_address_space_are_refused_without_a_limit() {
 }
 
 #[test]
-fn lengths_of_any_size_are_refused_by_the_limit() {
+fn frame_lengths_above_the_limit_are_refused() {
     for len in [(1 << 40) + 1, 1 << 60, 1 << 61, 1 << 62, 1 << 63, u64::MAX] {
         let kind = FrameErrorKind::FrameTooLong {
             index: 1,
@@ -455,7 +455,7 @@ fn lengths_of_any_size_are_refused_by_the_limit() {
 }
 
 #[test]
-fn lengths_beyond_the_address_space_are_refused_without_a_limit() {
+fn frame_lengths_beyond_the_address_space_are_refused() {
     for len in [1 << 63, u64::MAX] {
         let kind = FrameErrorKind::BeyondAddressSpace { len };
         assert_eq!(
@@ -468,7 +468,7 @@ fn lengths_beyond_the_address_space_are_refused_without_a_limit() {
 // PROTOCOL FRAME-11
 #[test]
 #[cfg(target_pointer_width = "64")]
-fn sums_that_wrap_are_refused() {
+fn overflowing_length_sums_are_refused() {
     // 2^62 four times is 0, and with the 5 it would be a message of 5 bytes.
     let kind = FrameErrorKind::MessageTooLong {
         index: 3,
@@ -494,7 +494,7 @@ fn sums_that_wrap_are_refused() {
 }
 
 #[test]
-fn limits_hold_to_the_byte() {
+fn limits_are_exact() {
     let frames: [&[u8]; 3] = [b"12345", b"1234567", b"123"];
     let limits = |frame_count, frame_len, message_len| Limits {
         frame_count,
@@ -536,7 +536,7 @@ fn limits_hold_to_the_byte() {
 
 // PROTOCOL FRAME-7, FRAME-8
 #[test]
-fn the_leading_number_may_end_after_any_frame() {
+fn prefix_may_end_after_any_frame() {
     let frames: [&[u8]; 4] = [b"body", b"", b"header", b"payload"];
     let expected: Vec<_> = frames.iter().map(|frame| frame.to_vec()).collect();
     let mut ends = Vec::new();
@@ -553,7 +553,7 @@ fn the_leading_number_may_end_after_any_frame() {
     }
     assert_eq!(ends, [40, 44, 44, 50, 57]);
 
-    // And nowhere else.
+    // It may not end anywhere else.
     let whole = message(Prefix::U64, &frames, 4);
     for value in (0..70).chain([u64::MAX - 1, u64::MAX]) {
         let mut bytes = whole.clone();
@@ -579,10 +579,10 @@ fn the_leading_number_may_end_after_any_frame() {
     }
 }
 
-// Room.
+// Buffers.
 
 #[test]
-fn what_was_in_the_buffers_never_shows() {
+fn former_buffer_contents_have_no_effect() {
     for (prefix, bytes) in messages() {
         let mut outcomes = Vec::new();
         for poison in [0xa5, 0x5a] {
@@ -599,7 +599,7 @@ fn what_was_in_the_buffers_never_shows() {
 }
 
 #[test]
-fn an_arena_holds_frames_side_by_side() {
+fn arena_holds_frames_back_to_back() {
     let frames: [&[u8]; 5] = [b"body", b"", b"header", b"payload", b""];
     let bytes = message(Prefix::U64, &frames, 5);
     let mut storage = [0xa5; 17];
@@ -617,9 +617,9 @@ fn an_arena_holds_frames_side_by_side() {
     }
 }
 
-/// A store is used for message after message, and clears itself.
+/// A store is reused for several messages and clears itself.
 #[test]
-fn a_message_takes_the_place_of_the_one_before() {
+fn each_message_replaces_the_one_before() {
     let shapes: [&[&[u8]]; 6] = [
         &[b"first"],
         &[b"", b"second", b"x"],
@@ -652,7 +652,7 @@ fn a_message_takes_the_place_of_the_one_before() {
                     }
                 }
                 assert_eq!(seen, [one, other], "chunks of {chunk_len}");
-                // And where the bytes are read into the space.
+                // The same with reads into the space.
                 let mut rest = &stream[..];
                 for frames in [one, other] {
                     loop {
@@ -674,7 +674,7 @@ fn a_message_takes_the_place_of_the_one_before() {
 }
 
 #[test]
-fn a_prelude_is_split_into_what_is_there() {
+fn split_checks_slots_and_bytes() {
     let bytes = message(Prefix::None, &[b"abc", b"de"], 0);
     let framed = FramedMessage::parse(&bytes, Prefix::None, &Limits::HOST).unwrap();
     let error = framed.prelude.split(b"abcde", &mut [b""]).unwrap_err();
@@ -687,7 +687,7 @@ fn a_prelude_is_split_into_what_is_there() {
     assert_eq!(framed.prelude.length(2), None);
 }
 
-/// A store of fixed size that may be replaced by a bigger one.
+/// A store of fixed size that can be replaced by a larger one.
 struct Fixed<'a>(&'a mut [u8]);
 
 impl FrameBuffers for Fixed<'_> {
@@ -697,7 +697,7 @@ impl FrameBuffers for Fixed<'_> {
 }
 
 #[test]
-fn a_store_without_room_can_be_replaced() {
+fn full_storage_can_be_replaced() {
     let bytes = message(Prefix::U64, &[b"abc", b"0123456789"], 2);
     let (mut small, mut big) = ([0xa5; 4], [0xa5; 10]);
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 16], Limits::HOST);
@@ -746,9 +746,9 @@ fn a_store_without_room_can_be_replaced() {
     assert_eq!(push(&mut decoder, b"", &mut nothing), Ok(0));
 }
 
-/// What an error says is needed is enough, and no byte is lost.
+/// The size in an error is sufficient, and no byte is lost.
 #[test]
-fn a_retry_with_the_room_that_was_asked_for_succeeds() {
+fn retry_with_the_size_reported_succeeds() {
     for (prefix, bytes) in messages() {
         let expected = FramedMessage::parse(&bytes, prefix, &Limits::HOST).unwrap();
         for chunk_len in [1, 9, bytes.len()] {
@@ -787,7 +787,7 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
 }
 
 #[test]
-fn a_table_of_lengths_that_does_not_fit_is_the_callers_turn() {
+fn small_prelude_storage_is_a_caller_error() {
     let bytes = message(Prefix::None, &[b"a", b"b", b"c"], 0);
     for (storage_len, fits) in [(0, false), (23, false), (24, true), (25, true)] {
         let mut storage = [0xa5; 25];
@@ -811,7 +811,7 @@ fn a_table_of_lengths_that_does_not_fit_is_the_callers_turn() {
 }
 
 #[test]
-fn reporting_more_than_there_was_room_for_ends_the_stream() {
+fn overrun_is_final() {
     let bytes = message(Prefix::U64, &[b"abc"], 1);
     for (fed, space, at) in [
         (0, 16, 0),
@@ -828,7 +828,7 @@ fn reporting_more_than_there_was_room_for_ends_the_stream() {
         let advanced = space + 1;
         let error = fault(at, FrameErrorKind::Overrun { advanced, space });
         assert_eq!(decoder.advance(advanced), Err(error));
-        // It stays so.
+        // The error is final.
         assert_eq!(decoder.advance(0), Err(error));
         assert_eq!(decoder.space(&mut store), Err(error));
         assert_eq!(decoder.wanted(), Err(error));
@@ -865,10 +865,10 @@ fn limits_can_change_between_messages() {
     assert_eq!(again, error);
 }
 
-/// A read that is dropped before it reports leaves nothing behind: the same
-/// space is given again.
+/// A read that is dropped before it reports has no effect: the same space is
+/// returned again.
 #[test]
-fn asking_for_space_changes_nothing() {
+fn space_does_not_change_the_decoder() {
     for (prefix, bytes) in messages() {
         let expected = parse(&bytes, prefix, &Limits::HOST).unwrap();
         let mut decoder = FrameDecoder::new(prefix, [0; 512], Limits::HOST);
@@ -898,7 +898,7 @@ fn asking_for_space_changes_nothing() {
 
 #[test]
 #[cfg(target_pointer_width = "64")]
-fn frames_of_many_gigabytes_can_be_announced() {
+fn huge_frames_can_be_declared() {
     let len = 5_usize << 30;
     let bytes = prelude(&[2, len as u64, 1 << 40]);
     let mut decoder = FrameDecoder::new(Prefix::None, [0; 16], NO_LIMITS);
@@ -912,7 +912,7 @@ fn frames_of_many_gigabytes_can_be_announced() {
     let mut window = Window([0; 16]);
     push(&mut decoder, &bytes, &mut window).unwrap();
     assert_eq!(decoder.space(&mut window).unwrap().len(), 16);
-    // What is read elsewhere is counted as well.
+    // Bytes read to other memory are counted as well.
     decoder.advance(len - 10).unwrap();
     assert_eq!(decoder.space(&mut window).unwrap().len(), 10);
     decoder.advance(10).unwrap();
@@ -944,7 +944,7 @@ fn frames_of_many_gigabytes_can_be_announced() {
 
 // PROTOCOL FRAME-9
 #[test]
-fn preludes_are_written_as_the_newest_release_writes_them() {
+fn encoded_preludes_match_the_newest_release() {
     let mut out = [0xa5; 24];
     let len = encode_prelude(Prefix::U64, [42], &mut out).unwrap();
     assert_eq!(out[..len], HANDSHAKE[..24]);
@@ -957,7 +957,7 @@ fn preludes_are_written_as_the_newest_release_writes_them() {
 }
 
 #[test]
-fn a_prelude_that_does_not_fit_leaves_the_buffer_alone() {
+fn encode_prelude_leaves_a_small_buffer_unchanged() {
     for prefix in PREFIXES {
         let needed = prelude_len(prefix, 3).unwrap();
         for available in 0..needed {
@@ -989,13 +989,13 @@ mod alloc {
     use super::*;
 
     #[test]
-    fn vectors_take_every_message() {
+    fn vec_storage_holds_every_message() {
         for (prefix, bytes) in messages() {
             let expected = parse(&bytes, prefix, &Limits::HOST).unwrap();
             for chunk_len in [1, 13, bytes.len()] {
                 let mut decoder = FrameDecoder::new(prefix, Vec::new(), Limits::HOST);
                 let mut frames: Vec<Vec<u8>> = Vec::new();
-                // Twice, so that the second time the table is there already.
+                // Twice, so that the second time the table exists already.
                 for _ in 0..2 {
                     for chunk in bytes.chunks(chunk_len) {
                         push(&mut decoder, chunk, &mut frames).unwrap();
@@ -1010,7 +1010,7 @@ mod alloc {
     }
 
     #[test]
-    fn a_gigabyte_announced_costs_what_arrives() {
+    fn vec_frames_grow_with_the_bytes_that_arrive() {
         let bytes = [prelude(&[2, 1 << 30, 1 << 39]), vec![7; 10]].concat();
         let mut decoder = FrameDecoder::new(Prefix::None, Vec::new(), Limits::HOST);
         let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -1019,7 +1019,7 @@ mod alloc {
         assert_eq!(frames.len(), 1);
         assert!(frames[0].capacity() <= 8192, "{}", frames[0].capacity());
 
-        // And later never more than twice of it, and a step.
+        // Later at most twice the bytes arrived, plus a step.
         let mut arrived = 10;
         for _ in 0..100 {
             let chunk = [7; 5000];
@@ -1030,7 +1030,7 @@ mod alloc {
     }
 
     #[test]
-    fn a_million_lengths_announced_cost_what_arrives() {
+    fn vec_prelude_grows_with_the_bytes_that_arrive() {
         let bytes = [prelude(&[1 << 20]), vec![0; 80]].concat();
         let mut decoder = FrameDecoder::new(Prefix::None, Vec::new(), Limits::HOST);
         let mut frames: Vec<Vec<u8>> = Vec::new();

@@ -1,5 +1,5 @@
-//! The handshake against what real releases send, and against everything that
-//! can happen to it on the way.
+//! Tests of the handshake with recorded messages of real releases and with
+//! damaged ones.
 
 use daskwire::Limits;
 use daskwire::frame::{FrameErrorKind, FramedMessage, Prefix};
@@ -7,7 +7,7 @@ use daskwire::handshake::{self, Handshake, HandshakeError, Key, Negotiated};
 use daskwire::message::Layout;
 use daskwire::msgpack::{Kind, Malformed, MalformedKind, WriteError, Writer};
 
-/// What distributed puts on the socket, by release.
+/// The handshakes of distributed, by release.
 const RECORDED: [(&str, &[u8], Prefix, Layout, Handshake<'_>); 6] = [
     (
         "2.30.1 to 2021.2.0, lz4",
@@ -97,7 +97,7 @@ fn frames<'a>(bytes: &'a [u8], slots: &'a mut [&'a [u8]]) -> &'a [&'a [u8]] {
 
 // PROTOCOL HANDSHAKE-1, HANDSHAKE-2
 #[test]
-fn recorded_handshakes_are_read_and_written_to_the_byte() {
+fn recorded_handshakes_round_trip_exactly() {
     for (name, bytes, prefix, layout, expected) in RECORDED {
         let detected = handshake::detect_prefix(bytes.first_chunk().unwrap());
         assert_eq!(detected, Some(prefix), "{name}");
@@ -170,7 +170,7 @@ fn every_bit_flip_is_a_handshake_or_a_typed_error() {
             if let Err(error) = outcome {
                 assert!(!error.to_string().is_empty());
             }
-            // Where the bits of plain values are, what must come of them is known.
+            // The effect of flipped bits in plain values is known.
             let expected = if bit == 7 && (name..name + 3).contains(&index) {
                 let kind = MalformedKind::NotUtf8 {
                     valid_len: index - name,
@@ -239,7 +239,7 @@ fn every_bit_flip_of_a_message_is_a_handshake_or_a_typed_error() {
 
 // PROTOCOL HANDSHAKE-5
 #[test]
-fn required_keys_must_be_there() {
+fn missing_keys_are_refused() {
     let missing = |key| Err(HandshakeError::Missing { key });
     assert_eq!(parse(b"\x80"), missing(Key::Compression));
     assert_eq!(
@@ -250,7 +250,7 @@ fn required_keys_must_be_there() {
         parse(b"\x81\xafpickle-protocol\x05"),
         missing(Key::Compression)
     );
-    // What a release before 2.23.0 says first.
+    // The first message of a release before 2.23.0.
     assert_eq!(
         parse(b"\x82\xa2op\xafregister-worker\xa5reply\xc2"),
         missing(Key::Compression)
@@ -263,7 +263,7 @@ fn required_keys_must_be_there() {
 }
 
 #[test]
-fn python_is_optional_and_never_an_error() {
+fn python_key_is_optional_and_never_an_error() {
     let plain = b"\x82\xabcompression\xc0\xafpickle-protocol\x05";
     let without = Handshake {
         python: None,
@@ -295,7 +295,7 @@ fn python_is_optional_and_never_an_error() {
 }
 
 #[test]
-fn pickle_protocols_from_0_to_255_are_taken() {
+fn pickle_protocols_from_0_to_255_are_accepted() {
     let with = |value: &[u8]| [&b"\x82\xabcompression\xc0\xafpickle-protocol"[..], value].concat();
     let at = 30;
     for (value, number) in [
@@ -364,7 +364,7 @@ fn compression_is_a_name_or_none() {
 }
 
 #[test]
-fn other_values_than_maps_are_refused() {
+fn only_maps_are_accepted() {
     for (document, found) in [
         (&b"\xc0"[..], Kind::Nil),
         (b"\x90", Kind::Array),
@@ -379,19 +379,19 @@ fn other_values_than_maps_are_refused() {
 
 // PROTOCOL HANDSHAKE-5
 #[test]
-fn unknown_keys_are_ignored_whatever_they_are() {
+fn unknown_keys_of_any_kind_are_ignored() {
     let document = b"\x86\xc0\xa1x\x92\x01\x02\x81\xa1y\x90\xa5extra\x82\xa1a\x01\xa1b\x02\
           \xabcompression\xa3lz4\xa4vers\xcb\0\0\0\0\0\0\0\0\xafpickle-protocol\x04";
     let read = parse(document).unwrap();
     assert_eq!((read.compression, read.pickle_protocol), (Some("lz4"), 4));
-    // A bin is not a str, so this is no `compression`.
+    // A bin is not a str, so this key is not `compression`.
     let bin = b"\x82\xc4\x0bcompression\xc0\xafpickle-protocol\x04";
     let key = Key::Compression;
     assert_eq!(parse(bin), Err(HandshakeError::Missing { key }));
 }
 
 #[test]
-fn the_last_of_two_equal_keys_counts() {
+fn last_of_duplicate_keys_is_used() {
     let document = b"\x84\xabcompression\x01\xafpickle-protocol\xc0\
           \xabcompression\xa3lz4\xafpickle-protocol\x04";
     let read = parse(document).unwrap();
@@ -400,7 +400,7 @@ fn the_last_of_two_equal_keys_counts() {
 
 // PROTOCOL HANDSHAKE-6
 #[test]
-fn limits_hold() {
+fn limits_are_enforced() {
     let long = Limits {
         document_len: DOCUMENT.len() as u64,
         ..Limits::HANDSHAKE
@@ -436,7 +436,7 @@ fn limits_hold() {
 
 // PROTOCOL HANDSHAKE-3, COMPRESS-9
 #[test]
-fn the_lower_protocol_and_the_common_codec_are_agreed_on() {
+fn negotiation_takes_the_lower_protocol_and_the_common_codec() {
     let with = |compression, pickle_protocol| Handshake {
         compression,
         python: None,
@@ -462,7 +462,7 @@ fn the_lower_protocol_and_the_common_codec_are_agreed_on() {
 
 // PROTOCOL HANDSHAKE-4
 #[test]
-fn there_is_no_compression_within_one_host() {
+fn compression_is_off_within_one_host() {
     let ours = Handshake::new(Some("lz4"));
     assert_eq!(ours.same_host(false), ours);
     assert_eq!(ours.same_host(true), Handshake::new(None));
@@ -470,7 +470,7 @@ fn there_is_no_compression_within_one_host() {
 }
 
 #[test]
-fn the_number_of_frames_tells_the_layout() {
+fn layout_is_detected_by_the_frame_count() {
     let from = |frames: &[&'static [u8]]| {
         let frames: Vec<&[u8]> = frames.to_vec();
         Handshake::from_frames(&frames, &Limits::HANDSHAKE)
@@ -509,7 +509,7 @@ fn the_number_of_frames_tells_the_layout() {
 
 // PROTOCOL FRAME-13
 #[test]
-fn the_first_number_tells_the_prefix() {
+fn prefix_is_detected_by_the_first_8_bytes() {
     for (first, prefix) in [
         (0, None),
         (1, Some(Prefix::None)),
@@ -521,7 +521,7 @@ fn the_first_number_tells_the_prefix() {
     ] {
         assert_eq!(handshake::detect_prefix(&u64::to_le_bytes(first)), prefix);
     }
-    // What is no Dask at all fails at its frame count.
+    // Other protocols fail at the frame count.
     let http = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let prefix = handshake::detect_prefix(http.first_chunk().unwrap()).unwrap();
     let error = FramedMessage::parse(http, prefix, &Limits::HANDSHAKE).unwrap_err();

@@ -1,5 +1,5 @@
-//! Messages that are wrong in one place: each is refused for what is wrong with
-//! it, in memory that does not depend on what it claims.
+//! Tests with hostile messages: each is refused with the right error, in memory
+//! that does not depend on declared sizes.
 #![allow(
     clippy::unwrap_used,
     missing_docs,
@@ -20,20 +20,20 @@ use daskwire::frame::{FrameDecoder, FrameError, FrameErrorKind, FramedMessage, P
 use daskwire::message::{Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions};
 use daskwire::msgpack::{Kind, MalformedKind};
 
-/// `PROTOCOL.md` has it that one message depends on this limit.
+/// One decision in `PROTOCOL.md` depends on this limit.
 const LIMITS: Limits = Limits {
     decompressed_len: 16 << 20,
     ..Limits::HOST
 };
 
-/// Counts the bytes that this thread asks for.
+/// An allocator that counts the bytes requested by this thread.
 struct Counting;
 
 thread_local! {
     static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: all is done by the system's allocator; the counter allocates nothing.
+// SAFETY: forwards to the system's allocator; the counter allocates nothing.
 #[allow(unsafe_code, reason = "only an allocator sees what a library asks for")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
@@ -51,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that are asked for meanwhile.
+/// The number of bytes allocated during `work`.
 fn asked_for<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = ASKED.get();
     let result = work();
@@ -76,7 +76,7 @@ impl From<MessageError> for Fault {
     }
 }
 
-/// What a reader brings along, so that what is counted is not its own.
+/// The buffers of a reader, allocated before counting.
 struct Own {
     levels: Vec<Level>,
     places: Vec<PayloadSlot>,
@@ -97,8 +97,7 @@ impl Own {
     }
 }
 
-/// Reads all that there is to read in the first message, and returns what is
-/// behind it.
+/// Reads everything in the first message and returns the bytes after it.
 fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault> {
     let framed = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
     let mut slots = [&[][..]; 8];
@@ -142,7 +141,7 @@ fn decisions() -> BTreeMap<&'static str, bool> {
 
 // PROTOCOL FRAME-8, FRAME-11, FRAME-12, MSGPACK-12, MODERN-7, SPLIT-6 and COMPRESS-11
 #[test]
-fn all_are_refused_but_those_that_were_decided_to_be_accepted() {
+fn all_are_refused_except_those_listed_as_accepted() {
     let decisions = decisions();
     let mut own = Own::new();
     let mut accepted = 0;
@@ -167,7 +166,7 @@ fn all_are_refused_but_those_that_were_decided_to_be_accepted() {
             (Err(_), false) => {}
             (Ok(rest), true) => {
                 accepted += 1;
-                // What is behind a message is the next one's fault.
+                // Bytes after a message belong to the next one.
                 assert_eq!(!rest.is_empty(), name.contains("trailing"), "{name}");
                 if !rest.is_empty() {
                     let next = FramedMessage::parse(rest, hostile.prefix(), &LIMITS);
@@ -184,7 +183,7 @@ fn all_are_refused_but_those_that_were_decided_to_be_accepted() {
 
 // PROTOCOL COMPRESS-11
 #[test]
-fn what_a_bomb_becomes_is_a_matter_of_the_limit() {
+fn bombs_are_stopped_by_the_limit() {
     let bomb = support::hostile()
         .into_iter()
         .find(|hostile| hostile.name == "nosplit--zlib-bomb")
@@ -225,12 +224,12 @@ fn what_a_bomb_becomes_is_a_matter_of_the_limit() {
 
 // PROTOCOL FRAME-11, MSGPACK-12 and COMPRESS-11
 #[test]
-fn nothing_is_allocated_for_a_claim() {
+fn declared_lengths_allocate_nothing() {
     let mut own = Own::new();
     for hostile in support::hostile() {
         let name = hostile.name.as_str();
         let (_, asked) = asked_for(|| read_first(&hostile, &mut own));
-        // Only zstd asks for memory: its decoder's tables, whatever the frame.
+        // Only zstd allocates: the decoder's tables, for any frame.
         let most = if name.contains("zstd") { 2 << 20 } else { 0 };
         assert!(asked <= most, "{name}: {asked} bytes");
 
@@ -251,9 +250,9 @@ fn nothing_is_allocated_for_a_claim() {
 // PROTOCOL COMPRESS-11
 #[cfg(all(feature = "alloc", feature = "zstd"))]
 #[test]
-fn memory_follows_what_a_zstd_frame_holds_and_not_what_it_claims() {
+fn zstd_memory_follows_content_not_declared_size() {
     use daskwire::compression::decompress_onto;
-    // Blocks of 128 KiB of zeros, and many that hold nothing.
+    // Blocks of 128 KiB of zeros, and many empty ones.
     let frame = |declared: u64, block_count: usize| {
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xc0, 13 << 3];
         frame.extend_from_slice(&declared.to_le_bytes());
@@ -277,7 +276,7 @@ fn memory_follows_what_a_zstd_frame_holds_and_not_what_it_claims() {
         assert_eq!(asked(4 << 20 << doublings, 8), asked(4 << 20, 8));
     }
     for block_count in [8, 16, 32, 64, 128] {
-        // All reallocations together, of the data and of what may be looked back at.
+        // All reallocations together, of the data and of the window.
         let most = (4 << 20) + 6 * (block_count << 17);
         let asked = asked(1 << 30, block_count);
         assert!(asked <= most, "{block_count} blocks: {asked} bytes");
@@ -285,7 +284,7 @@ fn memory_follows_what_a_zstd_frame_holds_and_not_what_it_claims() {
 }
 
 #[test]
-fn all_can_be_shown() {
+fn all_can_be_displayed() {
     for hostile in support::hostile() {
         let text = display::Stream::new(&hostile.bytes, hostile.prefix()).to_string();
         assert_eq!(
@@ -299,9 +298,9 @@ fn all_can_be_shown() {
 }
 
 // PROTOCOL FRAME-12
-/// A reader that waits for more, and one that has seen the end.
+/// Once with a reader that waits for more, once at the end of the stream.
 #[test]
-fn a_stream_that_just_ends_is_incomplete_and_no_more() {
+fn truncated_streams_are_incomplete_not_malformed() {
     let mut count = 0;
     for hostile in support::hostile() {
         if hostile.level() != "incomplete" {
@@ -315,7 +314,7 @@ fn a_stream_that_just_ends_is_incomplete_and_no_more() {
         let mut rest = &hostile.bytes[..];
         let pushed = decoder.push(&mut rest, &mut frames);
         if hostile.name == "nosplit--nosplit-past-the-end" {
-            // Dask waits here; we know better.
+            // Dask would wait here; we report the fault.
             assert!(pushed.is_err());
             continue;
         }
@@ -328,7 +327,7 @@ fn a_stream_that_just_ends_is_incomplete_and_no_more() {
     assert!(count >= 20, "{count}");
 }
 
-/// What has to be found.
+/// The expected fault.
 #[derive(Debug)]
 enum Expected {
     /// In the framing, at this byte.
@@ -376,7 +375,7 @@ const fn implausible(declared: u64, len: usize, ratio: u64) -> MessageErrorKind 
     })
 }
 
-/// A message for each kind of fault, and where it is found.
+/// A message for each kind of fault, with its location.
 const FAULTS: &[(&str, Expected)] = &[
     // PROTOCOL FRAME-8, FRAME-10 and FRAME-11
     ("nosplit--nframes-0", Frame(8, FrameErrorKind::NoFrames)),
@@ -763,7 +762,7 @@ const FAULTS: &[(&str, Expected)] = &[
 ];
 
 #[test]
-fn each_fault_is_found_where_it_is() {
+fn each_fault_is_reported_at_its_location() {
     let hostile: BTreeMap<String, Hostile> = support::hostile()
         .into_iter()
         .map(|hostile| (hostile.name.clone(), hostile))
@@ -802,7 +801,7 @@ fn each_fault_is_found_where_it_is() {
             _ => false,
         };
         assert!(found, "{name}: {fault:?}, not {expected:?}");
-        // For people, too.
+        // The message for users, too.
         let text = match fault {
             Fault::Frame(error) => error.to_string(),
             Fault::Message(error) => error.to_string(),

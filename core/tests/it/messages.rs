@@ -1,5 +1,4 @@
-//! Messages as real releases sent them, however they arrive and whatever
-//! happens to them on the way.
+//! Tests of reading messages: recorded from real releases, split and damaged.
 
 use crate::support;
 use crate::support::{
@@ -17,10 +16,10 @@ use daskwire::message::{
 use daskwire::msgpack::{MalformedKind, Reader, Token};
 use serde_json::Value;
 
-/// Room for the table of lengths of any vector.
+/// Size of the table of lengths for any vector, in bytes.
 const PRELUDE_LEN: usize = 1 << 14;
 
-/// Opens a vector as its release reads it, and hands it on.
+/// Opens a vector with the options of its release.
 fn with_vector<R>(name: &str, use_it: impl FnOnce(Message<'_, &[u8]>, &mut [Level]) -> R) -> R {
     let vector = vector(name);
     let frames = vector.frames();
@@ -68,7 +67,7 @@ fn line_of(name: &str) -> String {
     with_vector(name, |message, levels| line(&message, levels))
 }
 
-/// These frames as one line, or what is wrong with them, payloads included.
+/// The frames as one line, payloads included, or the error.
 fn read_as(
     frames: &[&[u8]],
     layout: Layout,
@@ -90,10 +89,10 @@ fn classic(frames: &[&[u8]]) -> Result<String, MessageErrorKind> {
 
 // PROTOCOL BODY-1, MODERN-1, MODERN-2, MODERN-3, CLASSIC-1, CLASSIC-4 and CLASSIC-8
 // PROTOCOL CLASSIC-9, CLASSIC-11, SPLIT-3, SPLIT-4 and SPLIT-5
-/// What a vector says is what is read: how many payloads, of what kind, how
-/// compressed, and which logical frames they become.
+/// The payloads of each vector match its description: number, kind, compression
+/// and logical frames.
 #[test]
-fn every_vector_reads_as_its_release_read_it() {
+fn every_vector_is_read_as_by_its_release() {
     let vectors = vectors();
     let counts = in_parallel(&vectors, |vector| {
         let mut room = Room::new();
@@ -125,7 +124,7 @@ fn every_vector_reads_as_its_release_read_it() {
         message
             .check()
             .unwrap_or_else(|error| panic!("{}: {error}", vector.name));
-        // Each payload is met once on a walk, or wherever it is named again.
+        // A walk visits each payload once, or once per reference.
         let mut met = vec![false; message.payload_count()];
         let mut walk = message.walk(levels);
         while let Some(item) = walk.next_item().unwrap() {
@@ -150,7 +149,7 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
         PayloadKind::Pickled => "pickled",
     };
     assert_eq!(expected["kind"], kind, "{}", context());
-    // 1.14.0 and 1.14.1 do not say; their reader took that for no.
+    // Absent in 1.14.0 and 1.14.1, which means no.
     if let Some(bytestring) = payload.bytestring() {
         assert_eq!(expected["bytestring"], bytestring, "{}", context());
     }
@@ -193,13 +192,13 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
     for (frame, expected) in frames.iter().zip(expected) {
         assert!(is_frame(frame, expected), "{}", context());
     }
-    // Without a copy, where nothing is compressed and lengths line up.
+    // Without a copy, if nothing is compressed and lengths match.
     let mut count = 0;
     for (logical, frame) in payload.logical_frames().unwrap().zip(&frames) {
         count += 1;
         let logical = match logical {
             Ok(logical) => logical,
-            // Only in this layout can a frame be cut where it is not split.
+            // Only in this layout can frames be regrouped without being split.
             Err(error) => {
                 assert_eq!(message.layout(), Layout::Classic, "{}", context());
                 assert_eq!(error.kind, MessageErrorKind::SplitLists, "{}", context());
@@ -215,7 +214,7 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
         assert_eq!(&joined, frame, "{}", context());
         let in_place = logical.join_in(&vector.bytes).unwrap();
         assert_eq!(in_place, frame, "{}", context());
-        // The very bytes that arrived, not others that are equal.
+        // The same memory, not a copy.
         if !frame.is_empty() {
             assert!(vector.bytes.as_ptr_range().contains(&in_place.as_ptr()));
         }
@@ -229,7 +228,7 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
 }
 
 #[test]
-fn what_a_buffer_held_before_does_not_matter() {
+fn former_scratch_contents_have_no_effect() {
     let vectors = vectors();
     in_parallel(&vectors, |vector| {
         let frames = vector.frames();
@@ -252,8 +251,8 @@ fn what_a_buffer_held_before_does_not_matter() {
     });
 }
 
-/// Where to cut a vector: everywhere; of a large one the start, the boundaries
-/// of frames with what is next to them, and other places as they come.
+/// The split points of a vector: all; for a large one the start, the frame
+/// boundaries with their neighbours, and random positions.
 fn cuts(vector: &Vector) -> Vec<usize> {
     let len = vector.bytes.len();
     if len <= 64 << 10 {
@@ -276,7 +275,7 @@ fn cuts(vector: &Vector) -> Vec<usize> {
 
 // PROTOCOL FRAME-3
 #[test]
-fn every_vector_arrives_the_same_however_it_is_cut() {
+fn every_vector_is_the_same_at_every_split() {
     let vectors = vectors();
     in_parallel(&vectors, |vector| {
         let framed = FramedMessage::parse(&vector.bytes, vector.prefix(), &LIMITS).unwrap();
@@ -315,7 +314,7 @@ fn every_vector_arrives_the_same_however_it_is_cut() {
 }
 
 #[test]
-fn every_vector_cut_short_is_an_error_that_says_so() {
+fn every_truncated_vector_is_refused() {
     let vectors = vectors();
     in_parallel(&vectors, |vector| {
         let len = vector.bytes.len() as u64;
@@ -333,8 +332,8 @@ fn every_vector_cut_short_is_an_error_that_says_so() {
     });
 }
 
-/// Reads everything that there is to read in these bytes, in bounded room.
-/// Whether that went well to the end.
+/// Reads everything in these bytes with bounded buffers. Returns whether that
+/// succeeded.
 fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> bool {
     let limits = Limits {
         document_len: 1 << 16,
@@ -361,7 +360,7 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
         assert!(steps <= 1 << 17, "a walk ends");
         let _ = walk.path().count();
     }
-    // What an item says about the items behind it is true.
+    // The child counts of items match the items after them.
     assert_eq!(owed, 0);
     let mut good = message.check().is_ok();
     let mut ends = [0; 64];
@@ -390,7 +389,7 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
     good
 }
 
-/// A page that counts what is written to it.
+/// A formatter sink that counts the bytes written.
 #[derive(Default)]
 struct Written(usize);
 
@@ -402,7 +401,7 @@ impl core::fmt::Write for Written {
 }
 
 #[test]
-fn every_vector_with_a_bit_flipped_is_a_message_or_an_error() {
+fn every_bit_flip_is_a_message_or_an_error() {
     let mut vectors = vectors();
     vectors.retain(|vector| vector.bytes.len() <= 4 << 10);
     let mut left = 0;
@@ -427,7 +426,7 @@ fn every_vector_with_a_bit_flipped_is_a_message_or_an_error() {
         }
         good
     });
-    // Most flips change a value and are no concern of a codec.
+    // Most flips change a value, which the codec does not check.
     assert!(good.iter().sum::<usize>() > 10_000);
 }
 
@@ -437,7 +436,7 @@ const PICKLED: &[u8] = b"\x83\xabpickled-obj\xc4\x02N.\xabcompression\x90\xaenum
 
 // PROTOCOL BODY-1
 #[test]
-fn a_body_is_any_one_value() {
+fn body_can_be_any_single_value() {
     assert_eq!(line_of("modern-nosplit-2026.8.0/root-none"), "nil");
     assert!(line_of("modern-nosplit-2026.8.0/root-string").starts_with('\''));
     assert!(line_of("modern-nosplit-2026.8.0/batched").starts_with("array"));
@@ -460,7 +459,7 @@ fn a_body_is_any_one_value() {
 
 // PROTOCOL BODY-2
 #[test]
-fn reserved_keys_count_in_their_order_and_wherever_the_map_stands() {
+fn reserved_keys_apply_in_order_at_any_position() {
     let first = |keys: &[&str]| {
         let mut body = vec![0x80 | u8::try_from(keys.len()).unwrap()];
         for key in keys {
@@ -487,7 +486,7 @@ fn reserved_keys_count_in_their_order_and_wherever_the_map_stands() {
     assert_eq!(first(&of(&[&set, &names])), "set0");
     assert!(first(&names).starts_with("map3"));
 
-    // In maps, arrays and sets; and a bin is no reserved key.
+    // In maps, arrays and sets; a bin is not a reserved key.
     let frames: [&[u8]; 3] = [
         b"\x92\x82\xa7__Set__\xc3\xa7as-list\x91\x81\xae__Serialized__\x01\x81\xc4\x07__Set__\xc3",
         HEADER,
@@ -507,7 +506,7 @@ fn reserved_keys_count_in_their_order_and_wherever_the_map_stands() {
 
 // PROTOCOL BODY-3
 #[test]
-fn sets_are_sets_to_those_who_know_them() {
+fn sets_depend_on_the_release() {
     for name in [
         "modern-nosplit-2026.8.0/set",
         "modern-nosplit-2026.8.0/hm-set-key-order",
@@ -537,7 +536,7 @@ fn sets_are_sets_to_those_who_know_them() {
         assert_eq!(modern(&[body]), Err(MessageErrorKind::SetWithoutList));
         assert!(read_as(&[body], Layout::Modern, &plain).is_ok());
     }
-    // What a set has beside its members is dropped, with what it holds.
+    // Other keys of a set are dropped, with their values.
     let frames: [&[u8]; 3] = [
         b"\x83\xa1x\x81\xae__Serialized__\x01\xa7__Set__\xc3\xa7as-list\x91\x07",
         HEADER,
@@ -548,7 +547,7 @@ fn sets_are_sets_to_those_who_know_them() {
 
 // PROTOCOL BODY-4
 #[test]
-fn enum_members_are_three_names() {
+fn enum_members_have_three_names() {
     assert!(
         line_of("modern-nosplit-2026.8.0/enum")
             .contains("'status' enum:distributed.core.Status.init")
@@ -591,7 +590,7 @@ fn classic_messages_have_no_placeholders() {
 
 // PROTOCOL MODERN-1
 #[test]
-fn the_first_frame_is_the_body_as_it_is() {
+fn first_frame_is_the_body_unchanged() {
     with_vector(
         "modern-nosplit-2026.8.0/msgpack-frame-12000-zlib",
         |message, _| {
@@ -606,7 +605,7 @@ fn the_first_frame_is_the_body_as_it_is() {
 
 // PROTOCOL MODERN-2
 #[test]
-fn a_placeholder_names_a_frame_by_its_number() {
+fn placeholders_refer_to_frames_by_index() {
     let read = |value: &[u8]| {
         let body = [b"\x92\x07\x81\xae__Serialized__", value].concat();
         modern(&[&body, HEADER, b"N."])
@@ -667,7 +666,7 @@ fn a_placeholder_names_a_frame_by_its_number() {
 
 // PROTOCOL MODERN-3
 #[test]
-fn a_run_lies_within_the_message() {
+fn payload_frames_must_be_within_the_message() {
     let read = |header: &[u8]| {
         let body: &[u8] = b"\x81\xae__Serialized__\x01";
         modern(&[body, header, b"N."])
@@ -718,7 +717,7 @@ fn a_run_lies_within_the_message() {
 
 // PROTOCOL MODERN-4
 #[test]
-fn a_pickle_stands_in_its_header() {
+fn pickles_can_be_inline_in_the_header() {
     with_vector("modern-nosplit-2026.8.0/topickle-buffers", |message, _| {
         let payload = message.payload(0).unwrap();
         assert_eq!(payload.kind(), PayloadKind::Pickled);
@@ -744,7 +743,7 @@ fn a_pickle_stands_in_its_header() {
     };
     let header = b"\x82\xabpickled-obj\xa2N.\xaenum-sub-frames\x00";
     assert_eq!(read(header), Err(expected));
-    // Its buffers are never split, so that the lists mean nothing.
+    // Its buffers are never split, so the lists have no effect.
     let header = b"\x84\xabpickled-obj\xc4\x02N.\xaenum-sub-frames\x01\
         \xb4split-num-sub-frames\x91\x09\xadsplit-offsets\x91\x09";
     assert_eq!(read(header).unwrap(), "payload0");
@@ -752,7 +751,7 @@ fn a_pickle_stands_in_its_header() {
 
 // PROTOCOL MODERN-6 and MODERN-8
 #[test]
-fn runs_may_lie_anywhere() {
+fn payload_frames_can_be_anywhere() {
     let first_frames = |name: &str| {
         with_vector(&format!("modern-nosplit-2026.8.0/{name}"), |message, _| {
             message.check().unwrap();
@@ -771,7 +770,7 @@ fn runs_may_lie_anywhere() {
         assert!(1 + used < message.frames().len());
     });
     assert!(line_of("modern-nosplit-2026.8.0/hm-placeholder-extra-key").contains("payload0"));
-    // Other keys go, with the payloads and sets in them.
+    // Other keys are dropped, with the payloads and sets in them.
     let frames: [&[u8]; 3] = [
         b"\x92\x83\xa1a\x81\xae__Serialized__\x01\xa1b\x82\xa7__Set__\xc3\xa7as-list\x90\
           \xae__Serialized__\x01\x07",
@@ -790,11 +789,12 @@ fn runs_may_lie_anywhere() {
     }
 }
 
-/// However a message refers to its frames, its payloads have no more of them
-/// together than the message has: what a message costs grows with its bytes.
+/// The payloads of a message together have at most as many frames as the
+/// message, however they refer to them, so that the cost is proportional to the
+/// message.
 // PROTOCOL MODERN-7
 #[test]
-fn payloads_share_no_frame() {
+fn payloads_cannot_share_frames() {
     let placeholder = |index: usize| {
         let mut bytes = b"\x81\xae__Serialized__\xcd".to_vec();
         bytes.extend_from_slice(&u16::try_from(index).unwrap().to_be_bytes());
@@ -825,7 +825,7 @@ fn payloads_share_no_frame() {
             (1, MessageErrorKind::FramesShared)
         );
 
-        // Headers that each claim all frames behind them, in either order.
+        // Headers that each claim all frames after them, in either order.
         let headers: Vec<Vec<u8>> = (1..=count)
             .map(|index| header(u16::try_from(count - index).unwrap()))
             .collect();
@@ -856,7 +856,7 @@ fn payloads_share_no_frame() {
 
 // PROTOCOL MODERN-9
 #[test]
-fn a_header_is_one_map_without_placeholders() {
+fn headers_are_single_maps_without_placeholders() {
     let read = |header: &[u8]| {
         let body: &[u8] = b"\x81\xae__Serialized__\x01";
         modern(&[body, header, b"N."])
@@ -883,7 +883,8 @@ fn a_header_is_one_map_without_placeholders() {
     ] {
         assert_eq!(with(value), Err(MessageErrorKind::PlaceholderInHeader));
     }
-    // As a value it is text; in an array too; with anything else it names none.
+    // As a value, also in an array, it is a string; in other places it names no
+    // payload.
     for value in [
         &b"\x92\xae__Serialized__\x01"[..],
         b"\x81\x01\xae__Serialized__",
@@ -895,7 +896,7 @@ fn a_header_is_one_map_without_placeholders() {
     // At the top of the header, too.
     let header = b"\x82\xaenum-sub-frames\x01\xae__Serialized__\x01";
     assert_eq!(read(header), Err(MessageErrorKind::PlaceholderInHeader));
-    // Passing on does not look.
+    // Forwarding does not check this.
     let header: &[u8] = b"\x82\xaenum-sub-frames\x01\xae__Serialized__\x01";
     let frames: [&[u8]; 3] = [b"\x81\xae__Serialized__\x01", header, b"N."];
     let mut room = Room::with(2, 2, 0);
@@ -936,7 +937,7 @@ fn with_paths(body: &[u8], paths: &[&[u8]]) -> Result<String, MessageErrorKind> 
 
 // PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3
 #[test]
-fn a_classic_message_has_a_header_and_a_body() {
+fn classic_messages_have_a_header_and_a_body() {
     assert_eq!(classic(&[]), Err(MessageErrorKind::NoBody));
     assert_eq!(classic(&[b""]), Err(MessageErrorKind::NoBody));
     let body: &[u8] = b"\x07";
@@ -973,7 +974,7 @@ fn a_classic_message_has_a_header_and_a_body() {
     ] {
         assert!(!line_of(&format!("classic-2.30.1/{name}")).is_empty());
     }
-    // An empty body is none, and a payload header may be without payloads.
+    // An empty body is refused, and a payload header may have no payloads.
     assert!(classic(&[b"", b""]).is_err());
     let none = heads(&[], &[]);
     assert_eq!(classic(&[b"", body, &none]).unwrap(), "7");
@@ -982,7 +983,7 @@ fn a_classic_message_has_a_header_and_a_body() {
 // PROTOCOL CLASSIC-3
 #[cfg(feature = "lz4")]
 #[test]
-fn a_classic_body_is_decompressed_within_limits() {
+fn classic_bodies_are_decompressed_within_limits() {
     // 10 bytes: an array of 9 sevens, in an lz4 block of literals.
     let header: &[u8] = b"\x81\xabcompression\xa3lz4";
     let body: &[u8] = b"\x0a\0\0\0\xa0\x99\x07\x07\x07\x07\x07\x07\x07\x07\x07";
@@ -1022,7 +1023,7 @@ fn a_classic_body_is_decompressed_within_limits() {
 
 // PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8
 #[test]
-fn the_payload_header_says_what_stands_where() {
+fn classic_payload_headers_locate_payloads() {
     let (a, b): (&[u8], &[u8]) = (b"\x91\xa1a", b"\x91\xa1b");
     let body: &[u8] = b"\x81\xa1c\x07";
     let read = |header: &[u8], frame_count: usize| {
@@ -1030,7 +1031,7 @@ fn the_payload_header_says_what_stands_where() {
         frames.resize(3 + frame_count, b"N.");
         classic(&frames)
     };
-    // keys gives the order, whatever that of headers.
+    // `keys` determines the order, not `headers`.
     let both = [(a, HEAD), (b, HEAD)];
     assert_eq!(
         read(&heads(&both, &[b, a]), 2).unwrap(),
@@ -1043,7 +1044,8 @@ fn the_payload_header_says_what_stands_where() {
             .collect();
         assert_eq!(tags, [b"\xa1b", b"\xa1a"]);
     });
-    // Each path once, and in headers. A head that no key asks for is nobody's.
+    // Each path must be unique and in `headers`. A head without a key is
+    // ignored.
     assert_eq!(
         read(&heads(&both, &[a, a]), 2),
         Err(MessageErrorKind::PathTwice)
@@ -1099,8 +1101,8 @@ fn the_payload_header_says_what_stands_where() {
 
 // PROTOCOL CLASSIC-5
 #[test]
-fn a_path_leads_to_one_place() {
-    // Otherwise n payloads below a key that occurs n times would be n * n.
+fn ambiguous_paths_are_refused() {
+    // Otherwise n payloads below a key that occurs n times would cost n * n.
     let paths = |body: &[u8]| with_paths(body, &[b"\x92\xa1a\xa1x"]);
     assert!(paths(b"\x81\xa1a\x80").is_ok());
     for body in [
@@ -1114,12 +1116,12 @@ fn a_path_leads_to_one_place() {
 
 // PROTOCOL CLASSIC-5 and CLASSIC-6
 #[test]
-fn a_path_leads_to_a_place() {
+fn paths_resolve_to_one_value() {
     let body: &[u8] = b"\x82\xa1m\x82\x01\x07\xa1k\xc0\xa1l\x93\xc0\x05\x91\xc0";
     let read = |paths: &[&[u8]]| with_paths(body, paths);
     let whole = "map2 'm' map2 1 7 'k' nil 'l' array3 nil 5 array1 nil";
     assert_eq!(read(&[]).unwrap(), whole);
-    // A new entry, or in the place of what is there.
+    // A new entry, or the replacement of a value.
     for (path, line) in [
         (
             &b"\x91\xa1n"[..],
@@ -1164,7 +1166,8 @@ fn a_path_leads_to_a_place() {
         read(&[b"\x92\xa1l\x01", b"\x92\xa1l\x00", b"\x91\xa1x"]).unwrap(),
         "map3 'm' map2 1 7 'k' nil 'l' array3 payload1 payload0 array1 nil 'x' payload2"
     );
-    // Nowhere: past the end, from the end, a key in a list, into a scalar.
+    // Invalid paths: past the end, from the end, a key in a list, into a
+    // scalar.
     for path in [
         &b"\x92\xa1l\x03"[..],
         b"\x92\xa1l\xff",
@@ -1182,7 +1185,7 @@ fn a_path_leads_to_a_place() {
     ] {
         assert_eq!(read(&paths), Err(MessageErrorKind::PathIntoPayload));
     }
-    // One place, said in two ways.
+    // Two forms of the same path.
     let found = read(&[b"\xa1m", b"\x91\xa1m"]);
     assert_eq!(found, Err(MessageErrorKind::PathTwice));
     for path in [&b"\x01"[..], b"\xc0", b"\xc4\x01m", b"\x80"] {
@@ -1219,7 +1222,7 @@ fn a_path_leads_to_a_place() {
 
 // PROTOCOL CLASSIC-9 and SPLIT-5
 #[test]
-fn lengths_regroup_the_bytes() {
+fn lengths_entry_regroups_bytes() {
     let read = |head: &[u8], wire: &[&[u8]]| -> Result<Vec<Vec<u8>>, MessageErrorKind> {
         let path: &[u8] = b"\x91\xa1a";
         let header = heads(&[(path, head)], &[path]);
@@ -1231,7 +1234,7 @@ fn lengths_regroup_the_bytes() {
         let payload = message.payload(0).unwrap();
         let checked = payload.check();
         let merged = merged(&payload);
-        // What can be known before is known before.
+        // The error is found before merging if possible.
         assert_eq!(checked.err(), merged.as_ref().err().copied());
         merged.map_err(|error| error.kind)
     };
@@ -1314,7 +1317,7 @@ fn one_classic_release_has_split_lists() {
 
 // PROTOCOL CLASSIC-11 and CLASSIC-12
 #[test]
-fn bytes_that_left_the_message_are_marked() {
+fn bytestrings_moved_out_of_the_body_are_marked() {
     let marks = |name: &str| {
         with_vector(name, |message, _| {
             message
@@ -1351,7 +1354,7 @@ fn with_header<R>(name: &str, use_it: impl FnOnce(PayloadHeader<'_>, Vec<Vec<u8>
 
 // PROTOCOL HEADER-1, HEADER-2 and HEADER-3
 #[test]
-fn headers_say_who_made_the_frames() {
+fn headers_name_the_serializer() {
     let serializer = |name: &str| {
         with_header(name, |header, _| {
             format!("{:?}", header.serializer().unwrap())
@@ -1362,7 +1365,7 @@ fn headers_say_who_made_the_frames() {
         ("classic-2.30.1/serializer-msgpack", "Msgpack"),
         ("modern-nosplit-2026.8.0/serializer-error", "Error"),
         ("modern-nosplit-2026.8.0/docs-get-data-ones5", "Dask"),
-        // Without saying so.
+        // Without an entry.
         ("classic-1.14.0/pickle-small", "Pickle"),
         ("classic-1.14.0/docs-get-data-ones5", "Dask"),
     ] {
@@ -1410,7 +1413,8 @@ fn headers_say_who_made_the_frames() {
             assert!(count > 0);
         },
     );
-    // Of a repeated key the last counts; what is of a wrong kind is an error.
+    // The last value of a duplicate key is used; a value of the wrong kind is
+    // an error.
     let header: &[u8] = b"\x83\xaaserializer\xa4dask\xaaserializer\xa4cuda\xaenum-sub-frames\x00";
     let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
     let mut room = Room::with(2, 2, 0);
@@ -1424,7 +1428,7 @@ fn headers_say_who_made_the_frames() {
 
 // PROTOCOL HEADER-4 and HEADER-5
 #[test]
-fn a_class_has_keys_of_its_own() {
+fn headers_have_class_specific_keys() {
     for name in [
         "modern-nosplit-2026.8.0/docs-get-data-ones5",
         "modern-total-2021.3.1/docs-get-data-ones5",
@@ -1538,7 +1542,7 @@ fn arrays_are_described_by_their_headers() {
 
 // PROTOCOL HEADER-8, HEADER-9 and HEADER-10
 #[test]
-fn other_families_say_little() {
+fn other_serializers_have_minimal_headers() {
     for (name, flag_count) in [
         ("modern-nosplit-2026.8.0/df-two-dtypes", 3),
         ("classic-2.30.1/df-two-dtypes", 4),
@@ -1590,7 +1594,7 @@ fn other_families_say_little() {
     }
 }
 
-/// How many logical frames the elements of a collection have, all told.
+/// The total number of logical frames of a collection's elements.
 fn element_frames(header: &PayloadHeader<'_>, depth: usize) -> u64 {
     assert!(depth < 8);
     if !header.is_collection().unwrap() {
@@ -1616,7 +1620,7 @@ fn element_frames(header: &PayloadHeader<'_>, depth: usize) -> u64 {
 
 // PROTOCOL HEADER-11
 #[test]
-fn collections_have_a_header_for_each_element() {
+fn collections_have_a_header_per_element() {
     for name in [
         "modern-nosplit-2026.8.0/collection-dict",
         "modern-nosplit-2026.8.0/collection-nested",
@@ -1653,7 +1657,7 @@ fn wire_and_logical(name: &str) -> (Vec<usize>, Vec<usize>) {
 
 // PROTOCOL SPLIT-1 and SPLIT-2
 #[test]
-fn long_frames_travel_in_shards() {
+fn long_frames_are_sharded() {
     let latest = |name: &str| wire_and_logical(&format!("modern-nosplit-2026.8.0/{name}"));
     let (wire, logical) = latest("shard-exact");
     assert_eq!((&wire[..], &logical[..]), (&[1024, 1024][..], &[2048][..]));
@@ -1675,7 +1679,7 @@ fn long_frames_travel_in_shards() {
 
 // PROTOCOL SPLIT-3, SPLIT-4, SPLIT-5 and SPLIT-6
 #[test]
-fn split_lists_join_frames_after_decompressing() {
+fn split_frames_are_joined_after_decompression() {
     let read = |lists: &[u8]| {
         let entries = [&b"\x83\xaenum-sub-frames\x03"[..], lists].concat();
         let frames: [&[u8]; 5] = [b"\x81\xae__Serialized__\x01", &entries, b"a", b"bc", b"def"];
@@ -1713,7 +1717,7 @@ fn split_lists_join_frames_after_decompressing() {
         split(b"\x92\x01\x02", b"\x92\x00\x01").unwrap(),
         [&b"a"[..], b"bcdef"]
     );
-    // In any order, empty ones, and frames that belong to none.
+    // In any order, with empty frames and frames that belong to none.
     assert_eq!(
         split(b"\x92\x01\x02", b"\x92\x02\x00").unwrap(),
         [&b"def"[..], b"abc"]
@@ -1722,7 +1726,7 @@ fn split_lists_join_frames_after_decompressing() {
         split(b"\x93\x00\x01\x00", b"\x93\x00\x01\x03").unwrap(),
         [&b""[..], b"bc", b""]
     );
-    // An empty one takes no frame, and so none from another.
+    // An empty list entry takes no frame.
     assert_eq!(
         split(b"\x93\x01\x02\x00", b"\x93\x02\x00\x01").unwrap(),
         [&b"def"[..], b"abc", b""]
@@ -1788,7 +1792,7 @@ fn split_lists_join_frames_after_decompressing() {
 }
 
 #[test]
-fn limits_hold_to_the_last_one() {
+fn limits_are_exact() {
     // Three levels, seven values, thirteen bytes.
     let body: &[u8] = b"\x82\xa1a\x92\x01\x91\xc0\xa1b\x02";
     let open = |levels: usize, limits: Limits| {
@@ -1862,7 +1866,7 @@ fn limits_hold_to_the_last_one() {
 }
 
 #[test]
-fn places_are_needed_for_payloads_sets_and_enum_members() {
+fn slots_are_needed_for_payloads_sets_and_enum_members() {
     let body: &[u8] = b"\x93\x82\xa7__Set__\xc3\xa7as-list\x90\
         \x81\xae__Serialized__\x01\
         \x84\xa8__Enum__\xc3\xa4name\xa1n\xaa__module__\xa1m\xa8__name__\xa1c";
@@ -1908,11 +1912,11 @@ fn places_are_needed_for_payloads_sets_and_enum_members() {
 }
 
 #[test]
-fn merging_needs_exactly_its_room() {
+fn merging_needs_exactly_the_length_reported() {
     with_vector("modern-nosplit-2026.8.0/shard-10k-mixed", |message, _| {
         let payload = message.payload(0).unwrap();
         let Ok(Some(len)) = payload.merged_len() else {
-            // Compressed with what this build lacks.
+            // Compressed with a codec that this build lacks.
             let has_lz4 = Codec::Lz4.is_compiled_in();
             assert!(!has_lz4, "its length is known");
             return;
@@ -1945,10 +1949,10 @@ fn merging_needs_exactly_its_room() {
     });
 }
 
-/// Whoever starts with no room at all and supplies what the errors ask for needs
-/// one more try for each buffer, and no buffer is larger than it has to be.
+/// A caller that starts with empty buffers and supplies the sizes in the errors
+/// needs one retry per buffer, and no buffer is larger than necessary.
 #[test]
-fn a_retry_with_the_room_that_was_asked_for_succeeds() {
+fn retry_with_the_size_reported_succeeds() {
     let vectors = vectors();
     in_parallel(&vectors, |vector| {
         if vector.missing_body_codec().is_some() {
@@ -1982,7 +1986,7 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
                 }
                 MessageErrorKind::BodyBuffer(short) => {
                     body_tries += 1;
-                    // zlib does not say how much it will be.
+                    // zlib has no declared length.
                     scratch.resize(short.needed.max(2 * short.available), 0);
                 }
                 _ => panic!("{name}: {short}"),
@@ -2024,10 +2028,10 @@ fn a_retry_with_the_room_that_was_asked_for_succeeds() {
     });
 }
 
-/// What a scheduler says of its workers is the largest message that a small
-/// machine asks for.
+/// The scheduler's description of its workers is the largest message for a
+/// small machine.
 #[test]
-fn a_microcontroller_can_ask_for_50_workers() {
+fn microcontroller_limits_admit_50_workers() {
     let worker = include_bytes!("../vectors/identity-worker-2026.8.0.msgpack");
     for count in [6_u32, 50, 100] {
         let mut body = vec![0; 128 << 10];
@@ -2059,9 +2063,9 @@ fn a_microcontroller_can_ask_for_50_workers() {
     }
 }
 
-/// Where everything in a body stands, key by key and index by index.
+/// The path of every item in a body, by keys and indices.
 #[test]
-fn a_walk_knows_where_it_is() {
+fn walk_tracks_its_position() {
     let frames: [&[u8]; 3] = [
         b"\x83\xa1a\x92\x01\x81\x05\xc0\xa1s\x82\xa7__Set__\xc3\xa7as-list\x91\x07\
           \xa1p\x81\xae__Serialized__\x01",
@@ -2094,7 +2098,7 @@ fn a_walk_knows_where_it_is() {
             r#""a""#,
             r#""a".0"#,
             r#""a".1"#,
-            // The key 5, and what is under it.
+            // The key 5 and its value.
             r#""a".1.5"#,
             r#""a".1.5"#,
             r#""s""#,
@@ -2102,7 +2106,7 @@ fn a_walk_knows_where_it_is() {
             r#""p""#,
         ]
     );
-    // Of every payload in every vector, it is what the vector says.
+    // The path of every payload matches the vector's description.
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
             continue;
@@ -2125,7 +2129,7 @@ fn a_walk_knows_where_it_is() {
                     PathElement::Key(key) => match Reader::new(key).token().unwrap() {
                         Token::Str(text) => text.to_str().unwrap().into(),
                         Token::UInt(value) => value.into(),
-                        // Keys that JSON has no word for.
+                        // Keys that JSON cannot express.
                         _ => Value::Null,
                     },
                 })
@@ -2140,7 +2144,7 @@ fn a_walk_knows_where_it_is() {
 }
 
 #[test]
-fn frames_side_by_side_are_joined_without_a_copy() {
+fn adjacent_frames_are_joined_without_a_copy() {
     let header: &[u8] = b"\x83\xaenum-sub-frames\x04\xb4split-num-sub-frames\x93\x02\x00\x02\
         \xadsplit-offsets\x93\x00\x02\x02";
     let wire = [

@@ -71,7 +71,7 @@ fn every_head() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn heads_hold_what_the_specification_says() {
+fn heads_match_the_specification() {
     // PROTOCOL MSGPACK-2
     for value in 0..=0x7f {
         assert_eq!(one(&[value]), Ok(Token::UInt(u64::from(value))));
@@ -147,7 +147,7 @@ fn heads_hold_what_the_specification_says() {
 }
 
 #[test]
-fn every_head_is_read_alike_by_every_method_and_by_rmpv() {
+fn every_head_is_read_as_by_rmpv_with_every_method() {
     let heads = every_head();
     assert_eq!(heads.len(), 255);
     for document in heads {
@@ -159,7 +159,7 @@ fn every_head_is_read_alike_by_every_method_and_by_rmpv() {
 }
 
 #[test]
-fn the_byte_c1_is_refused_wherever_it_is_a_head() {
+fn reserved_byte_is_refused_as_a_head() {
     // PROTOCOL MSGPACK-10
     assert_eq!(one(b"\xc1"), Err(error(0, MalformedKind::Reserved)));
     let document = b"\x93\x01\xc1\x02";
@@ -254,7 +254,7 @@ fn integers_are_written_in_the_shortest_form_and_read_back() {
 }
 
 #[test]
-fn floats_pass_bit_by_bit() {
+fn floats_round_trip_bit_for_bit() {
     // PROTOCOL MSGPACK-4
     for bits in [
         0,
@@ -317,7 +317,7 @@ const LENGTHS: [usize; 15] = [
 ];
 
 #[test]
-fn text_and_bytes_have_the_shortest_head_at_every_length() {
+fn strings_and_bytes_have_the_shortest_head_at_every_length() {
     // PROTOCOL MSGPACK-5
     for len in (0..=300).chain(LENGTHS) {
         let text: String = ('a'..='z').cycle().take(len).collect();
@@ -430,7 +430,7 @@ fn timestamps_have_three_forms() {
 }
 
 #[test]
-fn text_is_utf8_and_not_bytes() {
+fn strings_are_utf8_and_not_bytes() {
     // PROTOCOL MSGPACK-6
     for (bytes, valid_len) in [
         (&b"\xa3ab\xff"[..], 2),
@@ -483,7 +483,7 @@ fn text_is_utf8_and_not_bytes() {
 }
 
 #[test]
-fn a_kind_that_was_not_asked_for_is_named() {
+fn unexpected_kinds_are_named() {
     let samples: [(&[u8], Kind); 9] = [
         (b"\xc0", Kind::Nil),
         (b"\xc3", Kind::Bool),
@@ -535,7 +535,7 @@ fn a_kind_that_was_not_asked_for_is_named() {
 }
 
 #[test]
-fn a_document_cut_at_any_length_is_refused_where_it_was_cut() {
+fn every_truncated_document_is_refused_at_its_end() {
     // PROTOCOL MSGPACK-12
     let mut documents = every_head();
     documents.extend(messages().map(|(_, message)| message.to_vec()));
@@ -581,7 +581,7 @@ fn a_document_cut_at_any_length_is_refused_where_it_was_cut() {
 }
 
 #[test]
-fn the_length_that_is_needed_is_told_as_soon_as_it_is_known() {
+fn needed_length_is_reported_once_known() {
     for (bytes, needed) in [
         (&b""[..], 1),
         (b"\xcd", 3),
@@ -616,7 +616,7 @@ fn the_length_that_is_needed_is_told_as_soon_as_it_is_known() {
 }
 
 #[test]
-fn a_claim_beyond_the_bytes_left_is_refused_at_once() {
+fn counts_beyond_the_bytes_left_are_refused_at_once() {
     // PROTOCOL MSGPACK-12
     for (bytes, count, available) in [
         (&b"\x91"[..], 1, 0),
@@ -690,7 +690,7 @@ fn nesting_is_bounded() {
 }
 
 #[test]
-fn many_containers_are_not_deep_ones() {
+fn many_shallow_containers_pass_the_depth_limit() {
     // PROTOCOL MSGPACK-11
     let count = 5000_u32;
     let document = written(|writer| {
@@ -717,7 +717,7 @@ fn many_containers_are_not_deep_ones() {
 }
 
 #[test]
-fn values_are_counted() {
+fn item_limit_is_enforced() {
     let limits = Limits {
         items: 10,
         ..Limits::HOST
@@ -768,7 +768,7 @@ fn values_are_counted() {
 }
 
 #[test]
-fn a_document_is_one_value() {
+fn trailing_bytes_are_refused() {
     // PROTOCOL MSGPACK-1
     let mut reader = Reader::new(b"\xc0\xc0\xc0");
     assert_eq!(reader.nil(), Ok(()));
@@ -788,7 +788,7 @@ fn a_document_is_one_value() {
 }
 
 #[test]
-fn a_key_is_found_among_keys_of_any_kind() {
+fn find_works_among_keys_of_any_kind() {
     // PROTOCOL MSGPACK-8
     let document = written(|writer| {
         writer.map(8);
@@ -862,7 +862,7 @@ fn a_key_is_found_among_keys_of_any_kind() {
 }
 
 #[test]
-fn a_search_that_fails_leaves_the_reader_where_it_was() {
+fn failed_find_does_not_move_the_reader() {
     for document in [
         &b"\x82\xa1a\xc1\xa2op\x01"[..],
         b"\x82\xa1a\x01\xa2o",
@@ -933,7 +933,7 @@ fn fields_are_taken_in_any_order() {
 }
 
 #[test]
-fn the_writer_says_what_is_missing_or_too_much() {
+fn writer_reports_missing_and_excess_values() {
     let mut out = [0; 64];
     let writer = Writer::new(&mut out);
     assert_eq!(writer.finish(), Err(WriteError::Unfinished { owed: 1 }));
@@ -1117,7 +1117,7 @@ fn messages() -> impl Iterator<Item = (&'static str, &'static [u8])> {
 }
 
 #[test]
-fn messages_of_dask_are_written_again_byte_by_byte() {
+fn dask_messages_round_trip_byte_for_byte() {
     // PROTOCOL MSGPACK-2, MSGPACK-3, MSGPACK-4, MSGPACK-5
     for (op, message) in messages() {
         differential::check(message);
@@ -1253,7 +1253,7 @@ fn write_value(writer: &mut Writer<'_>, value: &Value) {
 }
 
 #[test]
-fn random_documents_and_their_ruins_are_read_and_written_as_by_rmpv() {
+fn random_and_damaged_documents_match_rmpv() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut out = vec![0; 1 << 20];
     let mut whole = 0;

@@ -1,8 +1,8 @@
-//! Holds `PROTOCOL.md` and the code together: every rule has its particulars,
-//! is cited by code and by a test, and every citation names a rule.
+//! Checks `PROTOCOL.md` against the code: every rule has its details and is
+//! cited by code and by a test, and every citation names a rule.
 //!
-//! A citation is a comment that says `PROTOCOL FRAME-3`, or `PROTOCOL FRAME-3,
-//! FRAME-4` on one line.
+//! A citation is a comment with `PROTOCOL FRAME-3`, or
+//! `PROTOCOL FRAME-3, FRAME-4` on one line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ const PROTOCOL: &str = include_str!("../../PROTOCOL.md");
 
 /// A file that may cite rules.
 struct Source {
-    /// As shown in messages.
+    /// The path for messages.
     path: String,
     text: String,
 }
@@ -22,17 +22,17 @@ impl Source {
     }
 }
 
-/// What the repository holds beside `PROTOCOL.md`.
+/// The other files of the repository.
 struct Tree {
     code: Vec<Source>,
     tests: Vec<Source>,
     /// Golden vectors, `<generation>/<name>` and `hostile/<name>`.
     vectors: BTreeSet<String>,
-    /// Those hostile vectors that `PROTOCOL.md` has to decide on.
+    /// The hostile vectors that need a decision in `PROTOCOL.md`.
     undecided: BTreeSet<String>,
 }
 
-/// One rule as `PROTOCOL.md` gives it.
+/// One rule of `PROTOCOL.md`.
 #[derive(Debug, PartialEq)]
 struct Rule<'a> {
     id: &'a str,
@@ -42,7 +42,7 @@ struct Rule<'a> {
     tests: Vec<&'a str>,
 }
 
-/// Whether `word` has the shape of a rule's name: `FRAME-3`.
+/// Whether `word` has the form of a rule's name: `FRAME-3`.
 fn is_rule_id(word: &str) -> bool {
     word.split_once('-').is_some_and(|(family, number)| {
         !family.is_empty()
@@ -52,7 +52,7 @@ fn is_rule_id(word: &str) -> bool {
     })
 }
 
-/// The words of `text` that have the shape of a rule's name.
+/// The words of `text` that have the form of a rule's name.
 fn rule_ids(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
         .filter(|word| is_rule_id(word))
@@ -87,7 +87,7 @@ fn rules(protocol: &str) -> Vec<Rule<'_>> {
         for part in line.split(" · ") {
             match part.split_once(':') {
                 Some(("Releases", releases)) => rule.releases = releases.trim(),
-                // What stands between backticks.
+                // The text between backticks.
                 Some(("Vector", vectors)) => {
                     rule.vectors = vectors.split('`').skip(1).step_by(2).collect();
                 }
@@ -130,7 +130,7 @@ fn decisions(protocol: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     })
 }
 
-/// Everything that is wrong, one line each.
+/// All problems, one line each.
 fn problems(protocol: &str, tree: &Tree) -> Vec<String> {
     let rules = rules(protocol);
     let known: BTreeSet<&str> = rules.iter().map(|rule| rule.id).collect();
@@ -202,7 +202,7 @@ fn numbering(
     }
 }
 
-/// The rules that `source` cites; what it cites beside them is a problem.
+/// The rules that `source` cites; citations of unknown rules are problems.
 fn known_citations<'a>(
     source: &'a Source,
     known: &BTreeSet<&str>,
@@ -222,7 +222,7 @@ fn known_citations<'a>(
     found
 }
 
-/// What is wrong with one rule.
+/// The problems of one rule.
 fn particulars(
     rule: &Rule<'_>,
     tree: &Tree,
@@ -314,7 +314,7 @@ fn tree() -> Tree {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let repository = package.parent().unwrap_or(package);
     let read = |folder: &str| -> Vec<Source> {
-        // transport-quic has a page and a test of its own.
+        // transport-quic has its own page and test.
         [
             "core",
             "core/pickle",
@@ -367,7 +367,7 @@ fn every_rule_has_code_a_test_and_a_vector() {
     );
 }
 
-// The rest tests the checker, on texts made for it.
+// Tests of the checker itself.
 
 const SAMPLE: &str = "\
 # The wire
@@ -404,7 +404,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// A repository with which [`SAMPLE`] is content.
+/// A repository that is consistent with [`SAMPLE`].
 fn sample_tree() -> Tree {
     Tree {
         code: vec![source(
@@ -430,12 +430,12 @@ fn assert_problems(mut found: Vec<String>, expected: &[&str]) {
 }
 
 #[test]
-fn a_sound_repository_has_no_problems() {
+fn consistent_repository_has_no_problems() {
     assert_problems(problems(SAMPLE, &sample_tree()), &[]);
 }
 
 #[test]
-fn particulars_are_read() {
+fn rule_details_are_parsed() {
     let rules = rules(SAMPLE);
     assert_eq!(
         rules[0],
@@ -453,7 +453,7 @@ fn particulars_are_read() {
 }
 
 #[test]
-fn citations_are_read() {
+fn citations_are_parsed() {
     let text = "PROTOCOL FRAME-1\n\
                 /// see (PROTOCOL FRAME-2), not FRAME-3\n\
                 // PROTOCOL MSGPACK-10, FRAME-4 and FRAME-5: why FRAME-6\n\
@@ -521,7 +521,7 @@ fn missing_files_are_found() {
 }
 
 #[test]
-fn missing_particulars_are_found() {
+fn missing_rule_details_are_found() {
     let text = SAMPLE.replace(
         "Releases: all · Vector: `new/a`, `hostile/b`",
         "Releases: · Vector:",
@@ -549,7 +549,7 @@ fn missing_particulars_are_found() {
 }
 
 #[test]
-fn numbers_that_do_not_follow_are_found() {
+fn gaps_in_rule_numbers_are_found() {
     let text = SAMPLE.replace("### FRAME-2", "### FRAME-1");
     let found = problems(&text, &sample_tree());
     let expected = "PROTOCOL.md:13: FRAME-1 where FRAME-2 should be";

@@ -1,5 +1,4 @@
-//! The recorded messages in `tests/vectors`, and what every test needs to read
-//! them.
+//! Access to the recorded messages in `tests/vectors`, and shared test helpers.
 #![allow(
     dead_code,
     reason = "each test takes what it needs, and is compiled for itself"
@@ -19,18 +18,19 @@ use daskwire::message::{
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Fewer than this are not the vectors that the repository has.
+/// The minimum number of vectors, to detect a missing folder.
 const MIN_VECTORS: usize = 750;
 const MIN_HOSTILE: usize = 200;
 
-/// What no message of the tests comes near.
+/// Limits that no message of the tests reaches.
 pub const LIMITS: Limits = Limits {
     document_len: 4 << 20,
     decompressed_len: 16 << 20,
     ..Limits::HOST
 };
 
-/// One recorded message, and what its writer's own reader says that it means.
+/// One recorded message with its meaning, as decoded by the release that wrote
+/// it.
 pub struct Vector {
     /// Generation and name, as in `PROTOCOL.md`.
     pub name: String,
@@ -80,7 +80,7 @@ impl Vector {
         }
     }
 
-    /// The release that wrote it, so that releases can be compared.
+    /// The release that wrote the message, in comparable form.
     pub fn release(&self) -> (u32, u32, u32) {
         let mut parts = self.json["version"]
             .as_str()
@@ -91,7 +91,7 @@ impl Vector {
         (next(), next(), next())
     }
 
-    /// As a reader of the release that wrote it reads.
+    /// The options of the release that wrote the message.
     pub fn reading(&self) -> ReadOptions {
         ReadOptions {
             limits: LIMITS,
@@ -107,13 +107,12 @@ impl Vector {
         cut(&framed)
     }
 
-    /// What the vector says about its payloads.
+    /// The description of the payloads.
     pub fn payloads(&self) -> &[Value] {
         self.json["payloads"].as_array().unwrap()
     }
 
-    /// A codec that one of its payloads is compressed with and that this build
-    /// lacks, or that nobody here knows.
+    /// The codec of a payload, if it is unknown or not in this build.
     pub fn missing_codec(&self, payload: usize) -> Option<Missing> {
         self.payloads()[payload]["compression"]
             .as_array()
@@ -149,7 +148,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// Whether this is how a reader without the codec fails.
+    /// Whether this is the error of a reader without the codec.
     pub fn explains(self, error: &MessageError) -> bool {
         match error.kind {
             MessageErrorKind::UnknownCodec { .. } => self == Self::Unknown,
@@ -161,7 +160,7 @@ impl Missing {
     }
 }
 
-/// One message that is wrong somewhere.
+/// One hostile message.
 pub struct Hostile {
     /// As in `PROTOCOL.md`, without the folder: `nosplit--msg-c1`.
     pub name: String,
@@ -246,7 +245,7 @@ pub fn vector(name: &str) -> Vector {
     Vector::load(&root(), name.into())
 }
 
-/// All messages that are wrong somewhere.
+/// All hostile messages.
 pub fn hostile() -> Vec<Hostile> {
     let folder = root().join("hostile");
     let hostile: Vec<Hostile> = names(&folder)
@@ -272,8 +271,7 @@ pub fn cut<'a>(framed: &FramedMessage<'a>) -> Vec<&'a [u8]> {
     frames
 }
 
-/// What opening and walking need, kept from message to message so that tests
-/// need not allocate for each.
+/// The scratch buffers for opening and walking, reused between messages.
 pub struct Room {
     pub levels: Vec<Level>,
     pub places: Vec<PayloadSlot>,
@@ -281,7 +279,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Enough for every vector.
+    /// Creates buffers large enough for every vector.
     pub fn new() -> Self {
         Self::with(1 << 10, 1 << 13, 2 << 20)
     }
@@ -294,7 +292,7 @@ impl Room {
         }
     }
 
-    /// Opens a message, and hands back levels to walk it.
+    /// Opens a message and returns it with levels to walk it.
     pub fn open<'a, T: AsRef<[u8]>>(
         &'a mut self,
         frames: &'a [T],
@@ -318,14 +316,15 @@ pub fn merged<T: AsRef<[u8]>>(payload: &Payload<'_, T>) -> Result<Vec<Vec<u8>>, 
     merged_over(payload, 0)
 }
 
-/// The same, into a buffer filled with `poison`.
+/// The logical frames of a payload, merged in a buffer initialised with
+/// `poison`.
 pub fn merged_over<T: AsRef<[u8]>>(
     payload: &Payload<'_, T>,
     poison: u8,
 ) -> Result<Vec<Vec<u8>>, MessageError> {
     let mut ends = vec![usize::from(poison); payload.logical_count()?];
     let known = payload.merged_len()?;
-    // zlib does not say; no vector becomes more than this.
+    // zlib has no declared length; no vector exceeds this.
     let len = known.map_or(LIMITS.decompressed_len + 1, |len| {
         assert!(len <= 2 * LIMITS.decompressed_len);
         len
@@ -340,8 +339,7 @@ pub fn merged_over<T: AsRef<[u8]>>(
     Ok(frames)
 }
 
-/// A message as text: item after item, and each payload. Messages that read
-/// alike have the same.
+/// A message as text, with its items and payloads, to compare messages.
 pub fn reading_of<T: AsRef<[u8]>>(message: &Message<'_, T>, levels: &mut [Level]) -> Vec<String> {
     let mut walk = message.walk(levels);
     let mut items = Vec::new();
@@ -360,13 +358,12 @@ pub fn sha256(bytes: &[u8]) -> String {
         })
 }
 
-/// Whether a frame is what a vector says: `{"len", "sha256"}`.
+/// Whether a frame matches the description `{"len", "sha256"}` of a vector.
 pub fn is_frame(frame: &[u8], expected: &Value) -> bool {
     expected["len"] == frame.len() && expected["sha256"] == sha256(frame).as_str()
 }
 
-/// Does something with every item, on all processors, and returns the results
-/// in order.
+/// Maps every item on all processors and returns the results in order.
 pub fn in_parallel<I: Sync, R: Send>(items: &[I], work: impl Fn(&I) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let thread_count = std::thread::available_parallelism().map_or(2, usize::from);
@@ -397,7 +394,7 @@ pub fn in_parallel<I: Sync, R: Send>(items: &[I], work: impl Fn(&I) -> R + Sync)
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Numbers that look random and are the same every time.
+/// A deterministic pseudo-random generator.
 pub struct Random(pub u64);
 
 impl Random {

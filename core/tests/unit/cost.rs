@@ -1,5 +1,4 @@
-//! Tests that reading costs as much as there is to read: twice the input takes
-//! twice the steps, whatever it is made of.
+//! Tests that the cost of reading is linear in the size of the input.
 #![allow(clippy::arithmetic_side_effects, clippy::unwrap_used, clippy::panic)]
 
 extern crate alloc;
@@ -67,7 +66,7 @@ fn nested_sets_and_enum_members_are_read_once() {
     assert_linear("sets", |count| {
         steps_to_walk(&[&sets(count)], Layout::Modern)
     });
-    // The last `as-list` counts, what other keys hold is dropped.
+    // The last `as-list` is used; the values of other keys are dropped.
     let dropped = |count: u32| {
         document(|writer| {
             for _ in 0..count {
@@ -137,7 +136,7 @@ fn take_apart(payload: &Payload<'_, Vec<u8>>) {
 
 // PROTOCOL SPLIT-3 and COMPRESS-6
 #[test]
-fn frames_are_gone_through_once() {
+fn frames_are_read_once() {
     let frames = |count: u32, offset: fn(u32, u32) -> u32| {
         let header = document(|writer| {
             writer.map(4).str("num-sub-frames").u64(count.into());
@@ -163,7 +162,7 @@ fn frames_are_gone_through_once() {
         steps_to_read(&in_order(count), take_apart)
     });
     assert_linear("merging", |count| steps_to_read(&in_order(count), merge));
-    // Out of order only as many as may be.
+    // Out of order only up to the permitted number.
     let reversed = frames(800, |index, count| count - 1 - index);
     let payload = Payload::at(
         &reversed,
@@ -181,7 +180,7 @@ fn frames_are_gone_through_once() {
 /// Many payloads in one message.
 // PROTOCOL MODERN-2
 #[test]
-fn payloads_are_gone_through_once() {
+fn payloads_are_read_once() {
     let messages = |count: u32, backwards: bool| {
         let body = document(|writer| {
             writer.array(count);

@@ -70,7 +70,7 @@ fn frames(traceback: Option<Traceback<'_, '_>>) -> Vec<String> {
 }
 
 #[test]
-fn exceptions_of_dask_have_their_causes_and_all_frames() {
+fn dask_exceptions_have_causes_and_all_frames() {
     let frame =
         |line: u32, function: &str| format!("File \"example.py\", line {line}, in {function}");
     for pickle in pickles("dask.jsonl", "exception") {
@@ -127,7 +127,7 @@ fn exceptions_of_dask_have_their_causes_and_all_frames() {
 }
 
 #[test]
-fn exceptions_without_tblib_are_exceptions() {
+fn exceptions_without_tblib_are_read() {
     for (protocol, pickle) in pickles("library.jsonl", "exceptions").iter().enumerate() {
         let tree = build(pickle).expect("a tree");
         let found: Vec<_> = tree.root().items().map(exception).collect();
@@ -160,7 +160,7 @@ fn frames_of(pickle: &[u8]) -> usize {
 }
 
 #[test]
-fn tracebacks_end() {
+fn recursive_tracebacks_end() {
     // The last has None, or has no `tb_next`.
     assert_eq!(frames_of(&traceback_of(b"N")), 1);
     let object = |state: &[u8]| {

@@ -46,7 +46,7 @@ fn own(header: &Value) -> &Value {
 
 /// PROTOCOL TYPED-1, TYPED-2, TYPED-3, TYPED-4
 #[test]
-fn every_array_of_every_release_is_what_its_header_says() {
+fn every_array_of_every_release_matches_its_header() {
     let mut releases: BTreeMap<String, usize> = BTreeMap::new();
     let (mut plain, mut records, mut in_place) = (0, 0, 0);
     for vector in vectors() {
@@ -167,7 +167,7 @@ fn shape_len(shape: &[usize]) -> usize {
 
 /// PROTOCOL HEADER-5
 #[test]
-fn every_byte_string_is_its_frames() {
+fn byte_strings_are_their_frames() {
     let (mut count, mut in_place) = (0, 0);
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
@@ -207,7 +207,7 @@ fn every_byte_string_is_its_frames() {
 
 /// PROTOCOL TYPED-5
 #[test]
-fn every_pickle_has_as_many_buffers_as_it_takes() {
+fn pickle_payloads_have_the_right_number_of_buffers() {
     let (mut in_place, mut merged_count, mut with_buffers) = (0, 0, 0);
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
@@ -328,7 +328,7 @@ fn a_memoryview_is_read_as_dask_wrote_it() {
 }
 
 #[test]
-fn elements_are_numbers() {
+fn elements_are_read_as_numbers() {
     let read = |name: &str, check: &dyn Fn(Array<'_>)| {
         let mut count = 0;
         let name = format!("modern-nosplit-2026.8.0/{name}");
@@ -411,7 +411,7 @@ trait FirstThree: Iterator + Sized {
 impl<I: Iterator> FirstThree for I {}
 
 #[test]
-fn elements_of_a_collection_have_headers_of_their_own() {
+fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/case-collection-list"),
         |_, payload, _| {
@@ -469,7 +469,7 @@ fn elements_of_a_collection_have_headers_of_their_own() {
 }
 
 #[test]
-fn split_data_is_had_in_parts_or_copied() {
+fn split_data_is_read_in_parts_or_copied() {
     let vector = vector("modern-nosplit-2026.8.0/case-split-array");
     let mut room = [0; 4000];
     each_payload(&vector, |_, payload, _| {
@@ -527,7 +527,7 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
 
 /// PROTOCOL TYPED-3, TYPED-4: what is wrong is said, and where.
 #[test]
-fn arrays_that_contradict_themselves_are_refused() {
+fn inconsistent_arrays_are_refused() {
     const F8: &[u8] = b"\x92\x00\xa3<f8";
     let dimensions = |own: &[(&str, &[u8])], frame: &[u8]| {
         let error = array_error(own, frame);
@@ -661,7 +661,7 @@ fn arrays_that_contradict_themselves_are_refused() {
 
 /// PROTOCOL TYPED-1
 #[test]
-fn classes_are_recognised_and_nothing_else() {
+fn only_known_classes_are_recognised() {
     let read = |pickle: &[u8]| {
         Class::read(pickle)
             .map(|class| format!("{} {}", class.module, class.name))
@@ -710,7 +710,7 @@ fn classes_are_recognised_and_nothing_else() {
 
 /// PROTOCOL TYPED-2
 #[test]
-fn types_are_printed_as_they_are_read() {
+fn dtypes_display_as_they_parse() {
     for text in [
         "|b1",
         "|i1",
@@ -811,7 +811,7 @@ fn types_are_printed_as_they_are_read() {
 
 /// Every type there and back, in both orders.
 #[test]
-fn elements_are_read_as_they_are_written() {
+fn elements_round_trip() {
     fn both<E: Element + PartialEq + core::fmt::Debug>(values: &[E]) {
         let mut bytes = vec![0xa5; 64];
         let bytes = encode_into(values, &mut bytes).unwrap();
@@ -899,7 +899,7 @@ impl Space {
 /// written again from what was read, is the message that Dask wrote, byte for
 /// byte; nothing is copied.
 #[test]
-fn what_is_written_is_what_dask_wrote() {
+fn written_payloads_match_dask() {
     let mut names = Vec::new();
     for vector in vectors() {
         let version = vector.release();
@@ -1004,7 +1004,7 @@ fn what_is_written_is_what_dask_wrote() {
 
 /// The classic layout too: what is written there reads as the same.
 #[test]
-fn values_are_the_same_in_both_layouts() {
+fn values_are_equal_in_both_layouts() {
     let bytes: Vec<u8> = (0..96).collect();
     let shape = &[2, 6, 1];
     let array = Array::new(DType::F64, shape, Order::Fortran, &bytes).unwrap();
@@ -1087,7 +1087,7 @@ fn values_are_the_same_in_both_layouts() {
 }
 
 #[test]
-fn arrays_that_cannot_be_written_as_they_lie_are_refused() {
+fn non_contiguous_arrays_are_refused() {
     let bytes = [0; 32];
     let apart = Dimensions::with_strides(&[2, 2], &[16, 4]).unwrap();
     // 16 bytes of elements over 32.
@@ -1123,7 +1123,7 @@ fn arrays_that_cannot_be_written_as_they_lie_are_refused() {
 
 /// PROTOCOL TYPED-7: what numpy writes, opcode for opcode.
 #[test]
-fn arrays_are_pickled_as_numpy_does() {
+fn pickled_arrays_match_numpy() {
     let write = |array: &Array<'_>, placement| {
         let (mut out, mut levels) = ([0; 256], [pickle::Level::EMPTY; 6]);
         let mut writer = pickle::Writer::new(&mut out, &mut levels);
@@ -1167,7 +1167,7 @@ fn arrays_are_pickled_as_numpy_does() {
 /// With feature `bytemuck`: slices of elements, and back, without a copy.
 #[cfg(feature = "bytemuck")]
 #[test]
-fn elements_are_slices_where_they_lie() {
+fn native_slices_borrow_elements() {
     use daskwire_numpy::as_bytes;
 
     let values = [1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0];

@@ -333,7 +333,7 @@ fn masked_arrays_have_their_masks() {
 
 /// PROTOCOL TYPED-8: what is wrong is said, and where.
 #[test]
-fn lists_that_are_none_of_fields_are_refused() {
+fn invalid_field_lists_are_refused() {
     let refused = |list: &[u8]| RecordType::from_list(list).unwrap_err();
     for (list, at) in [
         (&b"\xa3<f8"[..], 0),
@@ -404,7 +404,7 @@ const F8: &[u8] = b"\x8c\x01<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00";
 
 /// PROTOCOL TYPED-7, TYPED-8
 #[test]
-fn pickles_that_are_no_types_are_refused() {
+fn pickles_other_than_dtypes_are_refused() {
     // The first type is named where the name is memoized.
     let whole = |types: &[u8]| type_pickle(types.strip_prefix(b"h\x02").unwrap());
     let read = |pickle: &[u8]| {
@@ -457,7 +457,7 @@ fn pickles_that_are_no_types_are_refused() {
 
 /// PROTOCOL TYPED-8: a type that contains itself ends.
 #[test]
-fn a_type_that_contains_itself_is_read_in_16_levels() {
+fn self_containing_dtype_is_limited_to_16_levels() {
     // Memoized behind REDUCE, where it has no fields yet.
     let pickle = b"\x80\x04\x8c\x05numpy\x94\x8c\x05dtype\x94\x93\x94\x8c\x02V8\x89\x88\x87R\x94\
         (K\x03\x8c\x01|N\x8c\x01a\x8c\x01b\x86}(\x8c\x01ah\x03K\x00\x86\x8c\x01bh\x03K\x00\x86u\
@@ -483,7 +483,7 @@ fn a_type_that_contains_itself_is_read_in_16_levels() {
 
 /// Many fields, each of which refers to what was before.
 #[test]
-fn a_type_with_3000_fields_is_read_in_no_time() {
+fn dtype_with_3000_fields_takes_linear_time() {
     let mut names = Vec::new();
     let mut fields = b"}\x94(".to_vec();
     let count = 3_000_u32;
@@ -538,7 +538,7 @@ fn a_type_with_3000_fields_is_read_in_no_time() {
 
 /// Types that only Python knows stay pickles; their arrays cannot be looked into.
 #[test]
-fn types_of_others_stay_pickles() {
+fn dtypes_of_other_packages_stay_pickles() {
     let pickle = b"\x80\x04\x8c\x09ml_dtypes\x8c\x08bfloat16\x93.";
     let error = ElementType::from_pickle(pickle).unwrap_err();
     assert_eq!(error.at, 0, "{error}");
@@ -584,7 +584,7 @@ mod in_trees {
 
     /// PROTOCOL TYPED-10: what is in pickles is what is in headers.
     #[test]
-    fn arrays_of_all_kinds_are_the_same_in_pickles() {
+    fn pickled_arrays_equal_array_payloads() {
         for generation in ["classic-2.30.1", "modern-nosplit-2026.8.0"] {
             let records = sent(&format!("{generation}/case-array-of-records-of-all-kinds"));
             let name = format!("{generation}/case-pickled-arrays-of-all-kinds");
@@ -700,7 +700,7 @@ mod in_trees {
 
     /// PROTOCOL TYPED-10
     #[test]
-    fn arrays_in_pickles_that_contradict_themselves_are_refused() {
+    fn inconsistent_pickled_arrays_are_refused() {
         let u2 = dtype("u2", "V<\nNNNI-1\nI-1\nI0\n");
         let data = "C\x0cabcdefghijkl";
         let good = |rest: &str| frombuffer(&u2, data, rest).unwrap();
@@ -758,7 +758,7 @@ mod in_trees {
 
     /// A type that contains itself, in a tree.
     #[test]
-    fn a_type_that_contains_itself_is_read_in_16_levels() {
+    fn self_containing_dtype_is_limited_to_16_levels() {
         let pickle = b"\x80\x04\x8c\x05numpy\x8c\x05dtype\x93\x8c\x02V8\x89\x88\x87R\x94\
             (K\x03\x8c\x01|N\x8c\x01a\x85}\x8c\x01ah\x00K\x00\x86sK\x08K\x01K\x10tb.";
         let tree = Tree::new(pickle).unwrap();

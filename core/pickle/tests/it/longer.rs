@@ -1,5 +1,5 @@
-//! Trees held against the reader alone, and against trees of the same pickles in
-//! other opcodes, for which trees have other code.
+//! Comparison of trees with the plain reader, and with trees of the same pickle
+//! in other opcodes, which have separate code.
 
 use std::collections::BTreeSet;
 use std::mem::discriminant;
@@ -7,7 +7,7 @@ use std::mem::discriminant;
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{Argument, Limits, Opcode, PickleError, PickleErrorKind, Reader, Token};
 
-/// Asserts that building the tree of these bytes ends where and as it has to.
+/// Asserts that building a tree of these bytes has the expected result.
 #[allow(unreachable_pub, reason = "a module of several tests")]
 pub fn check(pickle: &[u8], text_opcodes: bool, buffers: &[impl AsRef<[u8]>], limits: &Limits) {
     let reader = |pickle| Reader::with_limits(pickle, limits).text_opcodes(text_opcodes);
@@ -45,7 +45,7 @@ pub fn check(pickle: &[u8], text_opcodes: bool, buffers: &[impl AsRef<[u8]>], li
     }
 }
 
-/// All opcodes that can be read, and what is wrong with the next.
+/// All opcodes that can be read, and the error of the next one.
 fn read(mut reader: Reader<'_>) -> (Vec<Token<'_>>, Option<PickleError>) {
     let mut tokens = Vec::new();
     loop {
@@ -57,8 +57,8 @@ fn read(mut reader: Reader<'_>) -> (Vec<Token<'_>>, Option<PickleError>) {
     }
 }
 
-/// Whether a reader says so. Of a lone quote a tree says the same as a reader
-/// says of other strings.
+/// Whether this error is from the reader. For a single quote, a tree returns
+/// the error that the reader returns for other strings.
 const fn is_of_reader(error: &PickleError) -> bool {
     matches!(
         error.kind,
@@ -81,8 +81,8 @@ const fn is_of_reader(error: &PickleError) -> bool {
     )
 }
 
-/// The same opcodes, in forms that no pickler writes for what is short, then
-/// whatever follows them; and where each was and where it is.
+/// The same opcodes in their long forms, then the rest, with the old and new
+/// offset of each.
 fn longer(
     pickle: &[u8],
     tokens: &[Token<'_>],
@@ -135,7 +135,7 @@ fn longer(
                 memo.insert(index.into());
                 put(&mut longer, Opcode::LongBinPut, &[&index.to_le_bytes()]);
             }
-            // What it announces is longer or shorter now.
+            // The length of the frame has changed.
             (Opcode::Frame, _) => put(&mut longer, Opcode::Frame, &[&[0; 8]]),
             _ => longer.extend(raw),
         }

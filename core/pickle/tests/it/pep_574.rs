@@ -1,5 +1,5 @@
-//! PEP 574, section by section: its examples, and what it demands of those that
-//! write and read pickles with out-of-band buffers.
+//! PEP 574, section by section: its examples, and its requirements for writers
+//! and readers of out-of-band buffers.
 //!
 //! `peer/tests/pickle_written.rs` exchanges the same with CPython.
 
@@ -30,7 +30,7 @@ fn tokens(pickle: &[u8]) -> Vec<Token<'_>> {
     core::iter::from_fn(|| reader.next_token().expect("a pickle")).collect()
 }
 
-/// All data of a pickle, in it and beside it.
+/// All in-band and out-of-band data of a pickle.
 fn data<'p>(pickle: &'p [u8], buffers: &'p [&[u8]]) -> Result<Vec<Data<'p>>, PickleError> {
     let mut items = Buffers::new(Reader::new(pickle), buffers);
     let mut found = Vec::new();
@@ -98,7 +98,7 @@ fn a_bytearray_of_protocol_4_is_copied_into_the_pickle() {
 }
 
 #[test]
-fn what_we_really_want_is_a_view_passed_beside_the_pickle() {
+fn buffers_are_passed_out_of_band_as_views() {
     let payload = vec![b'x'; 100_000];
     let mut passed = None;
     let pickle = written(BARE, |writer| {
@@ -111,13 +111,13 @@ fn what_we_really_want_is_a_view_passed_beside_the_pickle() {
         pickle,
         b"\x80\x05\x8c\x08builtins\x8c\x09bytearray\x93\x97\x85R."
     );
-    // The writer passes a view of the very memory, and the reader gives it again.
+    // The writer passes a view of the same memory, and the reader returns it.
     let passed = [passed.expect("it was asked").as_bytes()];
     assert!(core::ptr::eq(passed[0], payload.as_slice()));
     let found = data(&pickle, &passed).expect("it has its buffer");
     assert!(core::ptr::eq(found[0].bytes, payload.as_slice()));
 
-    // "For compatibility": the same in the stream, for those who do not care.
+    // "For compatibility": the same in band.
     let pickle = written(BARE, |writer| {
         bytearray(writer, b"abc", |_| Placement::InBand);
     });
@@ -149,7 +149,7 @@ fn a_buffer_in_protocol_4_is_an_error() {
 }
 
 #[test]
-fn only_the_raw_data_of_a_buffer_matters() {
+fn buffers_are_written_as_raw_data() {
     let data = [7; 24];
     let flat = PickleBuffer::new(&data, WRITABLE);
     let shaped = PickleBuffer::with_strides(&data, WRITABLE, 4, &[2, 3], &[12, 4]);
@@ -166,7 +166,7 @@ fn only_the_raw_data_of_a_buffer_matters() {
 
 /// Section "Buffer requirements".
 #[test]
-fn a_buffer_is_contiguous() {
+fn only_contiguous_buffers_are_accepted() {
     let data: Vec<u8> = (0..24).collect();
     let of = |strides: &[isize]| PickleBuffer::with_strides(&data, WRITABLE, 4, &[2, 3], strides);
     // "Either C-ordered or Fortran-ordered": of both it is the raw memory.
@@ -199,7 +199,7 @@ fn a_buffer_is_contiguous() {
 // Section "Consumer API".
 
 #[test]
-fn the_callback_decides_for_each_buffer_and_sees_them_in_order() {
+fn callback_is_called_for_each_buffer_in_order() {
     let payloads = [&b"one"[..], b"two", b"three", b"four"];
     for decisions in 0..1 << payloads.len() {
         let (mut asked, mut beside) = (Vec::new(), Vec::new());
@@ -236,9 +236,9 @@ fn the_callback_decides_for_each_buffer_and_sees_them_in_order() {
 /// "Consumed each time the pickle stream references an out-of-band buffer view",
 /// and "it is an error for *buffers* to be None".
 ///
-/// CPython leaves buffers that nothing references; here they are an error.
+/// CPython ignores unused buffers; here they are an error.
 #[test]
-fn buffers_are_as_many_as_the_pickle_references() {
+fn number_of_buffers_must_match_the_pickle() {
     let payloads = [&b"one"[..], b"two"];
     let pickle = written(BARE, |writer| {
         writer.tuple(2);
@@ -282,7 +282,7 @@ fn buffers_are_as_many_as_the_pickle_references() {
 // Section "Protocol changes".
 
 #[test]
-fn three_opcodes_are_new() {
+fn protocol_5_adds_three_opcodes() {
     let new = [
         (Opcode::ByteArray8, 0x96, "BYTEARRAY8"),
         (Opcode::NextBuffer, 0x97, "NEXT_BUFFER"),
@@ -298,7 +298,7 @@ fn three_opcodes_are_new() {
 }
 
 #[test]
-fn the_four_ways_of_a_buffer() {
+fn buffers_in_band_and_out_of_band_read_only_and_writable() {
     use Placement::{InBand, OutOfBand};
     for (mutability, placement, pickle) in [
         (WRITABLE, InBand, &b"\x80\x05\x96\x02\0\0\0\0\0\0\0hi."[..]),
@@ -331,7 +331,7 @@ fn the_four_ways_of_a_buffer() {
 /// Section "Data sharing": numpy's array, with its `dtype` left out as the PEP
 /// leaves out shapes.
 #[test]
-fn data_is_shared_with_whoever_gets_the_buffer() {
+fn buffer_data_is_shared_without_a_copy() {
     let mut memory = vec![0_u8; 80];
     let pickle = written(BARE, |writer| {
         writer.reduce().global("numpy", "frombuffer").tuple(1);
@@ -361,7 +361,7 @@ fn data_is_shared_with_whoever_gets_the_buffer() {
 /// Section "Using the existing persistent load interface": what `MyPickle` writes
 /// of two bytearrays names them by ids, which are no buffers.
 #[test]
-fn persistent_ids_are_no_buffers() {
+fn persistent_ids_are_not_buffers() {
     let pickle = b"\x80\x05\x95\x1a\0\0\0\0\0\0\0](\x8c\x09bytearray\x94K\0\x86Qh\0K\x01\x86Qe.";
     let ids = tokens(pickle);
     let ids = ids.iter().filter(|token| token.opcode == Opcode::BinPersId);
@@ -375,8 +375,8 @@ fn persistent_ids_are_no_buffers() {
     assert_eq!(error.kind, kind);
 }
 
-/// The same through trees: what a caller makes of `ZeroCopyByteArray`, which
-/// takes the buffer as it is where that is possible.
+/// The same with trees: `ZeroCopyByteArray` uses the buffer without a copy if
+/// possible.
 #[cfg(feature = "alloc")]
 mod tree {
     use daskwire_pickle::Limits;
@@ -384,8 +384,8 @@ mod tree {
 
     use super::*;
 
-    /// `ZeroCopyByteArray._reconstruct(BUFFER)` of the documentation of CPython,
-    /// whose example the PEP's `bytearray` has become.
+    /// `ZeroCopyByteArray._reconstruct(BUFFER)` of CPython's documentation,
+    /// which evolved from the PEP's example.
     fn reconstruct(writer: &mut Writer<'_, '_>, buffer: PickleBuffer<'_>, placement: Placement) {
         writer.reduce();
         writer.reduce().global("builtins", "getattr").tuple(2);
@@ -395,7 +395,7 @@ mod tree {
     }
 
     #[test]
-    fn a_zero_copy_bytearray_is_made_of_its_buffer() {
+    fn zero_copy_bytearray_is_built_from_its_buffer() {
         let memory = b"abc".to_vec();
         let beside = [memory.as_slice()];
         for (mutability, placement) in [

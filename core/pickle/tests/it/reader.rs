@@ -1,5 +1,5 @@
-//! Pickles that CPython wrote, read as `pickletools` reads them, and pickles
-//! that nobody should write.
+//! Tests of the reader: pickles of CPython compared with `pickletools`, and
+//! hostile pickles.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ struct Vector {
     name: String,
     pickle: Vec<u8>,
     tokens: Vec<String>,
-    /// The out-of-band buffers, if it was written with any in mind.
+    /// The out-of-band buffers, if any.
     buffers: Option<Vec<Vec<u8>>>,
     read_only: Vec<bool>,
 }
@@ -66,7 +66,7 @@ fn unhex(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// All opcodes, and what ended them if that was an error.
+/// All opcodes, and the error if there was one.
 fn read(mut reader: Reader<'_>) -> (Vec<Token<'_>>, Option<PickleError>) {
     let mut tokens = Vec::new();
     loop {
@@ -87,7 +87,7 @@ fn reader(pickle: &[u8]) -> Reader<'_> {
 }
 
 #[test]
-fn opcodes_and_arguments_are_those_of_pickletools() {
+fn opcodes_and_arguments_match_pickletools() {
     let mut seen = std::collections::HashSet::new();
     for vector in vectors() {
         let (tokens, error) = read(reader(&vector.pickle));
@@ -102,7 +102,7 @@ fn opcodes_and_arguments_are_those_of_pickletools() {
         }
         assert_eq!(end, vector.pickle.len(), "{}", vector.name);
     }
-    // No Python of today writes these; other tests have them.
+    // Current versions of Python do not write these; other tests cover them.
     let unwritten = [
         Opcode::BinString,
         Opcode::ShortBinString,
@@ -125,7 +125,7 @@ fn opcodes_and_arguments_are_those_of_pickletools() {
 }
 
 #[test]
-fn every_truncation_is_an_error_and_no_other_token_comes_before_it() {
+fn every_truncation_is_an_error_after_the_same_tokens() {
     for vector in vectors() {
         for pickle in [&vector.pickle, &without_frames(&vector.pickle)] {
             cut(&vector.name, pickle);
@@ -133,7 +133,7 @@ fn every_truncation_is_an_error_and_no_other_token_comes_before_it() {
     }
 }
 
-/// A frame that is cut is an error at once; without it, others are.
+/// A truncated frame is an error at once; without frames, other errors occur.
 fn without_frames(pickle: &[u8]) -> Vec<u8> {
     let (tokens, _) = read(reader(pickle));
     let others = tokens.iter().filter(|token| token.opcode != Opcode::Frame);
@@ -150,7 +150,7 @@ fn cut(name: &str, pickle: &[u8]) {
         let (tokens, error) = read(reader(&pickle[..len]));
         let error = error.unwrap_or_else(|| panic!("{name} cut at {len}"));
         let lines = |tokens: &[Token<'_>]| -> Vec<_> {
-            // Not the arguments: a NaN is not itself.
+            // Not the arguments: NaN is not equal to itself.
             let parts = tokens
                 .iter()
                 .map(|token| (token.offset, token.len, token.opcode));
@@ -201,7 +201,7 @@ fn bytes_after_stop_are_left_to_the_caller() {
 }
 
 #[test]
-fn text_opcodes_are_refused_unless_asked_for() {
+fn text_opcodes_are_refused_by_default() {
     let argument = |opcode: Opcode| match opcode {
         Opcode::String => &b"'a'\n"[..],
         Opcode::Global | Opcode::Inst => b"os\nsystem\n",
@@ -223,7 +223,7 @@ fn text_opcodes_are_refused_unless_asked_for() {
     }
 }
 
-/// The error of a pickle whose first opcode is at fault.
+/// The error of a pickle with a faulty first opcode.
 fn fault(pickle: &[u8]) -> PickleErrorKind {
     let (tokens, error) = read(reader(pickle));
     let error = error.unwrap_or_else(|| panic!("{pickle:?} is read as {tokens:?}"));
@@ -232,7 +232,7 @@ fn fault(pickle: &[u8]) -> PickleErrorKind {
 }
 
 #[test]
-fn hostile_pickles_give_the_error_that_fits() {
+fn hostile_pickles_give_the_expected_error() {
     use PickleErrorKind as K;
     let end = |opcode, needed, available| K::End {
         opcode,
@@ -385,7 +385,7 @@ fn hostile_pickles_give_the_error_that_fits() {
 }
 
 #[test]
-fn what_looks_wrong_and_is_not_is_read() {
+fn unusual_but_valid_pickles_are_read() {
     for (pickle, line) in [
         // An index that makes CPython ask for 3 GB is a number here.
         (&b"r\x00\xc2\xeb\x0b."[..], "0 LONG_BINPUT 200000000"),
@@ -409,7 +409,7 @@ fn what_looks_wrong_and_is_not_is_read() {
 }
 
 #[test]
-fn the_number_of_opcodes_has_a_limit() {
+fn opcode_limit_is_enforced() {
     let limits = Limits {
         opcode_count: 2,
         ..Limits::MICROCONTROLLER
@@ -422,14 +422,14 @@ fn the_number_of_opcodes_has_a_limit() {
         (tokens.len(), error),
         (2, Some(PickleError { offset: 2, kind }))
     );
-    // A byte that is no opcode is that, with and without a limit.
+    // An unknown opcode is reported with and without a limit.
     assert_eq!(
         tight(b"NN\xff").1.map(|error| error.kind),
         Some(PickleErrorKind::UnknownOpcode { byte: 0xff })
     );
 }
 
-/// All data of a pickle, and what ended it.
+/// All data of a pickle, and the error if there was one.
 fn data<'p>(pickle: &'p [u8], buffers: &'p [&[u8]]) -> (Vec<Data<'p>>, Option<PickleError>) {
     let mut items = Buffers::new(reader(pickle), buffers);
     let mut found = Vec::new();
@@ -465,7 +465,7 @@ fn buffers_are_matched_in_order_and_not_copied() {
         for (index, data) in out_of_band.into_iter().enumerate() {
             assert_eq!(data.buffer, Some(index), "{}", vector.name);
             assert_eq!(data.read_only, vector.read_only[index], "{}", vector.name);
-            // The very bytes, not equal ones.
+            // The same memory, not a copy.
             assert!(std::ptr::eq(data.bytes, buffers[index]), "{}", vector.name);
             buffer_count += 1;
         }
@@ -494,7 +494,7 @@ fn buffers_are_matched_in_order_and_not_copied() {
 }
 
 #[test]
-fn read_only_is_said_where_it_is_known_and_refused_where_it_cannot_be() {
+fn readonly_buffer_applies_only_to_known_buffers() {
     let pickle = b"\x80\x05(\x97\x97\x98C\x01a\x96\x01\0\0\0\0\0\0\0b\x96\x01\0\0\0\0\0\0\0c\x98l.";
     let (found, error) = data(pickle, &[b"x", b"y"]);
     assert_eq!(error, None);
@@ -511,7 +511,7 @@ fn read_only_is_said_where_it_is_known_and_refused_where_it_cannot_be() {
     ];
     assert_eq!(found, expected);
 
-    // Behind these the top of the stack may be a buffer or not: passed on.
+    // After these opcodes the top of the stack may be a buffer: accepted.
     for pickle in [
         &b"\x97\x94\x98."[..],
         b"\x97\x94N0\x98.",
@@ -536,10 +536,10 @@ fn read_only_is_said_where_it_is_known_and_refused_where_it_cannot_be() {
     }
 }
 
-/// As CPython pickles the example of its documentation, which the PEP's has become;
-/// `pep_574.rs` has the PEP itself.
+/// CPython's pickles of the example in its documentation; `pep_574.rs` tests
+/// the PEP itself.
 #[test]
-fn zero_copy_bytearrays_of_cpython() {
+fn zero_copy_bytearrays_of_cpython_are_read() {
     // `ZeroCopyByteArray`: in band a bytearray in the stream, out of band a
     // buffer, and the same data both ways.
     let found: Vec<Vector> = vectors()

@@ -1,5 +1,5 @@
-//! The opcodes of a pickle, one line for each, as
-//! `core/tests/vectors/pickle_tokens.py` writes what `pickletools` sees.
+//! The opcodes of a pickle, one line each, in the format of
+//! `core/tests/vectors/pickle_tokens.py`.
 
 use daskwire_pickle::{Argument, Token};
 use sha2::{Digest as _, Sha256};

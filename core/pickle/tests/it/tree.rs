@@ -1,4 +1,4 @@
-//! Trees of pickles that CPython wrote, and of pickles that nobody should write.
+//! Tests of trees: pickles of CPython and hostile pickles.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::thread;
 use daskwire_pickle::tree::{Tree, Value};
 use daskwire_pickle::{Form, Limits, Opcode, Operand, PickleError, PickleErrorKind, Reader};
 
-/// Counts what each thread has of the heap.
+/// An allocator that counts the memory of each thread.
 struct Counting;
 
 thread_local! {
@@ -26,7 +26,7 @@ fn count(before: usize, after: usize) {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is forwarded to the system's allocator.
 #[allow(unsafe_code, reason = "an allocator can only be implemented so")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // Both may be there at once.
+        // Both may exist at the same time.
         count(0, new_size);
         count(layout.size(), 0);
         // SAFETY: as above.
@@ -63,7 +63,8 @@ fn build<'p>(pickle: &'p [u8], buffers: &'p [Vec<u8>]) -> Result<Tree<'p>, Pickl
     Tree::build(reader, buffers, &WIDE)
 }
 
-/// What the tree is, and the most memory that building it took, which is bounded.
+/// The tree and the peak memory of building it, which is checked against the
+/// bound.
 fn measured(pickle: &[u8]) -> (Result<Tree<'_>, PickleError>, usize) {
     let before = NOW.get();
     PEAK.set(before);
@@ -125,7 +126,7 @@ fn unhex(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_pickle_of_cpython_is_a_tree() {
+fn every_cpython_pickle_builds_a_tree() {
     for (name, pickle, buffers) in vectors() {
         let tree = build(&pickle, &buffers).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(tree.pickle_len(), pickle.len(), "{name}");
@@ -133,7 +134,7 @@ fn every_pickle_of_cpython_is_a_tree() {
         assert!(!text.is_empty() && !text.contains('\n'), "{name}: {text}");
         let again = build(&pickle, &buffers).expect("the same");
         assert_eq!(tree, again, "{name}");
-        // Without its last buffer, and with one more, it is none.
+        // Without its last buffer, or with one more, it is refused.
         let mut other = buffers.clone();
         other.push(vec![0]);
         assert!(matches!(
@@ -150,7 +151,7 @@ fn every_pickle_of_cpython_is_a_tree() {
 }
 
 #[test]
-fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
+fn tree_is_independent_of_the_opcodes_used() {
     let mut random = 1_u64;
     let mut below = |bound: usize| {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -175,7 +176,7 @@ fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
         for end in 0..pickle.len() {
             crate::longer::check(&pickle[..end], true, &buffers, &WIDE);
         }
-        // One byte is another, mostly an opcode.
+        // One byte is changed, mostly an opcode.
         for _ in 0..64 {
             let place = below(pickle.len());
             let before = pickle[place];
@@ -190,7 +191,7 @@ fn a_tree_ends_where_the_reader_does_and_is_the_same_in_other_opcodes() {
 }
 
 #[test]
-fn values_are_what_was_pickled() {
+fn values_match_what_was_pickled() {
     for (pickle, text) in [
         (&b"N."[..], "None"),
         (b"(I1\nI01\nL-5L\nF1.5\nt.", "(1, True, -5, 1.5)"),
@@ -232,7 +233,7 @@ fn values_are_what_was_pickled() {
             b"\x96\x02\0\0\0\0\0\0\0hiq\x00\x98h\x00\x86.",
             r#"(read-only bytearray b"hi", bytearray b"hi")"#,
         ),
-        // Nothing is appended to a number: nothing happens.
+        // Appending no items to a number has no effect.
         (b"K\x01(e.", "1"),
         // Marks below the result do not matter.
         (b"((K\x01.", "1"),
@@ -242,7 +243,7 @@ fn values_are_what_was_pickled() {
 }
 
 #[test]
-fn what_cannot_be_built_is_refused() {
+fn invalid_stack_operations_are_refused() {
     use Opcode as O;
     use PickleErrorKind as K;
     let wrong = |opcode, expected| K::WrongOperand { opcode, expected };
@@ -293,7 +294,7 @@ fn what_cannot_be_built_is_refused() {
     }
 }
 
-/// The argument of an opcode, such as it is.
+/// A valid argument of an opcode.
 fn argument(opcode: Opcode) -> Vec<u8> {
     match opcode.form() {
         Form::None => vec![],
@@ -309,7 +310,7 @@ fn argument(opcode: Opcode) -> Vec<u8> {
 }
 
 #[test]
-fn every_opcode_that_takes_something_finds_an_empty_stack() {
+fn stack_underflow_is_reported_by_every_opcode() {
     const MAKES_ONE: &str = "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING \
         SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 NONE NEWTRUE NEWFALSE \
         UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT BINFLOAT EMPTY_LIST EMPTY_TUPLE \
@@ -329,7 +330,7 @@ fn every_opcode_that_takes_something_finds_an_empty_stack() {
     }
 }
 
-/// On a thread that has almost no stack.
+/// Runs on a thread with a small stack.
 fn with_small_stack(run: impl FnOnce() + Send) {
     thread::scope(|scope| {
         thread::Builder::new()
@@ -342,7 +343,7 @@ fn with_small_stack(run: impl FnOnce() + Send) {
 }
 
 #[test]
-fn depth_is_data() {
+fn deep_nesting_needs_no_recursion() {
     const DEPTH: usize = 1_000_000;
     let repeated =
         |begin: &[u8], step: &[u8], end: &[u8]| [begin, &step.repeat(DEPTH), end, b"."].concat();
@@ -378,7 +379,7 @@ fn sharing_costs_nothing_and_never_takes_exponential_time() {
         (&b")"[..], &b"2\x86"[..]),
         (b"]", b"2\x86"),
         (b"]", b"q\x00(h\x00h\x00l"),
-        // A name that gets a state twice.
+        // A name with two states.
         (b"ca\nb\n", b"q\x00ca\nb\nh\x00bh\x00b"),
     ] {
         let pickle = [begin, &step.repeat(60), b"."].concat();
@@ -392,11 +393,11 @@ fn sharing_costs_nothing_and_never_takes_exponential_time() {
 }
 
 #[test]
-fn equal_is_what_has_the_same_at_every_depth() {
+fn recursive_values_compare_at_every_depth() {
     fn tree(pickle: &[u8]) -> Tree<'_> {
         build(pickle, &[]).expect("a tree")
     }
-    // A list in itself, and one that is in a list that is in it.
+    // A list that contains itself, directly and through another list.
     let one = tree(b"]q\x00h\x00a.");
     assert_eq!(one, tree(b"]q\x00]h\x00aa."));
     assert_ne!(one, tree(b"]."));
@@ -415,7 +416,7 @@ fn equal_is_what_has_the_same_at_every_depth() {
 }
 
 #[test]
-fn an_index_of_the_memo_is_no_size() {
+fn memo_indices_do_not_determine_memory() {
     let pickle = b"Nr\0\xc2\xeb\x0bj\0\xc2\xeb\x0b\x86.";
     assert_eq!(shown(pickle), "(None, None)");
     // Backwards and with gaps.
@@ -433,7 +434,7 @@ fn an_index_of_the_memo_is_no_size() {
 }
 
 #[test]
-fn wide_and_long_things_take_memory_in_proportion() {
+fn memory_is_proportional_to_the_pickle() {
     const COUNT: usize = 200_000;
     let mut most_for_a_byte = 0;
     for step in [
@@ -466,7 +467,7 @@ fn wide_and_long_things_take_memory_in_proportion() {
         assert!(build(&pickle, &[]).is_err());
     }
     println!("at most {most_for_a_byte} bytes for a byte");
-    // Two lists, by turns: no batch can grow.
+    // Two lists in turn, so that no batch can grow.
     let pickle = [
         b"]q\x00]q\x01",
         &b"h\x00Na0h\x01Na0".repeat(COUNT)[..],
@@ -476,13 +477,13 @@ fn wide_and_long_things_take_memory_in_proportion() {
     let tree = measured(&pickle).0.expect("a tree");
     assert_eq!(tree.root().items().count(), COUNT);
     assert_eq!(tree.root().items().count_left(), COUNT);
-    // An integer of a million bytes is what it is.
+    // An integer of a million bytes is borrowed.
     let pickle = [b"\x8b\x40\x42\x0f\0", &vec![0x7f; 1_000_000][..], b"."].concat();
     let (tree, most) = measured(&pickle);
     let tree = tree.expect("a tree");
     assert!(matches!(tree.root().value(), Value::Int(value) if value.to_i64().is_none()));
     assert!(most < 1024, "{most}");
-    // Lengths beyond the input ask for nothing.
+    // Lengths beyond the input allocate nothing.
     for pickle in [
         &b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."[..],
         b"\x8d\0\0\0\0\x01\0\0\0.",
@@ -495,7 +496,7 @@ fn wide_and_long_things_take_memory_in_proportion() {
 }
 
 #[test]
-fn limits_are_kept_to_the_number() {
+fn limits_are_exact() {
     let limits = Limits {
         value_count: 3,
         stack_count: 2,

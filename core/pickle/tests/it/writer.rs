@@ -1,4 +1,4 @@
-//! Pickles, written as CPython writes them.
+//! Tests of the writer against CPython.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,14 +52,14 @@ fn failed(write: impl Fn(&mut Writer<'_, '_>)) -> WriteError {
     let mut writer = Writer::new(&mut out, &mut levels);
     write(&mut writer);
     let error = writer.finish().expect_err("it must fail");
-    // A writer that measures fails alike.
+    // A writer that measures returns the same error.
     let mut writer = Writer::new(&mut [], &mut levels);
     write(&mut writer);
     assert_eq!(writer.measure(), Err(error));
     error
 }
 
-/// `sign * 2^bits + add` in two's complement, as long as it may get, and its
+/// `sign * 2^bits + add` in two's complement of maximum length, and its
 /// magnitude.
 fn power(negative: bool, bits: usize, add: i64) -> (Vec<u8>, Vec<u8>) {
     let mut value = vec![0_u8; 300];
@@ -94,7 +94,7 @@ fn power(negative: bool, bits: usize, add: i64) -> (Vec<u8>, Vec<u8>) {
 
 type Write = Box<dyn Fn(&mut Writer<'_, '_>)>;
 
-/// Cases with one call each that writes them.
+/// Test cases, each with a function that writes it.
 #[derive(Default)]
 struct Cases(BTreeMap<String, Vec<Write>>);
 
@@ -296,7 +296,7 @@ fn containers(cases: &mut Cases) {
         writer.dict(1).i64(1).dict(1).i64(2).dict(1).i64(3).dict(0);
         writer.list(2).set(0).set(1).i64(5);
     });
-    // Ended by hand it is no different.
+    // Explicit `end` calls make no difference.
     cases.add("deep lists", |writer| {
         writer.list(4).list(0).end();
         writer.list(2).list(1).i64(1).end();
@@ -475,7 +475,7 @@ fn is_pickle(pickle: &[u8], case: &Value) -> bool {
 }
 
 #[test]
-fn as_cpython_writes_it() {
+fn output_matches_cpython() {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/pickles-written/pickles.json");
     let text = std::fs::read_to_string(&path)
@@ -508,10 +508,10 @@ fn as_cpython_writes_it() {
 }
 
 #[test]
-fn a_buffer_of_any_length_is_too_small_or_enough() {
+fn buffers_of_every_length_are_too_small_or_sufficient() {
     let mut levels = [Level::EMPTY; 8];
     for (name, writes) in cases().0 {
-        // Long ones at the lengths where something begins or ends.
+        // Long ones at the lengths where an opcode begins or ends.
         for write in writes {
             let options = Options {
                 protocol: if name.ends_with("in 4") {
@@ -570,8 +570,8 @@ fn without_frames_the_opcodes_are_the_same() {
 }
 
 #[test]
-fn frames_end_where_they_say() {
-    // Values of 3 bytes: the frame is 1 byte more than the 64 KiB are.
+fn frame_lengths_are_correct() {
+    // Values of 3 bytes: the frame is 1 byte longer than 64 KiB.
     let pickle = written(|writer| {
         writer.tuple(65_536);
         for _ in 0..65_536 {
@@ -590,7 +590,7 @@ fn frames_end_where_they_say() {
 }
 
 #[test]
-fn more_than_was_announced() {
+fn excess_values_are_errors() {
     let too_many = |write: fn(&mut Writer<'_, '_>), at| {
         assert_eq!(failed(write), WriteError::TooMany { at });
     };
@@ -619,7 +619,7 @@ fn more_than_was_announced() {
         },
         3,
     );
-    // What follows an error changes nothing.
+    // Calls after an error have no effect.
     let first = failed(|writer| {
         writer.none().none();
         writer.get(9).memoize();
@@ -632,7 +632,7 @@ fn more_than_was_announced() {
 }
 
 #[test]
-fn less_than_was_announced() {
+fn missing_values_are_errors() {
     let owed = |write: fn(&mut Writer<'_, '_>)| match failed(write) {
         WriteError::Unfinished { owed, .. } => owed,
         other => panic!("{other:?}"),
@@ -704,7 +704,7 @@ fn levels_bound_the_depth() {
         };
         assert_eq!(writer.measure(), expected);
     }
-    // What is complete takes none.
+    // Complete values take no level.
     let mut levels = [Level::EMPTY; 2];
     let mut writer = Writer::new(&mut [], &mut levels);
     writer.list(3).tuple(1).i64(1).tuple(0).set(0);
@@ -712,7 +712,7 @@ fn levels_bound_the_depth() {
 }
 
 #[test]
-fn what_can_be_memoized() {
+fn only_complete_values_can_be_memoized() {
     let nothing = |write: fn(&mut Writer<'_, '_>)| {
         let error = failed(write);
         assert!(
@@ -752,7 +752,7 @@ fn what_can_be_memoized() {
             count: 1
         }
     );
-    // The last value and what it completes are two values.
+    // The last value and the container that it completes are separate values.
     let pickle = unframed(|writer| {
         writer.list(3).tuple(1).str("x");
         let text = writer.memoize();
@@ -764,7 +764,7 @@ fn what_can_be_memoized() {
 }
 
 #[test]
-fn text_is_utf_8_with_surrogates() {
+fn strings_are_utf_8_with_surrogates() {
     for (bytes, valid_len) in [
         (&b"\xff"[..], 0),
         (b"ab\x80", 2),
@@ -783,7 +783,7 @@ fn text_is_utf_8_with_surrogates() {
 }
 
 #[test]
-fn no_buffers_in_protocol_4() {
+fn protocol_4_refuses_buffers() {
     for mutability in [READ_ONLY, WRITABLE] {
         for placement in [Placement::InBand, Placement::OutOfBand] {
             let options = Options {
@@ -853,7 +853,7 @@ fn buffers_are_contiguous() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn error_messages_name_the_remedy() {
     let texts = [
         WriteError::from(BufferTooSmall {
             needed: 9,

@@ -1,5 +1,5 @@
-//! What must hold for any bytes: our reader agrees with rmpv, with itself, and
-//! with our writer. A plain function, so that a fuzz target can call it too.
+//! Properties for any bytes: our reader agrees with rmpv, with itself and with
+//! our writer. A plain function, so that a fuzz target can call it.
 
 use daskwire::msgpack::{Malformed, MalformedKind, Reader, Token, Writer};
 use rmpv::ValueRef;
@@ -7,11 +7,10 @@ use rmpv::ValueRef;
 /// Deeper than anything that fits in the documents used here.
 const RMPV_DEPTH: usize = 20_000;
 
-/// Panics if `bytes`, which may be anything, are read in two ways.
+/// Panics if any bytes are read differently.
 ///
-/// Differences from rmpv that are meant: it reads the byte 0xc1 as nil, and
-/// its depth is counted by calls. (That text may be bad, and that bytes may
-/// follow, it leaves to its caller, as `Reader::token` does.)
+/// Intended differences: rmpv reads the byte 0xc1 as nil and counts depth by
+/// calls. Like `Reader::token` it accepts invalid UTF-8 and trailing bytes.
 pub(crate) fn check(bytes: &[u8]) {
     let mut reader = Reader::new(bytes);
     let walked = walk(&mut reader, |_| {});
@@ -43,7 +42,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// Reads one value token by token. Returns how deep it is nested.
+/// Reads one value token by token and returns its depth of nesting.
 pub(crate) fn walk<'a>(
     reader: &mut Reader<'a>,
     mut each: impl FnMut(Token<'a>),
@@ -66,7 +65,7 @@ pub(crate) fn walk<'a>(
     Ok(deepest)
 }
 
-/// `skip` is a walk that stops at the limit of depth.
+/// Checks that `skip` agrees with a walk up to the depth limit.
 fn check_skip(bytes: &[u8], walked: Result<usize, Malformed>) {
     let mut reader = Reader::new(bytes);
     match (reader.skip(), walked) {
@@ -88,7 +87,7 @@ fn check_skip(bytes: &[u8], walked: Result<usize, Malformed>) {
     }
 }
 
-/// A method that fails leaves the reader where it was.
+/// Checks that a method that fails does not move the reader.
 fn check_moves(bytes: &[u8]) {
     fn fails<'a, T>(bytes: &'a [u8], read: impl Fn(&mut Reader<'a>) -> Result<T, Malformed>) {
         let mut reader = Reader::new(bytes);
@@ -118,7 +117,7 @@ fn check_moves(bytes: &[u8]) {
     assert_eq!(reader.peek().is_ok(), Reader::new(bytes).token().is_ok());
 }
 
-/// Written again, a document is no longer, and means the same.
+/// Checks that a rewritten document is not longer and has the same meaning.
 fn check_rewritten(document: &[u8]) {
     let write = |writer: &mut Writer<'_>| {
         walk(&mut Reader::new(document), |token| {
@@ -145,7 +144,7 @@ fn check_rewritten(document: &[u8]) {
     assert_eq!(tokens(document), tokens(again));
 }
 
-/// A token that equals itself, whichever NaN it holds.
+/// A token that compares NaNs by their bits.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Exact<'a> {
     F32(u32),
