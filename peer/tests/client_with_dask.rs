@@ -236,7 +236,7 @@ async fn tasks_are_cancelled(client: &Client) {
     let waiting = client
         .submit("operator.neg", [&blockers[0]])
         .expect("submitted");
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    reaches(client, waiting.key(), Some("waiting")).await;
     client.cancel([&waiting], false).expect("sent");
     let error = waiting.result_within(TIMEOUT).await.expect_err("cancelled");
     assert!(matches!(error, PeerError::Cancelled { .. }), "{error}");
@@ -338,14 +338,19 @@ async fn what_is_dropped_is_released(client: &Client) {
     assert_eq!(held[0].1.len(), 1);
     let key = again.key().clone();
     drop(again);
+    reaches(client, &key, None).await;
+}
+
+/// Waits until the scheduler has a task in this state, or has no such task.
+async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let status = client.task_status([key.clone()]).await.expect("a status");
-        if status[0].1.is_none() {
-            break;
+        if status[0].1.as_deref() == state {
+            return;
         }
         assert!(tokio::time::Instant::now() < deadline, "{status:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -448,7 +453,7 @@ async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
         .iter()
         .map(|future| client.submit("operator.neg", [future]).expect("submitted"))
         .collect();
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    reaches(&client, slow[0].key(), Some("processing")).await;
     cluster.kill_worker(0);
     let results = client.gather(&second).await.expect("results");
     assert!(

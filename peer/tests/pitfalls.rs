@@ -3,13 +3,14 @@
 //! workers is in the tests of the worker.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
 use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind, Shard};
 use daskwire_comm::CommOptions;
-use daskwire_peer::client::{Route, TaskFuture};
+use daskwire_peer::client::{ClientOptions, Route, TaskFuture};
 use daskwire_peer::graph::Argument;
-use daskwire_peer::{Array, Client, Key, PeerError, Value};
+use daskwire_peer::{Array, Client, Key, ObservedMessage, Observer, PeerError, Value};
 use daskwire_testing::{Environment, Peer};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -109,8 +110,21 @@ async fn transfers_are_acknowledged(client: &Client) {
     }
 }
 
+/// Counts the heartbeats that a client sends.
+struct Heartbeats(tokio::sync::watch::Sender<u64>);
+
+impl Observer for Heartbeats {
+    fn message(&self, seen: &ObservedMessage<'_>) {
+        let op = b"heartbeat-client";
+        let body = seen.frames.first().copied().unwrap_or_default();
+        if seen.is_leaving && body.windows(op.len()).any(|part| part == op) {
+            self.0.send_modify(|count| *count += 1);
+        }
+    }
+}
+
 /// A message that the scheduler does not like ends the stream: none of ours does.
-async fn the_stream_survives_all_that_is_said(client: &Client) {
+async fn the_stream_survives_all_that_is_said(client: &Client, heartbeats: &Heartbeats) {
     let held = client.submit("operator.add", [7, 8]).expect("submitted");
     let other = client.future(held.key().clone()).expect("a future");
     let hold = client.hold_as("somebody", core::slice::from_ref(&held));
@@ -135,8 +149,10 @@ async fn the_stream_survives_all_that_is_said(client: &Client) {
     assert!(matches!(error, PeerError::Remote(_)), "{error}");
     drop((other, unknown));
     assert_eq!(result(&held).await, Value::from(15));
-    // Longer than the interval of heartbeats, 5 s.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    let mut heartbeats = heartbeats.0.subscribe();
+    let sent = *heartbeats.borrow();
+    let beat = tokio::time::timeout(TIMEOUT, heartbeats.wait_for(|count| *count > sent));
+    beat.await.expect("in time").expect("a heartbeat");
     let after = client.submit("operator.add", [70, 80]).expect("submitted");
     assert_eq!(result(&after).await, Value::from(150));
 }
@@ -144,11 +160,17 @@ async fn the_stream_survives_all_that_is_said(client: &Client) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_is_well_after_a_client_of_rust() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
-    let client = Client::connect(cluster.address()).await.expect("connected");
+    let heartbeats = Arc::new(Heartbeats(tokio::sync::watch::Sender::new(0)));
+    let options = ClientOptions {
+        observer: Some(Arc::clone(&heartbeats) as Arc<dyn Observer>),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(cluster.address(), options);
+    let client = client.await.expect("connected");
     what_is_gathered_is_read(&client).await;
     arguments_are_what_they_are_meant_to_be(&client).await;
     transfers_are_acknowledged(&client).await;
-    the_stream_survives_all_that_is_said(&client).await;
+    the_stream_survives_all_that_is_said(&client, &heartbeats).await;
     // A map for `span_metadata` would break the next submission of anybody.
     for _ in 0..2 {
         let python = Peer::spawn(
