@@ -3,10 +3,12 @@
 use daskwire::message::{
     BuilderScratch, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
+use daskwire_numpy::known;
 use daskwire_numpy::{
     Array, Class, DType, Description, Element, ElementType, Kind, Order, PickledPayload,
     RecordType, TypedPayload, ValueBuilder as _, WriteOptions,
 };
+use daskwire_pickle::tree::Tree;
 
 use super::read_options;
 
@@ -177,24 +179,25 @@ pub(crate) fn use_fields(array: &Array<'_>, of: ElementType<'_>) {
 
 /// The same of a type alone, from a list and from a pickle.
 fn record_types(input: &[u8]) {
-    let found = [
-        RecordType::from_list(input).map(ElementType::Record),
-        ElementType::from_pickle(input),
-    ];
-    for found in found {
-        match found {
-            Ok(of) => {
-                if let Some(dtype) = of.dtype()
-                    && let Ok(array) = Array::new(dtype, &[0], Order::C, &[])
-                {
-                    use_fields(&array, of);
-                }
-            }
-            Err(error) => {
-                assert!(error.at <= input.len());
-                assert!(error.to_string().contains("expected"));
-            }
+    let use_type = |of: ElementType<'_>| {
+        if let Some(dtype) = of.dtype()
+            && let Ok(array) = Array::new(dtype, &[0], Order::C, &[])
+        {
+            use_fields(&array, of);
         }
+    };
+    match RecordType::from_list(input) {
+        Ok(record) => use_type(ElementType::Record(record)),
+        Err(error) => {
+            assert!(error.at <= input.len());
+            assert!(error.to_string().contains("expected"));
+        }
+    }
+    let reader = daskwire_pickle::Reader::with_limits(input, &crate::PICKLE_LIMITS);
+    if let Ok(tree) = Tree::build::<&[u8]>(reader, &[], &crate::PICKLE_LIMITS)
+        && let Ok(of) = known::element_type(&tree)
+    {
+        use_type(of);
     }
 }
 

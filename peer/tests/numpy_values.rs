@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use daskwire::message::{Layout, ReadOptions, Workspace};
 use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
-use daskwire_numpy::{Array, Description, ElementType, InPlace, PickledPayload, TypedPayload};
+use daskwire_numpy::{
+    Array, ArrayHeader, Description, ElementType, InPlace, PickledPayload, TypedPayload,
+};
 use daskwire_pickle::tree::{Node, Registry, Tree, Value};
 use daskwire_pickle::{Limits, Reader};
 use daskwire_testing::{Environment, Peer};
@@ -173,6 +175,18 @@ fn hex(array: &Array<'_>) -> String {
     out
 }
 
+/// Does something with a header whose type is read, where it is a pickle.
+fn with_type<R>(header: &ArrayHeader<'_>, with: impl FnOnce(&ArrayHeader<'_>) -> R) -> R {
+    match header.element_type() {
+        ElementType::Pickled(pickle) => {
+            let tree = Tree::new(pickle).expect("the pickle of a type");
+            let element_type = known::element_type(&tree).expect("a type of numpy");
+            with(&header.with_element_type(element_type))
+        }
+        _ => with(header),
+    }
+}
+
 fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
     let mut workspace = Workspace::new();
     let reading = ReadOptions::default();
@@ -187,24 +201,41 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
         let mut out = vec![0; 1 << 20];
         match typed.description() {
             Description::Array(header) => {
-                let array = typed.array_into(&mut out).expect("an array");
-                if let Ok(there) = typed.array() {
-                    assert_eq!(there, array);
+                let data = typed.copy_into(&mut out).expect("an array");
+                if let Ok(array) = typed.array() {
+                    assert_eq!(header.over(data), Ok(array));
                 }
-                let kind = if array.is_matrix() { "matrix " } else { "" };
-                let text = array_text(&array, header.element_type());
-                format!("{kind}{text} {}", flag(array.writeable()))
+                with_type(header, |header| {
+                    let array = header.over(data).expect("an array");
+                    let kind = if array.is_matrix() { "matrix " } else { "" };
+                    let text = array_text(&array, header.element_type());
+                    format!("{kind}{text} {}", flag(array.writeable()))
+                })
             }
             Description::MaskedArray(header) => {
-                let masked = typed.masked_array_into(&mut out).expect("a masked array");
-                if let Ok(there) = typed.masked_array() {
-                    assert_eq!(there, masked);
-                }
-                let Ok(Description::Array(data)) = header.data() else {
+                let Ok(Description::Array(data_header)) = header.data() else {
                     panic!("{header:?}");
                 };
-                let text = array_text(masked.data(), data.element_type());
-                let mask = masked.mask().map_or("none".to_owned(), hex);
+                let mask_header = header.mask().expect("a mask or none");
+                let mut ends = [0; 2];
+                let frames = payload.merge_into(&mut out, &mut ends).expect("frames");
+                let mut frames = frames.iter();
+                let data = frames.next().expect("the data");
+                let mask = match mask_header {
+                    Some(header) => with_type(&header, |header| {
+                        let mask = header.over(frames.next().expect("the mask"));
+                        hex(&mask.expect("a mask"))
+                    }),
+                    None => "none".to_owned(),
+                };
+                let text = with_type(&data_header, |header| {
+                    let array = header.over(data).expect("the data");
+                    array_text(&array, header.element_type())
+                });
+                if let Ok(masked) = typed.masked_array() {
+                    assert_eq!(array_text(masked.data(), data_header.element_type()), text);
+                    assert_eq!(masked.mask().map_or("none".to_owned(), hex), mask);
+                }
                 format!("masked {text} {mask}")
             }
             other => panic!("{other:?}"),

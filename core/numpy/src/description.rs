@@ -262,6 +262,18 @@ impl<'a> ArrayHeader<'a> {
         self.element
     }
 
+    /// The header with what the pickle of its
+    /// [`element_type`](Self::element_type) means.
+    pub const fn with_element_type<'e>(self, element: ElementType<'e>) -> ArrayHeader<'e> {
+        ArrayHeader {
+            element,
+            dimensions: self.dimensions,
+            writeable: self.writeable,
+            is_matrix: self.is_matrix,
+            spot: self.spot,
+        }
+    }
+
     /// Shape and strides.
     pub const fn dimensions(&self) -> &Dimensions {
         &self.dimensions
@@ -350,10 +362,7 @@ fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedErr
         inner = reader.remaining();
     }
     let found = match Reader::new(inner).token() {
-        // What another release or program pickled stays as it is.
-        Ok(Token::Bin(pickle)) if is_pickle => {
-            Ok(ElementType::from_pickle(pickle).unwrap_or(ElementType::Pickled(pickle)))
-        }
+        Ok(Token::Bin(pickle)) if is_pickle => Ok(ElementType::Pickled(pickle)),
         Ok(Token::Str(text)) if !is_pickle => {
             DType::from_bytes(text.as_bytes()).map(ElementType::Plain)
         }

@@ -361,6 +361,7 @@ impl DType {
     /// The type that `numpy.dtype(name, False, True)` is with this byte order,
     /// length and unit in its state (PROTOCOL TYPED-7); what is wrong, if it is
     /// none. Fields are not looked at.
+    #[cfg(feature = "alloc")]
     pub(crate) fn from_state(
         name: &str,
         order: &str,
@@ -752,4 +753,17 @@ macro_rules! complex {
 
 complex! {
     f32, COMPLEX_F32; f64, COMPLEX_F64;
+}
+
+#[cfg(feature = "alloc")]
+impl TimeUnit {
+    /// A unit by numpy's name and a number that is 1 or more.
+    pub(crate) fn from_parts(name: &[u8], count: i64) -> Option<Self> {
+        let count = u32::try_from(count).ok().filter(|count| *count != 0)?;
+        let base = match name {
+            b"generic" => TimeBase::Generic,
+            name => TimeBase::from_name(name)?,
+        };
+        Some(Self { count, base })
+    }
 }

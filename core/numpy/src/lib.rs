@@ -73,7 +73,6 @@ mod native_slice;
 mod ndarray_017;
 mod payload;
 mod pickled;
-mod pickled_type;
 mod record;
 mod write;
 

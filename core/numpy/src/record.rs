@@ -1,6 +1,5 @@
 //! Records: elements with fields, numpy's structured types.
 
-use super::pickled_type::{PickledFields, PickledRecord};
 use super::{DType, DTypeError, Dimensions, Order};
 #[cfg(feature = "alloc")]
 use crate::known::{TreeFields, TreeRecord};
@@ -11,6 +10,7 @@ pub(crate) const MAX_DEPTH: u8 = 16;
 
 pub(crate) const TOO_DEEP: &str = "records in at most 16 levels";
 pub(crate) const TOO_LARGE: &str = "lengths that memory can have";
+#[cfg(feature = "alloc")]
 pub(crate) const OUTSIDE: &str = "a field within its record";
 
 /// What the elements of an array, or a field of a record, are.
@@ -21,23 +21,12 @@ pub enum ElementType<'a> {
     Plain(DType),
     /// Records.
     Record(RecordType<'a>),
-    /// The pickle of a `numpy.dtype` that is not known here, such as one that a
-    /// program defines.
+    /// The pickle of a `numpy.dtype`, as headers have it for records and void
+    /// elements. With the feature `alloc`, `known::element_type` reads its tree.
     Pickled(&'a [u8]),
 }
 
 impl<'a> ElementType<'a> {
-    /// Reads the pickle of a `numpy.dtype`, where it lies. Nothing is imported or
-    /// called.
-    ///
-    /// # Errors
-    ///
-    /// [`DTypeError`] says where the pickle is another than numpy writes for
-    /// plain types and records.
-    pub fn from_pickle(pickle: &'a [u8]) -> Result<Self, DTypeError> {
-        super::pickled_type::read(pickle)
-    }
-
     /// The type as far as a [`DType`] says it, of records their length; `None`
     /// if it is not known here.
     pub const fn dtype(&self) -> Option<DType> {
@@ -52,8 +41,8 @@ impl<'a> ElementType<'a> {
 /// The type of records: fields of any type, each at some place
 /// (PROTOCOL TYPED-8).
 ///
-/// It stays where it was written, as a list of fields or in the pickle of a
-/// `numpy.dtype`, and is read again whenever someone asks for a field.
+/// It stays where it was written, as a list of fields or in the tree of a pickle,
+/// and is read again whenever a field is asked for.
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, Order, RecordType};
@@ -92,9 +81,7 @@ pub struct RecordType<'a> {
 enum Source<'a> {
     /// At `at` in what `numpy.dtype.descr` is in MessagePack.
     List { list: &'a [u8], at: usize },
-    /// In the pickle of a `numpy.dtype`.
-    Pickle(PickledRecord<'a>),
-    /// The same in a tree.
+    /// In the tree of the pickle of a `numpy.dtype`.
     #[cfg(feature = "alloc")]
     Tree(TreeRecord<'a>),
 }
@@ -125,20 +112,6 @@ impl<'a> RecordType<'a> {
             item_len,
             depth,
         })
-    }
-
-    pub(super) const fn pickled(
-        record: PickledRecord<'a>,
-        field_count: usize,
-        item_len: usize,
-        depth: u8,
-    ) -> Self {
-        Self {
-            source: Source::Pickle(record),
-            field_count,
-            item_len,
-            depth,
-        }
     }
 
     #[cfg(feature = "alloc")]
@@ -176,11 +149,11 @@ impl<'a> RecordType<'a> {
         Fields {
             walk: match self.source {
                 Source::List { list, at } => Walk::list(list, at),
-                Source::Pickle(record) => Walk::Pickle(record.fields()),
                 #[cfg(feature = "alloc")]
                 Source::Tree(record) => Walk::Tree(record.fields()),
             },
             left: self.field_count,
+            #[cfg(feature = "alloc")]
             item_len: self.item_len,
             depth: self.depth,
         }
@@ -259,6 +232,7 @@ impl<'a> Field<'a> {
 pub struct Fields<'a> {
     walk: Walk<'a>,
     left: usize,
+    #[cfg(feature = "alloc")]
     item_len: usize,
     depth: u8,
 }
@@ -276,7 +250,6 @@ enum Walk<'a> {
         /// Where it is in the record.
         offset: usize,
     },
-    Pickle(PickledFields<'a>),
     #[cfg(feature = "alloc")]
     Tree(TreeFields<'a>),
 }
@@ -301,7 +274,6 @@ impl<'a> Iterator for Fields<'a> {
         self.left = self.left.checked_sub(1)?;
         let found = match &mut self.walk {
             Walk::List { list, at, offset } => listed(list, at, offset, self.depth),
-            Walk::Pickle(fields) => fields.next(self.depth, self.item_len),
             #[cfg(feature = "alloc")]
             Walk::Tree(fields) => fields.next(self.depth, self.item_len),
         };

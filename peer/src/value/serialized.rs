@@ -8,8 +8,11 @@ use daskwire::message::{
     Serializer,
 };
 use daskwire::msgpack::Reader;
-use daskwire_numpy::{Description, PayloadWriteError, ValueBuilder as _, WriteOptions};
+use daskwire_numpy::{
+    DType, Description, ElementType, PayloadWriteError, ValueBuilder as _, WriteOptions, known,
+};
 use daskwire_pickle::PickleBuffer;
+use daskwire_pickle::tree::Tree;
 
 use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
 use crate::growing::{self, Encode, MessageScratch};
@@ -408,9 +411,14 @@ fn value_of(
             Value::Array(Array::of_view(&view.over(&data)?, &data))
         }
         Description::Array(array) => {
-            if !matches!(array.element_type(), daskwire_numpy::ElementType::Plain(_)) {
-                return Err(unknown("an array of records"));
-            }
+            // Void elements are plain, and their type is a pickle as that of records.
+            let plain = match array.element_type() {
+                ElementType::Pickled(pickle) => plain_type(pickle),
+                ElementType::Plain(dtype) => Some(dtype),
+                _ => None,
+            };
+            let plain = plain.ok_or_else(|| unknown("an array of records"))?;
+            let array = array.with_element_type(ElementType::Plain(plain));
             let data = joined(frames);
             Value::Array(Array::of_view(&array.over(&data)?, &data))
         }
@@ -442,6 +450,15 @@ fn value_of(
         }
         other => return Err(unknown(&format!("{other:?}"))),
     })
+}
+
+/// The type in the pickle of a `numpy.dtype`; `None` of records.
+fn plain_type(pickle: &[u8]) -> Option<DType> {
+    let tree = Tree::new(pickle).ok()?;
+    match known::element_type(&tree) {
+        Ok(ElementType::Plain(dtype)) => Some(dtype),
+        _ => None,
+    }
 }
 
 fn unknown(what: &str) -> ValueError {

@@ -22,7 +22,7 @@ use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt;
 
-use daskwire_pickle::tree::{Global, Items, Made, Node, Object, Operation, Registry, Value};
+use daskwire_pickle::tree::{Global, Items, Made, Node, Object, Operation, Registry, Tree, Value};
 
 use crate::ElementType;
 
@@ -366,6 +366,25 @@ fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> Converted<T> {
         offset: node.offset(),
         kind,
     })
+}
+
+/// The element type that the tree of a pickled `numpy.dtype` describes, such as
+/// that of [`ElementType::Pickled`].
+///
+/// # Errors
+///
+/// As [`native`], and [`ConvertErrorKind::Expected`] if it is the type of
+/// elements that are arrays, or no type.
+pub fn element_type<'t>(tree: &'t Tree<'_>) -> Result<ElementType<'t>, ConvertError> {
+    let mut registry = Registry::new();
+    registry.allow_all(NUMPY);
+    match native(&registry, tree.root())? {
+        Native::DType {
+            element_type,
+            shape,
+        } if shape.is_empty() => Ok(element_type),
+        _ => expected(tree.root(), "a numpy.dtype"),
+    }
 }
 
 /// What an object means, if all names that it takes are allowed.
