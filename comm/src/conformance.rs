@@ -5,53 +5,38 @@
 //! within seconds and without help from inside, and the behaviours that Dask's
 //! own comm tests ask of its transports (`distributed/comm/tests`); each names
 //! the one that it stands for. What a transport does about limits, deadlines and
-//! peers that vanish is for tests of its own. Implement [`Transport`] and
-//! call [`battery`] from a test:
+//! peers that vanish is for tests of its own. Call [`battery`] from a test:
 //!
 //! ```
-//! use daskwire_comm::conformance::{Transport, battery};
-//! use daskwire_comm::{CommReader, CommWriter};
-//! use tokio::io::DuplexStream;
-//! use wire::{Limits, frame::Prefix};
-//!
-//! /// Comms over pairs of pipes.
-//! struct Pipes;
-//!
-//! impl Transport for Pipes {
-//!     type Reader = CommReader<DuplexStream>;
-//!     type Writer = CommWriter<DuplexStream>;
-//!
-//!     async fn pair(&self) -> [(Self::Reader, Self::Writer); 2] {
-//!         // One for each direction, so that the end of a half is the end of
-//!         // its pipe.
-//!         let (near_writer, far_reader) = tokio::io::duplex(64 << 10);
-//!         let (far_writer, near_reader) = tokio::io::duplex(64 << 10);
-//!         [(near_reader, near_writer), (far_reader, far_writer)].map(|(reader, writer)| {
-//!             let reader = CommReader::new(reader, Prefix::U64, Limits::HOST);
-//!             (reader, CommWriter::new(writer, Prefix::U64))
-//!         })
-//!     }
-//! }
+//! use daskwire_comm::Inproc;
+//! use daskwire_comm::conformance::{Settings, battery};
 //!
 //! # #[tokio::main(flavor = "multi_thread", worker_threads = 4)]
 //! # async fn main() {
-//! battery(&Pipes).await;
+//! let address = "inproc://battery".parse().expect("an address");
+//! battery(Inproc, &address, Settings::default()).await;
 //! # }
 //! ```
 //!
-//! Halves that block their thread pass too, if the runtime has four threads; so
-//! do links that hold only some bytes before a writer has to wait.
+//! [`battery_of`] takes halves of any type ([`Pairs`]). Halves that block their
+//! thread pass too, if the runtime has four threads.
 
+use core::any::Any;
 use core::fmt::Debug;
 use core::future::poll_fn;
+use core::panic::AssertUnwindSafe;
 use core::pin::pin;
-use core::task::Poll;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use std::panic::{catch_unwind, panic_any, resume_unwind};
 
 use wire::transport::{CommReader, CommWriter, TransportError};
 
-/// How to make comms of a transport.
-pub trait Transport: Sync {
+use crate::runtime::{self, Task, spawn};
+use crate::{Address, CommOptions, Listener, Traffic, Transport};
+
+/// How to make comms.
+pub trait Pairs: Sync {
     /// The half that reads.
     type Reader: CommReader + Send + 'static;
     /// The half that writes.
@@ -59,44 +44,161 @@ pub trait Transport: Sync {
 
     /// The two ends of a new comm, the one that asked for it first. Both have
     /// done what comes before messages, such as a handshake, and accept
-    /// messages of 128 MiB.
+    /// messages of [`Settings::max_len`].
     fn pair(&self) -> impl Future<Output = [(Self::Reader, Self::Writer); 2]> + Send;
 
-    /// Whether reads and writes can be dropped before they are done. Those
-    /// that block their thread cannot.
-    fn is_cancellable(&self) -> bool {
-        true
+    /// What is expected of them.
+    fn settings(&self) -> Settings {
+        Settings::default()
     }
+}
 
+/// What is expected of a transport.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How many bytes the largest message has. Default: 40 MiB. Less for links that
+    /// would take too long over it.
+    pub max_len: usize,
+    /// How many bytes the link holds at most before a writer has to wait, with all
+    /// buffers on the way. Default: 64 MiB.
+    pub buffered_len: usize,
+    /// How many messages are sent to see that they stay in order. Default: 20,000.
+    pub message_count: usize,
+    /// How many comms to have at the same time. Default: 200; 1 for links that
+    /// carry one.
+    pub comm_count: usize,
+    /// Whether reads and writes can be dropped before they are done. Those
+    /// that block their thread cannot. Default: yes.
+    pub is_cancellable: bool,
     /// Whether what was sent arrives if the comm was closed and then dropped with
     /// something unread in it. Halves that know nothing of each other, and sit on
-    /// a socket that is reset then, cannot help it.
-    fn lingers(&self) -> bool {
-        true
+    /// a socket that is reset then, cannot help it. Default: yes.
+    pub lingers: bool,
+    /// How long one check may take. Default: 120 seconds.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_len: 40 << 20,
+            buffered_len: 64 << 20,
+            message_count: 20_000,
+            comm_count: 200,
+            is_cancellable: true,
+            lingers: true,
+            timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Settings {
+    /// For a link that is slow and holds a few hundred bytes, such as a serial line:
+    /// messages of no more than 4 KiB, and less of everything.
+    pub fn small() -> Self {
+        Self {
+            max_len: 4 << 10,
+            buffered_len: 64 << 10,
+            message_count: 500,
+            comm_count: 10,
+            ..Self::default()
+        }
     }
 
-    /// How many comms to have at the same time.
-    fn comm_count(&self) -> usize {
-        200
+    /// This many bytes, or those of the largest message.
+    fn len(&self, len: usize) -> usize {
+        len.min(self.max_len)
     }
 }
 
 type Frames = Vec<Vec<u8>>;
 
-/// No check takes longer than this.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Puts a transport through all checks.
+/// Puts a transport through all checks, over comms with a listener at `address`.
 ///
 /// # Panics
 ///
 /// If it fails one, with the name of the check.
-pub async fn battery<T: Transport>(transport: &T) {
+pub async fn battery(transport: impl Transport + 'static, address: &Address, settings: Settings) {
+    battery_of(&Bound::new(transport, address, settings).await).await;
+}
+
+/// Comms of one transport, all from one listener.
+pub struct Bound<T> {
+    transport: T,
+    listener: Listener,
+    address: Address,
+    settings: Settings,
+}
+
+impl<T: Transport> Bound<T> {
+    /// Listens at `address`.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot.
+    pub async fn new(transport: T, address: &Address, settings: Settings) -> Self {
+        let listen = expect(transport.bind(address).await);
+        let listener = Listener::new(listen, CommOptions::default());
+        Self {
+            address: expect(listener.local_address()),
+            transport,
+            listener,
+            settings,
+        }
+    }
+
+    /// The transport.
+    pub const fn transport(&self) -> &T {
+        &self.transport
+    }
+}
+
+impl<T: Debug> Debug for Bound<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Bound")
+            .field("transport", &self.transport)
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport> Pairs for Bound<T> {
+    type Reader = crate::CommReader;
+    type Writer = crate::CommWriter;
+
+    async fn pair(&self) -> [(Self::Reader, Self::Writer); 2] {
+        let options = CommOptions::default();
+        let near = crate::connect(&self.transport, &self.address, &options, Traffic::Normal);
+        let far = async { self.listener.accept().await?.handshake().await };
+        let (near, far) = tokio::join!(Box::pin(near), Box::pin(far));
+        [near, far].map(|comm| expect(comm).split())
+    }
+
+    fn settings(&self) -> Settings {
+        self.settings.clone()
+    }
+}
+
+/// Puts comms of any kind through all checks.
+///
+/// # Panics
+///
+/// If they fail one, with the name of the check.
+pub async fn battery_of<T: Pairs>(pairs: &T) {
+    let settings = pairs.settings();
     macro_rules! check {
         ($($name:ident),* $(,)?) => {$(
-            let check = $name(transport);
-            if tokio::time::timeout(PATIENCE, check).await.is_err() {
-                panic!("{}: not done within {PATIENCE:?}", stringify!($name));
+            // On the heap, as all of them together are large.
+            let check = Box::pin(caught($name(pairs, &settings)));
+            match runtime::timeout(settings.timeout, check).await {
+                Ok(Ok(())) => {}
+                Ok(Err(panic)) => fail(stringify!($name), panic),
+                Err(_) => panic!(
+                    "{}: not done within {:?}",
+                    stringify!($name),
+                    settings.timeout
+                ),
             }
         )*};
     }
@@ -113,15 +215,62 @@ pub async fn battery<T: Transport>(transport: &T) {
         a_writer_waits_for_its_reader,
         many_comms_at_once,
     );
-    if transport.lingers() {
+    if settings.lingers {
         check!(closing_with_something_unread_loses_nothing);
     }
-    if transport.is_cancellable() {
+    if settings.is_cancellable {
         check!(
             reads_may_be_dropped_at_any_time,
             a_dropped_write_poisons,
             a_pending_read_ends_with_the_peer
         );
+    }
+}
+
+/// What a future comes to, or the panic that ended it.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await
+}
+
+/// Names the check in which something panicked.
+fn fail(check: &str, panic: Box<dyn Any + Send>) -> ! {
+    let said = match panic.downcast_ref::<String>() {
+        Some(said) => Some(said.as_str()),
+        None => panic.downcast_ref::<&str>().copied(),
+    };
+    match said {
+        Some(said) => panic!("{check}: {said}"),
+        None => panic_any(panic),
+    }
+}
+
+/// Runs what blocks its thread, on one of its own.
+fn spawn_blocking<V: Send + 'static>(task: impl Future<Output = V> + Send + 'static) -> Task<V> {
+    runtime::spawn_blocking(move || {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(task).poll(&mut context) {
+            Poll::Ready(value) => value,
+            Poll::Pending => panic!("halves that block their thread are never pending"),
+        }
+    })
+}
+
+/// What a task comes to. A panic in it is one here.
+async fn join<V>(task: Task<V>) -> V {
+    match task.await {
+        Ok(value) => value,
+        Err(error) => match error.into_panic() {
+            Some(panic) => resume_unwind(panic),
+            None => panic!("a task was aborted"),
+        },
     }
 }
 
@@ -162,13 +311,6 @@ fn expect<V, E: Debug>(outcome: Result<V, E>) -> V {
     }
 }
 
-async fn join<V>(task: tokio::task::JoinHandle<V>) -> V {
-    match task.await {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
 /// Sends back what comes until the peer closes, then closes.
 async fn echo<R: CommReader, W: CommWriter>(mut reader: R, mut writer: W) {
     while let Some(frames) = expect(read(&mut reader).await) {
@@ -178,9 +320,9 @@ async fn echo<R: CommReader, W: CommWriter>(mut reader: R, mut writer: W) {
 }
 
 /// test_tcp_client_server, test_large_transfer, zero-length frames.
-async fn messages_of_every_shape_arrive<T: Transport>(transport: &T) {
-    let [(mut reader, mut writer), (far_reader, far_writer)] = transport.pair().await;
-    let far = tokio::spawn(echo(far_reader, far_writer));
+async fn messages_of_every_shape_arrive<T: Pairs>(pairs: &T, settings: &Settings) {
+    let [(mut reader, mut writer), (far_reader, far_writer)] = pairs.pair().await;
+    let far = spawn(echo(far_reader, far_writer));
     let many = vec![3; 2000];
     let shapes: &[&[usize]] = &[
         &[1],
@@ -193,9 +335,10 @@ async fn messages_of_every_shape_arrive<T: Transport>(transport: &T) {
         &[1 << 20],
         &many,
         &[10, 3 << 20, 10, 3 << 20],
-        &[40 << 20],
+        &[settings.max_len],
     ];
-    for (seed, shape) in shapes.iter().enumerate() {
+    let fits = |shape: &&&[usize]| shape.iter().sum::<usize>() <= settings.max_len;
+    for (seed, shape) in shapes.iter().filter(fits).enumerate() {
         let sent = message(seed, shape);
         expect(write(&mut writer, &sent).await);
         let back = expect(read(&mut reader).await);
@@ -207,17 +350,17 @@ async fn messages_of_every_shape_arrive<T: Transport>(transport: &T) {
 }
 
 /// test_messages_are_ordered_raw.
-async fn messages_stay_in_order<T: Transport>(transport: &T) {
-    const COUNT: usize = 20_000;
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
-    let far = tokio::spawn(async move {
-        for number in 0..COUNT {
+async fn messages_stay_in_order<T: Pairs>(pairs: &T, settings: &Settings) {
+    let count = settings.message_count;
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
+    let far = spawn(async move {
+        for number in 0..count {
             let frames = expect(read(&mut far_reader).await).unwrap_or_default();
             assert_eq!(frames, [number.to_le_bytes()], "message {number}");
         }
         assert_eq!(expect(read(&mut far_reader).await), None);
     });
-    for number in 0..COUNT {
+    for number in 0..count {
         expect(writer.write_message(&[&number.to_le_bytes()]).await);
     }
     expect(writer.close().await);
@@ -225,22 +368,20 @@ async fn messages_stay_in_order<T: Transport>(transport: &T) {
 }
 
 /// Neither side waits for the other to read before it reads itself.
-async fn both_directions_at_once<T: Transport>(transport: &T) {
-    let ends = transport.pair().await;
+async fn both_directions_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
+    let len = settings.len(2 << 20) - 1;
+    let ends = pairs.pair().await;
     let tasks = ends.map(|(mut reader, mut writer)| {
-        let writing = tokio::spawn(async move {
+        let writing = spawn(async move {
             for seed in 0..8 {
-                expect(write(&mut writer, &message(seed, &[2 << 20, 1])).await);
+                expect(write(&mut writer, &message(seed, &[len, 1])).await);
             }
             writer
         });
-        let reading = tokio::spawn(async move {
+        let reading = spawn(async move {
             for seed in 0..8 {
                 let frames = expect(read(&mut reader).await);
-                assert!(
-                    frames == Some(message(seed, &[2 << 20, 1])),
-                    "message {seed}"
-                );
+                assert!(frames == Some(message(seed, &[len, 1])), "message {seed}");
             }
             reader
         });
@@ -256,13 +397,13 @@ async fn both_directions_at_once<T: Transport>(transport: &T) {
 }
 
 /// The error is the caller's; the comm is as good as before.
-async fn a_message_without_frames_is_refused_and_nothing_else<T: Transport>(transport: &T) {
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
+async fn a_message_without_frames_is_refused_and_nothing_else<T: Pairs>(pairs: &T, _: &Settings) {
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let Err(error) = writer.write_message(&[]).await else {
         panic!("a message without frames was sent");
     };
     assert!(!error.is_closed(), "{error}");
-    let far = tokio::spawn(async move {
+    let far = spawn(async move {
         assert_eq!(
             expect(read(&mut far_reader).await),
             Some(vec![b"after".to_vec()])
@@ -273,21 +414,22 @@ async fn a_message_without_frames_is_refused_and_nothing_else<T: Transport>(tran
 }
 
 /// test_send_before_close; quinn#840 and its like.
-async fn closing_loses_nothing<T: Transport>(transport: &T) {
+async fn closing_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
-    let far = tokio::spawn(async move {
+    let len = settings.len(100_000) - 10;
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
+    let far = spawn(async move {
         // Late, so that there is a lot on its way when the end comes.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        runtime::sleep(Duration::from_millis(50)).await;
         let mut count = 0;
         while let Some(frames) = expect(read(&mut far_reader).await) {
-            assert!(frames == message(count, &[100_000, 10]), "message {count}");
+            assert!(frames == message(count, &[len, 10]), "message {count}");
             count += 1;
         }
         count
     });
     for seed in 0..COUNT {
-        expect(write(&mut writer, &message(seed, &[100_000, 10])).await);
+        expect(write(&mut writer, &message(seed, &[len, 10])).await);
     }
     expect(writer.close().await);
     drop((writer, _reader));
@@ -295,12 +437,13 @@ async fn closing_loses_nothing<T: Transport>(transport: &T) {
 }
 
 /// A side that closes need not read what the peer still sends.
-async fn closing_with_something_unread_loses_nothing<T: Transport>(transport: &T) {
+async fn closing_with_something_unread_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
+    let len = settings.len(40_000) - 10;
     for writer_goes_first in [true, false] {
-        let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = transport.pair().await;
+        let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
         // The link may hold little, so that this waits for its reader.
-        let unread = tokio::spawn(async move {
+        let unread = spawn(async move {
             for seed in 0..5 {
                 let outcome = write(&mut far_writer, &message(seed, &[1000])).await;
                 if is_closed(outcome) {
@@ -309,11 +452,11 @@ async fn closing_with_something_unread_loses_nothing<T: Transport>(transport: &T
             }
             far_writer
         });
-        let far = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let far = spawn(async move {
+            runtime::sleep(Duration::from_millis(50)).await;
             let mut count = 0;
             while let Some(frames) = expect(read(&mut far_reader).await) {
-                assert!(frames == message(count, &[40_000, 10]), "message {count}");
+                assert!(frames == message(count, &[len, 10]), "message {count}");
                 count += 1;
             }
             count
@@ -321,7 +464,7 @@ async fn closing_with_something_unread_loses_nothing<T: Transport>(transport: &T
         // One has arrived, so the next is on its way or will be.
         assert!(expect(read(&mut reader).await) == Some(message(0, &[1000])));
         for seed in 0..COUNT {
-            expect(write(&mut writer, &message(seed, &[40_000, 10])).await);
+            expect(write(&mut writer, &message(seed, &[len, 10])).await);
         }
         expect(writer.close().await);
         if writer_goes_first {
@@ -332,7 +475,8 @@ async fn closing_with_something_unread_loses_nothing<T: Transport>(transport: &T
             drop(writer);
         }
         assert_eq!(join(far).await, COUNT);
-        is_closed(join(unread).await.close().await);
+        // Nobody has to read what the peer says now, so it may wait for good.
+        drop(unread);
     }
 }
 
@@ -349,13 +493,14 @@ fn is_closed<E: TransportError>(outcome: Result<(), E>) -> bool {
 }
 
 /// Closing ends what this side says; the peer may not be done yet.
-async fn what_was_sent_before_a_close_is_read_after_it<T: Transport>(transport: &T) {
+async fn what_was_sent_before_a_close_is_read_after_it<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
-    let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = transport.pair().await;
-    let far = tokio::spawn(async move {
+    let len = settings.len(100_000) - 10;
+    let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
+    let far = spawn(async move {
         assert_eq!(expect(read(&mut far_reader).await), None);
         for seed in 0..COUNT {
-            expect(write(&mut far_writer, &message(seed, &[100_000, 10])).await);
+            expect(write(&mut far_writer, &message(seed, &[len, 10])).await);
         }
         expect(far_writer.close().await);
         (far_reader, far_writer)
@@ -363,10 +508,7 @@ async fn what_was_sent_before_a_close_is_read_after_it<T: Transport>(transport: 
     expect(writer.close().await);
     for seed in 0..COUNT {
         let frames = expect(read(&mut reader).await);
-        assert!(
-            frames == Some(message(seed, &[100_000, 10])),
-            "message {seed}"
-        );
+        assert!(frames == Some(message(seed, &[len, 10])), "message {seed}");
     }
     assert_eq!(expect(read(&mut reader).await), None);
     drop(join(far).await);
@@ -374,31 +516,29 @@ async fn what_was_sent_before_a_close_is_read_after_it<T: Transport>(transport: 
 
 /// The halves of a comm live on their own: one that is dropped leaves the other
 /// as it was.
-async fn a_half_can_go_before_the_other<T: Transport>(transport: &T) {
+async fn a_half_can_go_before_the_other<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
-    let [(reader, mut writer), (mut far_reader, far_writer)] = transport.pair().await;
+    let len = settings.len(100_000) - 10;
+    let [(reader, mut writer), (mut far_reader, far_writer)] = pairs.pair().await;
     drop((reader, far_writer));
-    let far = tokio::spawn(async move {
+    let far = spawn(async move {
         for seed in 0..COUNT {
             let frames = expect(read(&mut far_reader).await);
-            assert!(
-                frames == Some(message(seed, &[100_000, 10])),
-                "message {seed}"
-            );
+            assert!(frames == Some(message(seed, &[len, 10])), "message {seed}");
         }
         assert_eq!(expect(read(&mut far_reader).await), None);
         far_reader
     });
     for seed in 0..COUNT {
-        expect(write(&mut writer, &message(seed, &[100_000, 10])).await);
+        expect(write(&mut writer, &message(seed, &[len, 10])).await);
     }
     expect(writer.close().await);
     drop(join(far).await);
 }
 
 /// test_tcp_comm_closed_explicit, _explicit_2.
-async fn closing_is_seen_by_both<T: Transport>(transport: &T) {
-    let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = transport.pair().await;
+async fn closing_is_seen_by_both<T: Pairs>(pairs: &T, _: &Settings) {
+    let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
     expect(writer.close().await);
     // Closing twice is closing once.
     expect(writer.close().await);
@@ -406,7 +546,7 @@ async fn closing_is_seen_by_both<T: Transport>(transport: &T) {
         panic!("a closed comm has sent a message");
     };
     assert!(error.is_closed(), "{error}");
-    let far = tokio::spawn(async move {
+    let far = spawn(async move {
         assert_eq!(expect(read(&mut far_reader).await), None);
         assert_eq!(expect(read(&mut far_reader).await), None, "a second time");
         expect(far_writer.close().await);
@@ -417,8 +557,8 @@ async fn closing_is_seen_by_both<T: Transport>(transport: &T) {
 }
 
 /// test_tcp_comm_closed_implicit.
-async fn dropping_is_seen_by_the_peer<T: Transport>(transport: &T) {
-    let [(mut reader, mut writer), far] = transport.pair().await;
+async fn dropping_is_seen_by_the_peer<T: Pairs>(pairs: &T, settings: &Settings) {
+    let [(mut reader, mut writer), far] = pairs.pair().await;
     drop(far);
     match read(&mut reader).await {
         Ok(None) => {}
@@ -426,7 +566,7 @@ async fn dropping_is_seen_by_the_peer<T: Transport>(transport: &T) {
         Err(error) => assert!(error.is_closed(), "{error}"),
     }
     // What is written first may still be taken for good.
-    let data = message(0, &[1 << 20]);
+    let data = message(0, &[settings.len(1 << 20)]);
     let error = loop {
         if let Err(error) = write(&mut writer, &data).await {
             break error;
@@ -440,14 +580,14 @@ async fn dropping_is_seen_by_the_peer<T: Transport>(transport: &T) {
 }
 
 /// test_sending_traffic_jam: what nobody reads is not piled up here.
-async fn a_writer_waits_for_its_reader<T: Transport>(transport: &T) {
-    const LEN: usize = 1 << 20;
-    const COUNT: usize = 256;
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
+async fn a_writer_waits_for_its_reader<T: Pairs>(pairs: &T, settings: &Settings) {
+    let len = settings.len(1 << 20);
+    let all = 2 * settings.buffered_len / len + 1;
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let (sent, mut progress) = tokio::sync::watch::channel(0);
-    let writing = tokio::spawn(async move {
-        let data = message(1, &[LEN]);
-        for count in 1..=COUNT {
+    let writing = spawn(async move {
+        let data = message(1, &[len]);
+        for count in 1..=all {
             expect(write(&mut writer, &data).await);
             sent.send_replace(count);
         }
@@ -455,13 +595,16 @@ async fn a_writer_waits_for_its_reader<T: Transport>(transport: &T) {
     });
     // Until nothing happens any more.
     let still = Duration::from_millis(300);
-    while let Ok(Ok(())) = tokio::time::timeout(still, progress.changed()).await {}
+    while let Ok(Ok(())) = runtime::timeout(still, progress.changed()).await {}
     let piled = *progress.borrow();
-    assert!(piled < COUNT, "{COUNT} MiB were sent and nobody has read");
-    let far = tokio::spawn(async move {
-        for _ in 0..COUNT {
+    assert!(
+        piled < all,
+        "{all} messages of {len} bytes were sent and nobody has read"
+    );
+    let far = spawn(async move {
+        for _ in 0..all {
             let frames = expect(read(&mut far_reader).await).unwrap_or_default();
-            assert_eq!(frames.first().map(Vec::len), Some(LEN));
+            assert_eq!(frames.first().map(Vec::len), Some(len));
         }
         // Whoever leaves before the end may be taken for one who has not read it all.
         assert_eq!(expect(read(&mut far_reader).await), None);
@@ -471,19 +614,17 @@ async fn a_writer_waits_for_its_reader<T: Transport>(transport: &T) {
 }
 
 /// test_tcp_specific with its 100 clients.
-async fn many_comms_at_once<T: Transport>(transport: &T) {
+async fn many_comms_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
     let mut ends = Vec::new();
     let mut echoes = Vec::new();
-    for _ in 0..transport.comm_count() {
-        let [near, (far_reader, far_writer)] = transport.pair().await;
+    for _ in 0..settings.comm_count {
+        let [near, (far_reader, far_writer)] = pairs.pair().await;
         ends.push(near);
-        if transport.is_cancellable() {
-            echoes.push(tokio::spawn(echo(far_reader, far_writer)));
+        if settings.is_cancellable {
+            echoes.push(spawn(echo(far_reader, far_writer)));
         } else {
             // It has a thread of its own while it waits.
-            echoes.push(tokio::task::spawn_blocking(move || {
-                tokio::runtime::Handle::current().block_on(echo(far_reader, far_writer));
-            }));
+            echoes.push(spawn_blocking(echo(far_reader, far_writer)));
         }
     }
     for (number, (_, writer)) in ends.iter_mut().enumerate() {
@@ -508,13 +649,14 @@ async fn many_comms_at_once<T: Transport>(transport: &T) {
 }
 
 /// test_comm_closed_on_read_error, but better: a read that was dropped goes on.
-async fn reads_may_be_dropped_at_any_time<T: Transport>(transport: &T) {
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
-    let writing = tokio::spawn(async move {
+async fn reads_may_be_dropped_at_any_time<T: Pairs>(pairs: &T, settings: &Settings) {
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
+    let len = settings.len(70_000) - 8;
+    let writing = spawn(async move {
         for seed in 0..40 {
-            expect(write(&mut writer, &message(seed, &[3, 0, 70_000, 5])).await);
+            expect(write(&mut writer, &message(seed, &[3, 0, len, 5])).await);
             if seed % 4 == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                runtime::sleep(Duration::from_millis(1)).await;
             }
         }
         expect(writer.close().await);
@@ -533,10 +675,7 @@ async fn reads_may_be_dropped_at_any_time<T: Transport>(transport: &T) {
             tokio::task::yield_now().await;
         };
         assert_eq!(expect(outcome), Some(4), "frames of message {seed}");
-        assert!(
-            frames == message(seed, &[3, 0, 70_000, 5]),
-            "message {seed}"
-        );
+        assert!(frames == message(seed, &[3, 0, len, 5]), "message {seed}");
     }
     assert_eq!(expect(read(&mut far_reader).await), None);
     assert!(dropped > 0, "no read was dropped");
@@ -544,14 +683,15 @@ async fn reads_may_be_dropped_at_any_time<T: Transport>(transport: &T) {
 }
 
 /// A write that is dropped in the middle is the last of its comm.
-async fn a_dropped_write_poisons<T: Transport>(transport: &T) {
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = transport.pair().await;
-    let large = message(0, &[100 << 20]);
+async fn a_dropped_write_poisons<T: Pairs>(pairs: &T, settings: &Settings) {
+    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
+    let len = 2 * settings.buffered_len;
+    let large = message(0, &[len]);
     {
         let mut future = pin!(write(&mut writer, &large));
         // Nobody reads, so it gets stuck.
-        let waited = tokio::time::timeout(Duration::from_millis(200), &mut future).await;
-        assert!(waited.is_err(), "100 MiB were sent and nobody has read");
+        let waited = runtime::timeout(Duration::from_millis(200), &mut future).await;
+        assert!(waited.is_err(), "{len} bytes were sent and nobody has read");
     }
     let Err(error) = writer.write_message(&[b"after"]).await else {
         panic!("a message was sent behind half of another one");
@@ -569,12 +709,11 @@ async fn a_dropped_write_poisons<T: Transport>(transport: &T) {
 }
 
 /// test_close_properly: whoever waits for a message learns of the end.
-async fn a_pending_read_ends_with_the_peer<T: Transport>(transport: &T) {
-    let [(mut reader, _writer), far] = transport.pair().await;
-    let reading =
-        tokio::spawn(async move { read(&mut reader).await.map(|frames| frames.is_none()) });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!reading.is_finished(), "there was something to read");
+async fn a_pending_read_ends_with_the_peer<T: Pairs>(pairs: &T, _: &Settings) {
+    let [(mut reader, _writer), far] = pairs.pair().await;
+    let mut reading = spawn(async move { read(&mut reader).await.map(|frames| frames.is_none()) });
+    let early = runtime::timeout(Duration::from_millis(50), &mut reading).await;
+    assert!(early.is_err(), "there was something to read");
     drop(far);
     match join(reading).await {
         Ok(is_end) => assert!(is_end, "a message from nobody"),
@@ -592,9 +731,9 @@ async fn a_pending_read_ends_with_the_peer<T: Transport>(transport: &T) {
 /// # Panics
 ///
 /// If that is not so.
-pub async fn peers_that_die_are_noticed<T>(transport: &T, count: usize)
+pub async fn peers_that_die_are_noticed<T>(pairs: &T, count: usize)
 where
-    T: Transport<Reader = crate::CommReader, Writer = crate::CommWriter>,
+    T: Pairs<Reader = crate::CommReader, Writer = crate::CommWriter>,
 {
     const LEN: usize = 1 << 20;
     let frame = vec![7; LEN];
@@ -613,21 +752,23 @@ where
             0..24 => number + 1,
             _ => 1 + random as usize % (bytes.len() - 1),
         };
-        let [(mut reader, _writer), (far_reader, far_writer)] = transport.pair().await;
+        let [(mut reader, _writer), (far_reader, far_writer)] = pairs.pair().await;
         let mut io = far_writer.into_inner();
         let dying = async {
             use tokio::io::AsyncWriteExt as _;
             expect(io.write_all(&bytes[..len]).await);
             expect(io.flush().await);
             drop((io, far_reader));
-            tokio::time::Instant::now()
+            runtime::now()
         };
         let surviving = async {
             let outcome = reader.read_message().await;
-            (outcome, tokio::time::Instant::now())
+            (outcome, runtime::now())
         };
         let both = async { tokio::join!(dying, surviving) };
-        let Ok((death, (outcome, noticed))) = tokio::time::timeout(PATIENCE, both).await else {
+        let Ok((death, (outcome, noticed))) =
+            runtime::timeout(pairs.settings().timeout, both).await
+        else {
             panic!("a death after {len} bytes went unnoticed");
         };
         let late = noticed.saturating_duration_since(death);
@@ -674,18 +815,18 @@ impl Holdings {
 ///
 /// If that is not so, or a message is lost.
 #[cfg(target_os = "linux")]
-pub async fn nothing_is_left_of_many_comms<T: Transport>(transport: &T, comm_count: usize) {
+pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usize) {
     const ECHO_COUNT: usize = 100;
     // What the transport itself holds on to, and what is got once.
-    drop(transport.pair().await);
+    drop(pairs.pair().await);
     let mut warm: Option<Holdings> = None;
     let before = settled(None).await;
     for round in 0..3 {
         let mut tasks = Vec::new();
         for number in 0..comm_count {
-            let [(mut reader, mut writer), (far_reader, far_writer)] = transport.pair().await;
-            tasks.push(tokio::spawn(echo(far_reader, far_writer)));
-            tasks.push(tokio::spawn(async move {
+            let [(mut reader, mut writer), (far_reader, far_writer)] = pairs.pair().await;
+            tasks.push(spawn(echo(far_reader, far_writer)));
+            tasks.push(spawn(async move {
                 for seed in number..number + ECHO_COUNT {
                     let sent = message(seed, &[10, 100]);
                     expect(write(&mut writer, &sent).await);
@@ -722,7 +863,7 @@ pub async fn nothing_is_left_of_many_comms<T: Transport>(transport: &T, comm_cou
 #[cfg(target_os = "linux")]
 async fn settled(before: Option<Holdings>) -> Holdings {
     for _ in 0..50 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        runtime::sleep(Duration::from_millis(100)).await;
         let now = Holdings::now();
         if before.is_none_or(|before| now.file_count <= before.file_count) {
             return now;

@@ -94,6 +94,35 @@ pub trait Listen: Send + Sync {
     }
 }
 
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn schemes(&self) -> &[&'static str] {
+        (**self).schemes()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        (**self).connect(address, options)
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        (**self).bind(address)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        (**self).close()
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        (**self).separate()
+    }
+}
+
 impl<L: Listen + ?Sized> Listen for Arc<L> {
     fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
         (**self).accept()
@@ -209,7 +238,8 @@ impl PendingConnection {
     /// Does both handshakes within the time of one.
     pub(crate) async fn handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
         let after = options.handshake_timeout;
-        let both = async { self.opening.await?.try_handshake(options).await };
+        // On the heap, as it is large, and the futures of callers with it.
+        let both = Box::pin(async { self.opening.await?.try_handshake(options).await });
         let outcome = runtime::timeout(after, both).await;
         outcome.unwrap_or(Err(late(after).into()))
     }

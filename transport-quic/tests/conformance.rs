@@ -1,6 +1,6 @@
 //! The battery that every transport must pass, over QUIC.
 
-use daskwire_comm::conformance::{battery, peers_that_die_are_noticed};
+use daskwire_comm::conformance::{battery_of, peers_that_die_are_noticed};
 
 mod support;
 use support::Quic;
@@ -8,12 +8,12 @@ use support::Quic;
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn quic_over_ipv4() {
     let quic = Quic::new("quic://127.0.0.1:0").await;
-    battery(&quic).await;
+    battery_of(&quic).await;
     peers_that_die_are_noticed(&quic, 1000).await;
     assert_eq!(quic.near.connection_count(), 1, "one for all comms");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn quic_over_ipv6() {
-    battery(&Quic::new("quic://[::1]:0").await).await;
+    battery_of(&Quic::new("quic://[::1]:0").await).await;
 }

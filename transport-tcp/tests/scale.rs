@@ -8,7 +8,7 @@ use daskwire_comm::conformance::nothing_is_left_of_many_comms;
 use daskwire_tcp::TcpOptions;
 
 mod support;
-use support::Scheme;
+use support::bound;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_of_two_thousand_comms_of_any_scheme() {
@@ -21,7 +21,7 @@ async fn nothing_is_left_of_two_thousand_comms_of_any_scheme() {
         #[cfg(feature = "ring")]
         ("tls://127.0.0.1:0", support::with_tls()),
     ] {
-        let scheme = Scheme::with_options(address, options).await;
+        let scheme = bound(address, options).await;
         nothing_is_left_of_many_comms(&scheme, 2000).await;
     }
 }

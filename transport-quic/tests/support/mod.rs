@@ -6,7 +6,7 @@ use std::path::Path;
 
 use std::sync::Arc;
 
-use daskwire_comm::conformance::Transport;
+use daskwire_comm::conformance::{Pairs, Settings};
 use daskwire_comm::tls::TlsSettings;
 use daskwire_comm::{
     Address, Comm, CommError, CommOptions, CommReader, CommWriter, Incoming, Listener,
@@ -99,7 +99,7 @@ impl Quic {
     }
 }
 
-impl Transport for Quic {
+impl Pairs for Quic {
     type Reader = CommReader;
     type Writer = CommWriter;
 
@@ -110,8 +110,10 @@ impl Transport for Quic {
         [near, far].map(|comm| comm.expect("a comm").split())
     }
 
-    fn comm_count(&self) -> usize {
-        2000
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        settings.comm_count = 2000;
+        settings
     }
 }
 

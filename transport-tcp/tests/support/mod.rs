@@ -2,10 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use daskwire_comm::conformance::Transport;
-use daskwire_comm::{
-    Address, Comm, CommError, CommOptions, CommReader, CommWriter, Listener, Transports,
-};
+use daskwire_comm::conformance::{Bound, Settings};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Transport, Transports};
 use daskwire_tcp::{Tcp, TcpOptions};
 
 /// All transports of this package, with these settings.
@@ -27,44 +25,24 @@ pub(crate) async fn bind(address: &Address, options: CommOptions) -> Result<List
         .await
 }
 
+/// A transport for this address, with these settings.
+fn transport(address: &Address, options: TcpOptions) -> Box<dyn Transport> {
+    match address.scheme() {
+        #[cfg(unix)]
+        "unix" => Box::new(daskwire_tcp::Unix),
+        "inproc" => Box::new(daskwire_comm::Inproc),
+        _ => Box::new(Tcp::new(options)),
+    }
+}
+
 /// Comms of one scheme, all from one listener.
-pub(crate) struct Scheme {
-    listener: Listener,
-    address: Address,
-    transports: Transports,
-}
-
-impl Scheme {
-    pub(crate) async fn with_options(address: &str, options: TcpOptions) -> Self {
-        // Two sockets for each of 2,000 comms, in four tests at once.
-        rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
-        let transports = transports(options);
-        let address = address.parse().expect("an address");
-        let listener = transports.bind(&address, CommOptions::default()).await;
-        let listener = listener.expect("it can be listened on");
-        let address = listener.local_address().expect("it is bound");
-        Self {
-            listener,
-            address,
-            transports,
-        }
-    }
-}
-
-impl Transport for Scheme {
-    type Reader = CommReader;
-    type Writer = CommWriter;
-
-    async fn pair(&self) -> [(CommReader, CommWriter); 2] {
-        let far = async { self.listener.accept().await?.handshake().await };
-        let options = CommOptions::default();
-        let (near, far) = tokio::join!(self.transports.connect(&self.address, &options), far);
-        [near, far].map(|comm| comm.expect("a comm").split())
-    }
-
-    fn comm_count(&self) -> usize {
-        2000
-    }
+pub(crate) async fn bound(address: &str, options: TcpOptions) -> Bound<Box<dyn Transport>> {
+    // Two sockets for each of 2,000 comms, in four tests at once.
+    rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
+    let address = address.parse().expect("an address");
+    let mut settings = Settings::default();
+    settings.comm_count = 2000;
+    Bound::new(transport(&address, options), &address, settings).await
 }
 
 /// One certificate for all, which is its own authority.
