@@ -1,9 +1,10 @@
-//! The reverse of inspecting: JSON documents back to a stream.
+//! Encodes JSON documents to a stream, the reverse of inspecting.
 //!
-//! A document is what [`Inspector::json`](crate::inspect::Inspector::json)
-//! makes with all data in it ([`Options::data`](crate::inspect::Options)).
-//! Values come back the same; how wide a number or a length was written does
-//! not, everything is written as msgpack-python writes it.
+//! A document is the output of
+//! [`Inspector::json`](crate::inspect::Inspector::json) with all data
+//! ([`Options::data`](crate::inspect::Options)). Values round-trip, but not the
+//! width in which numbers and lengths were encoded: everything is written as
+//! msgpack-python does.
 
 use core::fmt;
 
@@ -17,27 +18,27 @@ use daskwire::message::{
 use daskwire::msgpack::Writer;
 use serde_json::Value;
 
-/// Levels of JSON that are read; a message of 1024 levels takes three for each.
-const DEEPEST: usize = 4096;
+/// Maximum levels of JSON; a message of 1024 levels takes three for each.
+const MAX_DEPTH: usize = 4096;
 
-/// Why a document could not be encoded.
+/// Why a document cannot be encoded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// It is not JSON.
+    /// The document is not JSON.
     Json(serde_json::Error),
-    /// It is nested deeper than any message.
+    /// The document is nested deeper than any message.
     TooDeep,
-    /// It is JSON, but does not describe a message.
+    /// The document does not describe a message.
     Description {
-        /// Where in the document.
+        /// The location in the document.
         place: String,
         /// What was expected there.
         expected: &'static str,
     },
-    /// The message cannot be built in the layout asked for.
+    /// The message cannot be built in the requested layout.
     Build(BuildError),
-    /// What was built is not a message: the headers do not fit the frames.
+    /// The headers do not match the frames.
     Message(MessageError),
 }
 
@@ -45,13 +46,14 @@ impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => {
-                // The line is said by who knows where the document begins.
+                // The line is left out, because only the caller knows where the
+                // document begins.
                 let text = error.to_string();
                 let place = format!(" at line {} column {}", error.line(), error.column());
                 let what = text.strip_suffix(&place).unwrap_or(&text);
                 write!(f, "at column {}: not JSON: {what}", error.column())
             }
-            Self::TooDeep => write!(f, "nested deeper than {DEEPEST} levels"),
+            Self::TooDeep => write!(f, "nested deeper than {MAX_DEPTH} levels"),
             Self::Description { place, expected } => write!(f, "at {place}: expected {expected}"),
             Self::Build(error) => error.fmt(f),
             Self::Message(error) => write!(f, "the headers do not fit the frames: {error}"),
@@ -62,8 +64,8 @@ impl fmt::Display for EncodeError {
 impl core::error::Error for EncodeError {}
 
 impl EncodeError {
-    /// The line of the document in which the fault is, from 1; the first if
-    /// only the document as a whole can be named.
+    /// The line of the fault in the document, from 1; the first line for faults
+    /// of the whole document.
     pub fn line(&self) -> usize {
         match self {
             Self::Json(error) => error.line().max(1),
@@ -71,8 +73,8 @@ impl EncodeError {
         }
     }
 
-    /// Names the value in which the fault is: `value`, somewhere in `root`,
-    /// which stands at `place`.
+    /// Adds the location of the fault: `value`, which is a part of `root`, which
+    /// is at `place`.
     fn at(mut self, root: &Value, value: &Value, place: &str) -> Self {
         if let Self::Description { place: at, .. } = &mut self {
             *at = format!("{place}{}", path(root, value));
@@ -81,9 +83,9 @@ impl EncodeError {
     }
 }
 
-/// The way from `root` to the value at the address of `value`, which is in it.
+/// The path from `root` to its part `value`, found by address.
 fn path(root: &Value, value: &Value) -> String {
-    // Each with the one that it is in, and how it is reached from there.
+    // Each value with the index of its parent, and the step from there.
     let mut seen = vec![(root, 0, String::new())];
     let mut next = 0;
     while let Some(&(container, ..)) = seen.get(next) {
@@ -122,10 +124,10 @@ fn key_step(key: &str) -> String {
     }
 }
 
-/// Cuts a text into its documents, with the line that each begins in, from 1.
+/// Splits a string into documents, each with its first line, from 1.
 ///
-/// A document ends with the line in which its brackets are closed, so that it
-/// may be spread over lines, as other tools do.
+/// A document ends with the line in which its brackets are closed, so it may span
+/// lines, as other tools write it.
 pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut rest = text;
     let mut line = 1;
@@ -148,7 +150,7 @@ pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     .filter(|(_, document)| !document.trim().is_empty())
 }
 
-/// How deep in brackets a place of a JSON document is.
+/// The nesting of brackets at a position in a JSON document.
 #[derive(Default)]
 struct Brackets {
     depth: usize,
@@ -182,21 +184,21 @@ fn expected<T>(place: impl Into<String>, expected: &'static str) -> Result<T, En
     })
 }
 
-/// What the stream is to look like; as the document says where `None`.
+/// The format of the stream; `None` means that of the document.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
-    /// What stands in front of the frames.
+    /// The prefix of messages.
     pub prefix: Option<Prefix>,
-    /// How messages are laid out. Into the other layout payloads are
-    /// converted, where that can be done.
+    /// The layout of messages. Payloads are converted to the other layout where
+    /// possible.
     pub layout: Option<Layout>,
 }
 
-/// Encodes one document to the bytes of one message.
+/// Encodes a document to the bytes of one message.
 ///
 /// # Errors
 ///
-/// What is wrong with the document, or what stands in the way of the layout.
+/// If the document is invalid, or cannot be encoded in the layout.
 pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     check_depth(document)?;
     let mut parser = serde_json::Deserializer::from_str(document);
@@ -216,7 +218,7 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     };
     let prefix = match value.get("prefix").and_then(Value::as_str) {
         Some("none") => Prefix::None,
-        // The words of recordings for the two meanings.
+        // The names that recordings use for the meanings of the prefix.
         Some("u64" | "total" | "nosplit") => Prefix::U64,
         _ => return expected("prefix", "\"none\" or \"u64\""),
     };
@@ -236,7 +238,7 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
             .collect::<Result<Vec<_>, _>>()?,
         _ => return expected("payloads", "an array"),
     };
-    // No value takes more than four times the text that stands for it.
+    // No value takes more than four times the length of its JSON.
     let room = 4 * document.len() + 4096;
     build(layout, &body, &payloads, room, |frames| {
         let mut workspace = Workspace::new();
@@ -275,9 +277,9 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     })?
 }
 
-/// Orders the entries of maps by the payloads in them, and returns the first of
-/// those. The order of a classic message's payloads is its own, not that of its
-/// body; written in this order they keep their numbers.
+/// Orders the entries of maps by their first payload, and returns the lowest
+/// payload number. The payloads of a classic message have their own order,
+/// independent of the body; written in this order, they keep their numbers.
 fn order_by_payload(value: &mut Value) -> u64 {
     #[cfg(test)]
     tests::STEPS.set(tests::STEPS.get() + 1);
@@ -316,7 +318,7 @@ fn order_by_payload(value: &mut Value) -> u64 {
     }
 }
 
-/// The frames with their prelude in front.
+/// The prefix, the prelude and the frames.
 fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     let len = prelude_len(prefix, frames.len()).unwrap_or_default();
     let mut stream = vec![0; len];
@@ -331,7 +333,7 @@ fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     stream
 }
 
-/// A payload as its document describes it.
+/// The description of a payload in a document.
 struct Payload {
     kind: PayloadKind,
     header: Vec<u8>,
@@ -391,7 +393,7 @@ impl Payload {
     }
 }
 
-/// Builds the message in its own layout and hands on its frames.
+/// Builds the message in its own layout and passes its frames on.
 fn build<R>(
     layout: Layout,
     message: &Value,
@@ -416,11 +418,11 @@ fn build<R>(
         },
     );
     write_body(&mut builder, message, payloads)?;
-    let mut levels = vec![Level::EMPTY; DEEPEST];
+    let mut levels = vec![Level::EMPTY; MAX_DEPTH];
     Ok(then(builder.finish(&mut levels)?))
 }
 
-/// What is to be written next, so that depth costs no stack.
+/// The next step of writing, so that depth takes no stack.
 enum Task<'v> {
     Value(&'v Value),
     Key(&'v str),
@@ -463,7 +465,7 @@ fn write_body<'a>(
     Ok(())
 }
 
-/// Writes a value without payloads in it.
+/// Writes a value without payloads.
 fn write(writer: &mut Writer<'_>, root: &Value, place: &str) -> Result<(), EncodeError> {
     let mut tasks = vec![Task::Value(root)];
     while let Some(task) = tasks.pop() {
@@ -479,7 +481,7 @@ fn write(writer: &mut Writer<'_>, root: &Value, place: &str) -> Result<(), Encod
     Ok(())
 }
 
-/// The value of `tag`, if the object has this one entry.
+/// The value of `tag`, if it is the object's only entry.
 fn single<'v>(value: &'v Value, tag: &str) -> Option<&'v Value> {
     match value {
         Value::Object(map) if map.len() == 1 => map.get(tag),
@@ -487,8 +489,8 @@ fn single<'v>(value: &'v Value, tag: &str) -> Option<&'v Value> {
     }
 }
 
-/// Writes a scalar or a head, and notes what has to follow it. Where the value
-/// is, the caller knows.
+/// Writes a scalar or the head of a container, and appends its contents to the
+/// steps. The caller adds the location of errors.
 fn one<'v>(
     writer: &mut Writer<'_>,
     value: &'v Value,
@@ -602,12 +604,12 @@ fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Refuses JSON whose nesting alone would cost too much stack to parse.
+/// Refuses JSON that is nested too deep to parse without overflowing the stack.
 fn check_depth(document: &str) -> Result<(), EncodeError> {
     let mut brackets = Brackets::default();
     for byte in document.bytes() {
         brackets.byte(byte);
-        if brackets.depth > DEEPEST {
+        if brackets.depth > MAX_DEPTH {
             return Err(EncodeError::TooDeep);
         }
     }
@@ -621,12 +623,12 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Values that were looked at to order them.
+        /// Number of values visited to order entries.
         pub(super) static STEPS: Cell<usize> = const { Cell::new(0) };
     }
 
     #[test]
-    fn nested_maps_are_ordered_in_linear_time() {
+    fn orders_nested_maps_in_linear_time() {
         let steps = |depth: usize| {
             let mut value = (0..depth).fold(
                 Value::from(1),

@@ -1,10 +1,10 @@
-//! The journey of a task, shown: the example of Dask's documentation, with each
-//! message that it takes.
+//! The journey of a task: the example of Dask's documentation, with every
+//! message.
 //!
-//! `x` and `y` are computed, `z = add(x, y)` is followed from `submit` until the
-//! workers have forgotten it. A [`Recorder`] watches every comm of the roles that
-//! run in this process: all of them on an embedded cluster, the client alone on a
-//! real one.
+//! Computes `x` and `y`, and follows `z = add(x, y)` from `submit` until the
+//! workers have forgotten it. A [`Recorder`] observes all comms of the roles in
+//! this process: all roles on an embedded cluster, the client alone on a real
+//! one.
 
 use core::fmt::{self, Write as _};
 use core::time::Duration;
@@ -19,26 +19,26 @@ use daskwire_peer::{Client, Key, ObservedMessage, Observer, PeerError, Value};
 
 use crate::inspect::text::{bytes, count};
 
-/// A message as it was seen.
+/// A recorded message.
 #[derive(Clone, Debug)]
-pub struct Sighting {
-    /// When.
+pub struct RecordedMessage {
+    /// The time of the message.
     pub at: Instant,
-    /// Who sent it.
+    /// The sender.
     pub from: String,
-    /// Who it is for.
+    /// The receiver.
     pub to: String,
-    /// How many frames it has.
+    /// The number of frames.
     pub frame_count: usize,
-    /// Bytes of all frames.
+    /// The length of all frames, in bytes.
     pub len: u64,
-    /// The frames, the long ones empty: what they hold is not shown.
+    /// The frames. Long ones, which hold data, are replaced by empty ones.
     frames: Vec<Bytes>,
 }
 
-impl Sighting {
-    /// What each message of a batch, or the one message, says.
-    pub fn says(&self) -> Vec<Summary> {
+impl RecordedMessage {
+    /// The summary of each message in a batch, or of the single message.
+    pub fn summaries(&self) -> Vec<Summary> {
         match body(&self.frames) {
             Ok(Value::List(batch)) if !batch.is_empty() => batch.iter().map(Summary::of).collect(),
             Ok(body) => vec![Summary::of(&body)],
@@ -51,14 +51,14 @@ impl Sighting {
     }
 }
 
-/// What a message says.
+/// The summary of a message.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Its op, or `reply`.
+    /// The message's op, or `reply`.
     pub op: String,
-    /// What it is about: keys, a status.
+    /// The keys or the status in the message.
     pub about: String,
-    /// All of it, payloads unopened.
+    /// The whole body, with unopened payloads.
     pub body: Value,
 }
 
@@ -95,10 +95,11 @@ impl Summary {
         }
     }
 
-    /// Which step of the documentation it belongs to, as `from` says it.
+    /// The step of the documentation that the message belongs to, if sent by
+    /// `from`.
     pub fn step(&self, from: &str) -> Option<Step> {
         Some(match self.op.as_str() {
-            // A worker gathers what its task needs.
+            // A worker fetches the inputs of its task.
             "get_data" if from.starts_with("worker") => Step::Execute,
             "update-graph" => Step::Client,
             "compute-task" => Step::Transmit,
@@ -111,57 +112,59 @@ impl Summary {
     }
 }
 
-/// A key without the quotes that a text has.
+/// Formats a key without the quotes of a string.
 fn shown(key: &Value) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
 
-/// The steps of the journey, as the documentation numbers them.
+/// The steps of the journey, numbered as in the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Step {
-    /// 1: the client submits.
+    /// 1: the client submits the task.
     Client,
-    /// 2 to 4: the scheduler has connected the dependencies and chosen a worker,
-    /// and sends the task there.
+    /// 2 to 4: the scheduler registers the dependencies, chooses a worker, and
+    /// sends it the task.
     Transmit,
-    /// 5: the worker has gathered what it needs, and computed.
+    /// 5: the worker fetches the inputs and runs the task.
     Execute,
-    /// 6: the scheduler tells those who wait.
+    /// 6: the scheduler notifies clients.
     Aftermath,
-    /// 7: the result is fetched.
+    /// 7: the client gathers the result.
     Gather,
-    /// 8: what nobody needs is deleted.
+    /// 8: unneeded data is deleted.
     Collection,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Client => "Step 1, client: the task is submitted, its future says \"pending\"",
+            Self::Client => "Step 1, client: the task is submitted, its future is \"pending\"",
             Self::Transmit => {
                 "Steps 2 to 4, scheduler: dependencies connected, a worker chosen, the task sent"
             }
-            Self::Execute => "Step 5, worker: missing data gathered, the task run, its size told",
-            Self::Aftermath => "Step 6, scheduler: clients are told that the result is there",
+            Self::Execute => {
+                "Step 5, worker: missing data fetched, the task executed, its size reported"
+            }
+            Self::Aftermath => "Step 6, scheduler: clients are notified that the result is ready",
             Self::Gather => "Step 7: the result is gathered",
-            Self::Collection => "Step 8: what nobody needs any more is released and deleted",
+            Self::Collection => "Step 8: unneeded data is released and deleted",
         })
     }
 }
 
-/// Keeps all messages that it sees leave, and those that arrive from parties
-/// that it does not see.
+/// Records all messages when they are sent, and those received from parties that
+/// are not observed.
 #[derive(Debug)]
 pub struct Recorder {
-    /// Whether it sees all parties: then each message is kept once.
+    /// Whether all parties are observed: then each message is recorded once.
     sees_all: bool,
     names: Mutex<HashMap<String, String>>,
-    seen: Mutex<Vec<Sighting>>,
+    seen: Mutex<Vec<RecordedMessage>>,
 }
 
 impl Recorder {
-    /// One that sees all parties, or the client alone.
+    /// Returns a recorder that observes all parties, or the client alone.
     pub fn new(sees_all: bool) -> Self {
         Self {
             sees_all,
@@ -170,7 +173,7 @@ impl Recorder {
         }
     }
 
-    /// What to call whoever has an address, or a name that is too long.
+    /// Sets the displayed name of an address, or of a longer name.
     pub fn call(&self, address: &str, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(address.to_owned(), name.to_owned());
@@ -180,14 +183,14 @@ impl Recorder {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         match names.get(party) {
             Some(name) => name.clone(),
-            // The port that somebody asks from says nothing.
-            None if self.sees_all && party.contains("://") => "who asked".to_owned(),
+            // The port of a requester is not informative.
+            None if self.sees_all && party.contains("://") => "requester".to_owned(),
             None => party.to_owned(),
         }
     }
 
-    /// What was seen since the last time, in order.
-    pub fn take(&self) -> Vec<Sighting> {
+    /// Returns the messages recorded since the last call, in order.
+    pub fn take(&self) -> Vec<RecordedMessage> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         core::mem::take(&mut *seen)
     }
@@ -195,7 +198,7 @@ impl Recorder {
 
 impl Observer for Recorder {
     fn message(&self, seen: &ObservedMessage<'_>) {
-        // Longer ones hold data: how long they are is enough.
+        // Longer frames hold data, of which only the length is shown.
         const KEPT: usize = 16 << 10;
         if self.sees_all && !seen.is_leaving {
             return;
@@ -212,7 +215,7 @@ impl Observer for Recorder {
         } else {
             (seen.peer, seen.local)
         };
-        let sighting = Sighting {
+        let message = RecordedMessage {
             at: seen.at,
             from: self.name(from),
             to: self.name(to),
@@ -221,25 +224,25 @@ impl Observer for Recorder {
             frames: frames.collect(),
         };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.push(sighting);
+        seen.push(message);
     }
 }
 
-/// What the journey came to.
+/// The outcome of the journey.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// `z`.
+    /// The value of `z`.
     pub result: Value,
-    /// From `submit` of `z` to its result.
+    /// The time from submitting `z` to its result.
     pub took: Duration,
 }
 
-/// Goes on the journey: submits `x`, `y` and `z = add(x, y)`, gathers `z`, and
-/// releases everything. `show` is called with lines as they come about.
+/// Submits `x`, `y` and `z = add(x, y)`, gathers `z`, and releases everything.
+/// Calls `show` with each line of output.
 ///
 /// # Errors
 ///
-/// What goes wrong on the way.
+/// The first error of the client.
 pub async fn journey(
     client: &Client,
     recorder: &Recorder,
@@ -248,7 +251,7 @@ pub async fn journey(
 ) -> Result<Outcome, PeerError> {
     recorder.take();
     show("x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n");
-    // On a cluster of others these could be somebody's.
+    // Unique keys, because a real cluster may have keys with these names.
     let [first, second, third] = ["x", "y", "z"].map(|name| match recorder.sees_all {
         true => Key::from(name),
         false => Key::unique(name),
@@ -268,7 +271,7 @@ pub async fn journey(
         .submit()?;
     x.finished().await?;
     y.finished().await?;
-    show(&told(&recorder.take(), started, verbose));
+    show(&format_messages(&recorder.take(), started, verbose));
 
     show("\nz = client.submit(add, x, y)   # we follow z\n");
     let started = Instant::now();
@@ -278,12 +281,12 @@ pub async fn journey(
         .argument(&y)
         .key(&third)
         .submit()?;
-    // Writing this takes longer than the first steps.
+    // Printing this takes longer than the first steps.
     let status = z.status();
     let result = z.result().await?;
     let took = started.elapsed();
     show(&format!("z is {:?}\n", status.name()));
-    show(&told(&recorder.take(), started, verbose));
+    show(&format_messages(&recorder.take(), started, verbose));
     show(&format!(
         "\nz.result() is {result}, {} after it was submitted\n",
         time(took)
@@ -292,13 +295,13 @@ pub async fn journey(
     show("\ndel x, y, z\n");
     let started = Instant::now();
     drop((x, y, z));
-    // Deletions are sent every 500 ms.
+    // Workers are told of deletions every 500 ms.
     tokio::time::sleep(Duration::from_millis(700)).await;
-    show(&told(&recorder.take(), started, verbose));
+    show(&format_messages(&recorder.take(), started, verbose));
     Ok(Outcome { result, took })
 }
 
-/// A time for people: two or three digits of the unit that fits.
+/// Formats a duration with two or three digits in a suitable unit.
 pub fn time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 1e3 {
@@ -310,44 +313,50 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// The messages as lines, under the steps that they belong to.
-fn told(seen: &[Sighting], started: Instant, verbose: bool) -> String {
+/// Formats messages as lines, grouped by step.
+fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) -> String {
     let mut text = String::new();
     let mut step = None;
-    for sighting in seen {
-        let says = sighting.says();
-        let own = says.iter().find_map(|said| said.step(&sighting.from));
-        // Workers say all the time how they are.
-        let is_heartbeat = |said: &Summary| {
-            said.op.contains("heartbeat") || said.body.get("heartbeat-interval").is_some()
+    for message in seen {
+        let summaries = message.summaries();
+        let own = summaries
+            .iter()
+            .find_map(|summary| summary.step(&message.from));
+        // Workers send heartbeats all the time.
+        let is_heartbeat = |summary: &Summary| {
+            summary.op.contains("heartbeat") || summary.body.get("heartbeat-interval").is_some()
         };
-        if !verbose && says.iter().all(is_heartbeat) {
+        if !verbose && summaries.iter().all(is_heartbeat) {
             continue;
         }
-        // A reply belongs to what it answers.
+        // A reply belongs to the step of its request.
         if let Some(own) = own
             && step != Some(own)
         {
             let _ = writeln!(text, "  {own}");
             step = Some(own);
         }
-        let after = sighting.at.saturating_duration_since(started);
-        let ends = format!("{:>9} → {}", sighting.from, sighting.to);
-        let said: Vec<String> = says
+        let after = message.at.saturating_duration_since(started);
+        let ends = format!("{:>9} → {}", message.from, message.to);
+        let summary: Vec<String> = summaries
             .iter()
-            .map(|said| format!("{} {}", said.op, said.about).trim_end().to_owned())
+            .map(|summary| {
+                format!("{} {}", summary.op, summary.about)
+                    .trim_end()
+                    .to_owned()
+            })
             .collect();
         let _ = writeln!(
             text,
             "    {:>9}  {ends:<24} {}  ({}, {})",
             time(after),
-            said.join(", "),
-            count(sighting.frame_count, "frame"),
-            bytes(sighting.len),
+            summary.join(", "),
+            count(message.frame_count, "frame"),
+            bytes(message.len),
         );
         if verbose {
-            for said in says {
-                let _ = writeln!(text, "               {}", said.body);
+            for summary in summaries {
+                let _ = writeln!(text, "               {}", summary.body);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! JSON as values: integers of any length stay what they are.
+//! JSON values with integers of any length.
 
 use core::fmt;
 
@@ -7,20 +7,20 @@ use serde::Deserializer as _;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// How deep documents may be nested, as `serde_json` has it.
+/// Maximum nesting of documents, as in `serde_json`.
 const DEPTH: usize = 128;
 
-/// How many digits integers may have, as in Python: more take time that grows with the
-/// square of their number.
+/// Maximum number of digits of an integer, as in Python: parsing takes quadratic
+/// time.
 const MAX_DIGITS: usize = 4300;
 
-/// The value of a document.
+/// Parses a document.
 ///
 /// # Errors
 ///
-/// What is wrong with it, as `serde_json` says it.
+/// An error of `serde_json`.
 pub(crate) fn parse(text: &str) -> Result<Value, serde_json::Error> {
-    // All of it is checked here.
+    // `from_str` only validates the document.
     value(serde_json::from_str(text)?, DEPTH)
 }
 
@@ -52,7 +52,7 @@ fn value(raw: &RawValue, depth: usize) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// The entries of an object in their order; the last of those with the same name.
+/// The entries of an object in order; of repeated names, the last.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {
@@ -76,9 +76,9 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// An integer of JSON: digits, and a sign perhaps.
+/// Parses a JSON integer: digits with an optional sign.
 fn integer(text: &str) -> Result<Value, serde_json::Error> {
-    /// Digits that are taken at once, and what they are multiplied by.
+    /// Number of digits parsed at once, and the corresponding factor.
     const DIGITS: usize = 9;
     const BASE: u64 = 1_000_000_000;
     if let Ok(value) = text.parse::<i128>() {
@@ -91,7 +91,7 @@ fn integer(text: &str) -> Result<Value, serde_json::Error> {
             digits.len()
         )));
     }
-    // The least significant first. The first chunk has what is left over.
+    // Least significant word first. The first chunk has the remaining digits.
     let mut words: Vec<u32> = Vec::new();
     let (first, rest) = digits.split_at(digits.len() % DIGITS);
     let chunks = rest.as_bytes().chunks(DIGITS);
@@ -110,7 +110,7 @@ fn integer(text: &str) -> Result<Value, serde_json::Error> {
         }
     }
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
-    // Room for the sign.
+    // Space for the sign.
     bytes.push(0);
     if text.starts_with('-') {
         let mut carry = true;
@@ -118,7 +118,7 @@ fn integer(text: &str) -> Result<Value, serde_json::Error> {
             (*byte, carry) = (!*byte).overflowing_add(carry.into());
         }
     }
-    // As short as Python has it.
+    // The shortest form, as in Python.
     while let [.., next, last] = bytes[..]
         && last == if next < 0x80 { 0 } else { 0xff }
     {

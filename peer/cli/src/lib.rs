@@ -1,7 +1,6 @@
-//! What the `daskwire` command is made of, for programs and tests that need the
-//! same: recorded streams taken apart ([`inspect`]) and put together again
-//! ([`encode`]), pickles listed ([`pickle`]), and a task followed through a
-//! cluster ([`journey`]).
+//! The parts of the `daskwire` command for other programs and tests: inspecting
+//! recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
+//! ([`pickle`]), and following a task through a cluster ([`journey`]).
 
 pub mod encode;
 pub mod inspect;
@@ -9,7 +8,7 @@ pub mod journey;
 pub mod pickle;
 pub mod table;
 
-/// The blocks of Rust in the README.
+/// The Rust code blocks of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

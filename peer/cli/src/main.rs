@@ -22,7 +22,7 @@ use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
 
-/// The Dask distributed wire protocol, for people.
+/// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
 struct Cli {
@@ -32,41 +32,40 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Take recorded stream bytes apart, message by message
+    /// Show recorded stream bytes, message by message
     Inspect(Inspect),
-    /// Put JSON documents of `inspect --json --data` together to stream bytes
+    /// Encode JSON documents of `inspect --json --data` to stream bytes
     Encode(Encode),
-    /// Ask a scheduler who it is and which workers it has
+    /// Show a scheduler's identity and its workers
     Identity(Identity),
-    /// Pass messages on unopened, between any two transports
+    /// Forward messages unopened between any two transports
     Relay(Relay),
-    /// Work for a scheduler, with functions in Rust
+    /// Run a worker for a scheduler, with functions in Rust
     Worker(worker_command::WorkerArguments),
-    /// Follow a task from its submission until it is forgotten, message by message
+    /// Follow a task from its submission until it is forgotten, message by
+    /// message
     Journey(shell::Journey),
-    /// Put files on a cluster, and print their keys
+    /// Store files on a cluster, and print their keys
     Scatter(shell::Scatter),
     /// Call a function on a cluster, and print its result
     Submit(shell::Submit),
     /// Fetch a result from a cluster
     Gather(shell::Gather),
-    /// Let a cluster forget what was scattered or held
+    /// Release keys that were scattered or held
     Release(shell::Release),
-    /// List what a pickle does, without doing it
-    #[command(
-        after_help = "Listing a pickle is safe, whatever it is. It does not make loading it safe."
-    )]
+    /// List the opcodes of a pickle without executing them
+    #[command(after_help = "Listing a pickle is always safe. Loading it may not be.")]
     Pickle(Pickle),
 }
 
-/// What stands in front of the frames of a message.
+/// The prefix of a message's frames.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PrefixChoice {
-    /// Nothing: distributed up to 2021.2.0
+    /// No prefix: distributed up to 2021.2.0
     None,
     /// A length of 8 bytes: distributed 2021.3.0 and later
     U64,
-    /// As the input shows
+    /// Detected from the input
     Auto,
 }
 
@@ -76,7 +75,7 @@ enum LayoutChoice {
     Classic,
     /// Body with placeholders: distributed 2021.3.1 and later
     Modern,
-    /// As each message shows
+    /// Detected for each message
     Auto,
 }
 
@@ -87,46 +86,46 @@ struct Inspect {
     /// Print one JSON document per message
     #[arg(long)]
     json: bool,
-    /// Decompress and merge payloads, and show the frames that they then have
+    /// Decompress and merge payloads, and show the resulting frames
     #[arg(long)]
     payloads: bool,
-    /// Show everything in full: frames as hex, or in base64 with --json, which
-    /// is what `encode` reads
+    /// Show all bytes: frames as hex, or in base64 with --json, which `encode`
+    /// reads
     #[arg(long)]
     data: bool,
-    /// What stands in front of the frames
+    /// The prefix of the frames
     #[arg(long, value_enum, default_value = "auto")]
     prefix: PrefixChoice,
-    /// How messages are laid out in frames
+    /// The layout of messages
     #[arg(long, value_enum, default_value = "auto")]
     layout: LayoutChoice,
-    /// Leave __Set__ and __Enum__ maps as they are, as releases before
-    /// 2020.12.0 do
+    /// Keep __Set__ and __Enum__ maps as maps, as releases before 2020.12.0 do
     #[arg(long)]
     plain_maps: bool,
 }
 
 #[derive(Debug, Args)]
 struct Encode {
-    /// JSON documents, each on lines of its own, or - for standard input
+    /// JSON documents, each starting on a line of its own, or - for standard
+    /// input
     file: PathBuf,
-    /// Where the stream goes; standard output if not given
+    /// The file for the stream [default: standard output]
     #[arg(long, short)]
     output: Option<PathBuf>,
-    /// What stands in front of the frames; auto: as the document says
+    /// The prefix of the frames; auto: that of the document
     #[arg(long, value_enum, default_value = "auto")]
     prefix: PrefixChoice,
-    /// How messages are laid out in frames; auto: as the document says
+    /// The layout of messages; auto: that of the document
     #[arg(long, value_enum, default_value = "auto")]
     layout: LayoutChoice,
 }
 
 #[derive(Debug, Args)]
 struct Identity {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     address: String,
-    /// Seconds to wait for each of connection, handshake and answer
+    /// Timeout in seconds of the connection, the handshake and the reply, each
     #[arg(long, default_value_t = 10)]
     timeout: u64,
     #[command(flatten)]
@@ -135,13 +134,14 @@ struct Identity {
 
 #[derive(Debug, Args)]
 struct Relay {
-    /// Where to listen: tcp://, tls:// or quic://HOST:PORT, or unix://PATH
+    /// The address to listen on: tcp://, tls:// or quic://HOST:PORT, or
+    /// unix://PATH
     #[arg(long, value_name = "ADDRESS")]
     listen: String,
-    /// Where to connect to for each connection that comes
+    /// The address to connect to for each incoming connection
     #[arg(long, value_name = "ADDRESS")]
     connect: String,
-    /// For quic://: how much to send at once where packets get lost
+    /// Congestion control for quic://
     #[arg(long, value_enum, default_value = "cubic")]
     congestion: CongestionChoice,
     #[command(flatten)]
@@ -152,7 +152,7 @@ struct Relay {
 struct Pickle {
     /// The pickle, or - for standard input
     file: PathBuf,
-    /// Its out-of-band buffers, in order, each a file
+    /// The pickle's out-of-band buffers, in order, each a file
     #[arg(long, value_name = "FILE", num_args = 1..)]
     buffers: Option<Vec<PathBuf>>,
     /// Read the text opcodes of protocols 0 and 1, which Dask never writes
@@ -162,30 +162,30 @@ struct Pickle {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CongestionChoice {
-    /// As most of the Internet does
+    /// The algorithm of most TCP implementations
     Cubic,
-    /// By measured bandwidth: several times as fast on a link that loses
-    /// packets, at the price of more packets
+    /// Bandwidth-based: several times faster on links that lose packets, at the
+    /// cost of sending more packets
     Bbr,
 }
 
-/// As the commands of Dask have them.
+/// TLS options, named as in Dask's commands.
 #[derive(Debug, Args)]
 struct TlsArguments {
-    /// For tls:// and quic://: the certificates of the authorities to believe, a PEM file
+    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca_file: Option<PathBuf>,
-    /// For tls:// and quic://: the certificate to show, a PEM file
+    /// For tls:// and quic://: the certificate to present, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
     tls_cert: Option<PathBuf>,
-    /// The key of the certificate, a PEM file; without this option, the file of
-    /// the certificate has it
+    /// The private key of the certificate, a PEM file [default: the file of the
+    /// certificate]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }
 
 impl TlsArguments {
-    /// For comms at all of these addresses.
+    /// The TLS settings for comms at these addresses.
     fn transports(&self, addresses: &[&Address]) -> Result<Transports, String> {
         Ok(match self.tls(addresses)? {
             Some(tls) => daskwire_peer::transports_with_tls(&tls),
@@ -207,11 +207,11 @@ impl TlsArguments {
             }
             return Ok(None);
         };
-        // Whoever gives these does not expect to send anything in the clear.
+        // These options mean that nothing should be sent unencrypted.
         if !addresses.iter().any(|address| needs(&address)) {
             let address = addresses.first().map(ToString::to_string);
             return Err(format!(
-                "options for TLS are given, and {} is without; use a tls:// address",
+                "TLS options are given, but {} does not use TLS; use a tls:// address",
                 address.unwrap_or_default()
             ));
         }
@@ -247,7 +247,7 @@ impl LayoutChoice {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Deeply nested messages become deeply nested JSON, which is printed and
-    // dropped recursively: 1024 levels of it need more than a default stack.
+    // dropped recursively: 1024 levels need more than the default stack.
     let work = std::thread::Builder::new()
         .stack_size(256 << 20)
         .spawn(move || run(cli.command));
@@ -287,7 +287,7 @@ fn on_cluster(work: impl Future<Output = Result<(), String>>) -> Result<(), Stri
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let outcome = runtime.block_on(work);
-    // Without waiting for name look-ups that are no longer needed.
+    // Does not wait for pending name lookups.
     runtime.shutdown_background();
     outcome
 }
@@ -296,7 +296,7 @@ fn is_standard_input(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// What messages call the input.
+/// The name of the input in messages.
 fn name(file: &Path) -> String {
     if is_standard_input(file) {
         "standard input".to_owned()
@@ -328,8 +328,8 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
     options.reading.sets_and_enums = !arguments.plain_maps;
     let name = name(&arguments.file);
     let mut inspector = Inspector::new(&stream, options);
-    // One line on standard error is enough: this is said with the first message
-    // that can be read, or with what is wrong with it.
+    // One line on standard error is enough, so the guess is reported with the
+    // first message or error.
     let guess = inspector.guessed().then(|| match inspector.prefix() {
         Prefix::None => "without a leading length (--prefix none)",
         Prefix::U64 => "with a leading length (--prefix u64)",
@@ -337,7 +337,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
     let mut out = terminal::stdout();
     let mut print = |text: String| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(format!("standard output: {error}")),
     };
@@ -365,7 +365,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         };
         if let (true, Some(taken)) = (is_first, guess) {
             terminal::note(format_args!(
-                "{name} can be read in more than one way; taken as a stream {taken}"
+                "{name} is ambiguous; read as a stream {taken}"
             ));
         }
         is_first = false;
@@ -380,7 +380,7 @@ fn encode(arguments: &Encode) -> Result<(), String> {
     let name = name(&arguments.file);
     let text = String::from_utf8(read(&arguments.file)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        format!("{name}: not text: at byte {at}, no UTF-8")
+        format!("{name}: not UTF-8 at byte {at}")
     })?;
     let target = Target {
         prefix: arguments.prefix.get(),
@@ -404,7 +404,7 @@ fn encode(arguments: &Encode) -> Result<(), String> {
             std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))
         }
         None if std::io::stdout().is_terminal() => {
-            Err("the stream is not for terminals: give --output FILE".to_owned())
+            Err("refusing to write binary data to a terminal: give --output FILE".to_owned())
         }
         None => std::io::stdout()
             .lock()
@@ -467,7 +467,8 @@ fn relay(arguments: &Relay) -> Result<(), String> {
                 CongestionChoice::Cubic => Congestion::Cubic,
                 CongestionChoice::Bbr => Congestion::Bbr,
             },
-            // Well within the time that stopping may take.
+            // Well within the time that a service manager gives a process to
+            // stop.
             drain_timeout: Duration::from_secs(2),
             tls: tls.as_ref().map(Into::into).unwrap_or_default(),
             ..QuicOptions::default()
@@ -481,7 +482,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         let bound = listener
             .local_address()
             .map_err(|error| error.to_string())?;
-        terminal::note(format_args!("passing on from {bound} to {connect}"));
+        terminal::note(format_args!("forwarding from {bound} to {connect}"));
         let told = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
             Ok((there, back)) => {
                 let (there, back): (RelayStats, RelayStats) = (there, back);
@@ -490,28 +491,29 @@ fn relay(arguments: &Relay) -> Result<(), String> {
                     there.message_count, there.len, back.message_count, back.len
                 ));
             }
-            Err(error) => terminal::note(format_args!("{peer} is cut off: {error}")),
+            Err(error) => terminal::note(format_args!("{peer} was disconnected: {error}")),
         };
         let options = daskwire_peer::relay::Options::default();
-        let asked = asked_to_stop()?;
+        let asked = stop_requested()?;
         let stop = async {
             asked.await;
-            terminal::note("asked to stop; all connections end");
+            terminal::note("stopping; closing all connections");
         };
         let serving =
             daskwire_peer::relay::serve(&listener, &transports, &connect, options, told, stop);
         let outcome = serving.await.map_err(|error| error.to_string());
-        // Peers learn of it now, not when they have waited long enough.
+        // Closing explicitly notifies peers now, rather than after their
+        // timeouts.
         let closing = async { tokio::join!(listener.close(), transports.close()) };
         let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
         outcome
     })
 }
 
-/// Waits until this process is asked to end: by Control-C, by the signal that
-/// service managers send, or because its terminal is closed. That signal is ignored
-/// if it was when the process started, as `nohup` has it.
-fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
+/// Waits until this process is asked to end: by Control-C, by SIGTERM, or by
+/// SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored when
+/// the process started, as under `nohup`.
+fn stop_requested() -> Result<impl Future<Output = ()>, String> {
     #[cfg(unix)]
     let asked = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -534,18 +536,18 @@ fn asked_to_stop() -> Result<impl Future<Output = ()>, String> {
     #[cfg(not(unix))]
     let asked = async {
         if tokio::signal::ctrl_c().await.is_err() {
-            // Then the system ends the process itself.
+            // The system's default action then ends the process.
             std::future::pending::<()>().await;
         }
     };
     Ok(asked)
 }
 
-/// Whether the process that started this one wants it to outlive its terminal, as
-/// far as Linux says so.
+/// Whether SIGHUP was ignored when the process started, as far as Linux reports
+/// it.
 #[cfg(unix)]
 fn is_hangup_ignored() -> bool {
-    // Listening for the signal makes it one that is not ignored any more.
+    // Listening for the signal later resets that, so the answer is kept.
     static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *IS_IGNORED.get_or_init(|| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -574,7 +576,7 @@ fn pickle(arguments: &Pickle) -> Result<(), String> {
     match listed {
         Ok(None) => Ok(()),
         Ok(Some(fault)) => Err(format!("{}: {fault}", name(&arguments.file))),
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(format!("standard output: {error}")),
     }

@@ -1,9 +1,8 @@
-//! A pickle as a listing for people who want to know what it would do before
-//! anyone loads it.
+//! Listings of pickles, which show what loading them would do.
 //!
-//! The stack and the memo are followed as far as names need it: what is text,
-//! what is a name, what a call returned. No value is built. What cannot be known
-//! that way is said to be unknown.
+//! The stack and the memo are simulated as far as names need it: which values are
+//! strings, names, or results of calls. No value is built. What cannot be
+//! determined this way is reported as unknown.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
@@ -14,9 +13,9 @@ use daskwire_pickle::{Argument, Buffers, Limits, Opcode, PickleError, Reader, To
 /// How to list a pickle.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// The out-of-band buffers that belong to the pickle, if they are at hand.
+    /// The pickle's out-of-band buffers, if available.
     pub buffers: Option<&'a [Vec<u8>]>,
-    /// Whether to read text opcodes, which protocols 0 and 1 use.
+    /// Whether to read the text opcodes of protocols 0 and 1.
     pub text_opcodes: bool,
 }
 
@@ -29,28 +28,28 @@ impl Default for Options<'_> {
     }
 }
 
-/// What is wrong with a pickle that was listed.
+/// A fault in a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It cannot be read, or its buffers do not fit it.
+    /// The pickle is malformed, or its buffers do not match it.
     Pickle(PickleError),
-    /// An opcode finds too little on the stack. Loading would end there; the
-    /// listing goes on.
+    /// An opcode finds too few values on the stack. Loading would fail there; the
+    /// listing continues.
     Stack {
         /// Offset of the opcode, in bytes.
         offset: usize,
         /// The opcode.
         opcode: Opcode,
     },
-    /// An opcode asks for what was not put into the memo. Loading would end
-    /// there; the listing goes on.
+    /// An opcode refers to a missing memo entry. Loading would fail there; the
+    /// listing continues.
     Memo {
         /// Offset of the opcode, in bytes.
         offset: usize,
         /// The opcode.
         opcode: Opcode,
-        /// The index that it asks for.
+        /// The memo index.
         index: u64,
     },
 }
@@ -62,7 +61,7 @@ impl Display for Fault {
             Self::Stack { offset, opcode } => {
                 write!(
                     f,
-                    "at byte {offset}: {opcode} finds too little on the stack"
+                    "at byte {offset}: {opcode} finds too few values on the stack"
                 )
             }
             Self::Memo {
@@ -79,26 +78,26 @@ impl Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Columns by which what follows a mark is indented.
+/// Indentation after a mark, in columns.
 const INDENT: usize = 2;
 
-/// Marks that indent; a pickle can have a million open at once.
+/// Maximum number of marks that indent; a pickle can have a million open at once.
 const MAX_INDENTS: usize = 24;
 
-/// Characters of text or bytes that are shown.
+/// Maximum number of characters or bytes that are shown.
 const MAX_TEXT: usize = 72;
 
-/// Where remarks begin, if the argument leaves room.
+/// The column of remarks, if the argument is short enough.
 const REMARKS: usize = 44;
 
-/// Writes the listing of `pickle` to `out`, and returns the first thing that is
-/// wrong with the pickle. What can be read is listed first, and summed up.
+/// Writes the listing of `pickle` to `out`, with a summary of what could be read.
+/// Returns the first fault.
 ///
-/// Takes time and memory in proportion to the pickle.
+/// Takes time and memory proportional to the length of the pickle.
 ///
 /// # Errors
 ///
-/// What writing to `out` fails with.
+/// The error of writing to `out`.
 pub fn list(
     pickle: &[u8],
     options: &Options<'_>,
@@ -138,7 +137,7 @@ pub fn list(
                 machine.fault = machine.fault.or(Some(wrong));
                 Some(match wrong {
                     Fault::Memo { index, .. } => format!("{index} is not in the memo"),
-                    _ => "finds too little on the stack".to_owned(),
+                    _ => "finds too few values on the stack".to_owned(),
                 })
             }
             None => remark,
@@ -154,7 +153,7 @@ pub fn list(
     Ok(fault)
 }
 
-/// What a reader with these buffers says, if it refuses them.
+/// The reader's error for these buffers, if it refuses them.
 fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError> {
     let mut items = Buffers::new(reader, buffers);
     loop {
@@ -166,7 +165,7 @@ fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError>
     }
 }
 
-/// The one that loading would come to first.
+/// The fault that loading would reach first.
 fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
     let offset = |fault: &Fault| match fault {
         Fault::Pickle(error) => error.offset,
@@ -179,23 +178,23 @@ fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
 #[derive(Clone, Copy, Debug)]
 enum Known<'p> {
     Mark,
-    /// Text that lies in the pickle as it is.
+    /// A string that is in the pickle without escapes.
     Text(&'p [u8]),
-    /// Text that had escapes, by its number.
+    /// A string that had escapes, by its number.
     Unescaped(usize),
-    /// What a name stands for, by its number.
+    /// The object of a name, by the name's number.
     Named(usize),
-    /// What a call of a name returned, by the number of the name.
+    /// The result of calling a name, by the name's number.
     Returned(usize),
-    /// A value of which nothing needs to be known: it is not callable.
+    /// A value that is not callable, and otherwise irrelevant.
     Plain,
     Unknown,
 }
 
-/// A name that a pickle has.
+/// A name in a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Name {
-    /// Module and name, by their numbers among the texts.
+    /// Module and name, by their numbers among the strings.
     Global(usize, usize),
     Extension(i32),
 }
@@ -213,15 +212,15 @@ struct Machine<'p, 'b> {
     mark_count: usize,
     memo: HashMap<u64, Known<'p>>,
     unescaped: Vec<Vec<u8>>,
-    /// Texts that are in names, and where they were seen: the content of one
-    /// that is used again and again is looked at once.
+    /// The strings in names, and where they were seen, so that a string used
+    /// repeatedly is processed once.
     texts: Vec<Vec<u8>>,
     by_content: HashMap<Vec<u8>, usize>,
     by_place: HashMap<(usize, usize), usize>,
     names: Vec<Mentions>,
     by_name: HashMap<Name, usize>,
     unknown_names: u64,
-    /// Calls of what is no name: the result of a call, or unknown.
+    /// Number of calls of values other than names.
     other_calls: u64,
     persistent_ids: u64,
     buffers: Option<&'b [Vec<u8>]>,
@@ -231,11 +230,11 @@ struct Machine<'p, 'b> {
     fault: Option<Fault>,
 }
 
-/// An opcode finds too little on the stack.
+/// An opcode finds too few values on the stack.
 struct Underflow;
 
 impl<'p> Machine<'p, '_> {
-    /// What there is to say about an opcode, and what is wrong with it.
+    /// The remark about an opcode, and its fault.
     fn step(&mut self, token: &Token<'p>) -> (Option<String>, Option<Fault>) {
         self.opcode_count += 1;
         self.newest_protocol = self.newest_protocol.max(token.opcode.protocol());
@@ -258,7 +257,7 @@ impl<'p> Machine<'p, '_> {
         match self.apply(token) {
             Ok(remark) => (remark, None),
             Err(Underflow) => {
-                // As if it had found what it needs.
+                // Continue as if the opcode had found what it needs.
                 if !matches!(opcode, Opcode::Pop | Opcode::PopMark | Opcode::Stop) {
                     self.stack.push(Known::Unknown);
                 }
@@ -272,7 +271,7 @@ impl<'p> Machine<'p, '_> {
         let mut remark = None;
         let pushed = match (token.opcode, token.argument) {
             (_, Argument::Str(text)) => Some(Known::Text(text.as_bytes())),
-            // Of ASCII, Python 3 makes text.
+            // Python 3 decodes ASCII byte strings.
             (_, Argument::ByteString(bytes)) => Some(Known::Text(bytes)),
             (O::String, Argument::Line(line)) => {
                 let quoted = line
@@ -362,7 +361,7 @@ impl<'p> Machine<'p, '_> {
                 remark = Some(match self.buffers.map(|buffers| buffers.get(index)) {
                     None => format!("buffer {index}"),
                     Some(Some(buffer)) => format!("buffer {index}, {} bytes", buffer.len()),
-                    Some(None) => format!("buffer {index}, which there is not"),
+                    Some(None) => format!("buffer {index}, which is missing"),
                 });
                 Some(Known::Plain)
             }
@@ -461,11 +460,11 @@ impl<'p> Machine<'p, '_> {
         Ok(top)
     }
 
-    /// Where the topmost mark is.
+    /// The position of the topmost mark.
     fn mark(&self) -> Result<usize, Underflow> {
         let is_mark = |known: &Known<'_>| matches!(known, Known::Mark);
         if self.mark_count == 0 {
-            // Or the whole stack would be searched each time.
+            // Otherwise the whole stack would be searched each time.
             return Err(Underflow);
         }
         self.stack.iter().rposition(is_mark).ok_or(Underflow)
@@ -486,7 +485,7 @@ impl<'p> Machine<'p, '_> {
         Known::Unescaped(self.unescaped.len() - 1)
     }
 
-    /// The number of a text that is in a name.
+    /// The number of a string in a name.
     fn text(&mut self, known: Known<'p>) -> Option<usize> {
         let bytes = match known {
             Known::Text(bytes) => bytes,
@@ -509,7 +508,7 @@ impl<'p> Machine<'p, '_> {
         Some(number)
     }
 
-    /// Counts a name; `None` if what names it is unknown.
+    /// Counts a name; `None` if it is unknown.
     fn global(&mut self, module: Known<'p>, name: Known<'p>) -> Option<usize> {
         if let (Some(module), Some(name)) = (self.text(module), self.text(name)) {
             return Some(self.mention(Name::Global(module, name)));
@@ -551,7 +550,7 @@ impl<'p> Machine<'p, '_> {
         }
     }
 
-    /// What to say of a value that comes from the memo.
+    /// The remark about a value from the memo.
     fn recalled(&self, known: Known<'p>) -> Option<String> {
         match known {
             Known::Text(bytes) => Some(quoted(bytes, "")),
@@ -562,7 +561,7 @@ impl<'p> Machine<'p, '_> {
         }
     }
 
-    /// A name as `module:name`, which no other name is written as.
+    /// A name as `module:name`, which is unambiguous.
     fn shown(&self, number: usize) -> String {
         let text = |number: usize| self.texts.get(number).map_or(&[][..], Vec::as_slice);
         match self.names.get(number).map(|mentions| mentions.name) {
@@ -637,14 +636,14 @@ impl<'p> Machine<'p, '_> {
             }
             if self.unknown_names > 0 {
                 let names = counted(self.unknown_names, "name");
-                writeln!(out, "  {names} that cannot be known without loading")?;
+                writeln!(out, "  {names} unknown without loading")?;
             }
         }
         if self.other_calls > 0 {
             let calls = counted(self.other_calls, "call");
             writeln!(
                 out,
-                "{calls} of what is no name: returned by a call, or unknown"
+                "{calls} of values other than names: returned by a call, or unknown"
             )?;
         }
         Ok(())
@@ -692,7 +691,7 @@ fn argument(argument: &Argument<'_>, line: &mut String) {
     line.push_str(&shown);
 }
 
-/// In quotes, escaped, and cut short; then also how long it is.
+/// Quotes, escapes and shortens bytes; adds the length if shortened.
 fn quoted(bytes: &[u8], prefix: &str) -> String {
     let (shown, is_whole) = escaped(bytes, prefix.ends_with('b'));
     if is_whole {
@@ -702,8 +701,8 @@ fn quoted(bytes: &[u8], prefix: &str) -> String {
     }
 }
 
-/// Escaped and cut short, without quotes. A colon is escaped too, since it
-/// parts module and name.
+/// Escapes and shortens bytes, without quotes. Colons are escaped too, because
+/// they separate module and name.
 fn bare(bytes: &[u8]) -> String {
     let (shown, is_whole) = escaped(bytes, false);
     let shown = shown.replace(':', "\\x3a");
@@ -714,7 +713,7 @@ fn bare(bytes: &[u8]) -> String {
     }
 }
 
-/// The beginning of these bytes, on one line, and whether that is all.
+/// The beginning of the bytes on one line, and whether that is everything.
 fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
     let start = bytes.get(..4 * MAX_TEXT).unwrap_or(bytes);
     let mut shown = String::new();
@@ -725,7 +724,7 @@ fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
                 return (shown, false);
             }
             count += 1;
-            // Of a byte string it is the bytes that count.
+            // A byte string is escaped byte by byte.
             let is_raw = !character.is_ascii() || character.is_ascii_control();
             if ascii && is_raw && !matches!(character, '\n' | '\r' | '\t') {
                 let mut buffer = [0; 4];

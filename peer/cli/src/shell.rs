@@ -1,4 +1,4 @@
-//! `daskwire scatter`, `gather`, `submit` and `release`: a cluster for the shell.
+//! The `daskwire scatter`, `gather`, `submit` and `release` commands.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{TlsArguments, json, terminal};
 
-/// Who holds what the shell has put on a cluster, between two commands.
+/// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
 
-/// How to reach a cluster.
+/// The arguments for connecting to a cluster.
 #[derive(Debug, Args)]
 pub(crate) struct ClusterArguments {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     scheduler: String,
-    /// Seconds to wait for connections and short answers
+    /// Timeout in seconds of connections and short replies
     #[arg(long, default_value_t = 30)]
     timeout: u64,
-    /// Move data between here and the workers, not through the scheduler
+    /// Transfer data directly to and from workers, bypassing the scheduler
     #[arg(long)]
     direct: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Scatter {
     /// The files
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The key of a single file; otherwise each gets one that nothing else has
+    /// The key of a single file [default: a unique key for each file]
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
 }
@@ -55,8 +55,8 @@ pub(crate) struct Gather {
     /// The key of the result
     #[arg(allow_hyphen_values = true)]
     key: String,
-    /// Where bytes and the elements of arrays go, as they are; without this
-    /// option the result is shown as text
+    /// The file for bytes or the elements of an array [default: print the result
+    /// as text]
     #[arg(long, short)]
     output: Option<PathBuf>,
 }
@@ -65,20 +65,20 @@ pub(crate) struct Gather {
 pub(crate) struct Submit {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// The function: MODULE.NAME of Python, builtins:CLASS.NAME for one of a
-    /// class, native:NAME of a worker in Rust
+    /// The function: MODULE.NAME for Python, builtins:CLASS.NAME for a method,
+    /// native:NAME for a function of a Rust worker
     function: String,
-    /// Its arguments: JSON, such as 3 or [1, 2]; @KEY for a result that is
-    /// there; anything else is text
+    /// Its arguments: JSON, such as 3 or [1, 2]; @KEY for an existing result;
+    /// anything else is a string
     #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
-    /// Arguments by name
+    /// Keyword arguments
     #[arg(long, value_name = "NAME=ARGUMENT")]
     keyword: Vec<String>,
-    /// The key of the result; otherwise the same call has the same key
+    /// The key of the result [default: the same for equal calls]
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
-    /// Keep the result on the cluster and print its key, not itself
+    /// Keep the result on the cluster, and print its key instead of the result
     #[arg(long)]
     hold: bool,
 }
@@ -87,21 +87,21 @@ pub(crate) struct Submit {
 pub(crate) struct Release {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// The keys of what was scattered or held
+    /// The keys that were scattered or held
     #[arg(required = true, allow_hyphen_values = true)]
     keys: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Journey {
-    /// A real scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
-    /// quic://HOST:PORT; without this option, a cluster in this process
+    /// A real scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
+    /// quic://HOST:PORT [default: a cluster in this process]
     #[arg(long, value_name = "ADDRESS")]
     scheduler: Option<String>,
-    /// What carries the messages of the cluster in this process
+    /// The transport of the cluster in this process
     #[arg(long, value_enum, default_value = "mem", conflicts_with = "scheduler")]
     transport: TransportChoice,
-    /// Show all that messages say
+    /// Show the bodies of messages
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
@@ -172,7 +172,7 @@ fn text(error: PeerError) -> String {
     }
 }
 
-/// A key as the shell has it: JSON for one that is a list, such as `["x", 0]`.
+/// Parses a key; a list is written in JSON, such as `["x", 0]`.
 fn key(text: &str) -> Key {
     fn of(value: &serde_json::Value) -> Option<Key> {
         match value {
@@ -194,7 +194,7 @@ fn key(text: &str) -> Key {
         .unwrap_or_else(|| Key::from(text))
 }
 
-/// A key as [`key`] reads it.
+/// Formats a key as [`key`] parses it.
 fn shown(key: &Key) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
@@ -206,8 +206,8 @@ fn argument(text: &str) -> Argument {
     }
 }
 
-/// Shows how much of `total` bytes has gone, while `work` goes on; on a terminal
-/// only, and not for what is done at once.
+/// Shows the progress of `work`, which transfers `total` bytes. Only on a
+/// terminal, and only if it takes a while.
 async fn with_progress<T>(
     what: &str,
     total: u64,
@@ -246,7 +246,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
-            // A key that begins with a dash looks like an option.
+            // A key that begins with a dash would look like an option.
             (None, _) if crate::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
@@ -270,7 +270,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
     let client = arguments.cluster.connect(&meter).await?;
     let key = key(&arguments.key);
     let status = client.task_status([key.clone()]).await.map_err(text)?;
-    // Whoever holds a key that is not there makes a task that never runs.
+    // Holding a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
         return Err(format!("the cluster has nothing under the key {key}"));
     }
@@ -347,7 +347,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
     let recorder = Arc::new(Recorder::new(arguments.scheduler.is_none()));
     let mut out = terminal::stdout();
     let mut show = |line: &str| {
-        // Whoever does not read any more has seen enough.
+        // The reader may have closed the pipe.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     };
     let (client, cluster) = match &arguments.scheduler {

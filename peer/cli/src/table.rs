@@ -1,4 +1,4 @@
-//! The identity of a scheduler as a table for people.
+//! Formats the identity of a scheduler as a table.
 
 use core::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use daskwire_peer::identity::Identity;
 
 use crate::inspect::text::{bytes, count};
 
-/// A table for people; `now` is in seconds since 1970.
+/// Formats an identity; `now` is in seconds since 1970.
 pub fn table(identity: &Identity, now: f64) -> String {
     let mut out = String::new();
     let threads: u64 = identity
@@ -83,7 +83,7 @@ pub fn table(identity: &Identity, now: f64) -> String {
     out
 }
 
-/// Seconds since 1970, now.
+/// The current time in seconds since 1970.
 pub fn now() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,9 +1,9 @@
-//! What the command prints for people.
+//! Output of the command for users.
 //!
-//! Much of it comes from peers, who must not be able to move the cursor, hide or
-//! reorder text, or reprogram the terminal. So everything that the command prints
-//! goes through here, where characters that are not
-//! [printable](daskwire::display::is_printable) are escaped.
+//! Much of it comes from peers, which must not be able to move the cursor, hide
+//! or reorder text, or reprogram the terminal. All output therefore passes
+//! through this module, which escapes characters that are not
+//! [printable](daskwire::display::is_printable).
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ use daskwire::display::{Printable, is_printable};
 use serde::Serialize as _;
 use serde_json::ser::{CompactFormatter, Formatter};
 
-/// A writer that escapes what is not printable, but for ends of lines and tabs, and
-/// what is not UTF-8. A character is to be written as a whole.
+/// A writer that escapes bytes that are not UTF-8, and unprintable characters
+/// except newlines and tabs. Each character must be written in one piece.
 #[derive(Debug)]
 pub(crate) struct Escaping<W>(pub(crate) W);
 
@@ -53,20 +53,20 @@ pub(crate) fn stdout() -> Escaping<io::BufWriter<io::StdoutLock<'static>>> {
 ///
 /// # Errors
 ///
-/// What the system says, as a message.
+/// The system's error, as a message.
 pub(crate) fn print(line: impl Display) -> Result<(), String> {
     let mut out = stdout();
     let printed = writeln!(out, "{line}").and_then(|()| out.flush());
     printed.map_err(|error| format!("standard output: {error}"))
 }
 
-/// Tells the user something on standard error, in one line.
+/// Prints a single-line message on standard error.
 pub(crate) fn note(text: impl Display) {
     let text = text.to_string();
     error(Printable(&text));
 }
 
-/// Tells the user something on standard error, in as many lines as it has.
+/// Prints a message of any number of lines on standard error.
 pub(crate) fn error(text: impl Display) {
     tell(format_args!("daskwire: {text}\n"));
 }
@@ -74,16 +74,16 @@ pub(crate) fn error(text: impl Display) {
 /// Writes to standard error.
 pub(crate) fn tell(text: impl Display) {
     let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
-    // There is nowhere else to tell.
+    // Errors cannot be reported anywhere else.
     let _ = write!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// JSON in a line, in which characters that are not printable are escaped as
-/// `\uXXXX`, which parses to the same value.
+/// Formats JSON in one line. Unprintable characters are escaped as `\uXXXX`,
+/// which parses to the same value.
 pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
-    // A value can be serialized, and a vector written to.
+    // Neither serializing a value nor writing to a vector fails.
     let _ = value.serialize(&mut serializer);
     String::from_utf8(out).unwrap_or_default()
 }
@@ -121,7 +121,8 @@ mod tests {
         String::from_utf8(out.0).expect("UTF-8")
     }
 
-    /// As printed, with what `is_kept` as it is and all else escaped.
+    /// The expected output: characters for which `is_kept` is true as they are,
+    /// others escaped.
     fn expected(text: &str, is_kept: fn(char) -> bool) -> String {
         let escape = |character: char| match is_kept(character) {
             true => character.to_string(),

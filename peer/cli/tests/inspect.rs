@@ -900,7 +900,7 @@ fn encode_names_the_place_and_what_was_expected() {
     }
     let ran = of_input("encode", b"\"\xff\"");
     let error = ran.refused("not text");
-    assert_eq!(error, "standard input: not text: at byte 1, no UTF-8");
+    assert_eq!(error, "standard input: not UTF-8 at byte 1");
 }
 
 #[test]
@@ -973,7 +973,7 @@ fn usage_is_explained_and_misuse_is_status_2() {
         assert!(help.good("help").contains(word), "{word}");
     }
     let help = run(&["encode", "--help"], None);
-    for word in ["--output", "--prefix", "--layout", "lines of its own"] {
+    for word in ["--output", "--prefix", "--layout", "line of its own"] {
         assert!(help.good("help").contains(word), "{word}");
     }
     let version = run(&["--version"], None);
@@ -1076,8 +1076,8 @@ fn a_guess_is_said_once() {
     assert_eq!(ran.text().lines().count(), 40);
     assert_eq!(
         ran.err,
-        "daskwire: standard input can be read in more than one way; \
-         taken as a stream with a leading length (--prefix u64)\n"
+        "daskwire: standard input is ambiguous; \
+         read as a stream with a leading length (--prefix u64)\n"
     );
     // Who says which it is hears nothing.
     let said = of_input("inspect --json --prefix u64", &both);

@@ -106,8 +106,8 @@ fn names_are_found_however_they_are_made() {
     for line in [
         "names, which loading imports:",
         "  m:f  called 1 time, named 1 time",
-        "  1 name that cannot be known without loading",
-        "1 call of what is no name: returned by a call, or unknown",
+        "  1 name unknown without loading",
+        "1 call of values other than names: returned by a call, or unknown",
         "asks persistent_load for 2 persistent ids",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
@@ -227,7 +227,7 @@ fn a_bad_pickle_is_listed_as_far_as_it_goes() {
         (
             b"R(0N.",
             5,
-            "at byte 0: REDUCE finds too little on the stack",
+            "at byte 0: REDUCE finds too few values on the stack",
         ),
         (
             b"h\x05N.\xff",

@@ -249,7 +249,7 @@ impl Relay {
         // It may have more to say, and would wait if nobody read that.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = first
-            .strip_prefix("daskwire: passing on from ")
+            .strip_prefix("daskwire: forwarding from ")
             .and_then(|rest| rest.split_once(" to "))
             .unwrap_or_else(|| panic!("the relay says: {first}"))
             .0

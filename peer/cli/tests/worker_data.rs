@@ -378,7 +378,7 @@ async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
     assert_eq!(cluster.python(code), "50");
     assert!(one.terminate(), "it ends well: {}", one.log());
     assert!(
-        one.log().contains("the data of this worker is elsewhere"),
+        one.log().contains("other workers have copies of all data"),
         "{}",
         one.log()
     );

@@ -101,7 +101,7 @@ fn a_worker_without_a_scheduler_says_so_and_ends_when_asked_to() {
         worker.signal(signal);
         assert_eq!(
             worker.ended(),
-            format!("daskwire: asked to stop before {address} knew this worker\n")
+            format!("daskwire: stopped before registering with {address}\n")
         );
     }
 }

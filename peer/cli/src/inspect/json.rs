@@ -1,4 +1,4 @@
-//! A message as one JSON document.
+//! Messages as JSON documents.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -25,8 +25,8 @@ impl From<TaggedError> for InspectErrorKind {
     }
 }
 
-/// The document of a message; its keys are in the order in which they are
-/// listed in the description of the format.
+/// The document of a message, with its keys in the order in which the description
+/// of the format lists them.
 pub(super) fn document(
     recorded: &Recorded<'_>,
     options: &Options,
@@ -98,7 +98,7 @@ pub(super) fn body(
     options: &Options,
     paths: &mut [Value],
 ) -> Result<Value> {
-    // Sets and enum members are items of their own here.
+    // The builder receives sets and enum members as items of their own.
     let mut builder = Builder::new(Hooks::None, options.data);
     let mut walk = message.walk(levels);
     loop {
@@ -193,7 +193,8 @@ fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Resul
     Ok(Value::Object(document))
 }
 
-/// The logical frames of a payload, one behind the other, and where each ends.
+/// Concatenates the logical frames of a payload; returns the bytes and the end of
+/// each frame.
 pub(super) fn merged(payload: &Payload<'_, &[u8]>) -> Result<(Vec<u8>, Vec<usize>)> {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     payload.merge_onto(&mut bytes, &mut ends)?;

@@ -1,8 +1,7 @@
-//! Recorded streams, taken apart.
+//! Inspection of recorded streams.
 //!
-//! [`Inspector`] goes through the bytes of a stream message by message. What it
-//! finds becomes one JSON document per message ([`Inspector::json`]) or a text
-//! for people ([`Inspector::text`]).
+//! [`Inspector`] reads the bytes of a stream message by message, and formats each
+//! as a JSON document ([`Inspector::json`]) or as text ([`Inspector::text`]).
 
 mod json;
 mod tagged;
@@ -17,19 +16,19 @@ use daskwire::msgpack::{Reader, Token};
 
 pub use tagged::{Hooks, TaggedError, TaggedFault, tagged};
 
-/// How to read a stream, and what to show of it.
+/// How to read a stream, and what to show.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The prefix; found out where `None`.
+    /// The prefix of messages; detected if `None`.
     pub prefix: Option<Prefix>,
-    /// The layout; found out message by message where `None`.
+    /// The layout; detected for each message if `None`.
     pub layout: Option<Layout>,
-    /// Decompress and merge payloads, and show what they then are.
+    /// Whether to decompress and merge payloads.
     pub payloads: bool,
-    /// Show byte strings and frames in full.
+    /// Whether to show byte strings and frames in full.
     pub data: bool,
-    /// What is accepted, and whether sets and enum members are looked for. By
-    /// default a payload becomes half of the machine's memory at most.
+    /// Limits, and whether sets and enum members are recognized. Default: a
+    /// payload may take at most half of the machine's memory.
     pub reading: ReadOptions,
 }
 
@@ -45,26 +44,26 @@ impl Default for Options {
     }
 }
 
-/// What was wrong with a stream, and where.
+/// A fault in a stream, and its location.
 #[derive(Clone, Debug)]
 pub struct InspectError {
-    /// Offset in the stream of the message that is at fault.
+    /// The offset of the faulty message in the stream.
     pub offset: u64,
-    /// What is wrong with it.
+    /// The kind of fault.
     pub kind: InspectErrorKind,
 }
 
-/// What was wrong with a message of a stream.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum InspectErrorKind {
-    /// The framing.
+    /// A fault in the framing.
     Frame(FrameError),
-    /// The message, in its frames.
+    /// A fault in the message.
     Message(MessageError),
-    /// A document in one of its frames.
+    /// A fault in a document in one of the frames.
     Tagged(TaggedError),
-    /// There is nothing to inspect.
+    /// The stream is empty.
     Empty,
 }
 
@@ -90,22 +89,22 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// One message of a stream, cut into frames.
+/// A message of a stream, split into frames.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
-    /// Offset in the stream.
+    /// The offset of the message in the stream.
     pub offset: u64,
-    /// Bytes on the stream, prelude included.
+    /// The length of the message in the stream, including prefix and prelude.
     pub len: u64,
-    /// The leading number, if the stream has one.
+    /// The value of the prefix, if there is one.
     pub prefix_value: Option<u64>,
-    /// How it is laid out.
+    /// The layout of the message.
     pub layout: Layout,
-    /// Its frames.
+    /// The frames.
     pub frames: Vec<&'a [u8]>,
 }
 
-/// Goes through a recorded stream.
+/// Reads a recorded stream.
 #[derive(Debug)]
 pub struct Inspector<'a> {
     stream: &'a [u8],
@@ -117,14 +116,15 @@ pub struct Inspector<'a> {
 }
 
 impl<'a> Inspector<'a> {
-    /// Takes a stream, and finds out its prefix where `options` do not say.
+    /// Returns an inspector of a stream. Detects the prefix unless `options` has
+    /// it.
     pub fn new(stream: &'a [u8], mut options: Options) -> Self {
         let (prefix, guessed) = match options.prefix {
             Some(prefix) => (prefix, false),
             None => detect_prefix(stream, &options.reading.limits),
         };
-        // PROTOCOL CLASSIC-10: of the classic layout only 2021.3.0 has a number
-        // in front, and split lists, which may be missing.
+        // PROTOCOL CLASSIC-10: of the classic layout only 2021.3.0 has a prefix,
+        // and split lists, which may be missing.
         options.reading.lengths_optional |= prefix == Prefix::U64;
         Self {
             stream,
@@ -136,21 +136,22 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// The prefix that the stream is read with.
+    /// The prefix with which the stream is read.
     pub const fn prefix(&self) -> Prefix {
         self.prefix
     }
 
-    /// Whether the bytes allow either prefix, so that this one is a guess.
+    /// Whether the stream is valid with either prefix, so that this one is a
+    /// guess.
     pub const fn guessed(&self) -> bool {
         self.guessed
     }
 
-    /// The next message, or `None` at the end of the stream.
+    /// Reads the next message; `None` at the end of the stream.
     ///
     /// # Errors
     ///
-    /// What is wrong with the framing. Nothing can be read behind that.
+    /// If the framing is malformed. Nothing can be read after that.
     pub fn next_message(&mut self) -> Result<Option<Recorded<'a>>, InspectError> {
         let rest = self.stream.get(self.offset..).unwrap_or_default();
         let offset = self.offset as u64;
@@ -165,7 +166,7 @@ impl<'a> Inspector<'a> {
         let framed = FramedMessage::parse(rest, self.prefix, &self.options.reading.limits)
             .map_err(|error| fault(InspectErrorKind::Frame(error)))?;
         let mut frames = vec![&[][..]; framed.prelude.frame_count()];
-        // `FramedMessage` has checked that all of them are there.
+        // `FramedMessage` has checked that all frames are complete.
         if framed.prelude.split(framed.frames, &mut frames).is_err() {
             frames.clear();
         }
@@ -182,11 +183,11 @@ impl<'a> Inspector<'a> {
         }))
     }
 
-    /// The message as one JSON document.
+    /// Formats a message as a JSON document.
     ///
     /// # Errors
     ///
-    /// What is wrong with the message.
+    /// If the message is malformed.
     pub fn json(&mut self, message: &Recorded<'a>) -> Result<serde_json::Value, InspectError> {
         json::document(message, &self.options, &mut self.workspace).map_err(|kind| InspectError {
             offset: message.offset,
@@ -194,11 +195,11 @@ impl<'a> Inspector<'a> {
         })
     }
 
-    /// The message as a text for people, with a line break at its end.
+    /// Formats a message as text, with a newline at the end.
     ///
     /// # Errors
     ///
-    /// What is wrong with the message.
+    /// If the message is malformed.
     pub fn text(&mut self, message: &Recorded<'a>) -> Result<String, InspectError> {
         text::describe(message, &self.options, &mut self.workspace).map_err(|kind| InspectError {
             offset: message.offset,
@@ -207,12 +208,12 @@ impl<'a> Inspector<'a> {
     }
 }
 
-/// The layout of a message that does not say it (PROTOCOL FRAME-13).
+/// Detects the layout of a message (PROTOCOL FRAME-13).
 ///
-/// Streams without a leading number are all of the classic layout. With one, a
-/// classic message (of 2021.3.0) begins with a header that is empty, or a map
-/// that says nothing but how the body is compressed; a modern body of more than
-/// one frame has to refer to the others, so it is neither.
+/// Streams without a prefix have the classic layout. With a prefix, a classic
+/// message (of 2021.3.0) begins with a header that is empty, or a map that only
+/// contains the compression of the body. A modern body of several frames has to
+/// refer to the others, so it is neither.
 pub fn detect_layout(prefix: Prefix, frames: &[&[u8]]) -> Layout {
     if prefix == Prefix::None {
         return Layout::Classic;
@@ -238,10 +239,11 @@ pub fn detect_layout(prefix: Prefix, frames: &[&[u8]]) -> Layout {
     }
 }
 
-/// The prefix with which the stream can be read, and whether both would do
-/// (PROTOCOL FRAME-13; a recording has more than the first message to go by).
+/// Detects the prefix, and whether both are valid (PROTOCOL FRAME-13). A
+/// recording allows to check more than the first message.
 fn detect_prefix(stream: &[u8], limits: &Limits) -> (Prefix, bool) {
-    // How far a reading gets: to the end, or so many messages.
+    // How far the stream can be read with a prefix: to the end, or a number of
+    // messages.
     let reach = |prefix| {
         let mut rest = stream;
         let mut count = 0_u64;
@@ -259,9 +261,9 @@ fn detect_prefix(stream: &[u8], limits: &Limits) -> (Prefix, bool) {
         (true, true) => (Prefix::U64, !stream.is_empty()),
         (true, false) => (Prefix::U64, false),
         (false, true) => (Prefix::None, false),
-        // Neither: the one that gets farther names the fault. A leading number
-        // covers the frame count at least, a frame count of a short message
-        // does not look like that.
+        // Both fail: report the fault of the one that gets farther. The value of
+        // a prefix includes the frame count at least, unlike the frame count of a
+        // short message.
         (false, false) if with.1 != without.1 => {
             let prefix = if with.1 > without.1 {
                 Prefix::U64

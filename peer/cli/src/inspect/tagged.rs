@@ -1,5 +1,4 @@
-//! MessagePack documents as tagged JSON: every value of the one as a value of
-//! the other, so that nothing is lost that has a meaning.
+//! MessagePack documents as tagged JSON, which preserves every value.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,38 +10,37 @@ use daskwire::msgpack::{Malformed, Reader, Token};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Byte strings longer than this are shown by length and hash.
-const LONGEST_BYTES: usize = 4096;
+/// Longer byte strings are shown as length and hash.
+const MAX_BYTES: usize = 4096;
 
-/// The largest integer, either way, that JSON readers all read as it is.
-const LARGEST_PLAIN: u64 = 1 << 53;
+/// The largest magnitude of an integer that all JSON parsers read exactly.
+const MAX_PLAIN: u64 = 1 << 53;
 
-/// Whether `__Set__` and `__Enum__` maps are sets and enum members.
+/// Whether `__Set__` and `__Enum__` maps become sets and enum members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hooks {
-    /// They are.
+    /// They become sets and enum members.
     SetsAndEnums,
-    /// They are maps like others.
+    /// They stay maps.
     None,
 }
 
-/// What was wrong with a document.
+/// A fault in a document, and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaggedError {
-    /// The frame that the document is in.
+    /// The frame of the document.
     pub frame: usize,
-    /// What is wrong, and the offset in the frame.
+    /// The kind of fault, with its offset in the frame.
     pub fault: TaggedFault,
 }
 
-/// What was wrong with a document.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaggedFault {
-    /// It is no MessagePack document.
+    /// The document is not valid MessagePack.
     Malformed(Malformed),
-    /// A map that stands for a set has no members, or one for an enum member
-    /// lacks a name.
+    /// A map that represents a set or an enum member is incomplete.
     Special(&'static str),
 }
 
@@ -57,7 +55,7 @@ impl fmt::Display for TaggedError {
 
 impl std::error::Error for TaggedError {}
 
-/// Length and hash of a run of bytes.
+/// The length and hash of bytes.
 pub(super) fn digest(bytes: &[u8]) -> Value {
     let hash: String = Sha256::digest(bytes)
         .iter()
@@ -66,12 +64,12 @@ pub(super) fn digest(bytes: &[u8]) -> Value {
     json!({ "len": bytes.len(), "sha256": hash })
 }
 
-/// Builds one value from items, without recursion.
+/// Builds a value from items, without recursion.
 #[derive(Debug)]
 pub(super) struct Builder {
     open: Vec<Open>,
     hooks: Hooks,
-    /// Show byte strings in full, whatever their length.
+    /// Whether to show byte strings of any length in full.
     in_full: bool,
 }
 
@@ -101,7 +99,7 @@ impl Builder {
         }
     }
 
-    /// Adds an item; returns the whole value with the last of them.
+    /// Adds an item. Returns the whole value after its last item.
     pub(super) fn item(&mut self, item: Item<'_>) -> Result<Option<Value>, TaggedFault> {
         let value = match item {
             Item::Token(Token::Array(count)) if count != 0 => {
@@ -134,7 +132,7 @@ impl Builder {
         self.add(value)
     }
 
-    /// Adds a complete value, and closes what it completes.
+    /// Adds a complete value, and closes the containers that it completes.
     fn add(&mut self, value: Value) -> Result<Option<Value>, TaggedFault> {
         let mut value = value;
         loop {
@@ -177,8 +175,8 @@ impl Builder {
     }
 
     fn map(&self, pairs: Vec<(Value, Value)>) -> Result<Value, TaggedFault> {
-        // Of a key that occurs twice the last value counts, in the place of
-        // the first, as in a Python dict.
+        // Of repeated keys, the last value counts, in the position of the first,
+        // as in a Python dict.
         let mut places = HashMap::new();
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
         let texts = texts(pairs.iter().map(|(key, _)| key));
@@ -206,7 +204,7 @@ impl Builder {
                 let text = |name| match find(name) {
                     Some(Value::String(text)) => Ok(text.clone()),
                     _ => Err(TaggedFault::Special(
-                        "a map with __Enum__ needs texts under name, __module__ and __name__",
+                        "a map with __Enum__ needs strings under name, __module__ and __name__",
                     )),
                 };
                 let (module, class, name) = (text("__module__")?, text("__name__")?, text("name")?);
@@ -244,16 +242,16 @@ impl Builder {
         Ok(match token {
             Token::Nil => Value::Null,
             Token::Bool(value) => Value::Bool(value),
-            Token::UInt(value) if value <= LARGEST_PLAIN => value.into(),
+            Token::UInt(value) if value <= MAX_PLAIN => value.into(),
             Token::UInt(value) => json!({ "$int": value.to_string() }),
-            Token::Int(value) if value.unsigned_abs() <= LARGEST_PLAIN => value.into(),
+            Token::Int(value) if value.unsigned_abs() <= MAX_PLAIN => value.into(),
             Token::Int(value) => json!({ "$int": value.to_string() }),
             Token::F32(value) => float(value.into()),
             Token::F64(value) => float(value),
-            // Opening the message has checked its text; that of headers is
-            // checked by who reads them.
+            // Strings of the body were validated by opening the message; those of
+            // headers are validated by the caller.
             Token::Str(text) => String::from_utf8_lossy(text.as_bytes()).into(),
-            Token::Bin(data) if data.len() > LONGEST_BYTES && !self.in_full => {
+            Token::Bin(data) if data.len() > MAX_BYTES && !self.in_full => {
                 json!({ "$blob": digest(data) })
             }
             Token::Bin(data) => json!({ "$bytes": BASE64.encode(data) }),
@@ -284,7 +282,7 @@ fn enumeration(member: EnumMember<'_>) -> Value {
     } })
 }
 
-/// Each member once, in the order of their texts.
+/// The distinct members, sorted by their JSON.
 fn set(members: Vec<Value>) -> Value {
     let texts = texts(members.iter());
     let mut members: Vec<(Vec<u8>, Value)> = texts.into_iter().zip(members).collect();
@@ -294,17 +292,16 @@ fn set(members: Vec<Value>) -> Value {
     tag("$set", members)
 }
 
-/// An object with one entry. `json!` would copy the items, and so what is nested in
-/// them again on each level.
+/// An object with one entry. `json!` would copy the items, and everything nested
+/// in them again on each level.
 fn tag(name: &str, items: Vec<Value>) -> Value {
     let mut object = Map::new();
     object.insert(name.to_owned(), Value::Array(items));
     Value::Object(object)
 }
 
-/// The texts of values, to tell them apart and to order them. One that is longer
-/// than all others may be cut short, so that what is nested in values alone is not
-/// written again on each level.
+/// The JSON of values, for comparison. The longest may be cut short, so that
+/// nested values are not written again on each level.
 fn texts<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
     let mut most = 64;
     let mut all: Vec<_> = values.map(|value| (value, Vec::new(), false)).collect();
@@ -322,7 +319,7 @@ fn texts<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
     }
 }
 
-/// Takes so many bytes, and fails at the next.
+/// A writer that accepts a number of bytes, and then fails.
 struct Cut<'t> {
     text: &'t mut Vec<u8>,
     most: usize,
@@ -343,8 +340,8 @@ impl std::io::Write for Cut<'_> {
     }
 }
 
-/// What tells keys of a Python dict apart: numbers of the same value are the
-/// same key, whatever their type.
+/// The identity of a key in a Python dict: numbers of equal value are the same
+/// key, whatever their type.
 #[derive(PartialEq, Eq, Hash)]
 enum PythonKey {
     Number(u64),
@@ -358,7 +355,7 @@ fn python_key(key: &Value, text: Vec<u8>) -> PythonKey {
         Value::Bool(value) => number(f64::from(u8::from(*value))),
         Value::Number(value) => match value.as_i64() {
             #[allow(clippy::cast_precision_loss)] // exact below 2^53
-            Some(small) if small.unsigned_abs() < LARGEST_PLAIN => number(small as f64),
+            Some(small) if small.unsigned_abs() < MAX_PLAIN => number(small as f64),
             Some(large) => PythonKey::Integer(large.into()),
             None => {
                 let value = value.as_f64().unwrap_or_default();
@@ -385,11 +382,11 @@ fn python_key(key: &Value, text: Vec<u8>) -> PythonKey {
     }
 }
 
-/// A MessagePack document as tagged JSON.
+/// Converts a MessagePack document to tagged JSON.
 ///
 /// # Errors
 ///
-/// What is wrong with the document, which is in frame `frame`.
+/// If the document, in frame `frame`, is malformed.
 pub fn tagged(
     document: &[u8],
     hooks: Hooks,
@@ -398,7 +395,7 @@ pub fn tagged(
 ) -> Result<Value, TaggedError> {
     let fault = |fault| TaggedError { frame, fault };
     let malformed = |error| fault(TaggedFault::Malformed(error));
-    // Depth, item count and the end are checked before anything is built.
+    // Depth, item count and completeness are checked before building.
     let mut whole = Reader::new(document);
     whole.skip().map_err(malformed)?;
     whole.finish().map_err(malformed)?;
@@ -426,11 +423,11 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Bytes of texts that were written to compare values.
+        /// Number of bytes written to compare values.
         pub(super) static WRITTEN: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Sets or maps in each other, each with a long neighbour that begins alike.
+    /// Nested sets or maps, each with a long neighbour of the same prefix.
     fn nested(depth: usize, is_set: bool) -> Value {
         (0..depth).fold(json!([["x"]]), |value, level| {
             let neighbour = json!([[format!("{level:01000}")]]);

@@ -1,4 +1,4 @@
-//! A message as a text for people.
+//! Messages as text.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ use super::{Hooks, InspectErrorKind, Options, Recorded, tagged};
 
 type Result<T> = std::result::Result<T, InspectErrorKind>;
 
-/// Frames shown one by one; of a longer table the rest is summed up.
+/// Maximum number of frames that are listed; the rest is summarized.
 const MAX_FRAMES: usize = 24;
 
-/// Payloads shown one by one; the rest is counted.
+/// Maximum number of payloads that are listed; the rest is counted.
 const MAX_PAYLOADS: usize = 12;
 
-/// Characters of a document shown; the rest is counted.
+/// Maximum number of characters of a document; the rest is counted.
 const MAX_TEXT: usize = 2000;
 
-/// Columns that a document is broken into lines for.
+/// Line width of documents.
 const WIDTH: usize = 100;
 
 pub(super) fn describe(
@@ -43,7 +43,7 @@ fn whole(
     levels: &mut [Level],
 ) -> Result<String> {
     message.check()?;
-    // Where each payload stands in the body.
+    // The path of each payload in the body.
     let mut paths = vec![Value::Null; message.payload_count()];
     json::body(&message, levels, options, &mut paths)?;
     let mut text = String::new();
@@ -63,12 +63,12 @@ fn whole(
         ),
     );
     if let Some(value) = recorded.prefix_value {
-        // PROTOCOL FRAME-7: what it covers is read at once, the rest frame by
-        // frame.
+        // PROTOCOL FRAME-7: the bytes that it covers are read at once, the rest
+        // frame by frame.
         let meaning = if value == recorded.len - 8 {
             "all that follows it"
         } else {
-            "a read hint, what is behind it comes frame by frame"
+            "a read hint; the rest is read frame by frame"
         };
         put(
             &mut text,
@@ -87,7 +87,7 @@ fn whole(
         MAX_PAYLOADS
     };
     for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
-        // Those that are not shown are still opened, to find what is wrong.
+        // Payloads that are not listed are opened too, to detect faults.
         let shown = describe_payload(number, &payload?, path, options)?;
         if number < most {
             text.push_str(&shown);
@@ -159,11 +159,11 @@ fn describe_payload(
     Ok(text)
 }
 
-/// What a payload is, as its header has it.
+/// Describes a payload by its header.
 fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
     let header = payload.header()?;
     if payload.kind() == PayloadKind::Pickled {
-        return Ok("pickled with its buffers beside it".to_owned());
+        return Ok("pickled with out-of-band buffers".to_owned());
     }
     if header.is_collection()? {
         let name = header.type_serialized()?.unwrap_or_default();
@@ -186,7 +186,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
         Serializer::Dask => "dask",
         Serializer::Pickle => "pickle",
         Serializer::Msgpack => "msgpack",
-        Serializer::Error => return Ok("an error, for want of a serializer".to_owned()),
+        Serializer::Error => return Ok("an error: no serializer".to_owned()),
         Serializer::Other(name) => name,
         _ => "unknown",
     };
@@ -197,7 +197,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
     Ok(what)
 }
 
-/// The codec of each of its frames.
+/// The codec of each frame.
 fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
     let Some(list) = payload.header()?.compression()? else {
         return Ok(Vec::new());
@@ -210,7 +210,7 @@ fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
         .collect()
 }
 
-/// Each frame: its length, what it is for, and what it is compressed by.
+/// Lists the length, role and codec of each frame.
 fn frame_table(
     text: &mut String,
     recorded: &Recorded<'_>,
@@ -243,7 +243,7 @@ fn frame_table(
     Ok(())
 }
 
-/// What each frame is for.
+/// The role of each frame.
 fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     let mut roles = vec![String::new(); message.frames().len()];
     let mut set = |index: usize, role: String| {
@@ -285,7 +285,7 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     Ok(roles)
 }
 
-/// What a classic header says that the body is compressed by.
+/// The codec of the body, from a classic header.
 fn body_codec(header: &[u8]) -> Result<Option<String>> {
     if header.is_empty() {
         return Ok(None);
@@ -297,7 +297,7 @@ fn body_codec(header: &[u8]) -> Result<Option<String>> {
         .map(|name| Printable(name).to_string()))
 }
 
-/// A document behind its label, in lines that fit a screen.
+/// A labelled document, broken into lines.
 fn document(text: &mut String, label: &str, document: &[u8], options: &Options) {
     let mut shown = Document::new(document).to_string();
     if !options.data
@@ -315,7 +315,7 @@ fn document(text: &mut String, label: &str, document: &[u8], options: &Options) 
     for (index, part) in parts(&shown).enumerate() {
         let len = part.chars().count();
         if index != 0 && column + len > WIDTH {
-            // Each part but the last ends with the space behind its comma.
+            // Each part but the last ends with the space after its comma.
             text.truncate(text.trim_end().len());
             put(text, format_args!("\n{indent}"));
             column = indent.len();
@@ -326,7 +326,7 @@ fn document(text: &mut String, label: &str, document: &[u8], options: &Options) 
     text.push('\n');
 }
 
-/// Cuts a document behind each comma that is not inside a text.
+/// Splits a document after each comma outside of strings.
 fn parts(document: &str) -> impl Iterator<Item = &str> {
     let (mut in_text, mut escaped, mut after_comma) = (false, false, false);
     document.split_inclusive(move |character| {
@@ -342,7 +342,7 @@ fn parts(document: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A frame as bytes and as ASCII, sixteen a line.
+/// Formats a frame as bytes and ASCII, sixteen per line.
 fn hex(text: &mut String, frame: &[u8]) {
     for (line, bytes) in frame.chunks(16).enumerate() {
         put(text, format_args!("    {:06x} ", 16 * line));
@@ -358,7 +358,7 @@ fn hex(text: &mut String, frame: &[u8]) {
     }
 }
 
-/// An exact size, with a rounded one beside it where that is easier to grasp.
+/// An exact size, with a rounded one where that is easier to read.
 fn size(len: u64) -> String {
     match len {
         0..10_000 => bytes(len),
@@ -371,7 +371,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{plural}")
 }
 
-/// A size for people: exact below 10 kB, in binary units above.
+/// A rounded size: exact below 10 kB, in binary units above.
 pub(crate) fn bytes(len: u64) -> String {
     #[allow(clippy::cast_precision_loss)] // three digits are shown
     let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);

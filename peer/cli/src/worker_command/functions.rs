@@ -1,6 +1,6 @@
-//! What the demonstration worker can do besides Python's own functions.
+//! Functions of the demonstration worker, in addition to Python's own.
 //!
-//! Bytes and arrays are read where they lie; none of these copies its arguments.
+//! Bytes and arrays are borrowed; no function copies its arguments.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use daskwire_peer::{Array, RemoteError, Value};
 use sha2::{Digest as _, Sha256};
 use twox_hash::XxHash3_64;
 
-/// Names and what they are for, as `daskwire worker --functions` lists them.
+/// The names and descriptions listed by `daskwire worker --functions`.
 pub(super) const LIST: &[(&str, &str)] = &[
     (
         "crc32(data)",
@@ -20,7 +20,7 @@ pub(super) const LIST: &[(&str, &str)] = &[
     ),
     (
         "sha256(data)",
-        "SHA-256 of bytes or an array, as hexadecimal text",
+        "SHA-256 of bytes or an array, in hexadecimal",
     ),
     ("xxh3(data)", "XXH3-64 of bytes or an array"),
     (
@@ -32,29 +32,29 @@ pub(super) const LIST: &[(&str, &str)] = &[
         "bytes that data takes, compressed with zlib",
     ),
     ("count_bytes(data)", "length in bytes"),
-    ("count_lines(text)", "number of lines"),
-    ("count_words(text)", "number of words"),
+    ("count_lines(string)", "number of lines"),
+    ("count_words(string)", "number of words"),
     (
         "words(text)",
-        "how often each word is in a text, as a dictionary",
+        "number of occurrences of each word, as a dictionary",
     ),
     (
         "parse_csv(text)",
-        "numbers with commas between them, as an array of two dimensions",
+        "comma-separated numbers as a two-dimensional array",
     ),
-    ("parse_json(text)", "a JSON document as a value"),
+    ("parse_json(string)", "a JSON document as a value"),
     (
         "sum(array)",
         "sum of all elements; also of lists and other iterables, as Python's",
     ),
     ("mean(array)", "mean of all elements"),
-    ("minimum(array)", "least element"),
-    ("maximum(array)", "greatest element"),
+    ("minimum(array)", "smallest element"),
+    ("maximum(array)", "largest element"),
     ("norm(array)", "square root of the sum of squares"),
     ("dot(a, b)", "sum of products of the elements of two arrays"),
     (
         "histogram(array, bins, low, high)",
-        "how many elements fall in each of equal bins",
+        "number of elements in each of equal bins",
     ),
     (
         "linspace(start, stop, count)",
@@ -62,11 +62,11 @@ pub(super) const LIST: &[(&str, &str)] = &[
     ),
     (
         "noise(seed, count)",
-        "an array of numbers from 0 to 1 that look random",
+        "an array of pseudorandom numbers from 0 to 1",
     ),
 ];
 
-/// The functions of the demonstration worker.
+/// Returns the functions of the demonstration worker.
 pub(super) fn functions() -> Functions {
     Functions::python()
         .with("crc32", |arguments| Ok(crc32(&data(&arguments)?).into()))
@@ -149,14 +149,14 @@ fn data(arguments: &Arguments) -> Result<Bytes, RemoteError> {
         other => Err(RemoteError::new(
             "TypeError",
             &format!(
-                "a {} has no bytes to look at",
+                "a {} has no bytes",
                 other.map_or("NoneType", Value::type_name)
             ),
         )),
     }
 }
 
-/// The text of the only argument, which may be bytes in UTF-8.
+/// The only argument as a string; bytes are decoded as UTF-8.
 fn text(arguments: &Arguments) -> Result<String, RemoteError> {
     arguments.exactly(1)?;
     if let Some(Value::Str(text)) = arguments.get(0) {
@@ -164,11 +164,11 @@ fn text(arguments: &Arguments) -> Result<String, RemoteError> {
     }
     let data = data(arguments)?;
     let text = str::from_utf8(&data)
-        .map_err(|error| RemoteError::new("UnicodeDecodeError", &format!("no UTF-8: {error}")))?;
+        .map_err(|error| RemoteError::new("UnicodeDecodeError", &format!("not UTF-8: {error}")))?;
     Ok(text.to_owned())
 }
 
-/// CRC-32 as zlib has it (ISO 3309, ITU-T V.42), eight bits at a time.
+/// zlib's CRC-32 (ISO 3309, ITU-T V.42), eight bits at a time.
 fn crc32(data: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -198,7 +198,7 @@ fn crc32(data: &[u8]) -> u32 {
 fn compressed_len(codec: &mut dyn Compression, data: &[u8]) -> Result<Value, RemoteError> {
     let room = codec
         .max_compressed_len(data.len())
-        .ok_or_else(|| wrong("it is too long for the codec"))?;
+        .ok_or_else(|| wrong("too long for the codec"))?;
     let len = codec
         .compress(data, &mut vec![0; room])
         .map_err(|error| wrong(&error.to_string()))?;
@@ -227,7 +227,7 @@ fn parse_csv(text: &str) -> Result<Value, RemoteError> {
             let number: f64 = field
                 .trim()
                 .parse()
-                .map_err(|_| wrong(&format!("line {}: {field:?} is no number", index + 1)))?;
+                .map_err(|_| wrong(&format!("line {}: {field:?} is not a number", index + 1)))?;
             numbers.push(number);
         }
         let found = numbers.len() - before;
@@ -235,7 +235,7 @@ fn parse_csv(text: &str) -> Result<Value, RemoteError> {
             column_count = found;
         } else if found != column_count {
             return Err(wrong(&format!(
-                "line {} has {found} fields, and the first has {column_count}",
+                "line {} has {found} fields, but the first has {column_count}",
                 index + 1
             )));
         }
@@ -244,7 +244,7 @@ fn parse_csv(text: &str) -> Result<Value, RemoteError> {
     Ok(Array::from_vec(&[row_count, column_count], numbers)?.into())
 }
 
-/// How many elements there are, of which there must be some.
+/// The number of elements, which must not be zero.
 #[expect(clippy::cast_precision_loss, reason = "a divisor")]
 fn count(array: &Array) -> Result<f64, RemoteError> {
     if array.is_empty() {
@@ -259,7 +259,7 @@ fn each(array: &Array, mut f: impl FnMut(f64)) -> Result<(), RemoteError> {
     macro_rules! try_types {
         ($($type:ty)*) => {$(
             if <$type>::is_of(array.dtype()) {
-                // As they lie is faster, but then what is repeated comes once.
+                // Memory order is faster, but has repeated elements only once.
                 match view.memory_elements::<$type>() {
                     Ok(elements) if !view.is_broadcast() => elements.for_each(|x| f(x as f64)),
                     _ => view.elements::<$type>()?.for_each(|x| f(x as f64)),
@@ -279,10 +279,7 @@ fn each(array: &Array, mut f: impl FnMut(f64)) -> Result<(), RemoteError> {
     }
     Err(RemoteError::new(
         "TypeError",
-        &format!(
-            "an array of {} has no numbers to calculate with",
-            array.dtype()
-        ),
+        &format!("an array of {} has no numbers", array.dtype()),
     ))
 }
 
@@ -292,7 +289,7 @@ fn sum(arguments: Arguments) -> Result<Value, RemoteError> {
         each(array, |x| sum += x)?;
         return Ok(sum.into());
     }
-    // As Python's, of everything else.
+    // Anything else as Python sums it.
     match Functions::python().call("builtins.sum", arguments) {
         Some(result) => result,
         None => Err(RemoteError::new("NotImplementedError", "sum")),
@@ -305,7 +302,8 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
         return Err(wrong(&text));
     }
     let (a, b) = (a.view()?, b.view()?);
-    // Elements that lie alike meet as they lie, which is several times as fast.
+    // With equal strides, elements are combined in memory order, which is several
+    // times faster.
     if a.strides() == b.strides()
         && !a.is_broadcast()
         && let (Ok(a), Ok(b)) = (a.memory_elements::<f64>(), b.memory_elements::<f64>())
@@ -323,18 +321,16 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
     reason = "the number of a bin, which is checked"
 )]
 fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, RemoteError> {
-    /// More are hardly meant.
+    /// Maximum number of bins.
     const MAX_BINS: usize = 1 << 24;
     if bins == 0 || bins > MAX_BINS || low.partial_cmp(&high) != Some(core::cmp::Ordering::Less) {
-        return Err(wrong(
-            "there are from 1 to 16777216 bins, and low is less than high",
-        ));
+        return Err(wrong("expected 1 to 16777216 bins, and low less than high"));
     }
     let mut counts = vec![0_i64; bins];
     let per_bin = bins as f64 / (high - low);
     each(&array, |x| {
         if (low..=high).contains(&x) {
-            // The last one has both its ends, as numpy's.
+            // The last bin includes both its ends, as in numpy.
             let bin = (((x - low) * per_bin) as usize).min(bins - 1);
             counts[bin] += 1;
         }
@@ -342,13 +338,13 @@ fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, Re
     Ok(Array::from_vec(&[bins], counts)?)
 }
 
-/// Longer arrays are hardly meant: this is 8 GiB.
+/// Maximum number of elements, which take 8 GiB.
 const MAX_ELEMENTS: usize = 1 << 30;
 
 #[expect(clippy::cast_precision_loss, reason = "a step")]
 fn linspace(start: f64, stop: f64, count: usize) -> Result<Array, RemoteError> {
     if count > MAX_ELEMENTS {
-        return Err(wrong("that is too many"));
+        return Err(wrong("too many elements"));
     }
     let step = (stop - start) / count.saturating_sub(1).max(1) as f64;
     let numbers: Vec<f64> = (0..count).map(|i| start + step * i as f64).collect();
@@ -358,7 +354,7 @@ fn linspace(start: f64, stop: f64, count: usize) -> Result<Array, RemoteError> {
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn noise(seed: u64, count: usize) -> Result<Array, RemoteError> {
     if count > MAX_ELEMENTS {
-        return Err(wrong("that is too many"));
+        return Err(wrong("too many elements"));
     }
     // SplitMix64
     let mut state = seed;
@@ -379,7 +375,7 @@ mod tests {
 
     fn call(name: &str, values: Vec<Value>) -> Result<Value, String> {
         let result = functions().call(name, values.into_iter().collect());
-        let result = result.expect("it is registered");
+        let result = result.expect("function is registered");
         result.map_err(|error| error.to_string())
     }
 
@@ -467,7 +463,7 @@ mod tests {
             (
                 "parse_csv",
                 vec!["1\nx".into()],
-                "ValueError: line 2: \"x\" is no number",
+                "ValueError: line 2: \"x\" is not a number",
             ),
             (
                 "parse_csv",
@@ -479,12 +475,12 @@ mod tests {
             (
                 "histogram",
                 vec![array(&[1.0]), 0.into(), 0.0.into(), 1.0.into()],
-                "ValueError: there are",
+                "ValueError: expected 1 to",
             ),
             (
                 "noise",
                 vec![0.into(), usize::MAX.into()],
-                "ValueError: that is too many",
+                "ValueError: too many elements",
             ),
         ] {
             let error = call(name, values).expect_err(name);

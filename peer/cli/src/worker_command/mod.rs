@@ -1,4 +1,4 @@
-//! `daskwire worker`: a worker with functions that are worth a look.
+//! `daskwire worker`: a worker with demonstration functions.
 
 mod functions;
 
@@ -16,51 +16,51 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::{TlsArguments, terminal};
 
-/// How often the terminal shows how it is.
+/// The refresh interval of the terminal.
 const REFRESH: Duration = Duration::from_millis(200);
 
-/// How much memory that received data had is kept for what is received next: memory
-/// of the system takes several times as long.
+/// Freed memory of received data that is kept for reuse, in bytes: getting memory
+/// from the system takes several times as long.
 const POOL_LEN: usize = 256 << 20;
 
-/// How long data may take to find another place.
+/// Timeout for handing data over.
 const HANDOVER: Duration = Duration::from_secs(60);
 
-/// How to work, and for whom.
+/// The arguments of `daskwire worker`.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArguments {
-    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, behind a relay,
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     #[arg(required_unless_present = "functions")]
     scheduler: Option<String>,
-    /// How many tasks run at once, at least 1; otherwise as many as there are
-    /// processors
+    /// Number of tasks that run at once, at least 1 [default: number of
+    /// processors]
     #[arg(long, value_name = "COUNT", value_parser = nthreads)]
     nthreads: Option<usize>,
-    /// Memory that it may use, such as 4GiB or 500MB: data goes to disk once it
-    /// takes 60 % of that. Without this option, data stays in memory, and up to
-    /// 256 MiB that are not needed any more are kept for new data
+    /// Memory limit, such as 4GiB or 500MB: data is spilled to disk above 60 % of
+    /// it. Without a limit, data stays in memory, and up to 256 MiB of freed
+    /// memory are kept for new data
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory_limit: Option<u64>,
-    /// Where data goes that does not stay in memory: to a directory of its own
-    /// below this one
+    /// The directory for spilled data, in which the worker makes a directory of
+    /// its own
     #[arg(long, value_name = "DIRECTORY")]
     local_directory: Option<PathBuf>,
-    /// A name that no other worker of the cluster has; otherwise its address
+    /// A name that is unique in the cluster [default: the worker's address]
     #[arg(long)]
     name: Option<String>,
-    /// Where to listen, as tcp://HOST:PORT or of another scheme; otherwise any
-    /// port of the interface that the scheduler is reached over
+    /// The address to listen on, as tcp://HOST:PORT or of another scheme
+    /// [default: a free port of the interface that reaches the scheduler]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// List what it can do, and end
+    /// List the worker's functions, and exit
     #[arg(long)]
     functions: bool,
     #[command(flatten)]
     tls: TlsArguments,
 }
 
-/// Bytes as Dask reads them: `500MB`, `4GiB`, `1e9`.
+/// Parses a size as Dask does: `500MB`, `4GiB`, `1e9`.
 fn size(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
@@ -105,10 +105,11 @@ fn address(text: &str) -> Result<Address, String> {
     text.parse().map_err(|error| format!("{text}: {error}"))
 }
 
-/// Has the allocator of glibc give large buffers back to the system when they are
-/// freed, without which a memory limit means little, and get them in huge pages,
-/// which makes up for getting them so often. It reads this from its environment
-/// when a process starts, so this process starts once more.
+/// Restarts this process with settings for glibc's allocator, which it reads from
+/// the environment when a process starts. Large buffers are returned to the
+/// system when freed, without which a memory limit means little, and are
+/// allocated in huge pages, which makes up for the cost of allocating them more
+/// often.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn tune_allocator(arguments: &WorkerArguments) {
     use std::os::unix::process::CommandExt as _;
@@ -124,7 +125,7 @@ fn tune_allocator(arguments: &WorkerArguments) {
     tunables.push_str(OWN);
     tunables.push_str("=262144:glibc.malloc.hugetlb=1");
     if let Ok(own) = std::env::current_exe() {
-        // It comes back only if that fails, and then all goes on as it was.
+        // Returns only if it fails; then this process continues unchanged.
         let _ = std::process::Command::new(own)
             .args(std::env::args_os().skip(1))
             .env(NAME, tunables)
@@ -152,14 +153,14 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     let listen = arguments.listen.as_deref().map(address).transpose()?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
     let options = CommOptions {
-        // With a limit, memory goes back at once.
+        // With a limit, memory is returned at once.
         pool: arguments
             .memory_limit
             .is_none()
             .then(|| BufferPool::new(POOL_LEN)),
         ..CommOptions::default()
     };
-    // Nothing is drawn where nobody looks.
+    // Nothing is drawn unless standard error is a terminal.
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
@@ -185,11 +186,11 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     if let Some(listen) = listen {
         builder = builder.listen(listen);
     }
-    let mut stop = core::pin::pin!(crate::asked_to_stop()?);
+    let mut stop = core::pin::pin!(crate::stop_requested()?);
     let worker = tokio::select! {
         started = builder.start() => started.map_err(|error| format!("{scheduler}: {error}"))?,
         () = &mut stop => {
-            terminal::note(format_args!("asked to stop before {scheduler} knew this worker"));
+            terminal::note(format_args!("stopped before registering with {scheduler}"));
             return Ok(());
         }
     };
@@ -236,26 +237,26 @@ fn list() -> Result<(), String> {
     Ok(())
 }
 
-/// Hands over what it has, unless that takes too long or the process is asked to end once more.
+/// Hands the worker's data over, until a timeout or a second request to stop.
 async fn leave(worker: &Worker) -> Result<(), String> {
-    terminal::note("handing over data; once more to end at once");
-    let again = crate::asked_to_stop()?;
+    terminal::note("handing over data; stop again to exit at once");
+    let again = crate::stop_requested()?;
     tokio::select! {
         retired = worker.retire() => match retired {
-            Ok(true) => terminal::note("the data of this worker is elsewhere"),
-            Ok(false) => terminal::note("no other worker takes the data of this one"),
+            Ok(true) => terminal::note("other workers have copies of all data"),
+            Ok(false) => terminal::note("no other worker can take the data"),
             Err(error) => terminal::note(format_args!("cannot hand over data: {error}")),
         },
         () = again => worker.close().await,
         () = tokio::time::sleep(HANDOVER) => {
-            terminal::note("handing over data takes too long");
+            terminal::note("handing over data timed out");
             worker.close().await;
         }
     }
     Ok(())
 }
 
-/// How it is, in a line.
+/// The worker's state in one line.
 fn progress(worker: &Worker) -> String {
     let run = worker.total_task_counters().count;
     let executing = worker.task_counts();
@@ -280,11 +281,11 @@ fn progress(worker: &Worker) -> String {
     )
 }
 
-/// How many kinds of tasks are worth a line.
+/// Maximum number of lines in the table.
 const LINES: usize = 20;
 
-/// What was done for each kind of task, those first that took longest; nothing if
-/// there were none.
+/// A table of the work done by kind of task, those that took longest first; empty
+/// if there were none.
 fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
     let mut tasks: Vec<(String, TaskCounters)> = tasks.into_iter().collect();
     tasks.sort_by_key(|(_, done)| Reverse(done.time));
@@ -316,7 +317,7 @@ fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
     table
 }
 
-/// A time that may be short or long.
+/// Formats a duration.
 fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         short if short < 0.001 => format!("{:.0} µs", short * 1e6),
@@ -330,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_took_longest_comes_first_and_long_tables_end() {
+    fn lists_longest_first_and_bounds_the_table() {
         assert_eq!(table(BTreeMap::new()), "");
         let mut add = TaskCounters::default();
         add.count = 1200;

@@ -39,7 +39,7 @@ impl Relay {
         let mut first = String::new();
         said.read_line(&mut first).expect("text");
         let address = first
-            .strip_prefix("daskwire: passing on from ")
+            .strip_prefix("daskwire: forwarding from ")
             .and_then(|rest| rest.split_once(" to "))
             .unwrap_or_else(|| panic!("the relay says: {first}"))
             .0
