@@ -14,7 +14,7 @@ import sys
 import traceback
 
 # The modules that read and write a release's messages stand beside the vectors.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "core" / "tests" / "vectors"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "core" / "tests" / "vectors"))
 
 
 def serve(word, operations):
