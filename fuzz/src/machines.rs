@@ -10,7 +10,7 @@ use daskwire_peer::protocol::{
     ComputeTask, FreeKeys, FromClient, FromWorker, Keys, LongRunning, Nullable, RefreshWhoHas,
     RegisterWorker, ReleaseWorkerData, RemoveReplicas, RemoveWorker, ReportKey,
     RequestRefreshWhoHas, Reschedule, StealRequest, TaskErred, TaskFinished, ToWorker, UpdateGraph,
-    WorkerStatusChange,
+    WorkerStatus, WorkerStatusChange,
 };
 use daskwire_peer::scheduler::{ClientId, Output, Policy, State, WorkerId};
 use daskwire_peer::{Key, Value};
@@ -81,9 +81,9 @@ impl Choices<'_> {
         }
     }
 
-    fn status(&mut self) -> String {
+    fn status(&mut self) -> WorkerStatus {
         let all = ["running", "paused", "closing_gracefully", "init", "odd"];
-        all[self.below(all.len())].to_owned()
+        WorkerStatus::from(all[self.below(all.len())])
     }
 
     /// A document of the input itself: the last frame of the message is all that
@@ -212,7 +212,7 @@ fn worker_step(worker: &mut WorkerMachine, choices: &mut Choices<'_>) {
 /// All is freed, and what is under way comes back.
 fn clear(worker: &mut WorkerMachine) {
     let closing = WorkerStatusChange {
-        status: "closing".to_owned(),
+        status: WorkerStatus::Closing,
         ..WorkerStatusChange::default()
     };
     worker.batch(vec![closing.into()]);
@@ -305,7 +305,7 @@ impl<'c> Cluster<'c> {
             address: format!("tcp://w{}:1", self.choices.below(4)),
             status: match self.choices.below(4) {
                 0 => self.choices.status(),
-                _ => "running".to_owned(),
+                _ => WorkerStatus::Running,
             },
             nthreads: match self.choices.below(8) {
                 0 => self.choices.u64(),

@@ -22,6 +22,9 @@ const BATCH: usize = 10_000;
 /// How many bytes of messages begin one batch at most.
 const BATCH_LEN: usize = 32 << 20;
 
+/// How long what is left may take to leave once nobody waits for it.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 /// The writing end of a stream: what is sent within an interval leaves as one
 /// message, the first of an idle time at once.
 #[derive(Debug)]
@@ -55,6 +58,8 @@ struct Queue {
     written: Notify,
     wants_drained: AtomicBool,
     drained: Notify,
+    /// The owner of the writer is gone.
+    orphaned: Notify,
 }
 
 impl Queue {
@@ -89,12 +94,20 @@ impl<T: Field> Field for Queued<T> {
     }
 }
 
-/// The task that writes a stream.
+/// The task that writes a stream. It ends [`FAREWELL`] after this is dropped, if not
+/// before.
 #[derive(Debug)]
 pub(crate) struct BatchWriter {
     /// Until it has ended: a handle gives its result once.
     task: Option<JoinHandle<()>>,
     failure: Option<oneshot::Receiver<PeerError>>,
+    queue: Arc<Queue>,
+}
+
+impl Drop for BatchWriter {
+    fn drop(&mut self) {
+        self.queue.orphaned.notify_one();
+    }
 }
 
 /// Wakes what waits for the writer, however that ends.
@@ -189,6 +202,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             written: Notify::new(),
             wants_drained: AtomicBool::new(false),
             drained: Notify::new(),
+            orphaned: Notify::new(),
         });
         let (failed, failure) = oneshot::channel();
         let end = EndGuard(Arc::clone(&queue));
@@ -200,9 +214,15 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
                 }
                 write(&mut sender, &mut messages, interval, shared).await
             };
+            // What was sent last may still leave when the owner is gone.
+            let farewell = async {
+                shared.orphaned.notified().await;
+                tokio::time::sleep(FAREWELL).await;
+            };
             let result = tokio::select! {
                 result = writing => result,
                 () = shared.overflow.notified() => Err(PeerError::NotReading { limit }),
+                () = farewell => Ok(()),
             };
             if let Err(error) = result {
                 let _ = failed.send(error);
@@ -211,6 +231,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         let writing = BatchWriter {
             task: Some(task),
             failure: Some(failure),
+            queue: Arc::clone(&queue),
         };
         let stream = Self {
             messages: sending,

@@ -6,7 +6,7 @@ use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireFormat};
 
-use crate::protocol::{ProtocolError, body_in};
+use crate::protocol::{ProtocolError, WorkerStatus, body_in};
 use crate::{Release, Value};
 
 /// What a scheduler says of itself.
@@ -42,7 +42,7 @@ pub struct Worker {
     /// Part of a processor that it used, in percent.
     pub cpu: f64,
     /// Its state, such as `running`; since 2021.10.0.
-    pub status: String,
+    pub status: Option<WorkerStatus>,
 }
 
 /// Why a scheduler could not be asked.
@@ -229,7 +229,9 @@ impl Worker {
             memory_limit: count("memory_limit"),
             memory: metric("memory").map(integer).unwrap_or_default(),
             cpu: metric("cpu").map(number).unwrap_or_default(),
-            status: string("status"),
+            status: about
+                .get("status")
+                .map(|status| WorkerStatus::from(&*text(status))),
         }
     }
 }

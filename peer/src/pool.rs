@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
-use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, Request};
+use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, ReplyStatus, Request};
 use crate::{BoxFuture, Key, PeerError};
 
 /// Idle comms that are kept with one peer.
@@ -285,8 +285,8 @@ impl Pool {
             let reply = reply?;
             // Without it the worker counts the transfer as going on; with `busy`
             // there is none.
-            let is_acknowledged =
-                reply.status != "OK" || channel.sender.send(&"OK".to_owned()).await.is_ok();
+            let is_acknowledged = reply.status != ReplyStatus::Ok
+                || channel.sender.send(&"OK".to_owned()).await.is_ok();
             // The data is there even if its sender is gone by now.
             Ok((reply, is_acknowledged.then_some(channel)))
         };

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use client::client_at;
 use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
+use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Array, Client, Key, PeerError, Value};
 use daskwire_testing::{Environment, Peer, TLS_PEM};
 use serde_json::json;
@@ -346,7 +347,7 @@ async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let status = client.task_status([key.clone()]).await.expect("a status");
-        if status[0].1.as_deref() == state {
+        if status[0].1.as_ref().map(TaskState::as_str) == state {
             return;
         }
         assert!(tokio::time::Instant::now() < deadline, "{status:?}");

@@ -47,7 +47,11 @@ pub fn table(identity: &Identity, now: f64) -> String {
         rows.push([
             Printable(&worker.address).to_string(),
             Printable(&worker.name).to_string(),
-            Printable(&worker.status).to_string(),
+            worker
+                .status
+                .as_ref()
+                .map(|status| Printable(status.as_str()).to_string())
+                .unwrap_or_default(),
             worker.thread_count.to_string(),
             bytes(worker.memory),
             if worker.memory_limit == 0 {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use daskwire_peer::client::{ClientOptions, Route};
+use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
 use daskwire_peer::{Client, Value};
 use daskwire_testing::Peer;
@@ -213,7 +214,7 @@ async fn what_a_disk_damaged_is_computed_again() {
         cluster.python("len(client.submit(operator.add, x, y, workers='rust').result())"),
         "5000000"
     );
-    assert_eq!(worker.status(), "running");
+    assert_eq!(worker.status(), WorkerStatus::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use client::client_at;
 use daskwire_peer::client::Submission;
+use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
 use daskwire_testing::TLS_ARGUMENTS;
@@ -57,7 +58,7 @@ impl Workers for Cluster {
 async fn tasks_of_a_client_in_python_run_in_rust() {
     let mut cluster = Cluster::new(0);
     let worker = cluster.worker("rust").start().await.expect("it starts");
-    assert_eq!(worker.status(), "running");
+    assert_eq!(worker.status(), WorkerStatus::Running);
 
     // Results are those of Python, whoever names the function.
     for (code, value) in [
@@ -203,7 +204,7 @@ async fn what_goes_wrong_is_an_exception_in_python_and_leaves_the_worker_well() 
         "{refused}"
     );
     assert_eq!(cluster.python(sum), "2");
-    assert_eq!(worker.status(), "running");
+    assert_eq!(worker.status(), WorkerStatus::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -405,13 +406,13 @@ async fn a_worker_that_is_retired_leaves_its_data_to_others() {
                 (list(retired) == [name['rust']], sum(client.gather(futures)), len(big.result()))";
     assert_eq!(cluster.python(code), "(True, 2450, 1000000)");
     assert!(matches!(worker.ended().await, Ended::ByScheduler { .. }));
-    assert_eq!(worker.status(), "closed");
+    assert_eq!(worker.status(), WorkerStatus::Closed);
     // And the other way: from Python to Rust
     let code = "client.retire_workers([name['worker-0']])\n\
                 (sum(client.gather(futures)), len(big.result()), \n\
                  {w for ws in client.who_has(futures).values() for w in ws} == {name['other']})";
     assert_eq!(cluster.python(code), "(2450, 1000000, True)");
-    assert_eq!(other.status(), "running");
+    assert_eq!(other.status(), WorkerStatus::Running);
     assert_eq!(
         other.counters().serialized.count + other.counters().deserialized.count,
         0
@@ -451,7 +452,7 @@ async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
     cluster.scheduler.kill_worker(0);
     let code = "client.submit(sum, xs, workers='rust').result()";
     assert_eq!(cluster.python(code), "9900");
-    assert_eq!(worker.status(), "running");
+    assert_eq!(worker.status(), WorkerStatus::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,8 @@ use super::future::all_finished;
 use super::{Client, Shared, TaskFuture};
 use crate::client::Status;
 use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReportKey, Request, Scatter,
-    UpdateData, UpdateDataReply, WhoHas,
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, ReportKey, Request,
+    Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
 use crate::{BoxFuture, Key, PeerError, Serialized, Value};
 
@@ -207,7 +207,7 @@ impl Shared {
         let address = PeerError::parse_address(&address)?;
         loop {
             let reply = self.pool.get_data(&address, keys.clone(), None).await?;
-            if reply.status != "busy" {
+            if reply.status != ReplyStatus::Busy {
                 return Ok(reply.data.unwrap_or_default());
             }
             tokio::time::sleep(BUSY_PAUSE).await;
@@ -432,8 +432,7 @@ impl Client {
         self.shared.call("the size of results", request).await
     }
 
-    /// In which state the scheduler has tasks: `memory`, `processing`, `waiting`
-    /// and so on; `None` where it has none.
+    /// The states that the scheduler has tasks in; `None` where it does not know one.
     ///
     /// # Errors
     ///
@@ -441,7 +440,7 @@ impl Client {
     pub async fn task_status(
         &self,
         keys: impl IntoIterator<Item = impl Into<Key>>,
-    ) -> Result<Vec<(Key, Option<String>)>, PeerError> {
+    ) -> Result<Vec<(Key, Option<TaskState>)>, PeerError> {
         let request = GetTaskStatus {
             keys: keys.into_iter().collect(),
             reply: Some(true),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
-    CancelledKeys, DataReply, KeyInMemory, RegisterClient, Restart, StreamStart,
+    CancelledKeys, DataReply, KeyInMemory, RegisterClient, ReplyStatus, Restart, StreamStart,
     TaskErredForClient, ToClient,
 };
 use crate::{Serialized, Value};
@@ -405,7 +405,7 @@ async fn asked_of_a_worker(
                 (key, value)
             });
             let reply = DataReply {
-                status: "OK".to_owned(),
+                status: ReplyStatus::Ok,
                 data: Some(data.collect()),
                 ..DataReply::default()
             };

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Value;
-use crate::protocol::Ping;
+use crate::protocol::{Ping, ReplyStatus};
 use crate::value::Serialized;
 use daskwire_comm::Listener;
 
@@ -136,7 +136,7 @@ async fn only_keys_that_were_asked_for_are_accepted() {
     let value = |n: i64| Serialized::of(&Value::from(n)).expect("plain");
     let data = [("z", 0), ("x", 1), ("x", 2), ("y", 3)];
     let reply = DataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         data: Some(data.map(|(key, n)| (key.into(), value(n))).into()),
         ..DataReply::default()
     };

@@ -12,6 +12,7 @@
 mod field;
 mod reply;
 mod request;
+mod status;
 mod stream;
 
 use core::fmt;
@@ -28,6 +29,7 @@ pub(crate) use field::Field;
 pub use field::{Keys, Nullable};
 pub use reply::*;
 pub use request::*;
+pub use status::{ReplyStatus, TaskState, WorkerStatus};
 pub use stream::*;
 
 /// Why a message could not be parsed.

@@ -1,6 +1,7 @@
 //! Replies to requests.
 
 use super::field::{Keys, Map, maps};
+use super::status::ReplyStatus;
 use crate::Key;
 use crate::value::{Serialized, Value};
 
@@ -8,7 +9,7 @@ maps! {
     /// A reply with a status.
     Status {
         /// `OK`, `error`, `busy`, `missing`, `uncaught-error` …
-        status: Option<String> = "status",
+        status: Option<ReplyStatus> = "status",
         /// The exception, if the request failed.
         exception: Option<Value> = "exception",
         /// The traceback.
@@ -24,7 +25,7 @@ maps! {
     /// The reply to [`GetData`](super::GetData) and [`Gather`](super::Gather).
     DataReply {
         /// `OK`, `error`, `partial-fail`, or `busy` to be asked again later.
-        status: String = "status",
+        status: ReplyStatus = "status",
         /// The available data.
         data: Option<Map<Key, Serialized>> = "data",
         /// The missing keys.
@@ -34,7 +35,7 @@ maps! {
     /// A worker's reply to [`UpdateData`](super::UpdateData).
     UpdateDataReply {
         /// `OK`.
-        status: String = "status",
+        status: ReplyStatus = "status",
         /// The size of each datum in bytes.
         nbytes: Map<Key, u64> = "nbytes",
     }
@@ -43,7 +44,7 @@ maps! {
     /// starts.
     RegisterWorkerReply {
         /// `OK`, or `error`.
-        status: String = "status",
+        status: ReplyStatus = "status",
         /// The reason for a refusal.
         message: Option<String> = "message",
         /// The scheduler's time, in seconds since 1970.
@@ -55,7 +56,7 @@ maps! {
     /// The reply to [`HeartbeatWorker`](super::HeartbeatWorker).
     HeartbeatReply {
         /// `OK`; `missing` if the scheduler has forgotten the worker.
-        status: String = "status",
+        status: ReplyStatus = "status",
         /// The scheduler's time, in seconds since 1970.
         time: Option<f64> = "time",
         /// The interval of heartbeats, in seconds.

@@ -4,6 +4,7 @@ use daskwire_comm::Traffic;
 
 use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
+use super::status::WorkerStatus;
 use crate::Key;
 use crate::value::{Serialized, Value};
 
@@ -104,7 +105,7 @@ maps! {
         /// The worker's address.
         address: String = "address",
         /// `running`, or `init` for a worker that takes no tasks yet.
-        status: String = "status",
+        status: WorkerStatus = "status",
         /// The worker's id.
         server_id: Nullable<String> = "server_id",
         /// Number of tasks that run at once.

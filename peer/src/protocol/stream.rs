@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::field::{Keys, Map, Nullable, maps, ops};
+use super::status::{ReplyStatus, WorkerStatus};
 use crate::Key;
 use crate::value::{Serialized, Value};
 
@@ -283,7 +284,7 @@ maps! {
     /// Reports or requests a change of a worker's status.
     WorkerStatusChange = "worker-status-change" {
         /// `running`, `paused`, `closing_gracefully`, `closing` …
-        status: String = "status",
+        status: WorkerStatus = "status",
         /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }
@@ -311,7 +312,7 @@ maps! {
         /// The number of the run, from the request.
         run_id: i64 = "run_id",
         /// `OK`, for the dashboard.
-        status: Option<String> = "status",
+        status: Option<ReplyStatus> = "status",
         /// Size of the result in bytes.
         nbytes: u64 = "nbytes",
         /// The pickle of the result's class; nil and a string are accepted too.
@@ -335,7 +336,7 @@ maps! {
         /// The number of the run, from the request.
         run_id: i64 = "run_id",
         /// `error`, for the dashboard.
-        status: Option<String> = "status",
+        status: Option<ReplyStatus> = "status",
         /// The exception; never nil, which Python clients cannot handle.
         exception: Value = "exception",
         /// The traceback.

@@ -4,7 +4,8 @@ use daskwire::message::{BuildError, MessageBuilder};
 
 use crate::error::exception;
 use crate::protocol::{
-    DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, Source, Status,
+    DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, ReplyStatus, Source, Status,
+    TaskState,
 };
 use crate::{Key, Value};
 
@@ -19,7 +20,7 @@ pub(super) enum Answer {
     WhoHas(Vec<(Key, Vec<String>)>),
     HasWhat(Vec<(String, Vec<Key>)>),
     Counts(Vec<(String, u64)>),
-    Stages(Vec<(Key, Nullable<String>)>),
+    Stages(Vec<(Key, Nullable<TaskState>)>),
     Sizes(Vec<(Key, u64)>),
     /// `"OK"`, and the comm ends.
     Bye,
@@ -64,7 +65,7 @@ pub(super) fn uncaught(message: &str) -> Status {
 
 fn raised(class: &str, message: &str) -> Status {
     Status {
-        status: Some("uncaught-error".to_owned()),
+        status: Some(ReplyStatus::UncaughtError),
         exception: Some(Value::Serialized(exception(class, message))),
         traceback: Some(Value::None),
         exception_text: Some(format!("{class}({message:?})")),

@@ -22,8 +22,8 @@ use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
     Broadcast, ClientDesiresKeys, Close, CloseStream, DataReply, Field as _, FromClient,
-    FromWorker, HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, Request,
-    Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
+    FromWorker, HeartbeatReply, Keys, Nullable, RegisterWorker, RegisterWorkerReply, ReplyStatus,
+    Request, Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
 };
 use crate::rpc::IncomingRequest;
 use crate::{Key, PeerError, Serialized, Value};
@@ -451,7 +451,7 @@ impl Shared {
         let joined = self.with_core(|core| match core.state.add_worker(&register) {
             Ok(id) => {
                 let reply = RegisterWorkerReply {
-                    status: "OK".to_owned(),
+                    status: ReplyStatus::Ok,
                     time: Some(unix_time()),
                     heartbeat_interval: Some(core.state.heartbeat_interval()),
                     extra: [
@@ -482,7 +482,7 @@ impl Shared {
                 let (reason, back) = *refused;
                 sender = back;
                 let reply = RegisterWorkerReply {
-                    status: "error".to_owned(),
+                    status: ReplyStatus::Error,
                     message: Some(reason),
                     time: Some(unix_time()),
                     ..RegisterWorkerReply::default()
@@ -575,7 +575,7 @@ impl Shared {
                 };
                 let interval = self.with(is_known);
                 Answer::Heartbeat(HeartbeatReply {
-                    status: interval.map_or("missing", |_| "OK").to_owned(),
+                    status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
                     time: Some(unix_time()),
                     heartbeat_interval: interval,
                     ..HeartbeatReply::default()
@@ -610,7 +610,7 @@ impl Shared {
             }
             Request::GetTaskStatus(request) => Answer::Stages(self.with(|state| {
                 let stages = request.keys.into_iter().map(|key| {
-                    let stage = state.status(&key).map(str::to_owned);
+                    let stage = state.status(&key);
                     (key, Nullable(stage))
                 });
                 stages.collect()
@@ -745,7 +745,7 @@ impl Shared {
             let mut is_busy = false;
             for (worker, keys, reply) in self.get_data(asked).await {
                 match reply {
-                    Ok(reply) if reply.status == "busy" => {
+                    Ok(reply) if reply.status == ReplyStatus::Busy => {
                         is_busy = true;
                         wanted.extend(keys);
                     }
@@ -777,7 +777,11 @@ impl Shared {
         }
         let is_all = missing.is_empty();
         DataReply {
-            status: if is_all { "OK" } else { "error" }.to_owned(),
+            status: if is_all {
+                ReplyStatus::Ok
+            } else {
+                ReplyStatus::Error
+            },
             data: is_all.then_some(data),
             keys: (!is_all).then_some(Keys(missing)),
             ..DataReply::default()

@@ -37,7 +37,7 @@ use super::submission::{Dependency, Failure, Refusal, Resources, Submission, tex
 use crate::protocol::{
     AcquireReplicas, AdjustHeartbeatInterval, CloseStream, FreeKeys, FromClient, FromWorker, Keys,
     RefreshWhoHas, RegisterWorker, StreamStart, TaskErredForClient, TaskRetried, ToClient,
-    ToWorker, WorkerStatusChange,
+    ToWorker, WorkerStatus, WorkerStatusChange,
 };
 use crate::story::{Stimulus, Story};
 use crate::{Key, Value};
@@ -164,12 +164,12 @@ impl Default for Policy {
 ///
 /// ```
 /// use daskwire_peer::graph::{Graph, Task};
-/// use daskwire_peer::protocol::{RegisterWorker, ToWorker, UpdateGraph};
+/// use daskwire_peer::protocol::{RegisterWorker, ToWorker, UpdateGraph, WorkerStatus};
 /// use daskwire_peer::scheduler::{Output, Policy, State};
 ///
 /// let mut state = State::new(Policy::default());
 /// let worker = RegisterWorker { address: "tcp://10.0.0.7:1".into(), nthreads: 1,
-///     status: "running".into(), ..RegisterWorker::default() };
+///     status: WorkerStatus::Running, ..RegisterWorker::default() };
 /// state.add_worker(&worker)?;
 /// let client = state.add_client("me");
 /// let graph: Graph = [Task::new("z", "operator.add", [1, 2])].into_iter().collect();
@@ -366,7 +366,7 @@ impl State {
         self.last_id += 1;
         let id = WorkerId(self.last_id);
         let host = address.parse::<Address>();
-        let is_running = worker.status == "running";
+        let is_running = worker.status == WorkerStatus::Running;
         self.by_address.insert(address.clone(), id);
         self.outputs.push(Output::Notice(Notice::WorkerJoined {
             worker: address.clone(),
@@ -794,12 +794,12 @@ impl State {
         };
         let stimulus_id = "retire-workers";
         let message = WorkerStatusChange {
-            status: "closing_gracefully".to_owned(),
+            status: WorkerStatus::ClosingGracefully,
             stimulus_id: stimulus_id.to_owned(),
             ..WorkerStatusChange::default()
         };
         self.order(id, message);
-        self.status_changed(id, "closing_gracefully".to_owned());
+        self.status_changed(id, WorkerStatus::ClosingGracefully);
         self.settle();
         self.copy_away(address)
     }
@@ -809,12 +809,12 @@ impl State {
         self.here("retire-workers");
         if let Some(id) = self.by_address.get(address).copied() {
             let message = WorkerStatusChange {
-                status: "running".to_owned(),
+                status: WorkerStatus::Running,
                 stimulus_id: "retire-workers".to_owned(),
                 ..WorkerStatusChange::default()
             };
             self.order(id, message);
-            self.status_changed(id, "running".to_owned());
+            self.status_changed(id, WorkerStatus::Running);
             if let Some(worker) = self.workers.get_mut(&id) {
                 worker.is_leaving = false;
             }

@@ -5,7 +5,7 @@ use daskwire_pickle::Options;
 
 use super::state::Failure;
 use crate::growing;
-use crate::protocol::Status;
+use crate::protocol::{ReplyStatus, Status};
 use crate::value::{Serialized, ValueError};
 use crate::{RemoteError, Value};
 
@@ -101,7 +101,7 @@ impl RemoteError {
     /// The error reply to a request.
     pub(crate) fn to_status(&self) -> Status {
         Status {
-            status: Some("uncaught-error".to_owned()),
+            status: Some(ReplyStatus::UncaughtError),
             exception: Some(self.to_exception()),
             exception_text: Some(self.text()),
             traceback_text: Some(self.traceback.clone()),

@@ -1,5 +1,6 @@
 //! The memory limit of a worker, and what happens near it.
 
+use crate::protocol::WorkerStatus;
 use core::time::Duration;
 use std::fs;
 use std::sync::Arc;
@@ -114,8 +115,8 @@ impl Shared {
             if let Some(pause) = thresholds.pause {
                 let is_paused = len > part(limit, pause);
                 let was_paused = match self.machine().state.status() {
-                    "paused" => true,
-                    "running" => false,
+                    WorkerStatus::Paused => true,
+                    WorkerStatus::Running => false,
                     _ => continue,
                 };
                 if is_paused != was_paused {

@@ -67,8 +67,8 @@ use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
     CloseStream, FromWorker, HeartbeatReply, HeartbeatWorker, KeepAlive, LogEvent, Nullable,
-    RegisterWorker, RegisterWorkerReply, Request, RetireWorkers, ToWorker, Versions,
-    WorkerStatusChange,
+    RegisterWorker, RegisterWorkerReply, ReplyStatus, Request, RetireWorkers, ToWorker, Versions,
+    WorkerStatus, WorkerStatusChange,
 };
 use crate::release::{self, FIRST_FOR_WORKERS};
 use crate::value::Serialized;
@@ -347,13 +347,12 @@ impl Worker {
         &self.shared.name
     }
 
-    /// The worker's status: `running`, `paused`, `closing_gracefully`, `closing`
-    /// or `closed`.
-    pub fn status(&self) -> String {
+    /// The worker's status.
+    pub fn status(&self) -> WorkerStatus {
         if self.ended.borrow().is_some() {
-            return "closed".to_owned();
+            return WorkerStatus::Closed;
         }
-        self.shared.machine().state.status().to_owned()
+        self.shared.machine().state.status().clone()
     }
 
     /// The keys of the data that the worker holds.
@@ -489,6 +488,19 @@ impl fmt::Debug for Shared {
 struct Machine {
     state: State,
     stream: Option<BatchSender<FromWorker>>,
+    /// Transfers and timers, which end with the worker.
+    tasks: JoinSet<()>,
+}
+
+impl Machine {
+    /// Starts a transfer or a timer, unless the worker leaves.
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+        if *self.state.status() == WorkerStatus::Closing {
+            return;
+        }
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn_on(task, runtime);
+    }
 }
 
 /// A task to run, with its inputs.
@@ -546,8 +558,8 @@ impl Shared {
                 Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
                 Action::Execute(run) => jobs.push(self.job(*run)),
                 Action::Fetch { peer, keys } => {
-                    let shared = Arc::clone(self);
-                    self.runtime.spawn(shared.fetch(peer, keys));
+                    let fetching = Arc::clone(self).fetch(peer, keys);
+                    machine.spawn(fetching, &self.runtime);
                 }
                 Action::Report(_) => {}
                 Action::Disconnect(peer) => {
@@ -557,10 +569,11 @@ impl Shared {
                 }
                 Action::Wake { after, event } => {
                     let shared = Arc::clone(self);
-                    self.runtime.spawn(async move {
+                    let waking = async move {
                         tokio::time::sleep(after).await;
                         shared.handle([*event]);
-                    });
+                    };
+                    machine.spawn(waking, &self.runtime);
                 }
             }
         }
@@ -757,7 +770,7 @@ impl Shared {
         let receiving = self.transfers.receiving();
         let who = Some(self.address.clone());
         match self.pool.get_data_counting(&address, keys, who).await {
-            Ok((reply, _)) if reply.status == "busy" => (Answered::Busy, Vec::new()),
+            Ok((reply, _)) if reply.status == ReplyStatus::Busy => (Answered::Busy, Vec::new()),
             Ok((reply, unasked_count)) => {
                 if unasked_count != 0 {
                     let text = format!(
@@ -792,7 +805,7 @@ impl Shared {
             return;
         };
         stream.send(WorkerStatusChange {
-            status: "closing".to_owned(),
+            status: WorkerStatus::Closing,
             stimulus_id: stimulus("worker-status-change", now()),
             ..WorkerStatusChange::default()
         });
@@ -928,6 +941,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         machine: Mutex::new(Machine {
             state,
             stream: None,
+            tasks: JoinSet::new(),
         }),
         queue: Queue::new(failure.clone()),
         pool,
@@ -1029,8 +1043,9 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
     let own = Arc::downgrade(shared);
     let relieved = move || {
         if let Some(shared) = own.upgrade() {
-            let runtime = shared.runtime.clone();
-            runtime.spawn(async move { shared.handle([]) });
+            let handling = Arc::clone(&shared);
+            let handling = async move { handling.handle([]) };
+            shared.machine().spawn(handling, &shared.runtime);
         }
     };
     shared
@@ -1086,7 +1101,7 @@ impl Shared {
         let time = now();
         let request = Request::RegisterWorker(RegisterWorker {
             address: self.address.clone(),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             server_id: Nullable(Some(self.id.clone())),
             nthreads: self.nthreads as u64,
             name: Value::from(self.name.as_str()),
@@ -1106,9 +1121,9 @@ impl Shared {
         });
         let reply = channel.call::<RegisterWorkerReply>(&request);
         let reply = within(REGISTER_TIMEOUT, "registering the worker", reply).await?;
-        if reply.status != "OK" {
+        if reply.status != ReplyStatus::Ok {
             return Err(PeerError::Refused {
-                reason: reply.message.unwrap_or(reply.status),
+                reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
             });
         }
         Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
@@ -1121,7 +1136,7 @@ impl Shared {
             tokio::time::sleep(interval).await;
             // A scheduler that has just removed a retiring worker complains of
             // heartbeats that the worker sends before it knows.
-            if self.machine().state.status() == "closing_gracefully" {
+            if *self.machine().state.status() == WorkerStatus::ClosingGracefully {
                 if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRE_QUIET {
                     continue;
                 }
@@ -1150,7 +1165,7 @@ impl Shared {
             let Ok(reply) = reply else {
                 continue;
             };
-            if reply.status == "missing" {
+            if reply.status == ReplyStatus::Missing {
                 return Ended::Forgotten;
             }
             interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);
@@ -1267,6 +1282,8 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
         writing.abort();
     }
     tasks.shutdown().await;
+    let mut transfers = core::mem::take(&mut shared.machine().tasks);
+    transfers.shutdown().await;
     shared.pool.close().await;
     transports.close().await;
     listener.close().await;

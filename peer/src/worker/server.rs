@@ -14,8 +14,8 @@ use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
-    DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, Request, Source, Status, ToWorker,
-    UpdateData, UpdateDataReply,
+    DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
+    ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
 };
 use crate::rpc::IncomingRequest;
 use crate::value::Serialized;
@@ -132,7 +132,11 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             let failed = shared.gather(who_has).await;
             let is_whole = failed.is_empty();
             return Ok(Reply::Data(DataReply {
-                status: if is_whole { "OK" } else { "partial-fail" }.to_owned(),
+                status: if is_whole {
+                    ReplyStatus::Ok
+                } else {
+                    ReplyStatus::PartialFail
+                },
                 keys: (!is_whole).then_some(Keys(failed)),
                 ..DataReply::default()
             }));
@@ -195,7 +199,7 @@ fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
         .collect();
     shared.store_all(&data);
     UpdateDataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         nbytes: data
             .into_iter()
             .map(|(key, datum)| (key, datum.nbytes()))
@@ -226,7 +230,7 @@ async fn send_data(
     request: GetData,
 ) -> Result<(), PeerError> {
     let is_same_host = channel.peer.host() == channel.local.host();
-    let is_running = shared.machine().state.status() != "paused";
+    let is_running = *shared.machine().state.status() != WorkerStatus::Paused;
     let limit = match (is_running, is_same_host) {
         (false, _) => 1,
         (true, false) => OUTGOING,
@@ -234,7 +238,7 @@ async fn send_data(
     };
     let Some(mut sending) = shared.transfers.sending(limit) else {
         let busy = DataReply {
-            status: "busy".to_owned(),
+            status: ReplyStatus::Busy,
             ..DataReply::default()
         };
         return channel.sender.send(&busy).await;
@@ -264,7 +268,7 @@ async fn send_data(
         shared.handle([Event::Lost(lost)]);
     }
     let reply = DataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         data: Some(data),
         ..DataReply::default()
     };

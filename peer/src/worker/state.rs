@@ -20,8 +20,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::protocol::{
-    AddKeys, ComputeTask, FromWorker, Keys, Nullable, ReleaseWorkerData, RequestRefreshWhoHas,
-    Reschedule, StartStop, StealResponse, TaskErred, TaskFinished, ToWorker, WorkerStatusChange,
+    AddKeys, ComputeTask, FromWorker, Keys, Nullable, ReleaseWorkerData, ReplyStatus,
+    RequestRefreshWhoHas, Reschedule, StartStop, StealResponse, TaskErred, TaskFinished, ToWorker,
+    WorkerStatus, WorkerStatusChange,
 };
 use crate::story::{Stimulus, Story, TaskChange, TaskEvent};
 use crate::value::Serialized;
@@ -346,7 +347,7 @@ struct Running {
 pub(crate) struct State {
     address: Peer,
     limits: Limits,
-    status: String,
+    status: WorkerStatus,
     /// The store is full.
     is_full: bool,
     tasks: HashMap<Key, Task>,
@@ -379,7 +380,7 @@ impl State {
         Self {
             address: address.into(),
             limits,
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             is_full: false,
             tasks: HashMap::new(),
             counts: [0; PHASE_COUNT],
@@ -412,7 +413,7 @@ impl State {
             self.stimulus = event.stimulus(now);
             self.apply(event);
         }
-        if self.status == "running" && !self.is_full {
+        if self.status == WorkerStatus::Running && !self.is_full {
             self.stimulus = Stimulus::here("ensure-communicating", now);
             self.start_transfers();
             self.stimulus = Stimulus::here("ensure-computing", now);
@@ -422,8 +423,8 @@ impl State {
         core::mem::take(&mut self.actions)
     }
 
-    /// The status: `running`, `paused`, `closing_gracefully` or `closing`.
-    pub(crate) fn status(&self) -> &str {
+    /// The status of the worker, as the scheduler knows it.
+    pub(crate) const fn status(&self) -> &WorkerStatus {
         &self.status
     }
 
@@ -435,7 +436,7 @@ impl State {
 
     /// Starts nothing any more.
     pub(crate) fn close(&mut self) {
-        "closing".clone_into(&mut self.status);
+        self.status = WorkerStatus::Closing;
     }
 
     /// Turns [`Action::Report`] on or off.
@@ -466,7 +467,7 @@ impl State {
     /// The inputs of the tasks that start next, and of those that start when the
     /// pending requests are answered. Empty unless the worker is running.
     pub(crate) fn needed_soon(&self) -> Vec<Key> {
-        if self.status != "running" {
+        if self.status != WorkerStatus::Running {
             return Vec::new();
         }
         let ready = self.ready.iter().map(|(_, key)| key);
@@ -504,14 +505,14 @@ impl State {
             Event::Lost(keys) => self.lost(&keys),
             Event::Paused(is_paused) => {
                 let (from, to) = if is_paused {
-                    ("running", "paused")
+                    (WorkerStatus::Running, WorkerStatus::Paused)
                 } else {
-                    ("paused", "running")
+                    (WorkerStatus::Paused, WorkerStatus::Running)
                 };
                 if self.status == from {
-                    to.clone_into(&mut self.status);
+                    self.status = to.clone();
                     self.send(WorkerStatusChange {
-                        status: to.to_owned(),
+                        status: to,
                         stimulus_id: stimulus("worker-status-change", self.now),
                         ..WorkerStatusChange::default()
                     });
@@ -849,7 +850,7 @@ impl State {
                 self.send(TaskErred {
                     key,
                     run_id: computation.run_id,
-                    status: Some("error".to_owned()),
+                    status: Some(ReplyStatus::Error),
                     exception: failure.exception,
                     // distributed 2025.4.0 to 2026.3.0 require the field.
                     traceback: Some(Value::None),
@@ -1533,7 +1534,7 @@ fn finished(
     TaskFinished {
         key,
         run_id,
-        status: Some("OK".to_owned()),
+        status: Some(ReplyStatus::Ok),
         nbytes: description.nbytes,
         class: Nullable(description.class),
         typename: description.typename.into_owned(),

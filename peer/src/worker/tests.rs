@@ -7,8 +7,8 @@ use daskwire_testing::TLS_PEM;
 use super::*;
 use crate::protocol::{
     ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, Gather, GetData, Identity,
-    Keys, KeysRequest, Ping, RemoveWorker, Status, TaskErred, TaskFinished, Terminate, Unknown,
-    UpdateData, UpdateDataReply,
+    Keys, KeysRequest, Ping, RemoveWorker, ReplyStatus, Status, TaskErred, TaskFinished, Terminate,
+    Unknown, UpdateData, UpdateDataReply, WorkerStatus,
 };
 
 /// A scheduler of one worker.
@@ -96,7 +96,7 @@ impl Scheduler {
             Some(&Value::from(0))
         );
         let reply = RegisterWorkerReply {
-            status: "OK".to_owned(),
+            status: ReplyStatus::Ok,
             // Long enough that no heartbeat has to be answered.
             heartbeat_interval: Some(600.0),
             ..RegisterWorkerReply::default()
@@ -245,7 +245,7 @@ async fn runs_tasks_and_serves_their_results() {
         let mut comm = asking(&worker).await;
         for _ in 0..2 {
             let reply: DataReply = ask(&mut comm, get_data(&["x", "y", "nothing"])).await;
-            assert_eq!(reply.status, "OK");
+            assert_eq!(reply.status, ReplyStatus::Ok);
             let data = reply.data.expect("data");
             assert_eq!(data.len(), 2);
             for (_, serialized) in data {
@@ -446,7 +446,7 @@ async fn failed_request_does_not_end_transfers_to_the_peer() {
     }
     acknowledge(&mut taking).await;
     let reply: DataReply = ask(&mut taking, request()).await;
-    assert_eq!(reply.status, "OK");
+    assert_eq!(reply.status, ReplyStatus::Ok);
 }
 
 #[tokio::test]
@@ -460,7 +460,7 @@ async fn ignores_unrequested_data() {
     assert_eq!(*request.keys, ["x".into()]);
     let value = |n: i64| Serialized::of(&Value::from(n)).expect("plain");
     let reply = DataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         data: Some(vec![
             ("y".into(), value(666)),
             ("x".into(), value(1)),
@@ -564,7 +564,7 @@ async fn requests_are_answered_or_refused() {
         ..Gather::default()
     };
     let reply: DataReply = ask(&mut comm, gather).await;
-    assert_eq!(reply.status, "partial-fail");
+    assert_eq!(reply.status, ReplyStatus::PartialFail);
     assert_eq!(*reply.keys.expect("keys"), ["y".into()]);
 
     // Unsupported operations, and an unknown one
@@ -586,7 +586,7 @@ async fn requests_are_answered_or_refused() {
         .expect("peer listens");
     let status = comm.receiver.receive::<Status>().await.expect("a reply");
     let status = status.expect("a reply");
-    assert_eq!(status.status.as_deref(), Some("uncaught-error"));
+    assert_eq!(status.status, Some(ReplyStatus::UncaughtError));
     let text = status.exception_text.expect("a text");
     assert!(text.contains("has no field keys"), "{text}");
 
@@ -619,7 +619,7 @@ async fn panic_during_a_state_change_ends_the_worker() {
         loop {
             match stream.next_message().await {
                 FromWorker::WorkerStatusChange(change) => {
-                    assert_eq!(change.status, "closing");
+                    assert_eq!(change.status, WorkerStatus::Closing);
                     break;
                 }
                 FromWorker::TaskFinished(finished) if is_store => {
@@ -667,12 +667,12 @@ async fn bounds_the_number_of_outgoing_transfers() {
     for _ in 0..100 {
         let mut comm = asking(&worker).await;
         let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
-        assert_eq!(reply.status, "OK");
+        assert_eq!(reply.status, ReplyStatus::Ok);
         taken.push(comm);
     }
     let mut comm = asking(&worker).await;
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
-    assert_eq!(reply.status, "busy");
+    assert_eq!(reply.status, ReplyStatus::Busy);
     // One peer acknowledges, another one disconnects.
     acknowledge(&mut taken[0]).await;
     drop(taken.pop());
@@ -681,7 +681,7 @@ async fn bounds_the_number_of_outgoing_transfers() {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let reply: DataReply = ask(&mut free, get_data(&["x"])).await;
-            if reply.status == "OK" {
+            if reply.status == ReplyStatus::Ok {
                 taken.push(free);
                 break;
             }
@@ -689,7 +689,7 @@ async fn bounds_the_number_of_outgoing_transfers() {
         }
     }
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
-    assert_eq!(reply.status, "busy");
+    assert_eq!(reply.status, ReplyStatus::Busy);
 }
 
 #[tokio::test]
@@ -703,7 +703,7 @@ async fn worker_ends_on_request_or_without_scheduler() {
     stream.send([ToWorker::from(close)]).await;
     let ended = worker.ended().await;
     assert_eq!(ended.to_string(), "the scheduler closed the worker: enough");
-    assert_eq!(worker.status(), "closed");
+    assert_eq!(worker.status(), WorkerStatus::Closed);
     assert!(matches!(
         stream.next_message().await,
         FromWorker::WorkerStatusChange(_)

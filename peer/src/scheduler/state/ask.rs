@@ -1,5 +1,6 @@
 //! What can be asked of the state.
 
+use crate::protocol::TaskState;
 use std::collections::HashSet;
 
 use super::State;
@@ -64,10 +65,10 @@ impl State {
         }
     }
 
-    /// In which stage a task is, as Dask calls it; `None` if it is not known.
-    pub fn status(&self, key: &Key) -> Option<&'static str> {
+    /// The state of a task; `None` if it is not known.
+    pub fn status(&self, key: &Key) -> Option<TaskState> {
         let id = self.by_key.get(key)?;
-        Some(self.tasks[*id].stage.name())
+        Some(self.tasks[*id].stage.state())
     }
 
     /// What happened lately to the tasks of these keys, or because of these stimuli,

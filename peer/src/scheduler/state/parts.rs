@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ClientId, WorkerId};
+use crate::protocol::{TaskState, WorkerStatus};
 use crate::scheduler::step;
 use crate::scheduler::submission::{Demands, Failure, Resources};
 use crate::{Key, Serialized, Value};
@@ -86,6 +87,11 @@ impl Stage {
             Self::Memory => "memory",
             Self::Erred(_) => "erred",
         }
+    }
+
+    /// The state that clients are told.
+    pub(super) fn state(&self) -> TaskState {
+        TaskState::from(self.name())
     }
 }
 
@@ -225,7 +231,7 @@ pub(super) struct Worker {
 #[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) name: Value,
-    pub(super) status: String,
+    pub(super) status: WorkerStatus,
     pub(super) server_id: Option<String>,
     pub(super) memory_limit: Option<u64>,
     pub(super) local_directory: String,

@@ -9,6 +9,7 @@ use crate::error::killed_worker;
 use crate::protocol::{
     CancelKeys, CancelledKeys, Close, CloseStream, ComputeTask, Field as _, KeyInMemory, Keys,
     LostData, Nullable, RemoveReplicas, RemoveWorker, TaskFinished, ToClient, ToWorker,
+    WorkerStatus,
 };
 use crate::scheduler::submission::Failure;
 use crate::story::{TaskChange, TaskEvent};
@@ -245,13 +246,13 @@ impl State {
         }
     }
 
-    pub(super) fn status_changed(&mut self, id: WorkerId, status: String) {
+    pub(super) fn status_changed(&mut self, id: WorkerId, status: WorkerStatus) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
         let was_running = worker.is_running;
-        worker.is_running = status == "running";
-        worker.is_leaving |= status.starts_with("closing");
+        worker.is_running = status == WorkerStatus::Running;
+        worker.is_leaving |= status.is_closing();
         worker.about.status = status;
         let is_running = worker.is_running;
         if is_running && !was_running {

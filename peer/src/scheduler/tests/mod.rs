@@ -1,6 +1,7 @@
 //! The scheduler over comms, with a client and workers that are no more than
 //! typed messages.
 
+use crate::protocol::{ReplyStatus, WorkerStatus};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -119,7 +120,7 @@ impl Client {
             ..Gather::default()
         };
         let reply: DataReply = self.call(request).await.expect("it replies");
-        assert_eq!(reply.status, "OK", "{reply:?}");
+        assert_eq!(reply.status, ReplyStatus::Ok, "{reply:?}");
         let data = reply.data.unwrap_or_default();
         data[0].1.open().expect("a plain value")
     }
@@ -145,14 +146,14 @@ impl Worker {
         let mut channel = connect(scheduler).await;
         let register = Request::from(RegisterWorker {
             address: address.to_string(),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             nthreads: 1,
             name: Value::from(address.to_string()),
             reply: Some(false),
             ..RegisterWorker::default()
         });
         let reply: RegisterWorkerReply = channel.call(&register).await.expect("it replies");
-        assert_eq!(reply.status, "OK");
+        assert_eq!(reply.status, ReplyStatus::Ok);
         tasks.spawn(work(channel, Arc::clone(&data)));
         Self {
             address,
@@ -189,7 +190,7 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         let found =
                             found.filter_map(|key| Some((key.clone(), held.get(key)?.clone())));
                         let reply = DataReply {
-                            status: "OK".to_owned(),
+                            status: ReplyStatus::Ok,
                             data: Some(found.collect()),
                             ..DataReply::default()
                         };
@@ -201,7 +202,7 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         let new = request.data.unwrap_or_default();
                         let nbytes = new.iter().map(|(key, value)| (key.clone(), value.len()));
                         let reply = UpdateDataReply {
-                            status: "OK".to_owned(),
+                            status: ReplyStatus::Ok,
                             nbytes: nbytes.collect(),
                             ..UpdateDataReply::default()
                         };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::channel::ObservedMessage;
+use crate::protocol::WorkerStatus;
 
 #[tokio::test]
 async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() {
@@ -18,7 +19,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
     let mut other_worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
         address: "inproc://panic-2".to_owned(),
-        status: "paused".to_owned(),
+        status: WorkerStatus::Paused,
         ..RegisterWorker::default()
     });
     let _: RegisterWorkerReply = other_worker.call(&register).await.expect("it replies");

@@ -1,6 +1,7 @@
 //! Peers that do not read what they are sent.
 
 use super::*;
+use crate::protocol::WorkerStatus;
 
 /// Options with this limit on queues, and what is noticed.
 fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
@@ -147,7 +148,7 @@ async fn one_failure_of_many_tasks_counts_once() {
     let mut worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
         address: "inproc://one-failure-1".to_owned(),
-        status: "running".to_owned(),
+        status: WorkerStatus::Running,
         nthreads: 1,
         ..RegisterWorker::default()
     });
@@ -185,7 +186,7 @@ async fn a_worker_that_does_not_read_is_closed() {
     let mut worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
         address: "inproc://silent-worker-1".to_owned(),
-        status: "running".to_owned(),
+        status: WorkerStatus::Running,
         ..RegisterWorker::default()
     });
     let _: RegisterWorkerReply = worker.call(&register).await.expect("it replies");

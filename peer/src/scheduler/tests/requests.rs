@@ -1,4 +1,6 @@
 use super::*;
+use crate::protocol::ReplyStatus;
+use crate::protocol::WorkerStatus;
 
 async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
     let scheduler = scheduler(&format!("inproc://{name}")).await;
@@ -110,7 +112,7 @@ async fn what_a_holder_does_not_have_comes_from_another_or_is_missing() {
         ..Gather::default()
     };
     let reply: DataReply = client.call(request).await.expect("it replies");
-    assert_eq!(reply.status, "error");
+    assert_eq!(reply.status, ReplyStatus::Error);
     assert_eq!(reply.keys.map(|keys| keys.len()), Some(3));
     assert!(reply.data.is_none());
 }
@@ -124,12 +126,12 @@ async fn a_holder_that_does_not_answer_is_passed_over() {
     let register = Request::from(RegisterWorker {
         address: "inproc://nobody".to_owned(),
         name: Value::from("ghost"),
-        status: "running".to_owned(),
+        status: WorkerStatus::Running,
         nthreads: 1,
         ..RegisterWorker::default()
     });
     let reply: RegisterWorkerReply = ghost.call(&register).await.expect("it replies");
-    assert_eq!(reply.status, "OK");
+    assert_eq!(reply.status, ReplyStatus::Ok);
     let request = UpdateData {
         who_has: Some(vec![(Key::from("a"), vec!["inproc://nobody".to_owned()])]),
         nbytes: Some(vec![(Key::from("a"), 1)]),
@@ -215,7 +217,7 @@ async fn it_says_what_it_knows() {
         })
         .await
         .expect("it replies");
-    assert_eq!(reply.status, "missing");
+    assert_eq!(reply.status, ReplyStatus::Missing);
     let pong: Value = client.call(Ping::default()).await.expect("it replies");
     assert_eq!(pong, Value::bytes(&b"pong"[..]));
     let same: Value = client
@@ -251,7 +253,7 @@ async fn odd_requests_are_answered_and_the_comm_goes_on() {
         .await
         .expect("it replies");
     let reply = reply.expect("it replies");
-    assert_eq!(reply.status.as_deref(), Some("uncaught-error"));
+    assert_eq!(reply.status, Some(ReplyStatus::UncaughtError));
     let text = reply.exception_text.expect("it says why");
     assert!(text.contains("has no field keys"), "{text}");
     // One that wants no answer gets none, and the next one its own.

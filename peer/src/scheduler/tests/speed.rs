@@ -1,5 +1,6 @@
 //! How long things take: printed, not judged, for other things run here too.
 
+use crate::protocol::WorkerStatus;
 use std::time::Instant;
 
 use super::*;
@@ -55,7 +56,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
     let mut state = State::new(Policy::default());
     let worker = state.add_worker(&RegisterWorker {
         address: "tcp://10.0.0.1:1".to_owned(),
-        status: "running".to_owned(),
+        status: WorkerStatus::Running,
         nthreads: 4,
         ..RegisterWorker::default()
     });

@@ -1,6 +1,7 @@
 //! Workers that say what they should not, and workers that come and go.
 
 use super::*;
+use crate::protocol::{ReplyStatus, WorkerStatus};
 
 /// A worker that listens at an address and has joined, and does nothing by itself.
 struct Odd {
@@ -20,12 +21,12 @@ impl Odd {
         let mut stream = connect(scheduler).await;
         let register = Request::from(RegisterWorker {
             address: address.clone(),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             nthreads: 1,
             ..RegisterWorker::default()
         });
         let reply: RegisterWorkerReply = stream.call(&register).await.expect("it replies");
-        assert_eq!(reply.status, "OK");
+        assert_eq!(reply.status, ReplyStatus::Ok);
         Self {
             listener,
             address,
@@ -66,7 +67,7 @@ async fn results_that_were_not_asked_for_do_not_reach_clients() {
     // Nor are claims to have data that was not given.
     let sizes = ["a", "b", "a", "c"].map(|name| (Key::from(name), 1));
     let reply = UpdateDataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         nbytes: sizes.into(),
         ..UpdateDataReply::default()
     };
@@ -75,7 +76,7 @@ async fn results_that_were_not_asked_for_do_not_reach_clients() {
     drop(channel);
     assert_eq!(scheduler.inspect(State::task_count), 1);
     let reply = DataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         data: data(&["b", "a", "c", "a"]),
         ..DataReply::default()
     };
@@ -107,7 +108,7 @@ async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
         ..Scatter::default()
     };
     let reply = UpdateDataReply {
-        status: "OK".to_owned(),
+        status: ReplyStatus::Ok,
         nbytes: sizes.collect(),
         ..UpdateDataReply::default()
     };
@@ -124,7 +125,7 @@ async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
             let data = request.keys.iter().take(sent);
             let data = data.map(|key| (key.clone(), value("x")));
             let reply = DataReply {
-                status: "OK".to_owned(),
+                status: ReplyStatus::Ok,
                 data: Some(data.collect()),
                 ..DataReply::default()
             };
@@ -228,7 +229,7 @@ async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
         ..HeartbeatWorker::default()
     };
     let reply: HeartbeatReply = client.call(heartbeat).await.expect("it replies");
-    assert_eq!(reply.status, "missing");
+    assert_eq!(reply.status, ReplyStatus::Missing);
     assert_eq!(client.gather("x").await, Value::from(3));
     assert_eq!(worker.address, "inproc://claims-1");
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::{
     AcquireReplicas, FreeKeys, RefreshWhoHas, RemoveReplicas, RemoveWorker, StealRequest,
+    WorkerStatus,
 };
 
 const HERE: &str = "tcp://127.0.0.1:1";
@@ -244,7 +245,7 @@ fn remove_worker(worker: &str) -> RemoveWorker {
 
 fn status(status: &str) -> WorkerStatusChange {
     WorkerStatusChange {
-        status: status.to_owned(),
+        status: status.into(),
         ..WorkerStatusChange::default()
     }
 }
@@ -792,7 +793,7 @@ fn memory_pressure_pauses_only_a_running_worker() {
     worker.message(status("closing_gracefully"));
     assert_eq!(worker.event(Event::Paused(true)), [""; 0]);
     assert_eq!(worker.event(Event::Paused(false)), [""; 0]);
-    assert_eq!(worker.0.status(), "closing_gracefully");
+    assert_eq!(*worker.0.status(), WorkerStatus::ClosingGracefully);
 }
 
 #[test]

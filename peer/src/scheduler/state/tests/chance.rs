@@ -2,6 +2,8 @@
 //! key that is wanted is in memory or has failed, and when nobody wants any more,
 //! nothing is left.
 
+use crate::protocol::TaskState;
+use crate::protocol::WorkerStatus;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
@@ -167,7 +169,7 @@ impl World {
         let address = format!("tcp://w{}:1", self.worker_count);
         let worker = RegisterWorker {
             address: address.clone(),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             nthreads: self.number(3) as u64 + 1,
             resources: vec![("GPU".to_owned(), 1.0)],
             ..RegisterWorker::default()
@@ -372,7 +374,7 @@ impl World {
                 self.state.worker_says(
                     worker,
                     FromWorker::from(WorkerStatusChange {
-                        status: status.to_owned(),
+                        status: status.into(),
                         ..WorkerStatusChange::default()
                     }),
                 );
@@ -401,7 +403,7 @@ impl World {
         }
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             let running = WorkerStatusChange {
-                status: "running".to_owned(),
+                status: WorkerStatus::Running,
                 ..WorkerStatusChange::default()
             };
             self.state.worker_says(worker, running.into());
@@ -448,9 +450,11 @@ impl World {
                     .is_some_and(|id| world.state.tasks[*id].wanted_by.contains(client));
                 match belief {
                     Belief::InMemory => {
-                        assert_eq!((status, wants), (Some("memory"), true), "{key}")
+                        assert_eq!((status, wants), (Some(TaskState::Memory), true), "{key}")
                     }
-                    Belief::Erred => assert_eq!((status, wants), (Some("erred"), true), "{key}"),
+                    Belief::Erred => {
+                        assert_eq!((status, wants), (Some(TaskState::Erred), true), "{key}")
+                    }
                     Belief::Cancelled => assert!(!wants, "{key}"),
                     Belief::Pending => panic!("seed {seed}: {key} is {status:?}"),
                 }

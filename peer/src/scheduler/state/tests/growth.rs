@@ -2,6 +2,7 @@
 //! are taken for one size and for twice as much.
 
 use super::*;
+use crate::protocol::WorkerStatus;
 use crate::scheduler::STEPS;
 
 /// Asserts that twice the size takes about twice the steps at most.
@@ -38,7 +39,7 @@ impl Eager {
         let workers = (0..worker_count).map(|number| {
             let worker = RegisterWorker {
                 address: format!("tcp://w{number}:1"),
-                status: "running".to_owned(),
+                status: WorkerStatus::Running,
                 nthreads: 2,
                 ..RegisterWorker::default()
             };
@@ -190,7 +191,7 @@ fn what_a_lost_worker_had_takes_steps_in_proportion() {
         cluster.work();
         let late = RegisterWorker {
             address: "tcp://late:1".to_owned(),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             ..RegisterWorker::default()
         };
         cluster.state.add_worker(&late).expect("it is new");

@@ -1,6 +1,8 @@
 //! Messages that make no sense: they are passed over, and leave nothing behind.
 
 use super::*;
+use crate::protocol::TaskState;
+use crate::protocol::WorkerStatus;
 use crate::scheduler::state::choose::next;
 
 /// Few keys and names, so that they meet.
@@ -120,7 +122,7 @@ impl Chaos {
             7 => {
                 let status = ["running", "paused", "closing", "what", ""];
                 FromWorker::from(WorkerStatusChange {
-                    status: status[self.number(5) as usize].to_owned(),
+                    status: status[self.number(5) as usize].into(),
                     ..WorkerStatusChange::default()
                 })
             }
@@ -149,7 +151,7 @@ fn no_sequence_of_messages_panics_or_leaves_anything() {
                 0 => {
                     let worker = RegisterWorker {
                         address: chaos.worker(),
-                        status: "running".to_owned(),
+                        status: WorkerStatus::Running,
                         nthreads: [0, 1, u64::MAX][chaos.number(3) as usize],
                         resources: vec![("GPU".to_owned(), chaos.odd())],
                         ..RegisterWorker::default()
@@ -262,7 +264,7 @@ fn results_of_other_runs_and_other_workers_do_not_count() {
     cluster.report(on, finished(run_id - 1));
     cluster.report(other, finished(run_id));
     assert_eq!(cluster.ordered(other), ["free-keys x"]);
-    assert_eq!(cluster.status("x"), Some("processing"));
+    assert_eq!(cluster.status("x"), Some(TaskState::Processing));
     cluster.finish(on, "x");
     cluster.ordered(on);
     // Said twice is said once.

@@ -1,6 +1,7 @@
 //! The steps of the "Journey of a Task", by its words.
 
 use super::*;
+use crate::protocol::TaskState;
 
 /// Data x and y on two workers, and a client.
 fn two_workers(x: u64, y: u64) -> (Cluster, ClientId, WorkerId, WorkerId) {
@@ -25,11 +26,11 @@ fn step_2_it_has_to_connect_all_of_those_dependencies() {
     cluster.scatter("me", "x", 8, &["tcp://a:1"]);
     cluster.submit(client, [add("y", &[])], &["y"]);
     cluster.submit(client, [add("z", &["x", "y", "w"]), add("w", &[])], &["z"]);
-    assert_eq!(cluster.status("z"), Some("waiting"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
     cluster.finish(worker, "w");
-    assert_eq!(cluster.status("z"), Some("waiting"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
     cluster.finish(worker, "y");
-    assert_eq!(cluster.status("z"), Some("processing"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Processing));
     cluster.finish(worker, "z");
     let expected = ["key-in-memory x", "key-in-memory y", "key-in-memory z"];
     assert_eq!(cluster.told(client), expected);
@@ -40,7 +41,7 @@ fn step_2_the_status_of_the_future_is_pending_until_a_worker_comes() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     cluster.submit(client, [add("z", &[])], &["z"]);
-    assert_eq!(cluster.status("z"), Some("no-worker"));
+    assert_eq!(cluster.status("z"), Some(TaskState::NoWorker));
     assert!(cluster.told(client).is_empty());
     let worker = cluster.worker("tcp://a:1", 1);
     assert_eq!(cluster.place("z"), Some(worker));
@@ -112,7 +113,7 @@ fn step_3_z_waits_on_a_stack_associated_with_the_chosen_worker() {
         cluster.ordered(worker),
         ["compute-task a", "compute-task b"]
     );
-    assert_eq!(cluster.status("z"), Some("queued"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Queued));
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn step_6_if_x_or_y_are_no_longer_needed_workers_delete_them() {
     for key in ["x", "y", "z"] {
         cluster.finish(worker, key);
     }
-    assert_eq!(cluster.status("x"), Some("released"));
+    assert_eq!(cluster.status("x"), Some(TaskState::Released));
     cluster.ordered(worker);
     cluster.pass(500);
     // Somebody still wants y.
@@ -260,7 +261,7 @@ fn step_8_not_while_another_client_has_a_future_pointing_to_z() {
     cluster.finish(worker, "z");
     cluster.release(one, &["z"]);
     cluster.release(one, &["z"]);
-    assert_eq!(cluster.status("z"), Some("memory"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Memory));
     cluster.state.remove_client(other);
     cluster.listen();
     cluster.assert_empty();
@@ -274,9 +275,9 @@ fn step_8_nor_while_computations_depend_on_z_in_the_immediate_future() {
     cluster.submit(client, [add("z", &[]), add("next", &["z"])], &["z", "next"]);
     cluster.finish(worker, "z");
     cluster.release(client, &["z"]);
-    assert_eq!(cluster.status("z"), Some("memory"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Memory));
     cluster.finish(worker, "next");
-    assert_eq!(cluster.status("z"), Some("released"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Released));
     cluster.release(client, &["next"]);
     cluster.assert_empty();
 }
@@ -295,7 +296,7 @@ fn step_8_the_recipe_to_create_the_result_of_z_persists() {
     assert_eq!(cluster.place("z"), Some(worker));
     cluster.finish(worker, "z");
     cluster.finish(worker, "other");
-    assert_eq!(cluster.status("other"), Some("memory"));
+    assert_eq!(cluster.status("other"), Some(TaskState::Memory));
 }
 
 #[test]
@@ -325,7 +326,7 @@ fn data_is_not_deleted_that_has_come_back_under_its_key() {
     cluster.scatter("me", "z", 8, &["tcp://a:1"]);
     cluster.pass(500);
     assert!(cluster.ordered(worker).is_empty());
-    assert_eq!(cluster.status("z"), Some("memory"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is lost: workers, results, and hope.
 
 use super::*;
+use crate::protocol::TaskState;
 
 #[test]
 fn tasks_of_a_worker_that_is_gone_go_to_another() {
@@ -60,7 +61,7 @@ fn nothing_is_computed_again_that_another_worker_has_too() {
     cluster.told(client);
     cluster.lose_worker(first);
     assert!(cluster.told(client).is_empty());
-    assert_eq!(cluster.status("x"), Some("memory"));
+    assert_eq!(cluster.status("x"), Some(TaskState::Memory));
 }
 
 #[test]
@@ -76,12 +77,12 @@ fn a_task_that_needs_what_is_lost_waits_again() {
     assert_eq!(cluster.place("z"), Some(second));
     cluster.lose_worker(first);
     // The other cannot go on with it, and is told so.
-    assert_eq!(cluster.status("z"), Some("waiting"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
     let told = cluster.ordered(second);
     assert!(told.contains(&"free-keys z".to_owned()), "{told:?}");
     cluster.finish(second, "x");
     cluster.finish(second, "z");
-    assert_eq!(cluster.status("z"), Some("memory"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }
 
 #[test]
@@ -94,12 +95,12 @@ fn a_task_that_took_down_more_than_three_workers_fails() {
         &["evil", "next"],
     );
     for number in 0..4 {
-        assert_eq!(cluster.status("evil"), Some("no-worker"));
+        assert_eq!(cluster.status("evil"), Some(TaskState::NoWorker));
         let worker = cluster.worker(&format!("tcp://w{number}:1"), 1);
         assert_eq!(cluster.place("evil"), Some(worker));
         cluster.lose_worker(worker);
     }
-    assert_eq!(cluster.status("evil"), Some("erred"));
+    assert_eq!(cluster.status("evil"), Some(TaskState::Erred));
     let told = cluster.told(client);
     assert_eq!(told.len(), 2);
     for (words, key) in told.iter().zip(["evil", "next"]) {
@@ -121,7 +122,7 @@ fn a_worker_that_leaves_in_peace_is_no_reproach() {
         cluster.report(worker, CloseStream::default());
         cluster.lose_worker(worker);
     }
-    assert_eq!(cluster.status("a"), Some("no-worker"));
+    assert_eq!(cluster.status("a"), Some(TaskState::NoWorker));
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn scattered_data_that_is_lost_is_lost_with_all_that_still_needs_it() {
         ]
     );
     // What was made of it is still there, and cannot be made again.
-    assert_eq!(cluster.status("y"), Some("memory"));
+    assert_eq!(cluster.status("y"), Some(TaskState::Memory));
     cluster.lose_worker(second);
     assert_eq!(
         cluster.told(client),
@@ -254,5 +255,5 @@ fn a_worker_that_retires_gets_nothing_more_and_others_copy_what_it_has() {
     cluster.state.dismiss("tcp://a:1", true);
     cluster.listen();
     assert!(cluster.told(client).is_empty());
-    assert_eq!(cluster.status("z"), Some("memory"));
+    assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }

@@ -1,5 +1,7 @@
 //! Each step alone, over typed messages.
 
+use crate::protocol::TaskState;
+use crate::protocol::WorkerStatus;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -81,7 +83,7 @@ impl Cluster {
         let worker = RegisterWorker {
             address: address.to_owned(),
             name: Value::from(address),
-            status: "running".to_owned(),
+            status: WorkerStatus::Running,
             nthreads: threads,
             resources: has
                 .iter()
@@ -199,7 +201,7 @@ impl Cluster {
         place
     }
 
-    fn status(&self, key: &str) -> Option<&'static str> {
+    fn status(&self, key: &str) -> Option<TaskState> {
         self.state.status(&Key::from(key))
     }
 

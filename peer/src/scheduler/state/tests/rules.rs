@@ -1,6 +1,8 @@
 //! Errors, cancellation, restrictions, resources, and what else was promised.
 
 use super::*;
+use crate::protocol::TaskState;
+use crate::protocol::WorkerStatus;
 
 #[test]
 fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
@@ -237,12 +239,12 @@ fn tasks_run_only_where_they_may() {
     cluster.submit_with(client, [add("rather", &[])], &["rather"], &loose);
     assert_eq!(cluster.place("address"), Some(second));
     assert_eq!(cluster.place("host"), Some(second));
-    assert_eq!(cluster.status("nowhere"), Some("no-worker"));
+    assert_eq!(cluster.status("nowhere"), Some(TaskState::NoWorker));
     assert_eq!(cluster.place("rather"), Some(first));
     let named = RegisterWorker {
         address: "tcp://10.0.0.3:1".to_owned(),
         name: Value::from("alice"),
-        status: "running".to_owned(),
+        status: WorkerStatus::Running,
         nthreads: 1,
         ..RegisterWorker::default()
     };
@@ -261,7 +263,7 @@ fn resources_are_taken_while_a_task_runs() {
     for name in names {
         cluster.submit_with(client, [add(name, &[])], &[name], &one);
     }
-    assert_eq!(cluster.status("a"), Some("no-worker"));
+    assert_eq!(cluster.status("a"), Some(TaskState::NoWorker));
     let with = cluster.worker_with("tcp://b:1", 8, &[("GPU", 2.0)]);
     cluster.submit(client, [add("plain", &[])], &["plain"]);
     assert_eq!(cluster.place("plain"), Some(without));
@@ -334,13 +336,13 @@ fn a_worker_that_is_paused_gets_nothing_until_it_runs() {
     let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
     cluster.submit(client, tasks, &["a", "b", "c"]);
     let status = |status: &str| WorkerStatusChange {
-        status: status.to_owned(),
+        status: status.into(),
         ..WorkerStatusChange::default()
     };
     cluster.report(worker, status("paused"));
-    assert_eq!(cluster.status("c"), Some("no-worker"));
+    assert_eq!(cluster.status("c"), Some(TaskState::NoWorker));
     cluster.finish(worker, "a");
-    assert_eq!(cluster.status("c"), Some("no-worker"));
+    assert_eq!(cluster.status("c"), Some(TaskState::NoWorker));
     cluster.report(worker, status("running"));
     assert_eq!(cluster.place("c"), Some(worker));
 }
@@ -352,11 +354,11 @@ fn a_worker_with_nothing_to_do_takes_over_from_the_stack_of_another() {
     let client = cluster.client("me");
     let tasks = ["a", "b", "c", "d"].map(|key| add(key, &[]));
     cluster.submit(client, tasks, &["a", "b", "c", "d"]);
-    assert_eq!(cluster.status("d"), Some("queued"));
+    assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     let second = cluster.worker("tcp://b:1", 1);
     // The last first: the others are about to be done anyway.
     assert_eq!(cluster.place("d"), Some(second));
-    assert_eq!(cluster.status("c"), Some("queued"));
+    assert_eq!(cluster.status("c"), Some(TaskState::Queued));
     cluster.finish(second, "d");
     assert_eq!(cluster.place("c"), Some(second));
     assert_eq!(cluster.place("a"), Some(first));
@@ -371,7 +373,7 @@ fn nothing_is_taken_over_that_takes_longer_to_fetch_than_to_wait_for() {
     let tasks = ["a", "b", "c"].map(|key| add(key, &["huge"]));
     cluster.submit(client, tasks, &["a", "b", "c"]);
     let second = cluster.worker("tcp://b:1", 1);
-    assert_eq!(cluster.status("c"), Some("queued"));
+    assert_eq!(cluster.status("c"), Some(TaskState::Queued));
     assert!(cluster.ordered(second).is_empty());
 }
 
@@ -420,7 +422,7 @@ fn a_task_that_leaves_the_thread_pool_or_is_given_back_frees_its_slot() {
     cluster.report(worker, message);
     assert_eq!(cluster.place("c"), Some(worker));
     cluster.finish(worker, "a");
-    assert_eq!(cluster.status("d"), Some("queued"));
+    assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     cluster.running.remove(&(worker, Key::from("b")));
     let message = Reschedule {
         key: Key::from("b"),

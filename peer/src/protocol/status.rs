@@ -1,0 +1,134 @@
+//! The names of states and outcomes that messages carry.
+
+use core::fmt;
+
+use daskwire::message::{BuildError, MessageBuilder};
+
+use super::field::Field;
+use super::{ProtocolError, Source};
+
+/// Enums over the names that Dask gives, with one more variant for all others.
+macro_rules! names {
+    ($($(#[$meta:meta])* $name:ident default $default:ident {
+        $($(#[$doc:meta])* $variant:ident = $text:literal,)+
+    })+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+            /// Another name, of a later release or a plugin.
+            Other(Box<str>),
+        }
+
+        impl $name {
+            /// The name on the wire.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$variant => $text,)+
+                    Self::Other(name) => name,
+                }
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(name: &str) -> Self {
+                match name {
+                    $($text => Self::$variant,)+
+                    name => Self::Other(name.into()),
+                }
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::$default
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl Field for $name {
+            fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+                Ok(Self::from(&*source.reader.str()?.to_str()))
+            }
+
+            fn heap_len(&self) -> usize {
+                match self {
+                    Self::Other(name) => name.len(),
+                    _ => 0,
+                }
+            }
+
+            fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+                to.body().str(self.as_str());
+                Ok(())
+            }
+        }
+    )+};
+}
+
+names! {
+    /// The state of a worker. Default: `Running`.
+    WorkerStatus default Running {
+        /// It has registered and takes no tasks yet.
+        Init = "init",
+        /// It takes tasks.
+        Running = "running",
+        /// It takes no tasks for want of memory.
+        Paused = "paused",
+        /// It leaves as soon as others have its data.
+        ClosingGracefully = "closing_gracefully",
+        /// It leaves.
+        Closing = "closing",
+        /// It has left.
+        Closed = "closed",
+    }
+
+    /// The outcome of a request. Default: `Ok`.
+    ReplyStatus default Ok {
+        /// It was done.
+        Ok = "OK",
+        /// It was not done.
+        Error = "error",
+        /// The peer has enough to do; ask again later.
+        Busy = "busy",
+        /// A part of the data could not be had.
+        PartialFail = "partial-fail",
+        /// The scheduler does not know the worker any more.
+        Missing = "missing",
+        /// A handler raised an exception.
+        UncaughtError = "uncaught-error",
+    }
+
+    /// The state of a task at the scheduler. Default: `Released`.
+    TaskState default Released {
+        /// It is known, and nobody needs its result.
+        Released = "released",
+        /// It waits for results of other tasks.
+        Waiting = "waiting",
+        /// No worker may run it.
+        NoWorker = "no-worker",
+        /// It can run as soon as a worker has a free thread.
+        Queued = "queued",
+        /// A worker runs it or is about to.
+        Processing = "processing",
+        /// Its result is there.
+        Memory = "memory",
+        /// It failed.
+        Erred = "erred",
+        /// It is not known any more.
+        Forgotten = "forgotten",
+    }
+}
+
+impl WorkerStatus {
+    /// Whether the worker leaves or is about to.
+    pub const fn is_closing(&self) -> bool {
+        matches!(self, Self::Closing | Self::ClosingGracefully)
+    }
+}
