@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-VECTORS = pathlib.Path(__file__).parent.parent / "vectors"
+VECTORS = pathlib.Path(__file__).resolve().parents[2] / "tests" / "vectors"
 HANDSHAKE = (VECTORS / "modern-nosplit-2026.8.0/handshake.bin").read_bytes()
 
 
