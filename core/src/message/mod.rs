@@ -49,14 +49,19 @@
 //! ```
 
 mod builder;
+mod classic;
+mod convert;
 #[cfg(test)]
 #[path = "../../tests/unit/cost.rs"]
 mod cost;
 mod error;
 mod header;
+mod item;
+mod level;
+mod modern;
 mod open;
-mod path;
 mod payload;
+mod slot;
 mod walk;
 #[cfg(feature = "alloc")]
 mod workspace;
@@ -64,12 +69,15 @@ mod workspace;
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{BuildError, BuilderScratch, MessageBuilder, Pending, SHARD_LEN, Shard, shards};
+pub use builder::{BuildError, BuilderScratch, MessageBuilder, SHARD_LEN, Shard, shards};
+pub use classic::Pending;
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
-pub use open::PayloadSlot;
+pub use item::{EnumMember, Item, PathElement};
+pub use level::Level;
 pub use payload::{LogicalFrame, LogicalFrames, Payload, PayloadKind};
-pub use walk::{EnumMember, Item, Level, PathElement, Walk};
+pub use slot::PayloadSlot;
+pub use walk::Walk;
 #[cfg(feature = "alloc")]
 pub use workspace::Workspace;
 

@@ -1,7 +1,8 @@
 //! A payload: its header and its frames, untouched until someone asks.
 
 use super::header::{ItemList, Lists};
-use super::open::{Location, codec_entry, span};
+use super::open::codec_entry;
+use super::slot::{Location, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};

@@ -9,13 +9,13 @@ use core::cmp::Ordering;
 use crate::msgpack::{Reader, Token, Writer};
 
 /// An element of a path, encoded: what a key in the body is compared with.
-pub(super) struct IndexKey {
+pub(in crate::message) struct IndexKey {
     bytes: [u8; 5],
     len: usize,
 }
 
 impl IndexKey {
-    pub(super) fn new(index: u32) -> Self {
+    pub(in crate::message) fn new(index: u32) -> Self {
         let mut bytes = [0; 5];
         let mut writer = Writer::new(&mut bytes);
         writer.u64(u64::from(index));
@@ -23,7 +23,7 @@ impl IndexKey {
         Self { bytes, len }
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(in crate::message) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 }
@@ -33,13 +33,13 @@ impl IndexKey {
 /// The path has been read once, so that errors cannot occur here; if they
 /// did, the path would end.
 #[derive(Clone)]
-pub(super) struct Elements<'a> {
+pub(in crate::message) struct Elements<'a> {
     reader: Reader<'a>,
     left: u32,
 }
 
 impl<'a> Elements<'a> {
-    pub(super) fn new(path: &'a [u8]) -> Self {
+    pub(in crate::message) fn new(path: &'a [u8]) -> Self {
         let mut reader = Reader::new(path);
         match reader.peek() {
             Ok(Token::Array(count)) => {
@@ -54,7 +54,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(in crate::message) const fn len(&self) -> usize {
         self.left as usize
     }
 }
@@ -69,7 +69,7 @@ impl<'a> Iterator for Elements<'a> {
 }
 
 /// Orders paths so that a path comes right before all that it is the start of.
-pub(super) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
+pub(in crate::message) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
     let (mut a, mut b) = (Elements::new(a), Elements::new(b));
     loop {
         match (a.next(), b.next()) {
@@ -85,7 +85,7 @@ pub(super) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
 }
 
 /// Whether `start` is a path that `path` begins with.
-pub(super) fn begins_with(path: &[u8], start: &[u8]) -> bool {
+pub(in crate::message) fn begins_with(path: &[u8], start: &[u8]) -> bool {
     let mut path = Elements::new(path);
     Elements::new(start).all(|element| {
         path.next()
@@ -95,7 +95,7 @@ pub(super) fn begins_with(path: &[u8], start: &[u8]) -> bool {
 
 /// A total order of encoded values: integers by value whatever their width,
 /// everything else by what it is made of.
-pub(super) fn compare_values(a: &[u8], b: &[u8]) -> Ordering {
+pub(in crate::message) fn compare_values(a: &[u8], b: &[u8]) -> Ordering {
     let (mut a, mut b) = (Reader::new(a), Reader::new(b));
     loop {
         match (a.token(), b.token()) {

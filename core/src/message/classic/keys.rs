@@ -1,0 +1,129 @@
+//! Finding where the paths of payloads lead in a body.
+
+use core::cmp::Ordering;
+
+use super::ClassicEntry;
+use super::open::path_of;
+use super::path::{Elements, IndexKey, compare_values};
+use crate::message::level::{Level, Nesting};
+use crate::message::open::Scan;
+use crate::message::slot::{Location, PayloadSlot, offset, span};
+use crate::message::{MessageError, MessageErrorKind};
+use crate::msgpack::{Reader, Token};
+
+impl Scan<'_> {
+    /// The payloads at and below the value that comes next in `level`, which
+    /// stands `depth` elements down the paths. A payload at the value itself is
+    /// marked as being there.
+    pub(in crate::message) fn below(
+        &self,
+        level: &Level,
+        range: (usize, usize),
+        depth: usize,
+        places: &mut [PayloadSlot],
+    ) -> Result<(usize, usize), MessageError> {
+        let index;
+        let element = match level.nesting {
+            Nesting::Map => {
+                let mut key = Reader::new(self.body.get(level.key as usize..).unwrap_or_default());
+                key.skip().unwrap_or_default()
+            }
+            _ => {
+                index = IndexKey::new(level.index());
+                index.as_bytes()
+            }
+        };
+        let element_index = depth.saturating_sub(1);
+        let found = matching(self.paths, places, range, element_index, element);
+        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(found.0)
+            && found.0 < found.1
+            && Elements::new(span(self.paths, spot.path)).len() == depth
+        {
+            follow(spot, depth)?;
+            spot.present = true;
+            spot.resolved = true;
+            return Ok((0, 0));
+        }
+        Ok(found)
+    }
+
+    /// Marks the payloads that go right into the container that `token` opens,
+    /// and returns the range that concerns it (PROTOCOL CLASSIC-5).
+    pub(in crate::message) fn resolve(
+        &self,
+        token: Token<'_>,
+        below: (usize, usize),
+        depth: usize,
+        places: &mut [PayloadSlot],
+    ) -> Result<(usize, usize), MessageError> {
+        let (low, high) = below;
+        for place in places.get_mut(low..high).unwrap_or_default() {
+            let Location::Path(spot) = &mut place.0 else {
+                continue;
+            };
+            follow(spot, depth)?;
+            let elements = Elements::new(span(self.paths, spot.path));
+            match (elements.len()).checked_sub(depth) {
+                // The payload is the whole message.
+                Some(0) => {
+                    spot.resolved = true;
+                    spot.present = true;
+                }
+                Some(1) => {
+                    spot.resolved = match token {
+                        Token::Map(_) => true,
+                        Token::Array(count) => elements.last().is_some_and(|index| {
+                            // An index of a list, and in it.
+                            Reader::new(index)
+                                .u64()
+                                .is_ok_and(|index| index < u64::from(count))
+                        }),
+                        _ => false,
+                    };
+                }
+                _ => {}
+            }
+        }
+        Ok(match token {
+            Token::Map(_) | Token::Array(_) => below,
+            _ => (0, 0),
+        })
+    }
+}
+
+/// The part of `range` whose paths have `element` at position `index`.
+pub(in crate::message) fn matching(
+    paths: &[u8],
+    places: &[PayloadSlot],
+    range: (usize, usize),
+    index: usize,
+    element: &[u8],
+) -> (usize, usize) {
+    let part = places.get(range.0..range.1).unwrap_or_default();
+    let low = part.partition_point(|place| element_order(paths, place, index, element).is_lt());
+    let rest = part.get(low..).unwrap_or_default();
+    let len = rest.partition_point(|place| element_order(paths, place, index, element).is_le());
+    let low = range.0.saturating_add(low);
+    (low, low.saturating_add(len))
+}
+
+/// Whether the value of an element equals `element`, for searching a range.
+fn element_order(paths: &[u8], place: &PayloadSlot, index: usize, element: &[u8]) -> Ordering {
+    let mut elements = Elements::new(path_of(paths, place));
+    match elements.nth(index) {
+        None => Ordering::Less,
+        Some(other) => compare_values(other, element),
+    }
+}
+
+/// Takes note that `depth` elements of a path lead to a value. Where a map has a
+/// key twice they lead to two, and each payload below would stand in both.
+fn follow(spot: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
+    let followed = offset(depth).saturating_add(1);
+    if spot.followed >= followed {
+        let at = spot.path.0 as usize;
+        return Err(MessageError::new(2, at, MessageErrorKind::PathAmbiguous));
+    }
+    spot.followed = followed;
+    Ok(())
+}

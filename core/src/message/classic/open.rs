@@ -1,0 +1,310 @@
+//! Opening a classic message: its body, and the paths of its payloads.
+
+use super::ClassicEntry;
+use super::path::{begins_with, compare_paths};
+use crate::compression::{self, CompressionError};
+use crate::message::open::{check_len, codec_entry, no_body};
+use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
+use crate::message::{MessageError, MessageErrorKind, ReadOptions};
+use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
+
+/// The body of a classic message, decompressed into `scratch` if need be
+/// (PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3).
+pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
+    frames: &'a [T],
+    options: &ReadOptions,
+    scratch: &'a mut [u8],
+) -> Result<&'a [u8], MessageError> {
+    let [header, body, ..] = frames else {
+        return Err(no_body(frames.len()));
+    };
+    let (header, body) = (header.as_ref(), body.as_ref());
+    check_len(0, header, options)?;
+    if header.is_empty() {
+        return Ok(body);
+    }
+    let malformed = MessageError::malformed(0);
+    let mut reader = Reader::with_limits(header, &options.limits);
+    let mut codec = None;
+    for _ in 0..reader.map().map_err(&malformed)? {
+        let key = reader.skip().map_err(&malformed)?;
+        let at = reader.position();
+        let value = reader.skip().map_err(&malformed)?;
+        if key == b"\xabcompression" {
+            codec = codec_entry(value).map_err(|kind| MessageError::new(0, at, kind))?;
+        }
+    }
+    reader.finish().map_err(&malformed)?;
+    let Some(codec) = codec else {
+        return Ok(body);
+    };
+    let fault = |error| {
+        let kind = match error {
+            CompressionError::BufferTooSmall(error) => MessageErrorKind::BodyBuffer(error),
+            error => MessageErrorKind::Compression(error),
+        };
+        MessageError::new(1, 0, kind)
+    };
+    let mut limits = options.limits;
+    limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
+    let len = compression::decompress(codec, body, scratch, &limits).map_err(fault)?;
+    Ok(scratch.get(..len).unwrap_or_default())
+}
+
+/// The entries of a classic payload header that matter for the whole message.
+pub(in crate::message) struct Heads<'a> {
+    document: &'a [u8],
+    /// The pairs of `headers`.
+    heads: Reader<'a>,
+    pub(in crate::message) count: usize,
+    /// The paths in `keys`.
+    keys: Reader<'a>,
+    pub(in crate::message) key_count: usize,
+    bytestrings: Option<Reader<'a>>,
+}
+
+impl<'a> Heads<'a> {
+    /// `None` if the message has no payload header.
+    pub(in crate::message) fn parse<T: AsRef<[u8]>>(
+        frames: &'a [T],
+        options: &ReadOptions,
+    ) -> Result<Option<Self>, MessageError> {
+        let Some(document) = frames.get(2).map(AsRef::as_ref) else {
+            return Ok(None);
+        };
+        let malformed = MessageError::malformed(2);
+        check_len(2, document, options)?;
+        let mut reader = Reader::with_limits(document, &options.limits);
+        let (mut heads, mut keys, mut bytestrings) = (None, None, None);
+        for _ in 0..reader.map().map_err(&malformed)? {
+            let key = reader.skip().map_err(&malformed)?;
+            let value = reader;
+            reader.skip().map_err(&malformed)?;
+            match key {
+                b"\xa7headers" => heads = Some(value),
+                b"\xa4keys" => keys = Some(value),
+                b"\xabbytestrings" => bytestrings = Some(value),
+                _ => {}
+            }
+        }
+        reader.finish().map_err(&malformed)?;
+        let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
+        let mut heads = heads.ok_or(missing("headers"))?;
+        let mut keys = keys.ok_or(missing("keys"))?;
+        let heads_at = heads.position();
+        let count = heads.map().map_err(|error| {
+            MessageError::new(2, heads_at, entry_kind("headers", "a map", error))
+        })?;
+        let keys_at = keys.position();
+        let key_count = keys.array().map_err(|error| {
+            MessageError::new(2, keys_at, entry_kind("keys", "an array", error))
+        })?;
+        Ok(Some(Self {
+            document,
+            heads,
+            count: count as usize,
+            keys,
+            key_count: key_count as usize,
+            bytestrings,
+        }))
+    }
+
+    /// Notes down the payloads, ordered by path, in `places`, which hold as many
+    /// as there are heads. Returns how many payloads there are (PROTOCOL
+    /// CLASSIC-4, CLASSIC-7 and CLASSIC-8).
+    pub(in crate::message) fn note<T>(
+        &self,
+        frames: &[T],
+        places: &mut [PayloadSlot],
+    ) -> Result<usize, MessageError> {
+        let document = self.document;
+        let malformed = MessageError::malformed(2);
+        let fault = |at, kind| MessageError::new(2, at, kind);
+
+        // First all heads, found by their paths.
+        let mut heads = self.heads;
+        let places = places.get_mut(..self.count).unwrap_or_default();
+        for place in places.iter_mut() {
+            let path = next_span(&mut heads).map_err(&malformed)?;
+            let head = next_span(&mut heads).map_err(&malformed)?;
+            *place = PayloadSlot(Location::Path(ClassicEntry {
+                path,
+                head,
+                first_frame: 0,
+                frame_count: 0,
+                number: 0,
+                by_number: 0,
+                claimed: false,
+                bytestring: None,
+                present: false,
+                resolved: false,
+                followed: 0,
+            }));
+        }
+        // Stable in effect: of two heads for one path the later one counts, as in
+        // a Python dict.
+        sort(places, |a, b| {
+            compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
+                let head = |place: &PayloadSlot| place.0.path().map(|spot| spot.head.0);
+                head(b).cmp(&head(a))
+            })
+        });
+
+        // Then the frames, in the order of keys.
+        let mut keys = self.keys;
+        let mut next_frame = 3_usize;
+        for number in 0..offset(self.key_count) {
+            let at = keys.position();
+            let path = next_span(&mut keys).map_err(&malformed)?;
+            check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
+            let place = places.partition_point(|place| {
+                compare_paths(path_of(document, place), span(document, path)).is_lt()
+            });
+            let spot = match places.get_mut(place) {
+                Some(PayloadSlot(Location::Path(spot)))
+                    if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
+                {
+                    spot
+                }
+                _ => return Err(fault(at, MessageErrorKind::EntryMissing { key: "headers" })),
+            };
+            if spot.claimed {
+                return Err(fault(at, MessageErrorKind::PathTwice));
+            }
+            let available = frames.len().saturating_sub(next_frame);
+            let frame_count = head_count(document, spot.head)
+                .map_err(|(at, kind)| fault(at, kind))
+                .and_then(|needed| match u32::try_from(needed) {
+                    Ok(count) if count as usize <= available => Ok(count),
+                    _ => Err(fault(
+                        spot.head.0 as usize,
+                        MessageErrorKind::FramesMissing { needed, available },
+                    )),
+                })?;
+            spot.claimed = true;
+            spot.number = number;
+            spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
+            spot.frame_count = frame_count;
+            next_frame = next_frame.saturating_add(frame_count as usize);
+        }
+        let left_over = frames.len().saturating_sub(next_frame);
+        if left_over != 0 {
+            let kind = MessageErrorKind::FramesLeftOver { count: left_over };
+            return Err(MessageError::new(next_frame, 0, kind));
+        }
+
+        // Heads that no key asks for belong to no payload.
+        let count = keep(places, |spot| spot.path().is_some_and(|spot| spot.claimed));
+        let places = places.get_mut(..count).unwrap_or_default();
+        for pair in places.windows(2) {
+            if let [shorter, longer] = pair
+                && begins_with(path_of(document, longer), path_of(document, shorter))
+            {
+                let at = longer.0.path().map_or(0, |spot| spot.path.0 as usize);
+                return Err(fault(at, MessageErrorKind::PathIntoPayload));
+            }
+        }
+        if let Some(mut bytestrings) = self.bytestrings {
+            mark_bytestrings(document, &mut bytestrings, places)?;
+        }
+        // Each number is there once, so this fills every entry.
+        for index in 0..count {
+            let number = places
+                .get(index)
+                .and_then(|place| place.0.path())
+                .map(|s| s.number);
+            if let Some(number) = number
+                && let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(number as usize)
+            {
+                spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Takes note of the payloads that are plain bytes (PROTOCOL CLASSIC-11).
+fn mark_bytestrings(
+    document: &[u8],
+    bytestrings: &mut Reader<'_>,
+    places: &mut [PayloadSlot],
+) -> Result<(), MessageError> {
+    let at = bytestrings.position();
+    let fault = |kind| MessageError::new(2, at, kind);
+    for place in places.iter_mut() {
+        if let Location::Path(spot) = &mut place.0 {
+            spot.bytestring = Some(false);
+        }
+    }
+    let count = bytestrings
+        .array()
+        .map_err(|error| fault(entry_kind("bytestrings", "an array", error)))?;
+    for _ in 0..count {
+        let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
+        let place =
+            places.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
+        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(place)
+            && compare_paths(span(document, spot.path), path).is_eq()
+        {
+            spot.bytestring = Some(true);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn path_of<'a>(document: &'a [u8], place: &PayloadSlot) -> &'a [u8] {
+    place.0.path().map_or(&[], |spot| span(document, spot.path))
+}
+
+/// A path is an array of keys and indices, or a single key.
+fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
+    match Reader::new(path).token() {
+        Ok(Token::Array(_) | Token::Str(_)) => Ok(()),
+        _ => Err(MessageErrorKind::EntryKind {
+            key: "a path in keys",
+            expected: "an array or a str",
+        }),
+    }
+}
+
+/// The error for an entry that should have been a container.
+fn entry_kind(key: &'static str, expected: &'static str, error: Malformed) -> MessageErrorKind {
+    match error.kind {
+        MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind { key, expected },
+        kind => MessageErrorKind::Malformed(kind),
+    }
+}
+
+fn next_span(reader: &mut Reader<'_>) -> Result<(u32, u32), Malformed> {
+    let start = reader.position();
+    reader.skip()?;
+    Ok((offset(start), offset(reader.position())))
+}
+
+/// The `count` of a payload's head.
+fn head_count(document: &[u8], head: (u32, u32)) -> Result<u64, (usize, MessageErrorKind)> {
+    let start = head.0 as usize;
+    let mut reader = Reader::new(span(document, head));
+    let pairs = reader.map().map_err(|error| {
+        let kind = entry_kind("the header of a payload", "a map", error);
+        (start.saturating_add(error.at), kind)
+    })?;
+    let mut count = None;
+    for _ in 0..pairs {
+        let (Ok(key), at) = (reader.skip(), reader.position()) else {
+            break;
+        };
+        let Ok(value) = reader.skip() else { break };
+        if key == b"\xa5count" {
+            count = Some((value, start.saturating_add(at)));
+        }
+    }
+    let (value, at) = count.ok_or((start, MessageErrorKind::EntryMissing { key: "count" }))?;
+    Reader::new(value).u64().map_err(|_| {
+        let kind = MessageErrorKind::EntryKind {
+            key: "count",
+            expected: "a number of frames",
+        };
+        (at, kind)
+    })
+}

@@ -1,0 +1,373 @@
+//! The header of a payload that goes from one layout into the other.
+
+use super::builder::{BuildError, narrow, not_convertible};
+use super::header::ItemList;
+use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
+use crate::msgpack::{Reader, Token, Writer};
+
+/// A classic header in modern words (PROTOCOL FORWARD-5).
+pub(super) struct ToModern<'p, 'a, T> {
+    payload: &'p Payload<'a, T>,
+    header: PayloadHeader<'a>,
+    serializer: Serializer<'a>,
+    logical_count: usize,
+    /// The module and name of the type, where its pickle has to be made up.
+    class: Option<(&'a str, &'a str)>,
+}
+
+impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
+    pub(super) fn new(payload: &'p Payload<'a, T>) -> Result<Self, BuildError> {
+        let header = payload.header()?;
+        refuse_nested(&header)?;
+        payload.check()?;
+        let mut logical_count = 0_usize;
+        for count in payload.group_counts()? {
+            count.map_err(regrouped)?;
+            logical_count = logical_count.saturating_add(1);
+        }
+        let serializer = header.serializer()?;
+        let mut class = None;
+        if serializer == Serializer::Dask && header.get("type-serialized").is_none() {
+            // Written since 1.23.0; before, the name of the type was enough.
+            class = header.type_name()?.and_then(split_type_name);
+            if class.is_none_or(|(module, name)| module.len() > 255 || name.len() > 255) {
+                return not_convertible("its type is not said");
+            }
+        }
+        Ok(Self {
+            payload,
+            header,
+            serializer,
+            logical_count,
+            class,
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+        let header = &self.header;
+        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
+        let with_compression = header.get("compression").is_some();
+        let own_count = own_entries(header).count();
+        let is_dask = self.serializer == Serializer::Dask;
+        let is_pickle = self.serializer == Serializer::Pickle;
+        // serializer, split lists, num-sub-frames; then what there is.
+        let mut count = kept.saturating_add(4);
+        count = count.saturating_add(usize::from(with_compression));
+        count = count.saturating_add(usize::from(self.class.is_some()));
+        count = count.saturating_add(if is_dask { 1 } else { own_count });
+        count = count.saturating_add(usize::from(is_pickle));
+        writer.map(narrow(count));
+        writer.str("serializer").str(match self.serializer {
+            Serializer::Dask => "dask",
+            Serializer::Pickle => "pickle",
+            Serializer::Msgpack => "msgpack",
+            Serializer::Error => "error",
+            Serializer::Other(name) => name,
+        });
+        for key in KEPT {
+            if let Some(value) = header.get(key) {
+                writer.str(key).encoded(value);
+            }
+        }
+        if let Some((module, name)) = self.class {
+            writer.str("type-serialized");
+            write_class_pickle(writer, module, name);
+        }
+        let writeable = header.writeable().ok().flatten();
+        if is_dask {
+            // Since 2021.11.0 a type's own entries are a map of their own.
+            let own_count = own_count.saturating_add(1);
+            writer.str("sub-header").map(narrow(own_count));
+            for (key, value) in own_entries(header) {
+                // Before 1.17.0 the element type stood by itself.
+                let bare = key == b"\xa5dtype"
+                    && match Reader::new(value).token() {
+                        Ok(Token::Str(_)) => true,
+                        Ok(Token::Array(_)) => !is_tagged_dtype(value),
+                        _ => false,
+                    };
+                if bare {
+                    writer.encoded(key).array(2).u64(0).encoded(value);
+                } else {
+                    writer.encoded(key).encoded(value);
+                }
+            }
+            writer.str("writeable");
+            write_flags(writer, writeable.clone(), self.logical_count);
+        } else {
+            for (key, value) in own_entries(header) {
+                writer.encoded(key).encoded(value);
+            }
+        }
+        if is_pickle {
+            // One for each buffer; it was one for each frame, the pickle too.
+            let mut buffers = writeable;
+            if let Some(list) = &mut buffers
+                && list.count_left() as usize == self.logical_count
+            {
+                list.next();
+            }
+            writer.str("writeable");
+            write_flags(writer, buffers, self.logical_count.saturating_sub(1));
+        }
+        let groups = || {
+            let groups = self.payload.group_counts().ok();
+            groups.into_iter().flatten().map(Result::unwrap_or_default)
+        };
+        if let Some(counts) = header.get("split-num-sub-frames")
+            && let Some(offsets) = header.get("split-offsets")
+        {
+            // 2021.3.0 has them already, in whatever order.
+            writer.str("split-num-sub-frames").encoded(counts);
+            writer.str("split-offsets").encoded(offsets);
+        } else {
+            let logical_count = narrow(self.logical_count);
+            writer.str("split-num-sub-frames").array(logical_count);
+            for count in groups() {
+                writer.u64(count as u64);
+            }
+            writer.str("split-offsets").array(logical_count);
+            let mut offset = 0_usize;
+            for count in groups() {
+                writer.u64(offset as u64);
+                offset = offset.saturating_add(count);
+            }
+        }
+        if let Some(list) = header.get("compression") {
+            writer.str("compression").encoded(list);
+        }
+        writer
+            .str("num-sub-frames")
+            .u64(self.payload.frames().len() as u64);
+    }
+}
+
+/// `[0, type]` or `[1, pickle]`, not a list of fields.
+fn is_tagged_dtype(value: &[u8]) -> bool {
+    let mut reader = Reader::new(value);
+    reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
+}
+
+/// The module and the class in a full name, without the dot between them.
+/// `str::rsplit_once` would do, but brings panics that the linker cannot rule
+/// out.
+fn split_type_name(full: &str) -> Option<(&str, &str)> {
+    let dot = full.bytes().rposition(|byte| byte == b'.')?;
+    Some((full.get(..dot)?, full.get(dot.checked_add(1)?..)?))
+}
+
+/// The pickle of a class by its names: PROTO 4, two SHORT_BINUNICODE,
+/// STACK_GLOBAL, STOP.
+fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
+    let mut pickle = [0_u8; 2 + 2 * 257 + 2];
+    let mut len = 0_usize;
+    let mut put = |bytes: &[u8]| {
+        let rest = pickle.get_mut(len..).unwrap_or_default();
+        if let Some(place) = rest.get_mut(..bytes.len()) {
+            crate::measure::copy(place, bytes);
+        }
+        len = len.saturating_add(bytes.len());
+    };
+    put(b"\x80\x04");
+    for text in [module, name] {
+        // Both have been checked to be shorter than 256 bytes.
+        put(&[0x8c, u8::try_from(text.len()).unwrap_or_default()]);
+        put(text.as_bytes());
+    }
+    put(b"\x93.");
+    writer.bin(pickle.get(..len).unwrap_or_default());
+}
+
+/// Booleans, as many as there are to be; what is not said is true.
+fn write_flags(writer: &mut Writer<'_>, flags: Option<ItemList<'_>>, count: usize) {
+    writer.array(narrow(count));
+    let mut flags = flags.into_iter().flat_map(ItemList::flags);
+    for _ in 0..count {
+        match flags.next() {
+            Some(Some(flag)) => writer.bool(flag),
+            Some(None) => writer.nil(),
+            None => writer.bool(true),
+        };
+    }
+}
+
+/// Headers within headers would have to be rewritten too.
+fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
+    if header.is_collection()? {
+        return not_convertible("it is a collection with a header for each element");
+    }
+    if header.own()?.get("data-header").is_some() {
+        return not_convertible("it is a masked array with headers of its own");
+    }
+    Ok(())
+}
+
+/// A modern header in classic words (PROTOCOL FORWARD-6).
+pub(super) struct ToClassic<'p, 'a, T> {
+    payload: &'p Payload<'a, T>,
+    header: PayloadHeader<'a>,
+    /// The pickle that becomes the first frame.
+    object: Option<&'a [u8]>,
+    is_pickle: bool,
+    logical_count: usize,
+}
+
+impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
+    pub(super) fn new(
+        payload: &'p Payload<'a, T>,
+        object: Option<&'a [u8]>,
+    ) -> Result<Self, BuildError> {
+        let header = payload.header()?;
+        refuse_nested(&header)?;
+        payload.check()?;
+        let mut next = 0_usize;
+        let logical_count = payload.logical_count()?;
+        if let Some(offsets) = header.split_offsets()? {
+            for (offset, count) in offsets.numbers().zip(payload.group_counts()?) {
+                if offset? != next as u64 {
+                    return not_convertible("its frames are not in order");
+                }
+                next = next.saturating_add(count?);
+            }
+            if next != payload.frames().len() {
+                return not_convertible("some of its frames belong to nothing");
+            }
+        }
+        for len in payload.plain_lens()? {
+            if len?.is_none() {
+                return not_convertible("a compressed frame does not say its length");
+            }
+        }
+        Ok(Self {
+            payload,
+            header,
+            object,
+            is_pickle: object.is_some() || header.serializer()? == Serializer::Pickle,
+            logical_count,
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+        let header = &self.header;
+        let object_count = usize::from(self.object.is_some());
+        let logical_count = self.logical_count.saturating_add(object_count);
+        let frame_count = self.payload.frames().len().saturating_add(object_count);
+        let sub_header = header.get("sub-header").and(header.own().ok());
+        let own = || {
+            let inner = sub_header.iter().flat_map(PayloadHeader::entries);
+            own_entries(header).chain(inner.filter(|(key, _)| !is_common(key)))
+        };
+        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
+        // serializer, writeable, lengths, compression, count.
+        let count = kept.saturating_add(own().count()).saturating_add(5);
+        writer.map(narrow(count));
+        match header.get("serializer") {
+            Some(value) if self.object.is_none() => writer.str("serializer").encoded(value),
+            _ => writer.str("serializer").str("pickle"),
+        };
+        for key in KEPT {
+            if let Some(value) = header.get(key) {
+                writer.str(key).encoded(value);
+            }
+        }
+        for (key, value) in own() {
+            writer.encoded(key).encoded(value);
+        }
+        writer.str("writeable").array(narrow(logical_count));
+        let mut flags = header
+            .writeable()
+            .ok()
+            .flatten()
+            .into_iter()
+            .flat_map(ItemList::flags);
+        for index in 0..logical_count {
+            // The pickle itself, and what is not said.
+            let flag = if self.is_pickle && index == 0 {
+                None
+            } else {
+                flags.next().flatten()
+            };
+            match flag {
+                Some(flag) => writer.bool(flag),
+                None => writer.nil(),
+            };
+        }
+        writer.str("lengths").array(narrow(logical_count));
+        if let Some(object) = self.object {
+            writer.u64(object.len() as u64);
+        }
+        let mut lens = self
+            .payload
+            .plain_lens()
+            .ok()
+            .into_iter()
+            .flatten()
+            .map(|len| len.ok().flatten().unwrap_or_default());
+        let groups = self.payload.group_counts().ok().into_iter().flatten();
+        for count in groups.map(Result::unwrap_or_default) {
+            let len = lens
+                .by_ref()
+                .take(count)
+                .fold(0_u64, |sum, len| sum.saturating_add(len));
+            writer.u64(len);
+        }
+        writer.str("compression").array(narrow(frame_count));
+        if self.object.is_some() {
+            writer.nil();
+        }
+        match header.compression().ok().flatten() {
+            Some(list) => list.for_each(|value| {
+                writer.encoded(value);
+            }),
+            None => (0..self.payload.frames().len()).for_each(|_| {
+                writer.nil();
+            }),
+        }
+        writer.str("count").u64(frame_count as u64);
+    }
+}
+
+/// The frames of a payload whose `lengths` cut through one of them.
+fn regrouped(error: MessageError) -> BuildError {
+    match error.kind {
+        MessageErrorKind::SplitLists => BuildError::NotConvertible {
+            reason: "its lengths do not line up with its frames",
+        },
+        _ => BuildError::Payload(error),
+    }
+}
+
+/// Entries that every family has; all others are a type's own.
+const COMMON: [&str; 16] = [
+    "serializer",
+    "type",
+    "type-serialized",
+    "compression",
+    "count",
+    "lengths",
+    "writeable",
+    "is-collection",
+    "sub-headers",
+    "frame-lengths",
+    "key",
+    "num-sub-frames",
+    "split-num-sub-frames",
+    "split-offsets",
+    "sub-header",
+    "pickled-obj",
+];
+
+fn is_common(key: &[u8]) -> bool {
+    matches!(Reader::new(key).token(), Ok(Token::Str(text))
+        if COMMON.iter().any(|common| text == *common))
+}
+
+fn own_entries<'a>(
+    header: &PayloadHeader<'a>,
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    header.entries().filter(|(key, _)| !is_common(key))
+}
+
+/// Kept whatever the layout; all else moves between a header and its
+/// `sub-header` (PROTOCOL FORWARD-7).
+const KEPT: [&str; 3] = ["type", "type-serialized", "key"];

@@ -1,0 +1,60 @@
+//! The modern layout, of distributed 2021.3.1 and later: placeholders in the
+//! body name the frames of payloads.
+
+use super::level::Level;
+use super::slot::{Location, PayloadSlot, offset, sort};
+use super::{MessageError, MessageErrorKind};
+
+/// Ends the frames of each payload where the header of another one is, so that
+/// no two payloads share a frame whatever their headers say (PROTOCOL MODERN-7).
+pub(super) fn set_frame_limits(
+    placeholders: &mut [PayloadSlot],
+    frame_count: usize,
+) -> Result<(), MessageError> {
+    sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
+    let mut behind = offset(frame_count);
+    for place in placeholders.iter_mut().rev() {
+        if let Location::Placeholder { frame, limit, .. } = &mut place.0 {
+            if *frame == behind {
+                let kind = MessageErrorKind::FramesShared;
+                return Err(MessageError::new(behind as usize, 0, kind));
+            }
+            *limit = behind;
+            behind = *frame;
+        }
+    }
+    sort(placeholders, |a, b| a.0.start().cmp(&b.0.start()));
+    Ok(())
+}
+
+/// The placeholder that a map of the body is, if it has one of the reserved keys:
+/// any frame, other keys dropped (PROTOCOL MODERN-2, MODERN-6 and MODERN-8).
+pub(super) fn placeholder(
+    level: &Level,
+    end: u32,
+    frame_count: usize,
+) -> Result<Option<Location>, MessageErrorKind> {
+    let (pickled, reference) = if level.marks.serialized {
+        (false, level.serialized)
+    } else if level.marks.pickled {
+        (true, level.pickled)
+    } else {
+        return Ok(None);
+    };
+    if level.in_key {
+        return Err(MessageErrorKind::PlaceholderInKey);
+    }
+    let index = reference
+        .filter(|index| *index != 0)
+        .ok_or(MessageErrorKind::PlaceholderNotFrame)?;
+    match u32::try_from(index) {
+        Ok(frame) if (frame as usize) < frame_count => Ok(Some(Location::Placeholder {
+            start: level.start,
+            end,
+            frame,
+            limit: frame,
+            pickled,
+        })),
+        _ => Err(MessageErrorKind::PlaceholderPastEnd { index, frame_count }),
+    }
+}

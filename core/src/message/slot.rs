@@ -1,0 +1,224 @@
+//! The table of payloads, sets and enum members that opening a message fills.
+
+use core::cmp::Ordering;
+
+use super::MessageErrorKind;
+use super::classic::ClassicEntry;
+use crate::BufferTooSmall;
+
+/// Room to note down one payload, set or enum member of a body.
+///
+/// Its content is the business of [`Message`]; supply as many as the message
+/// may have.
+#[derive(Clone, Copy, Debug)]
+pub struct PayloadSlot(pub(super) Location);
+
+impl PayloadSlot {
+    /// A place that is free.
+    pub const EMPTY: Self = Self(Location::Free);
+}
+
+/// What a [`PayloadSlot`] notes down. Offsets are those of a document, of which
+/// [`Limits::document_len`](crate::Limits::document_len) is below 2^32 here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Location {
+    Free,
+    /// A placeholder, from `start` to `end` in the body, for the payload whose
+    /// header is frame `frame` and whose frames end before frame `limit`.
+    Placeholder {
+        start: u32,
+        end: u32,
+        frame: u32,
+        limit: u32,
+        pickled: bool,
+    },
+    /// A set, whose members are the array at `list`.
+    Set {
+        start: u32,
+        end: u32,
+        list: u32,
+    },
+    /// An enum member.
+    Enum {
+        start: u32,
+        end: u32,
+    },
+    /// A payload with a path; offsets in the payload header.
+    Path(ClassicEntry),
+}
+
+impl Location {
+    pub(super) const fn start(&self) -> u32 {
+        match self {
+            Self::Placeholder { start, .. }
+            | Self::Set { start, .. }
+            | Self::Enum { start, .. } => *start,
+            Self::Free | Self::Path(_) => u32::MAX,
+        }
+    }
+
+    pub(super) const fn frame(&self) -> u32 {
+        match self {
+            Self::Placeholder { frame, .. } => *frame,
+            _ => 0,
+        }
+    }
+
+    pub(super) const fn is_special(&self) -> bool {
+        matches!(self, Self::Set { .. } | Self::Enum { .. })
+    }
+
+    pub(super) const fn path(&self) -> Option<&ClassicEntry> {
+        match self {
+            Self::Path(spot) => Some(spot),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a span of a document.
+pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
+    document
+        .get(start as usize..end as usize)
+        .unwrap_or_default()
+}
+
+/// A table that is filled from the front. Goes on counting where it is full, so
+/// that the error can say how many entries are needed.
+pub(super) struct Table<'p> {
+    pub(super) places: &'p mut [PayloadSlot],
+    pub(super) count: usize,
+    /// The most entries that there were at a time.
+    pub(super) most: usize,
+    /// Some entries are free.
+    has_free: bool,
+}
+
+impl<'p> Table<'p> {
+    pub(super) const fn new(places: &'p mut [PayloadSlot], count: usize) -> Self {
+        Self {
+            places,
+            count,
+            most: count,
+            has_free: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, spot: Location) {
+        if let Some(place) = self.places.get_mut(self.count) {
+            *place = PayloadSlot(spot);
+        }
+        self.count = self.count.saturating_add(1);
+        self.most = self.most.max(self.count);
+    }
+
+    /// Drops the entries from `first` on but those of `kept`. Moves or frees the
+    /// fewer of them, so that nested containers do not add up.
+    pub(super) fn retain(&mut self, first: usize, kept: core::ops::Range<usize>) {
+        self.count = kept.end;
+        if kept.len() > kept.start.saturating_sub(first) {
+            for place in self.places.iter_mut().take(kept.start).skip(first) {
+                *place = PayloadSlot::EMPTY;
+                self.has_free = true;
+            }
+            return;
+        }
+        self.count = first;
+        for from in kept {
+            if let Some(&place) = self.places.get(from)
+                && let Some(to) = self.places.get_mut(self.count)
+            {
+                *to = place;
+            }
+            self.count = self.count.saturating_add(1);
+        }
+    }
+
+    /// Moves the entries that are free behind all others.
+    pub(super) fn pack(&mut self) {
+        if self.has_free {
+            let entries = self.places.get_mut(..self.count).unwrap_or_default();
+            self.count = keep(entries, |spot| !matches!(spot, Location::Free));
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), MessageErrorKind> {
+        let available = self.places.len();
+        if self.most > available {
+            return Err(MessageErrorKind::TooFewPlaces(BufferTooSmall {
+                needed: self.most,
+                available,
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// Moves the entries that `wanted` says yes to to the front, in order.
+pub(super) fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
+    let mut kept = 0_usize;
+    for index in 0..places.len() {
+        if places.get(index).is_some_and(|place| wanted(&place.0)) {
+            swap(places, kept, index);
+            kept = kept.saturating_add(1);
+        }
+    }
+    kept
+}
+
+/// Sorts entries, which mostly are in order. A heap sort: `slice::sort_unstable`
+/// has a panic for orders that are none, which the linker would find.
+pub(super) fn sort(
+    places: &mut [PayloadSlot],
+    order: impl Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
+) {
+    let before = |places: &[PayloadSlot], one: usize, other: usize| match (
+        places.get(one),
+        places.get(other),
+    ) {
+        (Some(one), Some(other)) => order(one, other).is_lt(),
+        _ => false,
+    };
+    if places.is_sorted_by(|one, other| order(one, other).is_le()) {
+        return;
+    }
+    // Moves an entry of the heap in front of `end` down to its place.
+    let sift = |places: &mut [PayloadSlot], mut at: usize, end: usize| loop {
+        let mut child = at.saturating_mul(2).saturating_add(1);
+        let second = child.saturating_add(1);
+        if second < end && before(places, child, second) {
+            child = second;
+        }
+        if child >= end || !before(places, at, child) {
+            return;
+        }
+        swap(places, at, child);
+        at = child;
+    };
+    let len = places.len();
+    for at in (0..len / 2).rev() {
+        sift(places, at, len);
+    }
+    for end in (1..len).rev() {
+        swap(places, 0, end);
+        sift(places, 0, end);
+    }
+}
+
+/// Exchanges two entries, both of which are there. `slice::swap` has a panic for
+/// when they are not, which the linker would find.
+fn swap(places: &mut [PayloadSlot], one: usize, other: usize) {
+    if let (Some(&first), Some(&second)) = (places.get(one), places.get(other)) {
+        if let Some(place) = places.get_mut(one) {
+            *place = second;
+        }
+        if let Some(place) = places.get_mut(other) {
+            *place = first;
+        }
+    }
+}
+
+/// An offset in a document, whose length has been checked to fit.
+pub(super) fn offset(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
+}
