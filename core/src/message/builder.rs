@@ -1,4 +1,5 @@
-//! Writing a message: a body, payloads in it, and a list of slices to send.
+//! The message builder: writes a body with payloads as a list of slices to
+//! send.
 
 use core::fmt;
 
@@ -10,38 +11,38 @@ use crate::BufferTooSmall;
 use crate::compression::Codec;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
 
-/// The size that Dask splits payload frames at, in bytes: 64 MiB
+/// Dask's maximum length of a payload frame before splitting, in bytes: 64 MiB
 /// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
 pub const SHARD_LEN: usize = 64 << 20;
 
-/// The room that a [`MessageBuilder`] works in, supplied by the caller.
+/// The buffers of a [`MessageBuilder`], supplied by the caller.
 #[derive(Debug)]
 pub struct BuilderScratch<'s, 'a> {
-    /// For the body.
+    /// The buffer for the body.
     pub body: &'a mut [u8],
-    /// For headers of payloads that are not forwarded as they are, and in the
-    /// classic layout for the payload header.
+    /// The buffer for headers of payloads that are not forwarded unchanged, and
+    /// in the classic layout for the payload header.
     pub headers: &'a mut [u8],
-    /// For the list of frames: one for the body, one for each payload's header
-    /// and one for each frame (classic: three, and one for each frame).
+    /// The list of frames: one for the body, one per payload header and one per
+    /// frame (classic: three, and one per frame).
     pub slots: &'s mut [&'a [u8]],
-    /// One for each payload in the classic layout; none in the modern one.
+    /// One entry per payload in the classic layout; none in the modern one.
     pub pending: &'s mut [Pending<'a>],
 }
 
-/// A piece of a payload as it goes on the wire.
+/// A piece of a payload frame as it is sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard<'a> {
     /// The bytes to send.
     pub bytes: &'a [u8],
-    /// How they are compressed.
+    /// The codec that compressed them.
     pub codec: Option<Codec>,
-    /// Bytes before compression.
+    /// Length before compression, in bytes.
     pub plain_len: u64,
 }
 
 impl<'a> Shard<'a> {
-    /// Bytes that are sent as they are.
+    /// Creates an uncompressed shard.
     pub const fn plain(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -51,9 +52,9 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// A frame in pieces of `shard_len` bytes at most, each a whole number of items
-/// of `item_len` bytes, as Dask splits it: a frame that is not longer stays in
-/// one piece, even if it is empty (PROTOCOL SPLIT-1, SPLIT-2).
+/// Splits a frame as Dask does, into pieces of at most `shard_len` bytes and
+/// whole items of `item_len` bytes: a frame that is not longer, even an empty
+/// one, is one piece (PROTOCOL SPLIT-1, SPLIT-2).
 ///
 /// ```
 /// use daskwire::message::shards;
@@ -75,38 +76,38 @@ pub fn shards(
         items.saturating_mul(item_len)
     };
     let empty = frame.is_empty().then_some(frame);
-    // It is, but the linker has to see it.
+    // `step` is at least 1, but only `max` removes the panic of `chunks`.
     frame.chunks(step.max(1)).chain(empty)
 }
 
-/// Why a message could not be built.
+/// The error of building a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The body: it does not fit its buffer, or is no document.
+    /// The body does not fit in its buffer or is not a document.
     Body(WriteError),
-    /// The headers do not fit their buffer.
+    /// The headers do not fit in their buffer.
     Headers(BufferTooSmall),
     /// There are too few slots; counted in slots.
     Slots(BufferTooSmall),
-    /// There are too few [`Pending`]s; counted in them.
+    /// There are too few [`Pending`] entries; counted in entries.
     Pending(BufferTooSmall),
     /// The body is nested deeper than the levels supplied.
     TooFewLevels {
-        /// How many were supplied.
+        /// The number of levels supplied.
         available: usize,
     },
     /// An entry of a header is not a MessagePack value.
     Entry,
-    /// The header of a payload to be forwarded is wrong.
+    /// The header of a payload to be forwarded is invalid.
     Payload(MessageError),
-    /// A payload or a body cannot go into the other layout.
+    /// A payload or a body cannot be converted to the other layout.
     NotConvertible {
-        /// What stands in the way.
+        /// The reason, for error messages.
         reason: &'static str,
     },
-    /// A frame of a [`PayloadKind::Pickled`] payload in none or several pieces,
-    /// which its header cannot say (PROTOCOL MODERN-4).
+    /// A frame of a [`PayloadKind::Pickled`] payload has zero or several
+    /// pieces, which its header cannot express (PROTOCOL MODERN-4).
     PickledInPieces,
 }
 
@@ -116,7 +117,7 @@ impl fmt::Display for BuildError {
             Self::Body(error) => write!(f, "body: {error}"),
             Self::Headers(error) => write!(f, "headers: {error}"),
             Self::Slots(error) => write!(f, "slots for frames: {error}"),
-            Self::Pending(error) => write!(f, "places for payloads: {error}"),
+            Self::Pending(error) => write!(f, "entries for pending payloads: {error}"),
             Self::TooFewLevels { available } => write!(
                 f,
                 "the body is nested deeper than the {available} levels supplied"
@@ -124,7 +125,7 @@ impl fmt::Display for BuildError {
             Self::Entry => f.write_str("an entry of a header is not one MessagePack value"),
             Self::Payload(error) => write!(f, "the payload to be forwarded: {error}"),
             Self::NotConvertible { reason } => {
-                write!(f, "this cannot be told in the other layout: {reason}")
+                write!(f, "this cannot be converted to the other layout: {reason}")
             }
             Self::PickledInPieces => {
                 f.write_str("each frame of a __Pickled__ payload has to be one piece")
@@ -141,12 +142,12 @@ impl From<MessageError> for BuildError {
     }
 }
 
-/// Builds one message as a list of frames, in either layout.
+/// Builder for one message in either layout, as a list of frames.
 ///
-/// Write the body through [`body`](Self::body), and where a payload stands call
-/// [`payload`](Self::payload) or [`forward`](Self::forward) instead of writing
-/// a value. The frames of payloads are never copied: they are in the list as
-/// the slices that they were given as.
+/// Write the body with [`body`](Self::body), and call
+/// [`payload`](Self::payload) or [`forward`](Self::forward) in place of a value
+/// for a payload. The frames of payloads are never copied: the list has the
+/// caller's slices.
 ///
 /// ```
 /// use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind};
@@ -169,18 +170,19 @@ pub struct MessageBuilder<'s, 'a> {
     layout: Layout,
     body: Writer<'a>,
     headers: &'a mut [u8],
-    /// Bytes of headers written so far, to say how many are needed in all.
+    /// Length of the headers so far, in bytes, for the length needed in all.
     headers_len: usize,
     slots: &'s mut [&'a [u8]],
     slot_count: usize,
     pending: &'s mut [Pending<'a>],
     pending_count: usize,
-    /// Values that the body owes when the outermost set is complete.
+    /// The number of values that the body owes when the outermost set is
+    /// complete.
     owed_behind_set: Option<u64>,
 }
 
 impl<'s, 'a> MessageBuilder<'s, 'a> {
-    /// Starts a message in `layout`.
+    /// Creates a builder for a message in `layout`.
     pub fn new(layout: Layout, buffers: BuilderScratch<'s, 'a>) -> Self {
         Self {
             layout,
@@ -208,23 +210,22 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         &mut self.body
     }
 
-    /// Puts a payload of uncompressed frames where the next value of the body
-    /// would be.
+    /// Writes a payload of uncompressed frames as the next value of the body.
     ///
-    /// `entries` are the header's own entries, with encoded values: what
-    /// [`PayloadHeader`] reads, without the entries about frames, which are
-    /// added here: how many frames there are (PROTOCOL MODERN-3, CLASSIC-8), their
-    /// codecs (PROTOCOL COMPRESS-6) and how they belong together
-    /// (PROTOCOL SPLIT-3, CLASSIC-9). Frames longer than `shard_len` bytes are
-    /// split; see [`SHARD_LEN`]. Those of [`PayloadKind::Pickled`] never are.
-    /// For an array give a multiple of its item size (PROTOCOL SPLIT-2), which
-    /// [`SHARD_LEN`] is of every power of two.
+    /// `entries` are the entries of the header, with encoded values, as
+    /// [`PayloadHeader`] reads them. The builder adds those about frames: their
+    /// number (PROTOCOL MODERN-3, CLASSIC-8), their codecs
+    /// (PROTOCOL COMPRESS-6) and their grouping (PROTOCOL SPLIT-3, CLASSIC-9).
+    /// Frames longer than `shard_len` bytes are split, except those of
+    /// [`PayloadKind::Pickled`]; see [`SHARD_LEN`]. For an array `shard_len`
+    /// must be a multiple of its item size (PROTOCOL SPLIT-2); [`SHARD_LEN`] is
+    /// a multiple of every smaller power of two.
     ///
     /// # Errors
     ///
     /// * [`BuildError::Headers`], [`BuildError::Slots`] or
-    ///   [`BuildError::Pending`] if there is too little room; nothing was
-    ///   written then;
+    ///   [`BuildError::Pending`] if a buffer is too small; nothing was written
+    ///   then;
     /// * [`BuildError::Entry`] if a value is not one MessagePack value.
     pub fn payload(
         &mut self,
@@ -244,8 +245,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         self.pieces(kind, entries, frames.len(), pieces)
     }
 
-    /// Puts a payload where the next value of the body would be, whose frames
-    /// have been split and compressed: a list of shards for each.
+    /// Writes a payload of split and compressed frames as the next value of the
+    /// body; `frames` has a list of shards per frame.
     ///
     /// # Errors
     ///
@@ -267,9 +268,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         self.pieces(kind, entries, frames.len(), pieces)
     }
 
-    /// Puts a payload whose header is at hand where the next value of the body
-    /// would be. That the header is one of this layout, and says what the
-    /// frames are, is the caller's affair.
+    /// Writes a payload with an encoded header as the next value of the body.
+    /// The caller ensures that the header is of this layout and matches the
+    /// frames.
     ///
     /// # Errors
     ///
@@ -330,13 +331,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         self.written_pieces(kind, entries, has_writeable, logical_count, pieces)
     }
 
-    /// Puts a payload where the next value of the body would be, as
-    /// [`payload`](Self::payload) does, with a function that
-    /// writes the entries of the header, and how many these are. The function is
-    /// called more than once, and has to write the same each time.
+    /// Writes a payload as [`payload`](Self::payload), with a function that
+    /// writes the entries of the header, and their number. The function is
+    /// called more than once and must write the same each time.
     ///
-    /// `has_writeable` says that `writeable` is among them; otherwise it is added
-    /// in the layout that has to have one.
+    /// `has_writeable` declares that `writeable` is among them; otherwise it is
+    /// added in the layout that requires it.
     ///
     /// # Errors
     ///
@@ -372,23 +372,23 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(self)
     }
 
-    /// Puts a payload that was received where the next value of the body would
-    /// be. Its frames are not decoded, decompressed or copied.
+    /// Forwards a received payload as the next value of the body. Its frames
+    /// are not decoded, decompressed or copied.
     ///
-    /// To a peer of the same layout the header goes as it is, so that the
-    /// payload arrives byte for byte, compressed by whoever made it
-    /// (PROTOCOL FORWARD-1, FORWARD-2, FORWARD-3 and COMPRESS-10). Into the other
-    /// layout the header is rewritten (PROTOCOL FORWARD-5, FORWARD-6): what it
-    /// says about frames is put in the other words, and a type's own entries
-    /// move into or out of `sub-header`.
+    /// In the same layout the header is unchanged, so that the payload is
+    /// forwarded byte for byte, with the compression of its origin
+    /// (PROTOCOL FORWARD-1, FORWARD-2, FORWARD-3 and COMPRESS-10). For the
+    /// other layout the header is converted (PROTOCOL FORWARD-5, FORWARD-6):
+    /// the entries about frames are rewritten, and the entries of a type move
+    /// to or from `sub-header`.
     ///
     /// # Errors
     ///
-    /// * [`BuildError::NotConvertible`] where the other layout cannot say it:
-    ///   collections and masked arrays, `lengths` that cut through a frame,
-    ///   zlib frames whose length must be known; the message says which;
-    /// * [`BuildError::Payload`] if the header is wrong;
-    /// * room, as [`payload`](Self::payload).
+    /// * [`BuildError::NotConvertible`] if the other layout cannot express the
+    ///   payload: collections and masked arrays, `lengths` that end inside a
+    ///   frame, zlib frames whose length must be known;
+    /// * [`BuildError::Payload`] if the header is invalid;
+    /// * buffer sizes, as [`payload`](Self::payload).
     pub fn forward<T: AsRef<[u8]>>(
         &mut self,
         payload: &Payload<'a, T>,
@@ -396,7 +396,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         let frames = payload.frames();
         let mut kind = payload.kind();
         let mut object: Option<&'a [u8]> = None;
-        // A pickle that was in its header becomes a frame in the classic layout.
+        // A pickle in the header becomes a frame in the classic layout.
         let moved = kind == PayloadKind::Pickled && self.layout == Layout::Classic;
         self.room(frames.len().saturating_add(usize::from(moved)))?;
         let header = match (payload.layout(), self.layout) {
@@ -426,18 +426,18 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(self)
     }
 
-    /// Writes one item of a message that was received: a token, a set or an
-    /// enum member into the body, a payload by [`forward`](Self::forward).
+    /// Writes one item of a received message: a token, a set or an enum member
+    /// to the body, a payload with [`forward`](Self::forward).
     ///
     /// # Errors
     ///
     /// As [`forward`](Self::forward), and [`BuildError::NotConvertible`]
     ///
-    /// * for a payload in a set in the classic layout, whose paths do not lead
+    /// * for a payload in a set in the classic layout, whose paths cannot lead
     ///   into sets;
-    /// * for the texts `__Serialized__` and `__Pickled__` from a classic into a
-    ///   modern message. As keys, which is where they occur (PROTOCOL BODY-5),
-    ///   they would make a placeholder.
+    /// * for the strings `__Serialized__` and `__Pickled__` from a classic in a
+    ///   modern message. As keys (PROTOCOL BODY-5) they would form a
+    ///   placeholder.
     pub fn item<T: AsRef<[u8]>>(
         &mut self,
         item: Item<'_>,
@@ -474,15 +474,16 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(self)
     }
 
-    /// The frames of the message, to be sent behind a prelude.
+    /// Returns the frames of the message, to be sent after a prelude.
     ///
-    /// `levels` are used in the classic layout, to find out the path of each
-    /// payload; as many as the body is nested deep.
+    /// `levels` are used in the classic layout to determine the path of each
+    /// payload; one per level of nesting of the body.
     ///
     /// # Errors
     ///
-    /// * [`BuildError::Body`] if the body is not complete or did not fit;
-    /// * room, as [`payload`](Self::payload), and [`BuildError::TooFewLevels`].
+    /// * [`BuildError::Body`] if the body is incomplete or does not fit;
+    /// * buffer sizes, as [`payload`](Self::payload), and
+    ///   [`BuildError::TooFewLevels`].
     pub fn finish(mut self, levels: &mut [Level]) -> Result<&'s [&'a [u8]], BuildError> {
         let body = core::mem::replace(&mut self.body, Writer::new(&mut []));
         let body = body.finish().map_err(BuildError::Body)?;
@@ -529,7 +530,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         writer.finish().map_err(BuildError::Body)
     }
 
-    /// Encodes a header into the room for headers.
+    /// Encodes a header to the buffer for headers.
     fn encode(&mut self, write: impl Fn(&mut Writer<'_>)) -> Result<&'a [u8], BuildError> {
         let mut measure = Writer::new(&mut []);
         write(&mut measure);
@@ -539,7 +540,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         writer.finish().map_err(BuildError::Body)
     }
 
-    /// Takes `len` bytes of the room for headers.
+    /// Takes `len` bytes of the buffer for headers.
     fn carve(&mut self, len: usize) -> Result<&'a mut [u8], BuildError> {
         let needed = self.headers_len.saturating_add(len);
         let available = self.headers_len.saturating_add(self.headers.len());
@@ -554,11 +555,11 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(space)
     }
 
-    /// Checks that there is room for a payload, and a path to it, so that none
-    /// is put in halfway.
+    /// Checks the buffers and the path for a payload before anything is
+    /// written.
     fn room(&self, frame_count: usize) -> Result<(), BuildError> {
         if self.layout == Layout::Classic && self.is_in_set() {
-            return not_convertible("it stands in a set, where no path leads");
+            return not_convertible("it is in a set, which no path can lead into");
         }
         let header_count = match self.layout {
             Layout::Modern => 1,
@@ -580,7 +581,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         Ok(())
     }
 
-    /// Notes the payload in the body and in the frames, up to its frames.
+    /// Adds the placeholder to the body and the header to the list of frames.
     fn place(
         &mut self,
         kind: PayloadKind,
@@ -589,7 +590,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<(), BuildError> {
         match self.layout {
             Layout::Modern => {
-                // PROTOCOL MODERN-2, MODERN-5: the next frame that is free.
+                // PROTOCOL MODERN-2, MODERN-5: the next free frame.
                 let key: &[u8] = match kind {
                     PayloadKind::Serialized => b"\xae__Serialized__",
                     PayloadKind::Pickled => b"\xab__Pickled__",
@@ -608,8 +609,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                     };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
-                // PROTOCOL CLASSIC-6: a reader replaces what is there, in a map
-                // too, where Dask leaves no entry at all.
+                // PROTOCOL CLASSIC-6: a reader replaces the nil, also in a map,
+                // where Dask writes no entry.
                 self.body.nil();
             }
         }
@@ -637,8 +638,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 }
 
-/// Counts in headers are of things that were supplied as slices; those of more
-/// than 2^32 things do not fit a MessagePack document and are refused there.
+/// Converts a count to `u32`. Counts of 2^32 and more do not fit in a
+/// MessagePack document and are refused there.
 pub(super) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -657,7 +658,7 @@ fn codec(writer: &mut Writer<'_>, codec: Option<Codec>) {
     };
 }
 
-/// The entries of a header that are about frames.
+/// The entries of a header about frames.
 struct FrameEntries {
     layout: Layout,
     kind: PayloadKind,
@@ -683,7 +684,7 @@ impl FrameEntries {
     ) {
         let count = narrow(self.count);
         let logical_count = narrow(self.logical_count);
-        // How many pieces each frame has, and their bytes; in one pass.
+        // The number of pieces of each frame and their lengths, in one pass.
         let frames = || {
             let mut pieces = pieces.clone();
             let mut ahead = pieces.next();

@@ -1,17 +1,17 @@
-//! The header of a payload that goes from one layout into the other.
+//! Conversion of payload headers between the layouts.
 
 use super::builder::{BuildError, narrow, not_convertible};
 use super::header::ItemList;
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
 use crate::msgpack::{Reader, Token, Writer};
 
-/// A classic header in modern words (PROTOCOL FORWARD-5).
+/// Conversion of a classic header to the modern layout (PROTOCOL FORWARD-5).
 pub(super) struct ToModern<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,
     serializer: Serializer<'a>,
     logical_count: usize,
-    /// The module and name of the type, where its pickle has to be made up.
+    /// The module and name of the type, if its pickle must be created.
     class: Option<(&'a str, &'a str)>,
 }
 
@@ -28,10 +28,10 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let serializer = header.serializer()?;
         let mut class = None;
         if serializer == Serializer::Dask && header.get("type-serialized").is_none() {
-            // Written since 1.23.0; before, the name of the type was enough.
+            // Written since 1.23.0; before, only the name of the type.
             class = header.type_name()?.and_then(split_type_name);
             if class.is_none_or(|(module, name)| module.len() > 255 || name.len() > 255) {
-                return not_convertible("its type is not said");
+                return not_convertible("its type is missing");
             }
         }
         Ok(Self {
@@ -50,7 +50,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let own_count = own_entries(header).count();
         let is_dask = self.serializer == Serializer::Dask;
         let is_pickle = self.serializer == Serializer::Pickle;
-        // serializer, split lists, num-sub-frames; then what there is.
+        // serializer, split lists and num-sub-frames, then optional entries.
         let mut count = kept.saturating_add(4);
         count = count.saturating_add(usize::from(with_compression));
         count = count.saturating_add(usize::from(self.class.is_some()));
@@ -75,11 +75,11 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         }
         let writeable = header.writeable().ok().flatten();
         if is_dask {
-            // Since 2021.11.0 a type's own entries are a map of their own.
+            // Since 2021.11.0 the entries of a type are in a separate map.
             let own_count = own_count.saturating_add(1);
             writer.str("sub-header").map(narrow(own_count));
             for (key, value) in own_entries(header) {
-                // Before 1.17.0 the element type stood by itself.
+                // Before 1.17.0 the element type was a bare string.
                 let bare = key == b"\xa5dtype"
                     && match Reader::new(value).token() {
                         Ok(Token::Str(_)) => true,
@@ -100,7 +100,8 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             }
         }
         if is_pickle {
-            // One for each buffer; it was one for each frame, the pickle too.
+            // One flag per buffer, instead of one per frame, the pickle
+            // included.
             let mut buffers = writeable;
             if let Some(list) = &mut buffers
                 && list.count_left() as usize == self.logical_count
@@ -117,7 +118,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         if let Some(counts) = header.get("split-num-sub-frames")
             && let Some(offsets) = header.get("split-offsets")
         {
-            // 2021.3.0 has them already, in whatever order.
+            // 2021.3.0 has them already, in any order.
             writer.str("split-num-sub-frames").encoded(counts);
             writer.str("split-offsets").encoded(offsets);
         } else {
@@ -142,21 +143,20 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
     }
 }
 
-/// `[0, type]` or `[1, pickle]`, not a list of fields.
+/// Whether the value is `[0, type]` or `[1, pickle]`, not a list of fields.
 fn is_tagged_dtype(value: &[u8]) -> bool {
     let mut reader = Reader::new(value);
     reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
 }
 
-/// The module and the class in a full name, without the dot between them.
-/// `str::rsplit_once` would do, but brings panics that the linker cannot rule
-/// out.
+/// Splits a full name at the last dot into module and class. `str::rsplit_once`
+/// would leave panics in the binary.
 fn split_type_name(full: &str) -> Option<(&str, &str)> {
     let dot = full.bytes().rposition(|byte| byte == b'.')?;
     Some((full.get(..dot)?, full.get(dot.checked_add(1)?..)?))
 }
 
-/// The pickle of a class by its names: PROTO 4, two SHORT_BINUNICODE,
+/// Writes the pickle of a class by its name: PROTO 4, two SHORT_BINUNICODE,
 /// STACK_GLOBAL, STOP.
 fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut pickle = [0_u8; 2 + 2 * 257 + 2];
@@ -178,7 +178,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     writer.bin(pickle.get(..len).unwrap_or_default());
 }
 
-/// Booleans, as many as there are to be; what is not said is true.
+/// Writes `count` booleans. Default for missing flags: true.
 fn write_flags(writer: &mut Writer<'_>, flags: Option<ItemList<'_>>, count: usize) {
     writer.array(narrow(count));
     let mut flags = flags.into_iter().flat_map(ItemList::flags);
@@ -191,7 +191,7 @@ fn write_flags(writer: &mut Writer<'_>, flags: Option<ItemList<'_>>, count: usiz
     }
 }
 
-/// Headers within headers would have to be rewritten too.
+/// Refuses nested headers, which would need conversion too.
 fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     if header.is_collection()? {
         return not_convertible("it is a collection with a header for each element");
@@ -202,7 +202,7 @@ fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// A modern header in classic words (PROTOCOL FORWARD-6).
+/// Conversion of a modern header to the classic layout (PROTOCOL FORWARD-6).
 pub(super) struct ToClassic<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
     header: PayloadHeader<'a>,
@@ -230,12 +230,12 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
                 next = next.saturating_add(count?);
             }
             if next != payload.frames().len() {
-                return not_convertible("some of its frames belong to nothing");
+                return not_convertible("some of its frames are unused");
             }
         }
         for len in payload.plain_lens()? {
             if len?.is_none() {
-                return not_convertible("a compressed frame does not say its length");
+                return not_convertible("a compressed frame does not declare its length");
             }
         }
         Ok(Self {
@@ -281,7 +281,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
             .into_iter()
             .flat_map(ItemList::flags);
         for index in 0..logical_count {
-            // The pickle itself, and what is not said.
+            // The pickle itself, and missing flags.
             let flag = if self.is_pickle && index == 0 {
                 None
             } else {
@@ -327,17 +327,17 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
     }
 }
 
-/// The frames of a payload whose `lengths` cut through one of them.
+/// The error for `lengths` that end inside a frame.
 fn regrouped(error: MessageError) -> BuildError {
     match error.kind {
         MessageErrorKind::SplitLists => BuildError::NotConvertible {
-            reason: "its lengths do not line up with its frames",
+            reason: "its lengths end inside frames",
         },
         _ => BuildError::Payload(error),
     }
 }
 
-/// Entries that every family has; all others are a type's own.
+/// The entries common to all families; all others belong to a type.
 const COMMON: [&str; 16] = [
     "serializer",
     "type",
@@ -368,6 +368,6 @@ fn own_entries<'a>(
     header.entries().filter(|(key, _)| !is_common(key))
 }
 
-/// Kept whatever the layout; all else moves between a header and its
-/// `sub-header` (PROTOCOL FORWARD-7).
+/// Entries that remain in the header in both layouts; all others move to or
+/// from `sub-header` (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];

@@ -1,4 +1,4 @@
-//! What can be wrong with a message.
+//! Errors of reading a message.
 
 use core::fmt;
 
@@ -6,130 +6,132 @@ use crate::BufferTooSmall;
 use crate::compression::CompressionError;
 use crate::msgpack::{Kind, Malformed, MalformedKind};
 
-/// A message that breaks the rules, and where.
+/// A fault in a message and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageError {
-    /// The frame that is at fault, counted from 0.
+    /// Index of the faulty frame.
     pub frame: usize,
-    /// The offset in that frame, in bytes. Where the body was compressed, in
-    /// the decompressed body.
+    /// Offset in that frame, in bytes; in a compressed body, the offset in the
+    /// decompressed body.
     pub at: usize,
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: MessageErrorKind,
 }
 
-/// What is wrong with a message.
+/// The kind of a [`MessageError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageErrorKind {
-    /// A frame that has to be a MessagePack document is none.
+    /// A frame is not a valid MessagePack document.
     Malformed(MalformedKind),
-    /// A document longer than [`document_len`](crate::Limits::document_len).
+    /// A document is longer than [`document_len`](crate::Limits::document_len).
     DocumentTooLong {
-        /// Its length, in bytes.
+        /// The length of the document, in bytes.
         len: u64,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// The message has too few frames to have a body.
     NoBody,
-    /// A placeholder names something else than a frame behind the body.
+    /// A placeholder does not refer to a frame after the body.
     PlaceholderNotFrame,
-    /// A placeholder names a frame that the message does not have.
+    /// A placeholder refers to a frame past the end of the message.
     PlaceholderPastEnd {
-        /// The frame named.
+        /// Index of the frame.
         index: u64,
-        /// How many frames the message has.
+        /// The number of frames in the message.
         frame_count: usize,
     },
-    /// A placeholder is a key of a map, or stands in one.
+    /// A placeholder is a key of a map or inside one.
     PlaceholderInKey,
-    /// The header of a payload refers to a frame, as only the body may.
+    /// The header of a payload has a placeholder, which only the body may.
     PlaceholderInHeader,
-    /// A `__Set__` without the list of its members.
+    /// A `__Set__` map has no list of members.
     SetWithoutList,
-    /// An `__Enum__` without one of its three names.
+    /// An `__Enum__` map lacks one of its three names.
     EnumWithoutName,
-    /// A header lacks an entry that it must have.
+    /// A required entry of a header is missing.
     EntryMissing {
-        /// Its key.
+        /// The key of the entry.
         key: &'static str,
     },
-    /// An entry of a header is not of the kind that it must be.
+    /// An entry of a header is of the wrong kind.
     EntryKind {
-        /// Its key.
+        /// The key of the entry.
         key: &'static str,
-        /// What it must be.
+        /// The expected kind.
         expected: &'static str,
     },
-    /// A header speaks of more frames than there are.
+    /// A header declares more frames than follow.
     FramesMissing {
-        /// Frames that the header speaks of.
+        /// The number of frames that the header declares.
         needed: u64,
-        /// Frames that follow.
+        /// The number of frames that follow.
         available: usize,
     },
-    /// Frames that no payload claims, in the classic layout.
+    /// Some frames belong to no payload, in the classic layout.
     FramesLeftOver {
-        /// How many.
+        /// The number of those frames.
         count: usize,
     },
     /// Two payloads claim the same frame.
     FramesShared,
-    /// A list in a header has another length than what it is about.
+    /// A list in a header has the wrong length.
     ListLength {
-        /// Its key.
+        /// The key of the entry.
         key: &'static str,
-        /// How many entries it has.
+        /// The number of entries.
         found: u64,
-        /// How many it must have.
+        /// The expected number of entries.
         expected: u64,
     },
-    /// The split lists do not take each sub-frame once.
+    /// The split lists use a sub-frame twice or one that does not exist.
     SplitLists,
-    /// `lengths` do not add up to what the frames hold.
+    /// The sum of `lengths` differs from the length of the frames.
     LengthsDiffer {
-        /// What the lengths add up to, in bytes.
+        /// The sum of the lengths, in bytes.
         declared: u64,
-        /// What the frames hold, in bytes.
+        /// The length of the frames, in bytes.
         actual: u64,
     },
     /// Two payloads have the same path.
     PathTwice,
-    /// The path of one payload goes into another.
+    /// The path of one payload leads into another payload.
     PathIntoPayload,
-    /// The path of a payload leads to no place in the body.
+    /// The path of a payload does not exist in the body.
     PathMissing,
-    /// The path of a payload leads to two places in the body: a map in it has a
-    /// key twice.
+    /// The path of a payload is ambiguous: a map in the body has a duplicate
+    /// key.
     PathAmbiguous,
-    /// A compressed frame that cannot be decompressed.
+    /// A compressed frame cannot be decompressed.
     Compression(CompressionError),
-    /// A frame is compressed with a codec that is not known here, such as
-    /// blosc. The payload can still be forwarded.
+    /// A frame is compressed with an unknown codec, such as blosc. The payload
+    /// can still be forwarded.
     UnknownCodec {
-        /// What the header calls it.
+        /// The name in the header.
         name: CodecName,
     },
-    /// More levels of nesting than the caller supplied. The caller's turn.
+    /// The body is nested deeper than the caller supplied levels for. The
+    /// caller can supply more.
     TooFewLevels {
-        /// How many were supplied.
+        /// The number of levels supplied.
         available: usize,
     },
-    /// More payloads, sets and enum members than the caller supplied places
-    /// for; counted in places. The caller's turn.
+    /// The message has more payloads, sets and enum members than the caller
+    /// supplied slots for; counted in slots. The caller can supply more.
     TooFewPlaces(BufferTooSmall),
-    /// The body is compressed, and the buffer for it is too small. The
-    /// caller's turn.
+    /// The buffer for the decompressed body is too small. The caller can supply
+    /// a larger one.
     BodyBuffer(BufferTooSmall),
-    /// The buffer for the data of a payload is too small. The caller's turn.
+    /// The buffer for the data of a payload is too small. The caller can supply
+    /// a larger one.
     DataBuffer(BufferTooSmall),
-    /// There are fewer ends than the payload has logical frames; counted in
-    /// ends. The caller's turn.
+    /// The caller supplied fewer ends than the payload has logical frames;
+    /// counted in ends. The caller can supply more.
     TooFewEnds(BufferTooSmall),
-    /// There is no payload of that number.
+    /// There is no payload with this index.
     NoSuchPayload {
-        /// How many there are.
+        /// The number of payloads.
         count: usize,
     },
 }
@@ -139,12 +141,12 @@ impl MessageError {
         Self { frame, at, kind }
     }
 
-    /// Places an error of the MessagePack reader in `frame`.
+    /// Adds the frame index to an error of the MessagePack reader.
     pub(crate) fn malformed(frame: usize) -> impl Fn(Malformed) -> Self {
         move |error| Self::new(frame, error.at, MessageErrorKind::Malformed(error.kind))
     }
 
-    /// Whether the caller can do something about it: supply more room.
+    /// Whether the caller can resolve the error by supplying larger buffers.
     pub const fn is_callers(&self) -> bool {
         matches!(
             self.kind,
@@ -178,14 +180,14 @@ impl fmt::Display for MessageErrorKind {
             }
             Self::NoBody => f.write_str("the message has no body"),
             Self::PlaceholderNotFrame => {
-                f.write_str("a placeholder must name a frame by a number of 1 or more")
+                f.write_str("a placeholder must refer to a frame by an index of 1 or more")
             }
             Self::PlaceholderPastEnd { index, frame_count } => write!(
                 f,
-                "a placeholder names frame {index}, but the message has {frame_count} frames"
+                "a placeholder refers to frame {index}, but the message has {frame_count} frames"
             ),
             Self::PlaceholderInKey => {
-                f.write_str("a payload cannot be a key of a map, nor stand in one")
+                f.write_str("a payload cannot be a key of a map or inside one")
             }
             Self::PlaceholderInHeader => {
                 f.write_str("the header of a payload cannot refer to a frame")
@@ -194,7 +196,7 @@ impl fmt::Display for MessageErrorKind {
                 f.write_str("a map with __Set__ needs its members as an array under as-list")
             }
             Self::EnumWithoutName => {
-                f.write_str("a map with __Enum__ needs texts under name, __module__ and __name__")
+                f.write_str("a map with __Enum__ needs strings under name, __module__ and __name__")
             }
             Self::EntryMissing { key } => write!(f, "the header lacks {key}"),
             Self::EntryKind { key, expected } => {
@@ -202,40 +204,37 @@ impl fmt::Display for MessageErrorKind {
             }
             Self::FramesMissing { needed, available } => write!(
                 f,
-                "the header speaks of {needed} frames, but {available} follow"
+                "the header declares {needed} frames, but {available} follow"
             ),
             Self::FramesLeftOver { count } => {
-                write!(f, "{count} frames are left that no payload claims")
+                write!(f, "{count} frames belong to no payload")
             }
             Self::FramesShared => f.write_str("two payloads claim the same frame"),
             Self::ListLength {
                 key,
                 found,
                 expected,
-            } => write!(f, "{key} has {found} entries where {expected} are needed"),
+            } => write!(f, "{key} has {found} entries, expected {expected}"),
             Self::SplitLists => f.write_str(
                 "split-num-sub-frames and split-offsets must take each sub-frame at most once, \
                  and none that is not there",
             ),
             Self::LengthsDiffer { declared, actual } => write!(
                 f,
-                "lengths add up to {declared} bytes, but the frames hold {actual}"
+                "the sum of lengths is {declared} bytes, but the frames have {actual}"
             ),
             Self::PathTwice => f.write_str("two payloads have the same path"),
             Self::PathIntoPayload => {
-                f.write_str("the path of a payload goes on into another payload")
+                f.write_str("the path of a payload leads into another payload")
             }
-            Self::PathMissing => {
-                f.write_str("the path of a payload leads to no place in the message")
-            }
+            Self::PathMissing => f.write_str("the path of a payload does not exist in the message"),
             Self::PathAmbiguous => {
-                f.write_str("the path of a payload leads to two places: a key occurs twice")
+                f.write_str("the path of a payload is ambiguous: a key occurs twice")
             }
             Self::Compression(error) => error.fmt(f),
-            Self::UnknownCodec { name } => write!(
-                f,
-                "the frame is compressed with {name:?}, a codec that is not known here"
-            ),
+            Self::UnknownCodec { name } => {
+                write!(f, "the frame is compressed with {name:?}, an unknown codec")
+            }
             Self::TooFewLevels { available } => write!(
                 f,
                 "the body is nested deeper than the {available} levels supplied"
@@ -245,7 +244,7 @@ impl fmt::Display for MessageErrorKind {
             Self::DataBuffer(error) => write!(f, "the data of a payload: {error}"),
             Self::TooFewEnds(error) => write!(f, "ends of logical frames: {error}"),
             Self::NoSuchPayload { count } => {
-                write!(f, "no payload of that number; there are {count}")
+                write!(f, "no payload with this index; there are {count}")
             }
         }
     }
@@ -253,7 +252,7 @@ impl fmt::Display for MessageErrorKind {
 
 impl core::error::Error for MessageError {}
 
-/// The name of a codec as a header gives it: its first 16 bytes.
+/// The name of a codec in a header, truncated to 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CodecName {
     bytes: [u8; 16],
@@ -270,7 +269,7 @@ impl CodecName {
         Self { bytes, len }
     }
 
-    /// The name, or the first 16 bytes of it.
+    /// The first 16 bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
@@ -287,7 +286,7 @@ impl fmt::Debug for CodecName {
     }
 }
 
-/// The words for a kind, for [`MessageErrorKind::EntryKind`].
+/// The description of a kind, for [`MessageErrorKind::EntryKind`].
 pub(crate) const fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::Nil => "nil",

@@ -1,40 +1,39 @@
-//! The header of a payload: what Dask says about the frames behind it.
+//! The header of a payload, which describes its frames.
 
 use super::error::words;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
 use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 
-/// The header of a payload, read when someone asks for it.
+/// The header of a payload, parsed on request.
 ///
-/// Dask's own entries have methods; every other entry is kept and found by
-/// [`get`](Self::get). Entries that are missing are `None`, since which ones a
-/// release writes has changed (PROTOCOL HEADER-1). Families whose frames
-/// say all have no entries of their own here: bytes (PROTOCOL HEADER-5),
-/// msgpack (PROTOCOL HEADER-9), errors (PROTOCOL HEADER-10). The same type reads
-/// the header of an element of a collection, see
+/// Dask's own entries have methods; [`get`](Self::get) finds any entry. Missing
+/// entries are `None`, since releases write different ones (PROTOCOL HEADER-1).
+/// Some families have no specific entries: bytes (PROTOCOL HEADER-5), msgpack
+/// (PROTOCOL HEADER-9) and errors (PROTOCOL HEADER-10). The same type is used
+/// for the header of an element of a collection, see
 /// [`sub_headers`](Self::sub_headers).
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadHeader<'a> {
     map: Reader<'a>,
     pair_count: u32,
-    /// Where the header is in the message, for errors.
+    /// The frame of the header, for errors.
     frame: usize,
     at: usize,
 }
 
-/// Which family of functions wrote a payload and reads it again
+/// The family of functions that serialized a payload and can deserialize it
 /// (PROTOCOL HEADER-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Serializer<'a> {
     /// A function registered for the type: bytes, numpy arrays and others.
     Dask,
-    /// Pickle, or cloudpickle; with out-of-band buffers since 2.17.0.
+    /// Pickle or cloudpickle; with out-of-band buffers since 2.17.0.
     Pickle,
     /// MessagePack.
     Msgpack,
-    /// None could: the frames are an error message and a traceback as text.
+    /// Serialization failed: the frames are an error message and a traceback.
     Error,
     /// Another family, such as `cuda`.
     Other(&'a str),
@@ -70,20 +69,21 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
-    /// Refuses a header that refers to a frame: placeholders are for bodies,
-    /// and in a header they could go round in circles (PROTOCOL MODERN-9).
+    /// Refuses a header with placeholders, which could be circular
+    /// (PROTOCOL MODERN-9).
     pub(super) fn refuse_placeholders(&self) -> Result<(), MessageError> {
-        /// Levels that are looked at. Nobody here follows a number in a header,
-        /// so what is deeper does no harm.
+        /// The number of levels checked. Indices in headers are never followed,
+        /// so deeper placeholders are harmless.
         const LEVELS: usize = 16;
-        // What each open container still owes, and whether it is a map.
+        // The number of values owed to each open container, and whether it is a
+        // map.
         let mut levels = [(0_u64, false); LEVELS];
         if let Some(level) = levels.first_mut() {
             *level = (u64::from(self.pair_count).saturating_mul(2), true);
         }
         let mut depth = 1_usize;
         let mut reader = self.map;
-        // The header has been read once, so that reading does not fail.
+        // The header has been validated before, so reading does not fail.
         while let Some(top) = depth.checked_sub(1)
             && let Some((owed, is_map)) = levels.get_mut(top)
         {
@@ -122,14 +122,14 @@ impl<'a> PayloadHeader<'a> {
         Ok(())
     }
 
-    /// All entries, as encoded key and encoded value.
+    /// All entries, as encoded keys and values.
     pub fn entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let mut map = self.map;
-        // The header has been read once, so that nothing here fails.
+        // The header has been validated before, so reading does not fail.
         (0..self.pair_count).map_while(move |_| Some((map.skip().ok()?, map.skip().ok()?)))
     }
 
-    /// The value of `key`, encoded. Of a key that occurs twice, the last.
+    /// The encoded value of `key`. Of a duplicate key, the last value.
     pub fn get(&self, key: &str) -> Option<&'a [u8]> {
         self.find(key).map(|(value, _)| value)
     }
@@ -140,13 +140,13 @@ impl<'a> PayloadHeader<'a> {
         found
     }
 
-    /// The same for several keys at once.
+    /// Finds several keys in one pass.
     fn find_all<const N: usize>(&self, keys: [&str; N]) -> [Option<(&'a [u8], usize)>; N] {
         let mut map = self.map;
         let mut all = [None; N];
         for _ in 0..self.pair_count {
             let key = map.raw_str();
-            // The header has been read once, so that nothing here fails.
+            // The header has been validated before, so reading does not fail.
             if key.is_err() && map.skip().is_err() {
                 break;
             }
@@ -162,7 +162,7 @@ impl<'a> PayloadHeader<'a> {
         all
     }
 
-    /// What says how the frames are compressed and split.
+    /// The lists about compression and splitting.
     pub(super) fn lists(&self) -> Lists<'a> {
         Lists {
             header: *self,
@@ -170,8 +170,8 @@ impl<'a> PayloadHeader<'a> {
         }
     }
 
-    /// The location of an entry in the message, or of the header itself where it
-    /// has no such entry: its frame, and its offset there in bytes.
+    /// The frame index and byte offset of an entry, or of the header if there
+    /// is no such entry.
     pub fn entry_location(&self, key: &str) -> (usize, usize) {
         (self.frame, self.find(key).map_or(self.at, |(_, at)| at))
     }
@@ -218,7 +218,7 @@ impl<'a> PayloadHeader<'a> {
         )
     }
 
-    /// The error for an entry that has to be there and is not.
+    /// The error for a missing required entry.
     pub const fn missing_entry(&self, key: &'static str) -> MessageError {
         MessageError::new(self.frame, self.at, MessageErrorKind::EntryMissing { key })
     }
@@ -259,12 +259,12 @@ impl<'a> PayloadHeader<'a> {
         }))
     }
 
-    /// The entry `key` as a header of its own; `None` if there is none.
+    /// The entry `key` as a nested header; `None` if it is missing.
     ///
     /// # Errors
     ///
     /// * [`MessageErrorKind::EntryKind`] if it is not a map;
-    /// * what is wrong with it as a document.
+    /// * [`MessageErrorKind::Malformed`] if it is not valid.
     pub fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
         let Some((value, at)) = self.find(key) else {
             return Ok(None);
@@ -275,16 +275,17 @@ impl<'a> PayloadHeader<'a> {
         }
     }
 
-    /// Who wrote the payload. Before 1.22.0 nothing says so: a payload with a
-    /// `type` then was of the dask family, and pickled otherwise.
+    /// The serializer family of the payload. Before 1.22.0 there was no such
+    /// entry: a payload with a `type` was of the dask family, any other was
+    /// pickled.
     ///
-    /// Ask [`is_collection`](Self::is_collection) first: a collection does not
-    /// say so either (PROTOCOL HEADER-2, HEADER-11), its elements do, and what
-    /// this gives for it means nothing.
+    /// Check [`is_collection`](Self::is_collection) first: a collection has no
+    /// serializer either (PROTOCOL HEADER-2, HEADER-11), only its elements, and
+    /// the result for it is meaningless.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::EntryKind`] if it is not text.
+    /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn serializer(&self) -> Result<Serializer<'a>, MessageError> {
         Ok(match self.text("serializer")? {
             Some("dask") => Serializer::Dask,
@@ -297,22 +298,22 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
-    /// The name of the type, such as `numpy.ndarray`; for people.
+    /// The name of the type, such as `numpy.ndarray`; informational.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::EntryKind`] if it is not text.
+    /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn type_name(&self) -> Result<Option<&'a str>, MessageError> {
         self.text("type")
     }
 
-    /// What selects the decoder (PROTOCOL HEADER-3): a pickled class; for a
-    /// collection (see [`is_collection`](Self::is_collection)) one of the words
-    /// `list`, `tuple`, `set` and `dict`, as bytes.
+    /// The value that selects the decoder (PROTOCOL HEADER-3): a pickled class,
+    /// or for a collection (see [`is_collection`](Self::is_collection)) the
+    /// bytes of `list`, `tuple`, `set` or `dict`.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor text.
+    /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor a string.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
         self.typed("type-serialized", words(Kind::Bin), |reader| {
             match reader.peek()? {
@@ -322,26 +323,26 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
-    /// How many frames the payload has, in the modern layout.
+    /// The number of frames of the payload, in the modern layout.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a number of 0 or more.
+    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
     pub fn sub_frame_count(&self) -> Result<Option<u64>, MessageError> {
         self.number("num-sub-frames")
     }
 
-    /// How many frames the payload has, in the classic layout.
+    /// The number of frames of the payload, in the classic layout.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a number of 0 or more.
+    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
     pub fn count(&self) -> Result<Option<u64>, MessageError> {
         self.number("count")
     }
 
-    /// Bytes of each logical frame before splitting and compressing, in the
-    /// classic layout up to 2021.2.0: numbers.
+    /// The length of each logical frame in bytes, before splitting and
+    /// compression, in the classic layout up to 2021.2.0.
     ///
     /// # Errors
     ///
@@ -350,7 +351,7 @@ impl<'a> PayloadHeader<'a> {
         self.list("lengths")
     }
 
-    /// The codec of each frame: nil or text (PROTOCOL COMPRESS-6).
+    /// The codec of each frame: nil or a string (PROTOCOL COMPRESS-6).
     ///
     /// # Errors
     ///
@@ -359,7 +360,7 @@ impl<'a> PayloadHeader<'a> {
         self.list("compression")
     }
 
-    /// How many sub-frames each logical frame was split into: numbers.
+    /// The number of sub-frames of each logical frame.
     ///
     /// # Errors
     ///
@@ -368,7 +369,7 @@ impl<'a> PayloadHeader<'a> {
         self.list("split-num-sub-frames")
     }
 
-    /// The first sub-frame of each logical frame: numbers.
+    /// The index of the first sub-frame of each logical frame.
     ///
     /// # Errors
     ///
@@ -391,8 +392,8 @@ impl<'a> PayloadHeader<'a> {
         }
     }
 
-    /// The pickle itself, of a `__Pickled__` payload; the frames are its
-    /// out-of-band buffers.
+    /// The pickle of a `__Pickled__` payload; the frames are its out-of-band
+    /// buffers.
     ///
     /// # Errors
     ///
@@ -401,8 +402,8 @@ impl<'a> PayloadHeader<'a> {
         self.typed("pickled-obj", words(Kind::Bin), Reader::bin)
     }
 
-    /// Whether the payload is a collection whose elements were serialized one
-    /// by one (PROTOCOL HEADER-11).
+    /// Whether the payload is a collection with separately serialized elements
+    /// (PROTOCOL HEADER-11).
     ///
     /// # Errors
     ///
@@ -428,7 +429,7 @@ impl<'a> PayloadHeader<'a> {
         }))
     }
 
-    /// How many logical frames each element of a collection takes: numbers.
+    /// The number of logical frames of each element of a collection.
     ///
     /// # Errors
     ///
@@ -437,13 +438,13 @@ impl<'a> PayloadHeader<'a> {
         self.list("frame-lengths")
     }
 
-    /// The key of this element in its dict, encoded.
+    /// The encoded key of this element in its dict.
     pub fn key(&self) -> Option<&'a [u8]> {
         self.get("key")
     }
 
-    /// The entries that are the type's own: the map `sub-header` since
-    /// 2021.11.0, among all others before (PROTOCOL HEADER-4).
+    /// The entries of the type: the map `sub-header` since 2021.11.0, among all
+    /// others before (PROTOCOL HEADER-4).
     ///
     /// # Errors
     ///
@@ -454,8 +455,8 @@ impl<'a> PayloadHeader<'a> {
 
     /// numpy's name of the element type, such as `<f8`.
     ///
-    /// Structured types are pickled or a list of fields: then this is `None`
-    /// and [`get`](Self::get) on [`own`](Self::own) has what is there.
+    /// `None` for structured types, which are pickled or a list of fields: use
+    /// [`get`](Self::get) on [`own`](Self::own).
     ///
     /// # Errors
     ///
@@ -472,9 +473,8 @@ impl<'a> PayloadHeader<'a> {
         Ok(reader.str().ok().map(|text| text.to_str()))
     }
 
-    /// The shape of an array as it is stored, in elements: numbers. Where
-    /// `broadcast_to` is present in [`own`](Self::own), the array is larger
-    /// (PROTOCOL HEADER-7).
+    /// The stored shape of an array, in elements. If [`own`](Self::own) has
+    /// `broadcast_to`, the array is larger (PROTOCOL HEADER-7).
     ///
     /// # Errors
     ///
@@ -483,7 +483,7 @@ impl<'a> PayloadHeader<'a> {
         self.own()?.list("shape")
     }
 
-    /// The strides of an array, in bytes: numbers, or nil for C order.
+    /// The strides of an array in bytes, or nil for C order.
     ///
     /// # Errors
     ///
@@ -497,8 +497,8 @@ impl<'a> PayloadHeader<'a> {
     }
 }
 
-/// The lists in a header that say how frames are compressed and split, found in
-/// one go; what is wrong with one is told when it is asked for.
+/// The lists in a header about compression and splitting, found in one pass.
+/// Each is validated on access.
 #[derive(Clone, Copy)]
 pub(super) struct Lists<'a> {
     header: PayloadHeader<'a>,
@@ -540,7 +540,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// The entries of an array in a header, each as its encoded bytes.
+/// Iterator over the encoded entries of an array in a header.
 #[derive(Clone, Debug)]
 pub struct ItemList<'a> {
     reader: Reader<'a>,
@@ -559,14 +559,14 @@ impl<'a> ItemList<'a> {
         self.at
     }
 
-    /// How many entries are left.
+    /// The number of entries left.
     pub const fn count_left(&self) -> u32 {
         self.left
     }
 
-    /// The entries as numbers of 0 or more: counts, lengths, offsets.
+    /// The entries as non-negative integers: counts, lengths, offsets.
     ///
-    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    /// An item of another kind gives [`MessageErrorKind::EntryKind`].
     pub fn numbers(self) -> impl Iterator<Item = Result<u64, MessageError>> + use<'a> {
         let (key, frame, at) = (self.key, self.frame, self.at);
         self.map(move |value| {
@@ -580,9 +580,9 @@ impl<'a> ItemList<'a> {
         })
     }
 
-    /// The entries as numbers that may be negative: strides.
+    /// The entries as signed integers: strides.
     ///
-    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    /// An item of another kind gives [`MessageErrorKind::EntryKind`].
     pub fn signed_numbers(self) -> impl Iterator<Item = Result<i64, MessageError>> + use<'a> {
         let (key, frame, at) = (self.key, self.frame, self.at);
         self.map(move |value| {
@@ -598,7 +598,7 @@ impl<'a> ItemList<'a> {
 
     /// The entries as names of codecs: `None` for nil and false.
     ///
-    /// Each item is [`MessageErrorKind::EntryKind`] if it is something else.
+    /// An item of another kind gives [`MessageErrorKind::EntryKind`].
     pub fn codec_names(
         self,
     ) -> impl Iterator<Item = Result<Option<RawStr<'a>>, MessageError>> + use<'a> {
@@ -627,7 +627,7 @@ impl<'a> Iterator for ItemList<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
-        // The header has been read once, so that this does not fail.
+        // The header has been validated before, so reading does not fail.
         self.reader.skip().ok()
     }
 

@@ -1,23 +1,24 @@
-//! Items of a body.
+//! The items of a body.
 
 use crate::msgpack::{Reader, Str, Token};
 
 /// One item of a body.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Item<'a> {
-    /// A token. After the head of an array its elements follow, after that of
-    /// a map its keys and values in turn.
+    /// A token. The elements of an array, or the alternating keys and values of
+    /// a map, follow its head.
     Token(Token<'a>),
-    /// The head of a set; so many members follow.
+    /// The head of a set with its number of members.
     Set(u32),
     /// A member of an enumeration.
     Enum(EnumMember<'a>),
-    /// A payload stands here; [`Message::payload`](super::Message::payload) has it by this number.
+    /// A payload, with its index for
+    /// [`Message::payload`](super::Message::payload).
     Payload(usize),
 }
 
 impl Item<'_> {
-    /// How many items follow that belong to this one.
+    /// The number of items that follow as children of this one.
     pub const fn child_count(&self) -> u64 {
         match self {
             Self::Token(token) => token.child_count(),
@@ -27,9 +28,9 @@ impl Item<'_> {
     }
 }
 
-/// A member of a Python enumeration, by its names (PROTOCOL BODY-4).
+/// A member of a Python enumeration, by name (PROTOCOL BODY-4).
 ///
-/// In practice one of `distributed.core.Status`. Nothing is looked up.
+/// In practice a member of `distributed.core.Status`. Names are not looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnumMember<'a> {
     /// The module of the class, such as `distributed.core`.
@@ -41,7 +42,7 @@ pub struct EnumMember<'a> {
 }
 
 impl<'a> EnumMember<'a> {
-    /// Reads the map that stands for it.
+    /// Parses the map of an enum member.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(map);
         let (mut module, mut class, mut name) = (None, None, None);
@@ -73,8 +74,8 @@ impl<'a> EnumMember<'a> {
 /// One step from the root of a body to a value in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathElement<'a> {
-    /// Into a map: the key, encoded.
+    /// The encoded key of a map.
     Key(&'a [u8]),
-    /// Into an array: the index.
+    /// The index in an array.
     Index(u32),
 }

@@ -1,12 +1,12 @@
-//! Levels of nesting of a body, while it is scanned or walked.
+//! Levels of nesting while a body is scanned or walked.
 
 use super::slot::offset;
 use crate::msgpack::Token;
 
-/// Room for one level of nesting of a body.
+/// Storage for one level of nesting of a body.
 ///
-/// Its content is the business of [`Message`]; supply as many as a body may be
-/// nested deep. Fewer are a tighter limit, and cost less memory.
+/// Only used by [`Message`]; supply one for each level of nesting to accept.
+/// Fewer levels are a tighter limit and take less memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
     pub(super) nesting: Nesting,
@@ -15,24 +15,23 @@ pub struct Level {
     /// Values that have not begun yet.
     pub(super) owed: u32,
     pub(super) count: u32,
-    /// Offset of the key of the pair at hand.
+    /// Offset of the key of the current pair.
     pub(super) key: u32,
-    /// The payloads whose paths go through here.
+    /// The first of the payloads whose paths lead through this container.
     pub(super) low: u32,
     high: u32,
-    /// The next payload to be put in, for a map; and where this level ends,
-    /// for a set.
+    /// For a map the next payload to insert; for a set the end of this level.
     pub(super) next: u32,
 
     // For the scan of a body.
-    /// The container is a key of a map, or stands in one.
+    /// Whether the container is a key of a map or inside one.
     pub(super) in_key: bool,
     pub(super) reserved: Option<Reserved>,
     pub(super) marks: Marks,
     pub(super) serialized: Option<u64>,
     pub(super) pickled: Option<u64>,
     pub(super) list: u32,
-    /// Which entries of the table were noted in that list.
+    /// The range of table entries in that list.
     pub(super) list_places: (u32, u32),
     in_list: bool,
     pub(super) first_place: u32,
@@ -45,16 +44,16 @@ pub(super) enum Nesting {
     Set,
 }
 
-/// Which reserved keys a map has.
+/// The reserved keys of a map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
     pub(super) serialized: bool,
     pub(super) pickled: bool,
     pub(super) enumeration: bool,
     pub(super) set: bool,
-    /// There is an `as-list`, and the last of them is an array.
+    /// Whether the last `as-list` is an array.
     pub(super) list: bool,
-    /// Which of the names of an enum member there are, and are strings.
+    /// Whether each name of an enum member is a string.
     pub(super) names: [bool; 3],
 }
 
@@ -65,7 +64,7 @@ impl Marks {
 }
 
 impl Level {
-    /// A level that is free.
+    /// An unused level, to initialise arrays.
     pub const EMPTY: Self = Self::new(Nesting::Array, 0, 0, (0, 0));
 
     #[allow(clippy::cast_possible_truncation)] // positions in a table of u32 numbers
@@ -103,12 +102,12 @@ impl Level {
         }
     }
 
-    /// Whether the next value is a key: two values are owed for each pair.
+    /// Whether the next value is a key: two values are owed per pair.
     pub(super) fn next_is_key(&self) -> bool {
         self.nesting == Nesting::Map && self.owed & 1 == 0
     }
 
-    /// Index of the element that comes next.
+    /// Index of the next element.
     pub(super) const fn index(&self) -> u32 {
         self.count.wrapping_sub(self.owed)
     }
@@ -117,8 +116,8 @@ impl Level {
         (self.low as usize, self.high as usize)
     }
 
-    /// Takes note of a value in the scan, with `count` entries in the table.
-    /// Where a key occurs twice, the last one counts, as in a Python dict.
+    /// Records a value during the scan, with `count` entries in the table. Of a
+    /// duplicate key the last value is used, as in a Python dict.
     pub(super) fn note_value(&mut self, at: usize, token: Token<'_>, count: usize) {
         let number = match token {
             Token::UInt(value) => Some(value),
@@ -150,7 +149,7 @@ impl Level {
         }
     }
 
-    /// Takes note that a value of the map has ended, with `count` entries in the
+    /// Records the end of a value of the map, with `count` entries in the
     /// table.
     pub(super) fn end_list(&mut self, count: usize) {
         if self.in_list {
@@ -160,7 +159,7 @@ impl Level {
     }
 }
 
-/// The keys that make a map something else (PROTOCOL BODY-2).
+/// The reserved keys, which give a map another meaning (PROTOCOL BODY-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
     Serialized,

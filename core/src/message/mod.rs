@@ -1,24 +1,22 @@
-//! Messages: a body with payloads at places, in both layouts.
+//! Messages of both layouts: a body with placeholders for payloads.
 //!
-//! A message is one MessagePack document, the *body*, in which *payloads*
-//! stand at some places: values that travel in frames of their own, because
-//! they are large or because only the two ends understand them. How body and
-//! payloads are laid out in frames has changed once, see [`Layout`]; here both
-//! are read into the same model:
+//! A message is one MessagePack document, the *body*, with placeholders for
+//! *payloads*: values in separate frames, because they are large or because
+//! only the two ends can decode them. The layout of body and payloads in frames
+//! has changed once, see [`Layout`]; both are read into the same model:
 //!
-//! * [`Message::open`] takes the frames and checks all that concerns the
-//!   message as a whole: the body and every reference from it.
-//! * [`Message::walk`] gives the body as a sequence of [`Item`]s: tokens, and
-//!   payloads where they stand. Sets and enum members, which Dask hides in
+//! * [`Message::open`] takes the frames and checks the message as a whole: the
+//!   body and every reference from it.
+//! * [`Message::walk`] returns the body as a sequence of [`Item`]s: tokens, and
+//!   payloads at their positions. Sets and enum members, which Dask encodes as
 //!   maps, are items too.
-//! * [`Message::payload`] looks at one payload: its [header](PayloadHeader)
-//!   and its frames, which are not touched before someone asks.
+//! * [`Message::payload`] returns one payload: its [header](PayloadHeader) and
+//!   its frames, which are only decoded on request.
 //! * [`MessageBuilder`] writes a message as a list of slices to send. A
-//!   payload that was received goes into it as it is, or from the one layout
-//!   into the other.
+//!   received payload is forwarded unchanged or converted to the other layout.
 //!
-//! Nothing is allocated: the caller supplies a few levels of nesting and a
-//! place for each payload.
+//! Nothing is allocated: the caller supplies levels of nesting and a slot for
+//! each payload.
 //!
 //! ```
 //! use daskwire::message::{Item, Layout, Level, Message, PayloadSlot, ReadOptions, Serializer};
@@ -81,39 +79,42 @@ pub use walk::Walk;
 #[cfg(feature = "alloc")]
 pub use workspace::Workspace;
 
-/// How a message is laid out in frames.
+/// The layout of a message in frames.
 ///
-/// Nothing in a message says which it is; it follows from the release at the
-/// other end, or from its [handshake](crate::handshake).
+/// A message does not declare its layout; it depends on the release of the peer
+/// and can be detected by its [handshake](crate::handshake).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// The documented layout, distributed 1.14.0 to 2021.3.0: a header, the
     /// administrative message, a payload header, payload frames
     /// (PROTOCOL CLASSIC-1).
     Classic,
-    /// The current layout, distributed 2021.3.1 and later: the body, in which
-    /// placeholders say at which frame a payload begins (PROTOCOL MODERN-1).
+    /// The current layout, distributed 2021.3.1 and later: the body, with
+    /// placeholders that refer to the first frame of a payload
+    /// (PROTOCOL MODERN-1).
     Modern,
 }
 
-/// How to read a message.
+/// Options for reading a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// What is accepted.
+    /// The limits for the message.
     pub limits: Limits,
-    /// Whether `__Set__` and `__Enum__` maps are sets and enum members. They
-    /// are since 2020.12.0; the readers of earlier releases left them maps
-    /// (PROTOCOL BODY-3).
+    /// Whether `__Set__` and `__Enum__` maps are read as sets and enum members,
+    /// as since 2020.12.0; earlier releases read them as maps
+    /// (PROTOCOL BODY-3). Default: true.
     pub sets_and_enums: bool,
     /// Whether a payload of the classic layout may have neither `lengths` nor
-    /// split lists, each of its frames being a logical one then. So it is in
-    /// 2021.3.0, the one release that sends this layout behind a leading
-    /// number; in all others `lengths` are required (PROTOCOL CLASSIC-10).
+    /// split lists; each of its frames is then a logical frame. Default: false.
+    /// This is the case in 2021.3.0, the only release that sends this layout
+    /// with a prefix; in all others `lengths` are required
+    /// (PROTOCOL CLASSIC-10).
     pub lengths_optional: bool,
 }
 
 impl Default for ReadOptions {
-    /// [`Limits::HOST`], sets and enum members, `lengths` required.
+    /// Options with [`Limits::HOST`], sets and enum members, and required
+    /// `lengths`.
     fn default() -> Self {
         Self {
             limits: Limits::HOST,
@@ -123,18 +124,18 @@ impl Default for ReadOptions {
     }
 }
 
-/// A message whose body has been checked and whose payloads have been found.
+/// A message with a valid body and located payloads.
 ///
-/// `T` is whatever holds a frame: `&[u8]`, `Vec<u8>`, `Bytes`.
+/// `T` is the type of a frame: `&[u8]`, `Vec<u8>`, `Bytes`.
 #[derive(Debug)]
 pub struct Message<'a, T> {
     layout: Layout,
     frames: &'a [T],
     body: &'a [u8],
-    /// One for each payload: in order of the body (modern), or of their paths
+    /// One slot per payload, in the order of the body (modern) or of the paths
     /// (classic).
     payloads: &'a [PayloadSlot],
-    /// Sets and enum members, in order of the body.
+    /// Sets and enum members, in the order of the body.
     specials: &'a [PayloadSlot],
     options: ReadOptions,
 }
@@ -148,12 +149,12 @@ impl<T> Clone for Message<'_, T> {
 impl<T> Copy for Message<'_, T> {}
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
-    /// The layout that the message came in.
+    /// The layout of the message.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// All frames of the message, as they came.
+    /// All frames of the message, as received.
     pub const fn frames(&self) -> &'a [T] {
         self.frames
     }
@@ -161,8 +162,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// The body as a MessagePack document, decompressed: any one value
     /// (PROTOCOL BODY-1).
     ///
-    /// In the modern layout payloads are placeholder maps in it; in the
-    /// classic one they are missing from it, or nil.
+    /// In the modern layout it has placeholder maps for payloads; in the
+    /// classic layout payloads are missing from it, or nil.
     pub const fn body(&self) -> &'a [u8] {
         self.body
     }
@@ -172,8 +173,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         Reader::with_limits(self.body, &self.options.limits)
     }
 
-    /// What the message asks for: the value of `op`, where the body is a map
-    /// that has one.
+    /// The operation of the message: the value of `op`, if the body is a map
+    /// with that key.
     pub fn op(&self) -> Option<RawStr<'a>> {
         let mut reader = self.reader();
         match (reader.find("op"), reader.token()) {
@@ -182,13 +183,13 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
     }
 
-    /// How many payloads the message has.
+    /// The number of payloads in the message.
     pub const fn payload_count(&self) -> usize {
         self.payloads.len()
     }
 
-    /// The body, item by item. `levels` may be those that the message was
-    /// opened with.
+    /// Iterates over the items of the body. `levels` may be those that the
+    /// message was opened with.
     pub fn walk<'w>(&self, levels: &'w mut [Level]) -> Walk<'a, 'w, T> {
         Walk::new(*self, levels)
     }

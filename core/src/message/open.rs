@@ -1,5 +1,5 @@
-//! Opening a message: one pass over its body, in which everything that the
-//! body refers to is checked and noted down.
+//! Opening of a message: one pass over its body that validates and records all
+//! references.
 
 use super::classic::{self, Heads};
 use super::level::{Level, Nesting, Reserved};
@@ -10,24 +10,24 @@ use crate::compression::Codec;
 use crate::msgpack::{MalformedKind, Reader, Token};
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
-    /// Opens the message that these frames are.
+    /// Opens a message from its frames.
     ///
     /// Reads the body once, and in the classic layout the payload header;
-    /// payloads are not looked at. What the caller supplies:
+    /// payloads are not read. The caller supplies:
     ///
-    /// * `levels`: as many as the body may be nested deep
-    ///   (6 cover every message of a real scheduler);
-    /// * `places`: one for each payload, set and enum member;
-    /// * `scratch`: room for the decompressed body, which only the classic
-    ///   layout compresses. May be empty otherwise.
+    /// * `levels`: one per level of nesting to accept (6 are enough for every
+    ///   message of a real scheduler);
+    /// * `places`: one slot for each payload, set and enum member;
+    /// * `scratch`: the buffer for a decompressed body, which only the classic
+    ///   layout has. May be empty otherwise.
     ///
     /// # Errors
     ///
-    /// * what is wrong with the body, with a placeholder or with a path;
-    /// * [`MessageErrorKind::FramesShared`] if two placeholders name the same
-    ///   frame;
+    /// * a fault in the body, a placeholder or a path;
+    /// * [`MessageErrorKind::FramesShared`] if two placeholders refer to the
+    ///   same frame;
     /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewPlaces`]
-    ///   or [`MessageErrorKind::BodyBuffer`] if the caller supplied too little.
+    ///   or [`MessageErrorKind::BodyBuffer`] if a buffer is too small.
     pub fn open(
         frames: &'a [T],
         layout: Layout,
@@ -54,7 +54,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 path_count = heads.note(frames, table.places)?;
                 table.count = path_count;
             } else {
-                // Read on only to tell how many places the message takes.
+                // Continue only to determine the number of slots needed.
                 table.count = heads.key_count;
             }
             table.most = heads.count.max(table.count);
@@ -76,7 +76,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         table.pack();
         let count = table.count;
         let places = places.get_mut(..count).unwrap_or_default();
-        // The entries with paths are in order already and stay in front.
+        // The entries with paths are already in order and stay at the start.
         if let Some(found) = places.get_mut(path_count..) {
             sort(found, |a, b| {
                 let key = |place: &PayloadSlot| (place.0.is_special(), place.0.start());
@@ -109,7 +109,8 @@ pub(super) const fn no_body(frame: usize) -> MessageError {
     MessageError::new(frame, 0, MessageErrorKind::NoBody)
 }
 
-/// Documents are addressed by `u32`, whatever the limit.
+/// Checks the length of a document, which must fit in a `u32` regardless of the
+/// limit.
 pub(super) fn check_len(
     frame: usize,
     document: &[u8],
@@ -124,7 +125,7 @@ pub(super) fn check_len(
     Ok(())
 }
 
-/// A value of a `compression` entry: nil and false are none
+/// Parses a value of a `compression` entry: nil and false mean none
 /// (PROTOCOL COMPRESS-5, COMPRESS-6).
 pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKind> {
     let mut reader = Reader::new(value);
@@ -150,7 +151,7 @@ pub(super) struct Scan<'s> {
     frame: usize,
     frame_count: usize,
     pub(super) body: &'s [u8],
-    /// The payload header, for the paths in it.
+    /// The payload header, which has the paths.
     pub(super) paths: &'s [u8],
     path_count: usize,
 }
@@ -176,7 +177,7 @@ impl Scan<'_> {
                 return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
             }
             let mut in_key = false;
-            // The payloads whose paths go through this value.
+            // The payloads whose paths lead through this value.
             let below = match depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
                 None => (0, self.path_count),
                 Some(level) => {
@@ -201,7 +202,7 @@ impl Scan<'_> {
             };
             let below = self.resolve(token, below, depth, table.places)?;
             let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
-            // An empty map that payloads go into is a level for who walks it.
+            // An empty map with payloads to insert is a level for the walk.
             let opens = child_count != 0 || below.0 != below.1;
             if opens {
                 if depth as u64 >= u64::from(self.options.limits.depth) {
@@ -227,7 +228,7 @@ impl Scan<'_> {
                 level.in_key = in_key;
                 depth = depth.saturating_add(1);
             }
-            // Close what is complete.
+            // Close the complete containers.
             while let Some(top) = depth.checked_sub(1)
                 && let Some(level) = levels.get_mut(top)
                 && level.owed == 0
@@ -252,7 +253,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Notes down what a container turned out to be.
+    /// Records a container after its last value.
     fn close(&self, level: &Level, end: usize, table: &mut Table<'_>) -> Result<(), MessageError> {
         if level.nesting != Nesting::Map || level.marks.is_none() {
             return Ok(());
@@ -260,9 +261,9 @@ impl Scan<'_> {
         let marks = level.marks;
         let (start, end) = (level.start, offset(end));
         let at = start as usize;
-        // PROTOCOL BODY-2: in this order. PROTOCOL CLASSIC-13: no placeholders in
-        // classic, where `true` marks an inline payload, left in the body as the
-        // map that it is (PROTOCOL BODY-5).
+        // PROTOCOL BODY-2: in this order. PROTOCOL CLASSIC-13: no placeholders
+        // in classic, where `true` marks an inline payload, which remains a map
+        // in the body (PROTOCOL BODY-5).
         if self.layout == Layout::Modern {
             let found = placeholder(level, end, self.frame_count);
             if let Some(location) = found.map_err(|kind| self.fault(at, kind))? {
@@ -288,7 +289,7 @@ impl Scan<'_> {
             if !marks.list {
                 return Err(self.fault(at, MessageErrorKind::SetWithoutList));
             }
-            // The set has no other content.
+            // Other contents of the set are dropped.
             let (first, last) = level.list_places;
             table.retain(level.first_place as usize, first as usize..last as usize);
             table.push(Location::Set {

@@ -1,4 +1,4 @@
-//! A payload: its header and its frames, untouched until someone asks.
+//! A payload: its header and its frames, decoded on request.
 
 use super::header::{ItemList, Lists};
 use super::open::codec_entry;
@@ -8,30 +8,29 @@ use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
 use crate::msgpack::Reader;
 
-/// What stands at a payload's place.
+/// The kind of a payload's placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadKind {
-    /// A value serialized by one of the families, see
-    /// [`Serializer`](super::Serializer). All of the classic layout, and
-    /// `__Serialized__` in the modern one.
+    /// A value serialized by a family, see [`Serializer`](super::Serializer):
+    /// all payloads of the classic layout, and `__Serialized__` in the modern
+    /// one.
     Serialized,
     /// A pickle in the header, with its out-of-band buffers as frames:
-    /// `__Pickled__`, since 2022.4.0. Python unpickles it on arrival wherever
-    /// it arrives, the scheduler included.
+    /// `__Pickled__`, since 2022.4.0. Every Python process that receives it
+    /// unpickles it, the scheduler included.
     Pickled,
 }
 
 /// One payload of a message.
 ///
-/// Nothing about it has been looked at but how many frames it has. To pass it
-/// on as it is, hand it to
+/// Only the number of its frames has been parsed. To forward it use
 /// [`MessageBuilder::forward`](super::MessageBuilder::forward).
 #[derive(Debug)]
 pub struct Payload<'a, T> {
     layout: Layout,
     kind: PayloadKind,
     header: &'a [u8],
-    /// Where the header is: its frame, and its offset there.
+    /// The frame of the header.
     header_frame: usize,
     header_at: usize,
     frames: &'a [T],
@@ -50,18 +49,17 @@ impl<T> Clone for Payload<'_, T> {
 impl<T> Copy for Payload<'_, T> {}
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
-    /// Payload `number` of the message, counted from 0 in the order of the
-    /// body (modern) or of `keys` (classic).
+    /// Returns payload `number`, counted from 0 in the order of the body
+    /// (modern) or of `keys` (classic).
     ///
     /// # Errors
     ///
-    /// * [`MessageErrorKind::NoSuchPayload`] from
-    ///   [`payload_count`](Self::payload_count) on;
-    /// * what is wrong with its header, or
-    ///   [`MessageErrorKind::FramesMissing`] if the message does not have the
-    ///   frames that the header speaks of, or [`MessageErrorKind::FramesShared`]
-    ///   if another payload begins among them. Two payloads of a message never
-    ///   share a frame.
+    /// * [`MessageErrorKind::NoSuchPayload`] if `number` is not less than
+    ///   [`payload_count`](Self::payload_count);
+    /// * a fault in its header, or [`MessageErrorKind::FramesMissing`] if the
+    ///   message has fewer frames than the header declares, or
+    ///   [`MessageErrorKind::FramesShared`] if another payload begins among
+    ///   them. Two payloads of a message never share a frame.
     pub fn payload(&self, number: usize) -> Result<Payload<'a, T>, MessageError> {
         let count = self.payloads.len();
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
@@ -103,9 +101,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
     }
 
-    /// The index of the frame before which the frames of a payload have to end:
-    /// another payload begins there, or the message ends. `None` unless the
-    /// placeholder of a payload begins at this offset of the body.
+    /// The exclusive upper bound of a payload's frame indices: the start of
+    /// another payload or the end of the message. `None` unless the placeholder
+    /// of a payload begins at this offset of the body.
     pub fn frame_limit(&self, offset: usize) -> Option<usize> {
         let found = self
             .payloads
@@ -117,7 +115,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
     }
 
-    /// All payloads, in the order of their numbers.
+    /// All payloads, in the order of their indices.
     pub fn payloads(
         &self,
     ) -> impl ExactSizeIterator<Item = Result<Payload<'a, T>, MessageError>> + use<'a, T> {
@@ -125,21 +123,20 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         (0..self.payloads.len()).map(move |number| message.payload(number))
     }
 
-    /// Checks what opening left for later: the header of every payload, and the
+    /// Validates what opening does not: the header of every payload and the
     /// lists in it. Nothing is decompressed.
     ///
     /// # Errors
     ///
-    /// What is wrong with the first payload that has a fault.
+    /// The fault of the first invalid payload.
     pub fn check(&self) -> Result<(), MessageError> {
         self.payloads().try_for_each(|payload| payload?.check())
     }
 }
 
 impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
-    /// The payload whose header is frame `index` of a message in the modern
-    /// layout, where it is known without the body what is there: for payloads that
-    /// are kept on their own.
+    /// Returns the payload whose header is frame `index`, without reading the
+    /// body, for payloads of the modern layout that are stored separately.
     ///
     /// # Errors
     ///
@@ -153,7 +150,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Self::within(frames, index, frames.len(), kind, options)
     }
 
-    /// The same where another payload begins with frame `limit`.
+    /// As [`at`](Self::at), if another payload begins with frame `limit`.
     fn within(
         frames: &'a [T],
         index: usize,
@@ -200,7 +197,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         })
     }
 
-    /// The layout that the payload came in, which its header is written for.
+    /// The layout of the payload's message and header.
     pub const fn layout(&self) -> Layout {
         self.layout
     }
@@ -210,40 +207,39 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         self.kind
     }
 
-    /// The header as it came, a MessagePack map.
+    /// The header as received, a MessagePack map.
     pub const fn header_bytes(&self) -> &'a [u8] {
         self.header
     }
 
-    /// The frames as they came: compressed, and split.
+    /// The frames as received: compressed and split.
     pub const fn frames(&self) -> &'a [T] {
         self.frames
     }
 
-    /// Which frame of the message the first of [`frames`](Self::frames) is.
+    /// Index in the message of the first of [`frames`](Self::frames).
     pub const fn first_frame(&self) -> usize {
         self.first_frame
     }
 
-    /// Whether the value is plain bytes that only travel as a payload because
-    /// they are long (PROTOCOL CLASSIC-11, CLASSIC-12); `None` where the message
-    /// does not say (modern layout, and 1.14.0 and 1.14.1).
+    /// Whether the value is plain bytes, sent as a payload only because of
+    /// their length (PROTOCOL CLASSIC-11, CLASSIC-12); `None` if unknown
+    /// (modern layout, and 1.14.0 and 1.14.1).
     pub const fn bytestring(&self) -> Option<bool> {
         self.bytestring
     }
 
-    /// The path of the payload as the message gives it, encoded: an array of
-    /// keys and indices, or a single key. `None` in the modern layout, where
-    /// the body says it.
+    /// The encoded path of the payload in the message: an array of keys and
+    /// indices, or a single key. `None` in the modern layout.
     pub const fn path(&self) -> Option<&'a [u8]> {
         self.path
     }
 
-    /// The header, to be asked for single entries.
+    /// Parses the header.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header as a document.
+    /// [`MessageErrorKind::Malformed`] if the header is not a valid document.
     pub fn header(&self) -> Result<PayloadHeader<'a>, MessageError> {
         PayloadHeader::parse(
             self.header,
@@ -253,18 +249,17 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         )
     }
 
-    /// The location of the header in the message: its frame, and its offset there
-    /// in bytes.
+    /// The frame index and byte offset of the header.
     pub const fn header_location(&self) -> (usize, usize) {
         (self.header_frame, self.header_at)
     }
 
     /// Checks the lists in the header against the frames, and the lengths as
-    /// far as they can be known without decompressing.
+    /// far as possible without decompression.
     ///
     /// # Errors
     ///
-    /// What is wrong with the first list that has a fault.
+    /// The fault of the first invalid list.
     pub fn check(&self) -> Result<(), MessageError> {
         self.check_lists(&self.lists()?)
     }
@@ -305,12 +300,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         MessageError::new(self.header_frame, self.header_at, kind)
     }
 
-    /// What the header says about compressing and splitting.
+    /// The lists in the header about compression and splitting.
     fn lists(&self) -> Result<Lists<'a>, MessageError> {
         Ok(self.header()?.lists())
     }
 
-    /// The frames with what the header says about compression.
+    /// The frames with their codecs.
     fn sub_frames(&self, lists: &Lists<'a>) -> Result<SubFrames<'a, T>, MessageError> {
         let compression = lists.compression()?;
         if let Some(list) = &compression
@@ -331,7 +326,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         })
     }
 
-    /// How the frames make up logical frames
+    /// The grouping of frames to logical frames
     /// (PROTOCOL SPLIT-3, CLASSIC-9 and CLASSIC-10).
     fn grouping(&self, lists: &Lists<'a>) -> Result<Grouping<'a>, MessageError> {
         if self.kind == PayloadKind::Pickled {
@@ -363,12 +358,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }
     }
 
-    /// How many logical frames the payload has: the frames as they were before
-    /// they were split and compressed.
+    /// The number of logical frames: the frames before splitting and
+    /// compression.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header.
+    /// A fault in the header.
     pub fn logical_count(&self) -> Result<usize, MessageError> {
         Ok(self.group_count(&self.grouping(&self.lists()?)?))
     }
@@ -381,14 +376,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }
     }
 
-    /// Bytes of all logical frames together, or `None` if that is not known
-    /// without decompressing (zlib does not say).
+    /// The length of all logical frames in bytes, or `None` if it is unknown
+    /// without decompression (zlib).
     ///
     /// # Errors
     ///
-    /// * what is wrong with the header;
-    /// * [`MessageErrorKind::Compression`] where a frame claims more than it
-    ///   can hold or than the limits allow, [`MessageErrorKind::UnknownCodec`].
+    /// * a fault in the header;
+    /// * [`MessageErrorKind::Compression`] if the declared length of a frame is
+    ///   implausible or exceeds the limits, [`MessageErrorKind::UnknownCodec`].
     pub fn merged_len(&self) -> Result<Option<u64>, MessageError> {
         let mut total = Some(0_u64);
         let mut add = |frame: SubFrame<'a>| {
@@ -416,21 +411,20 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Ok(total)
     }
 
-    /// Decompresses and merges, in this order (PROTOCOL SPLIT-5): writes the
-    /// logical frames one behind the other to the front of `out`, and where each
-    /// of them ends to `ends`.
+    /// Decompresses and merges the frames, in this order (PROTOCOL SPLIT-5):
+    /// writes the logical frames back to back to the start of `out`, and the
+    /// end of each to `ends`.
     ///
     /// `out` needs [`merged_len`](Self::merged_len) bytes and `ends`
-    /// [`logical_count`](Self::logical_count) entries. A frame that is not
-    /// compressed is copied; [`logical_frames`](Self::logical_frames) does
-    /// without.
+    /// [`logical_count`](Self::logical_count) entries. Uncompressed frames are
+    /// copied; [`logical_frames`](Self::logical_frames) avoids that.
     ///
     /// # Errors
     ///
-    /// * what is wrong with the header;
+    /// * a fault in the header;
     /// * [`MessageErrorKind::Compression`], [`MessageErrorKind::UnknownCodec`],
-    ///   [`MessageErrorKind::LengthsDiffer`] if the frames are not what the
-    ///   header says; what `out` contains then means nothing;
+    ///   [`MessageErrorKind::LengthsDiffer`] if the frames do not match the
+    ///   header; the contents of `out` are then unspecified;
     /// * [`MessageErrorKind::DataBuffer`] if `out` is too small, and
     ///   [`MessageErrorKind::TooFewEnds`] if `ends` is.
     pub fn merge_into<'o>(
@@ -453,16 +447,16 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         })
     }
 
-    /// As [`merge_into`](Self::merge_into), to the end of `out`, which grows with
-    /// what the frames hold, and not with what they claim. `ends` is filled with
-    /// where each logical frame ends, counted from where `out` ended before.
+    /// As [`merge_into`](Self::merge_into), but appends to `out`, which grows
+    /// with the data of the frames, not with declared lengths. `ends` receives
+    /// the end of each logical frame, relative to the former end of `out`.
     ///
     /// # Errors
     ///
-    /// As [`merge_into`](Self::merge_into), without lack of room, and:
+    /// As [`merge_into`](Self::merge_into), except for buffer sizes, and:
     ///
-    /// * [`CompressionError::OverLimit`] if all frames together become more than
-    ///   [`message_len`](crate::Limits::message_len);
+    /// * [`CompressionError::OverLimit`] if all frames together decompress to
+    ///   more than [`message_len`](crate::Limits::message_len);
     /// * [`CompressionError::OutOfMemory`] if the allocator refuses.
     #[cfg(feature = "alloc")]
     pub fn merge_onto(
@@ -496,8 +490,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         merged.map(|_| ())
     }
 
-    /// Hands the frames to `write` in their logical order, which returns how much
-    /// is written so far, and notes in `ends` where each logical frame ends.
+    /// Calls `write` for the frames in logical order, which returns the number
+    /// of bytes written so far, and stores the end of each logical frame in
+    /// `ends`.
     fn merge<'o>(
         &self,
         ends: &'o mut [usize],
@@ -556,9 +551,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Ok(ends)
     }
 
-    /// Decompresses and merges all logical frames into one run of bytes at the
-    /// front of `out`, and returns it: [`merge_into`](Self::merge_into) where it
-    /// does not matter where one ends and the next begins.
+    /// Decompresses and merges all logical frames to the start of `out` and
+    /// returns them as one slice: [`merge_into`](Self::merge_into) without the
+    /// ends.
     ///
     /// # Errors
     ///
@@ -599,8 +594,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Ok(out.get(..filled).unwrap_or_default())
     }
 
-    /// An error about the room behind `filled` bytes, as one about all of the
-    /// buffer.
+    /// Converts an error about the buffer after `filled` bytes to one about the
+    /// whole buffer.
     #[cold]
     fn in_all(&self, error: MessageError, filled: usize) -> MessageError {
         let MessageErrorKind::Compression(CompressionError::BufferTooSmall(short)) = error.kind
@@ -616,20 +611,18 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         MessageError { kind, ..error }
     }
 
-    /// The logical frames without a copy: each as the frames that it is made
-    /// of.
+    /// The logical frames without copying, each as a list of frames.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header. Items are errors too:
+    /// A fault in the header. Items can be errors too:
     ///
-    /// * [`MessageErrorKind::SplitLists`] where `lengths` cut through a frame,
-    ///   which only [`merge_into`](Self::merge_into) can serve;
-    /// * [`MessageErrorKind::UnknownCodec`] where they cannot be compared with
-    ///   a frame that is compressed with an unknown codec.
+    /// * [`MessageErrorKind::SplitLists`] if `lengths` end inside a frame,
+    ///   which only [`merge_into`](Self::merge_into) supports;
+    /// * [`MessageErrorKind::UnknownCodec`] if the length of a frame with an
+    ///   unknown codec is needed.
     ///
-    /// A compressed frame is one of its own parts; see
-    /// [`LogicalFrame::is_compressed`].
+    /// The parts may be compressed; see [`LogicalFrame::is_compressed`].
     pub fn logical_frames(
         &self,
     ) -> Result<
@@ -665,13 +658,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }))
     }
 
-    /// What was wrong, for a frame of this payload.
+    /// An error at the header of this payload.
     pub(super) fn fault(&self, kind: MessageErrorKind) -> MessageError {
         MessageError::new(self.header_frame, self.header_at, kind)
     }
 
-    /// For each group of sub-frames that make up a logical frame its count,
-    /// where `lengths` line up with the frames.
+    /// The number of sub-frames of each logical frame, if `lengths` match the
+    /// frames.
     pub(super) fn group_counts(
         &self,
     ) -> Result<impl Iterator<Item = Result<usize, MessageError>> + use<'a, T>, MessageError> {
@@ -690,7 +683,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }))
     }
 
-    /// The length of each frame when decompressed, `None` if it does not say.
+    /// The decompressed length of each frame, `None` if it is not declared.
     pub(super) fn plain_lens(
         &self,
     ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
@@ -704,17 +697,17 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     }
 }
 
-/// How frames make up logical frames.
+/// The grouping of frames to logical frames.
 #[derive(Clone)]
 enum Grouping<'a> {
-    /// Each frame is one.
+    /// Each frame is a logical frame.
     Single,
     Split(Split<'a>),
-    /// All frames are one run of bytes, cut at these lengths.
+    /// The concatenated frames are divided by these lengths.
     Lengths(ItemList<'a>),
 }
 
-/// Hands out the frames of logical frame after logical frame.
+/// Iterator over the groups of frames of logical frames.
 struct Groups<'a, T> {
     grouping: Grouping<'a>,
     next: usize,
@@ -723,8 +716,8 @@ struct Groups<'a, T> {
 }
 
 impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
-    /// The first frame of the next logical frame, and how many it takes. Where
-    /// one could not be told, those behind it cannot either.
+    /// The first frame of the next logical frame and the number of its frames.
+    /// After an error all later groups fail too.
     fn next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
         if let Some(fault) = self.fault {
             return Err(fault);
@@ -757,7 +750,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 let last = lengths.count_left() == 0;
                 let mut have = 0_u64;
                 let mut count = 0_usize;
-                // An empty logical frame is an empty frame, as Dask writes it.
+                // An empty logical frame is one empty frame, as Dask writes it.
                 while have < wanted || (count == 0 && next_is_empty(&self.sub_frames, payload)) {
                     let Some(frame) = self.sub_frames.next() else {
                         return Err(fault);
@@ -767,8 +760,8 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                     let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
                     match frame.plain_len(codec, &payload.options)? {
                         Some(len) => have = have.saturating_add(len),
-                        // The format does not say: only the last logical frame
-                        // can be told by what is left.
+                        // No declared length: only the last logical frame can
+                        // be determined, by the remaining bytes.
                         None if last => {
                             count = count.saturating_add(self.sub_frames.frames.len());
                             self.sub_frames.frames = &[];
@@ -783,7 +776,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 if have != wanted {
                     return Err(fault);
                 }
-                // Empty frames behind the last can be nothing else than its own.
+                // Trailing empty frames belong to the last logical frame.
                 while last && next_is_empty(&self.sub_frames, payload) {
                     self.sub_frames.next();
                     count = count.saturating_add(1);
@@ -795,7 +788,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
     }
 }
 
-/// Whether the frame that comes next is known to hold nothing.
+/// Whether the next frame is known to be empty.
 fn next_is_empty<T: AsRef<[u8]>>(sub_frames: &SubFrames<'_, T>, payload: &Payload<'_, T>) -> bool {
     match sub_frames.clone().next() {
         Some(Ok(frame)) => frame
@@ -815,8 +808,8 @@ struct Split<'a> {
     fault: MessageError,
 }
 
-/// Logical frames that may be out of order, each of which is compared with each
-/// and looked for from the first frame on. Dask writes them in order.
+/// The maximum number of logical frames out of order, since their cost is
+/// quadratic. Dask writes them in order.
 const MAX_OUT_OF_ORDER: usize = 64;
 
 impl<'a> Split<'a> {
@@ -840,7 +833,8 @@ impl<'a> Split<'a> {
         })
     }
 
-    /// Each frame at most once, and none that is not there (PROTOCOL SPLIT-6).
+    /// Checks that each frame is used at most once, and that all exist
+    /// (PROTOCOL SPLIT-6).
     fn check(&self) -> Result<(), MessageError> {
         if self.counts.count_left() != self.offsets.count_left() {
             return Err(MessageError {
@@ -869,8 +863,8 @@ impl<'a> Split<'a> {
             let one = one?;
             for other in self.ranges().take(index) {
                 let other = other?;
-                // What two ranges share; nothing if one of them is empty,
-                // wherever that one is said to begin.
+                // The intersection of two ranges; empty if one of them is
+                // empty.
                 if one.0.max(other.0) < one.1.min(other.1) {
                     return Err(self.fault);
                 }
@@ -879,7 +873,7 @@ impl<'a> Split<'a> {
         Ok(())
     }
 
-    /// The frames in logical order, with a mark behind each logical frame.
+    /// The frames in logical order, with a mark after each logical frame.
     fn parts<T: AsRef<[u8]>>(
         self,
         sub_frames: SubFrames<'a, T>,
@@ -911,7 +905,7 @@ enum Part<'a> {
     End,
 }
 
-/// The frames of a payload, each with its codec.
+/// Iterator over the frames of a payload with their codecs.
 struct SubFrames<'a, T> {
     frames: &'a [T],
     compression: Option<ItemList<'a>>,
@@ -954,8 +948,8 @@ impl<'a, T: AsRef<[u8]>> Iterator for SubFrames<'a, T> {
     }
 }
 
-/// Finds frames by their index, counted from 0. Their codecs are a list that can
-/// only be read from the front, so frames in order cost the least: one step each.
+/// Access to frames by index. The list of codecs can only be read in order, so
+/// ascending indices cost least: one step each.
 struct ByIndex<'a, T> {
     all: SubFrames<'a, T>,
     ahead: SubFrames<'a, T>,
@@ -982,7 +976,7 @@ impl<'a, T: AsRef<[u8]>> ByIndex<'a, T> {
     }
 }
 
-/// One frame and how it is compressed.
+/// One frame with its codec.
 #[derive(Clone, Copy)]
 struct SubFrame<'a> {
     bytes: &'a [u8],
@@ -1032,7 +1026,7 @@ impl SubFrame<'_> {
 
 #[cfg(feature = "alloc")]
 impl SubFrame<'_> {
-    /// Appends the frame as it was before it was compressed: `left` bytes at most.
+    /// Appends the decompressed frame: at most `left` bytes.
     fn write_onto(
         &self,
         out: &mut alloc::vec::Vec<u8>,
@@ -1067,7 +1061,7 @@ fn sum(
     })
 }
 
-/// Logical frames that were merged into a buffer, see [`Payload::merge_into`].
+/// The logical frames in a buffer, see [`Payload::merge_into`].
 #[derive(Clone, Copy, Debug)]
 pub struct LogicalFrames<'o> {
     bytes: &'o [u8],
@@ -1075,12 +1069,12 @@ pub struct LogicalFrames<'o> {
 }
 
 impl<'o> LogicalFrames<'o> {
-    /// All of them, one behind the other.
+    /// All logical frames, back to back.
     pub const fn bytes(&self) -> &'o [u8] {
         self.bytes
     }
 
-    /// Each of them.
+    /// Iterates over the logical frames.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'o [u8]> + use<'o> {
         let bytes = self.bytes;
         let mut start = 0;
@@ -1092,7 +1086,7 @@ impl<'o> LogicalFrames<'o> {
     }
 }
 
-/// A logical frame as the frames that it was split into.
+/// A logical frame as a list of frames.
 #[derive(Debug)]
 pub struct LogicalFrame<'a, T> {
     parts: &'a [T],
@@ -1100,17 +1094,17 @@ pub struct LogicalFrame<'a, T> {
 }
 
 impl<'a, T: AsRef<[u8]>> LogicalFrame<'a, T> {
-    /// The frames that it is made of.
+    /// The frames of the logical frame.
     pub const fn parts(&self) -> &'a [T] {
         self.parts
     }
 
-    /// Whether one of them is compressed.
+    /// Whether any of the frames is compressed.
     pub const fn is_compressed(&self) -> bool {
         self.compressed
     }
 
-    /// Its bytes, if no frame is compressed and at most one is not empty.
+    /// The bytes, if no frame is compressed and at most one is not empty.
     pub fn as_slice(&self) -> Option<&'a [u8]> {
         if self.compressed {
             return None;
@@ -1124,9 +1118,9 @@ impl<'a, T: AsRef<[u8]>> LogicalFrame<'a, T> {
         filled.next().is_none().then_some(first)
     }
 
-    /// Its bytes, if no frame is compressed and all lie side by side in
-    /// `whole`, such as what an [`Arena`](crate::frame::Arena) was filled with.
-    /// Nothing is copied.
+    /// The bytes without copying, if no frame is compressed and all are
+    /// adjacent in `whole`, for example the filled part of an
+    /// [`Arena`](crate::frame::Arena).
     pub fn join_in<'w>(&self, whole: &'w [u8]) -> Option<&'w [u8]> {
         if self.compressed {
             return None;

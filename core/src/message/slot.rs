@@ -1,4 +1,4 @@
-//! The table of payloads, sets and enum members that opening a message fills.
+//! The table of payloads, sets and enum members of a message.
 
 use core::cmp::Ordering;
 
@@ -6,25 +6,25 @@ use super::MessageErrorKind;
 use super::classic::ClassicEntry;
 use crate::BufferTooSmall;
 
-/// Room to note down one payload, set or enum member of a body.
+/// Storage for one payload, set or enum member of a body.
 ///
-/// Its content is the business of [`Message`]; supply as many as the message
-/// may have.
+/// Only used by [`Message`]; supply one for each payload, set and enum member
+/// to accept.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadSlot(pub(super) Location);
 
 impl PayloadSlot {
-    /// A place that is free.
+    /// An unused slot, to initialise arrays.
     pub const EMPTY: Self = Self(Location::Free);
 }
 
-/// What a [`PayloadSlot`] notes down. Offsets are those of a document, of which
-/// [`Limits::document_len`](crate::Limits::document_len) is below 2^32 here.
+/// The contents of a [`PayloadSlot`]. Offsets in documents fit in 32 bits,
+/// since [`Limits::document_len`](crate::Limits::document_len) is capped.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Location {
     Free,
-    /// A placeholder, from `start` to `end` in the body, for the payload whose
-    /// header is frame `frame` and whose frames end before frame `limit`.
+    /// A placeholder from `start` to `end` in the body. The payload's header is
+    /// frame `frame`, and its frames end before frame `limit`.
     Placeholder {
         start: u32,
         end: u32,
@@ -83,14 +83,14 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// A table that is filled from the front. Goes on counting where it is full, so
-/// that the error can say how many entries are needed.
+/// A table that is filled from the start. It keeps counting when it is full, so
+/// that the error has the number of entries needed.
 pub(super) struct Table<'p> {
     pub(super) places: &'p mut [PayloadSlot],
     pub(super) count: usize,
-    /// The most entries that there were at a time.
+    /// The maximum number of entries so far.
     pub(super) most: usize,
-    /// Some entries are free.
+    /// Whether some entries are free.
     has_free: bool,
 }
 
@@ -112,8 +112,8 @@ impl<'p> Table<'p> {
         self.most = self.most.max(self.count);
     }
 
-    /// Drops the entries from `first` on but those of `kept`. Moves or frees the
-    /// fewer of them, so that nested containers do not add up.
+    /// Drops the entries from `first` on except those in `kept`. Moves or frees
+    /// the smaller part, so that the cost does not multiply with nesting.
     pub(super) fn retain(&mut self, first: usize, kept: core::ops::Range<usize>) {
         self.count = kept.end;
         if kept.len() > kept.start.saturating_sub(first) {
@@ -134,7 +134,7 @@ impl<'p> Table<'p> {
         }
     }
 
-    /// Moves the entries that are free behind all others.
+    /// Moves the free entries to the end.
     pub(super) fn pack(&mut self) {
         if self.has_free {
             let entries = self.places.get_mut(..self.count).unwrap_or_default();
@@ -154,7 +154,7 @@ impl<'p> Table<'p> {
     }
 }
 
-/// Moves the entries that `wanted` says yes to to the front, in order.
+/// Moves the entries that satisfy `wanted` to the start, in order.
 pub(super) fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
     let mut kept = 0_usize;
     for index in 0..places.len() {
@@ -166,8 +166,9 @@ pub(super) fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> boo
     kept
 }
 
-/// Sorts entries, which mostly are in order. A heap sort: `slice::sort_unstable`
-/// has a panic for orders that are none, which the linker would find.
+/// Sorts entries, which are mostly in order. A heap sort:
+/// `slice::sort_unstable` panics for inconsistent orders, which would fail the
+/// bare-metal test.
 pub(super) fn sort(
     places: &mut [PayloadSlot],
     order: impl Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
@@ -182,7 +183,7 @@ pub(super) fn sort(
     if places.is_sorted_by(|one, other| order(one, other).is_le()) {
         return;
     }
-    // Moves an entry of the heap in front of `end` down to its place.
+    // Moves an entry of the heap down to its position before `end`.
     let sift = |places: &mut [PayloadSlot], mut at: usize, end: usize| loop {
         let mut child = at.saturating_mul(2).saturating_add(1);
         let second = child.saturating_add(1);
@@ -205,8 +206,8 @@ pub(super) fn sort(
     }
 }
 
-/// Exchanges two entries, both of which are there. `slice::swap` has a panic for
-/// when they are not, which the linker would find.
+/// Swaps two entries within bounds. `slice::swap` panics out of bounds, which
+/// would fail the bare-metal test.
 fn swap(places: &mut [PayloadSlot], one: usize, other: usize) {
     if let (Some(&first), Some(&second)) = (places.get(one), places.get(other)) {
         if let Some(place) = places.get_mut(one) {
@@ -218,7 +219,7 @@ fn swap(places: &mut [PayloadSlot], one: usize, other: usize) {
     }
 }
 
-/// An offset in a document, whose length has been checked to fit.
+/// Converts an offset in a document, whose length has been checked to fit.
 pub(super) fn offset(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! The body of a message, item by item.
+//! Iteration over the body of a message.
 
 use super::classic::{Elements, IndexKey, matching};
 use super::level::{Level, Nesting};
@@ -6,10 +6,10 @@ use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
 use crate::msgpack::{MalformedKind, Reader, Token};
 
-/// Goes through the body of a message.
+/// Iterator over the items of a message's body.
 ///
-/// Made by [`Message::walk`]. Costs a scan of the body whatever the payloads
-/// weigh; no payload is touched.
+/// Created by [`Message::walk`]. The cost is a scan of the body, independent of
+/// the size of the payloads, which are not read.
 #[derive(Debug)]
 pub struct Walk<'a, 'w, T> {
     message: Message<'a, T>,
@@ -17,7 +17,7 @@ pub struct Walk<'a, 'w, T> {
     levels: &'w mut [Level],
     depth: usize,
     state: State<'a>,
-    /// The next payload and the next special in order of the body.
+    /// The next payload and the next special in the order of the body.
     payload: usize,
     special: usize,
 }
@@ -26,13 +26,13 @@ pub struct Walk<'a, 'w, T> {
 enum State<'a> {
     Start,
     Body,
-    /// Within the key of a payload that the body lacks.
+    /// Within the key of a payload that is missing in the body.
     Key {
         reader: Reader<'a>,
         owed: u64,
         place: usize,
     },
-    /// Behind that key.
+    /// After that key.
     Value {
         place: usize,
     },
@@ -52,12 +52,12 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         }
     }
 
-    /// The next item, or `None` after the last.
+    /// Returns the next item, or `None` after the last.
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::TooFewLevels`] if there are fewer levels than when
-    /// the message was opened. The body itself has been checked.
+    /// [`MessageErrorKind::TooFewLevels`] if there are fewer levels than the
+    /// body needs. No other error occurs, since opening has validated the body.
     pub fn next_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
         match self.state {
             State::Done => Ok(None),
@@ -100,10 +100,10 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     /// The path of the item returned last, from the root.
     ///
-    /// For a key of a map it is the path of the value before it.
+    /// For a key of a map, the path of the value before it.
     pub fn path(&self) -> impl Iterator<Item = PathElement<'a>> + '_ {
         let inserted = match self.state {
-            // Just behind a key that came from a path: the last element of it.
+            // After a key from a path: the last element of that path.
             State::Body => None,
             State::Key { place, .. } | State::Value { place } => Some(place),
             _ => None,
@@ -112,7 +112,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         let body = self.message.body;
         let open = self.depth.min(self.levels.len());
         let levels = self.levels.get(..open).unwrap_or_default();
-        // The container that was opened by the last item has no child yet.
+        // The container opened by the last item has no child yet.
         let fresh = levels
             .last()
             .is_some_and(|level| level.owed == level.count && last.is_none());
@@ -142,7 +142,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             .flatten()
     }
 
-    /// The payload that was just put into a map whose own pairs are all done.
+    /// The payload that was just inserted into a map after its own pairs.
     fn just_inserted(&self) -> Option<usize> {
         let level = self.levels.get(self.depth.checked_sub(1)?)?;
         let before = (level.next as usize).checked_sub(1)?;
@@ -216,7 +216,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         }
     }
 
-    /// The value that comes next, with the payloads that stand in it.
+    /// The next value, with the payloads in it.
     fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
         let body = self.message.body;
@@ -270,7 +270,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         Ok(Item::Token(token))
     }
 
-    /// How many payloads the map that opens lacks keys for.
+    /// The number of payloads that the new map has no keys for.
     fn absent_count(&self, below: (usize, usize)) -> u32 {
         let here = self.depth.saturating_add(1);
         let paths = self.paths();
@@ -310,7 +310,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         }
     }
 
-    /// The body has been read once, so that this does not fail.
+    /// The body has been validated before, so reading does not fail.
     fn read<R>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<R, crate::msgpack::Malformed>,
@@ -361,8 +361,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     }
 }
 
-/// Whether this payload goes right into the map at depth `here`, where the body
-/// has no such key.
+/// Whether this payload is a new entry of the map at depth `here`, which has no
+/// such key in the body.
 fn is_absent(paths: &[u8], place: &PayloadSlot, here: usize) -> bool {
     place
         .0

@@ -1,12 +1,12 @@
-//! Room for opening messages that grows as it has to.
+//! Buffers for opening messages, on the heap.
 
 use alloc::vec::Vec;
 
 use super::{Layout, Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions};
 
-/// What [`Message::open`] needs, in vectors that grow to what messages take.
+/// The buffers of [`Message::open`] in vectors that grow as needed.
 ///
-/// For programs that have a heap. Keep one and open all messages with it.
+/// For programs with a heap. Reuse one workspace for all messages.
 ///
 /// ```
 /// use daskwire::message::{Layout, ReadOptions, Workspace};
@@ -26,7 +26,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// An empty one; it takes memory when it is used.
+    /// Creates an empty workspace; it allocates on first use.
     pub const fn new() -> Self {
         Self {
             levels: Vec::new(),
@@ -35,14 +35,14 @@ impl Workspace {
         }
     }
 
-    /// Opens a message and hands it to `use_it`, with levels to walk it.
+    /// Opens a message and calls `use_it` with it and levels to walk it.
     ///
-    /// What is opened stays below the limits of `reading`, and grows with the
-    /// size of the frames, not with what they announce.
+    /// Memory is bounded by the limits of `reading` and grows with the size of
+    /// the frames, not with declared sizes.
     ///
     /// # Errors
     ///
-    /// What [`Message::open`] says, but for a lack of room.
+    /// As [`Message::open`], except for buffer sizes.
     pub fn with_message<T: AsRef<[u8]>, R>(
         &mut self,
         frames: &[T],

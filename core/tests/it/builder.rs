@@ -346,11 +346,7 @@ const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
         "it is a masked array with headers of its own",
         2,
     ),
-    (
-        Layout::Classic,
-        "its lengths do not line up with its frames",
-        2,
-    ),
+    (Layout::Classic, "its lengths end inside frames", 2),
     (
         Layout::Classic,
         "the body has a key that is reserved there",
@@ -369,7 +365,7 @@ const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
     (Layout::Modern, "its frames are not in order", 1),
     (
         Layout::Modern,
-        "a compressed frame does not say its length",
+        "a compressed frame does not declare its length",
         19,
     ),
 ];
@@ -1119,7 +1115,7 @@ fn classic_layout_refuses_payloads_in_sets() {
                 match builder.item(item, &message) {
                     Ok(_) => {}
                     Err(BuildError::NotConvertible { reason }) => {
-                        assert_eq!(reason, "it stands in a set, where no path leads");
+                        assert_eq!(reason, "it is in a set, which no path can lead into");
                         refused += 1;
                         // Nothing was written, so another item can be.
                         builder.item(Item::Token(Token::Bool(false)), &message)?;
@@ -2086,7 +2082,7 @@ fn random_message(seed: u64) -> (usize, bool) {
     let mut store = Store::new(ample);
     let crossed = store.pass_on(&message, levels, other(layout));
     if maker.lost_in_sets {
-        let reason = "it stands in a set, where no path leads";
+        let reason = "it is in a set, which no path can lead into";
         assert_eq!(crossed, Err(BuildError::NotConvertible { reason }));
         return (payload_count, true);
     }

@@ -25,7 +25,7 @@ const MIN_STREAMS: usize = 18;
 /// Their release reads enum members as maps, every later one as members.
 const READ_AS_MAPS: [&str; 2] = ["classic-2.30.1/case-enum", "classic-2.30.1/enum"];
 
-/// Compressed by a codec that is not known here.
+/// Compressed by an unknown codec.
 const BLOSC: [&str; 5] = [
     "classic-1.20.2-blosc/blosc-f8",
     "classic-1.20.2-blosc/blosc-i4-2d",
@@ -644,7 +644,7 @@ fn what_is_encoded_again_is_the_same_message() {
     assert!(identical > vectors.len() / 2, "{identical}");
 }
 
-/// Why a message cannot be told in the other layout, as `encode` says it; the
+/// Why a message cannot be converted to the other layout, as `encode` says it; the
 /// rule says which messages these are.
 fn obstacles(vector: &Vector) -> Vec<&'static str> {
     let is_modern = vector.layout() == "modern";
@@ -664,44 +664,44 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
     };
     add(
         any(&|payload| payload["header"]["is-collection"] == true),
-        "this cannot be told in the other layout: \
+        "this cannot be converted to the other layout: \
          it is a collection with a header for each element",
     );
     // Classic headers say what each frame becomes.
     add(
         is_modern && compressed_by("zlib"),
-        "this cannot be told in the other layout: \
-         a compressed frame does not say its length",
+        "this cannot be converted to the other layout: \
+         a compressed frame does not declare its length",
     );
     add(
         compressed_by("blosc"),
         "the payload to be forwarded: in frame 3, at byte 0: \
-         the frame is compressed with \"blosc\", a codec that is not known here",
+         the frame is compressed with \"blosc\", an unknown codec",
     );
     add(
         compressed_by("blosc"),
         "the payload to be forwarded: in frame 2, at byte 0: \
-         the frame is compressed with \"blosc\", a codec that is not known here",
+         the frame is compressed with \"blosc\", an unknown codec",
     );
     add(
         case == "hm-payload-split-out-of-order",
-        "this cannot be told in the other layout: \
+        "this cannot be converted to the other layout: \
          its frames are not in order",
     );
     add(
         ["hm-classic-lengths-across", "hm-classic-lengths-cut"].contains(&case),
-        "this cannot be told in the other layout: \
-         its lengths do not line up with its frames",
+        "this cannot be converted to the other layout: \
+         its lengths end inside frames",
     );
     add(
         ["np-masked", "case-array-masked"].contains(&case),
-        "this cannot be told in the other layout: \
+        "this cannot be converted to the other layout: \
          it is a masked array with headers of its own",
     );
     // In a modern body, `true` would be a reference to frame 1.
     add(
         !is_modern && case == "serialize-in-tuple",
-        "this cannot be told in the other layout: \
+        "this cannot be converted to the other layout: \
          the body has a key that is reserved there",
     );
     obstacles

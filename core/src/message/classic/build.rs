@@ -1,4 +1,4 @@
-//! Writing the payload header of a classic message.
+//! The payload header of a classic message that is built.
 
 use crate::message::BuildError;
 use crate::message::builder::narrow;
@@ -6,18 +6,18 @@ use crate::message::level::{Level, Nesting};
 use crate::message::slot::offset;
 use crate::msgpack::{Reader, Token, Writer};
 
-/// Room to keep a payload in mind until the body is complete; only the classic
-/// layout needs that.
+/// Storage for one payload until the body is complete; only used for the
+/// classic layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending<'a> {
-    /// Where the body has nil for it.
+    /// Offset of the nil in the body that the payload replaces.
     pub(in crate::message) at: u32,
     pub(in crate::message) header: &'a [u8],
     pub(in crate::message) bytestring: bool,
 }
 
 impl Pending<'_> {
-    /// Room that is free.
+    /// An unused entry, to initialise arrays.
     pub const EMPTY: Self = Self {
         at: 0,
         header: &[],
@@ -66,8 +66,8 @@ fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
     }
 }
 
-/// Goes through a body that was written here, and calls `found` for each
-/// payload with the levels that lead to it.
+/// Scans a body written by the builder and calls `found` for each payload with
+/// the levels of its path.
 fn for_each_path<'p, 'a>(
     body: &[u8],
     pending: &'p [Pending<'a>],

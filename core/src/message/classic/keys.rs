@@ -1,4 +1,4 @@
-//! Finding where the paths of payloads lead in a body.
+//! Resolution of the paths of payloads in a body.
 
 use core::cmp::Ordering;
 
@@ -12,9 +12,9 @@ use crate::message::{MessageError, MessageErrorKind};
 use crate::msgpack::{Reader, Token};
 
 impl Scan<'_> {
-    /// The payloads at and below the value that comes next in `level`, which
-    /// stands `depth` elements down the paths. A payload at the value itself is
-    /// marked as being there.
+    /// The payloads at and below the next value in `level`, which is `depth`
+    /// elements down the paths. A payload at the value itself is marked as
+    /// present.
     pub(in crate::message) fn below(
         &self,
         level: &Level,
@@ -47,8 +47,8 @@ impl Scan<'_> {
         Ok(found)
     }
 
-    /// Marks the payloads that go right into the container that `token` opens,
-    /// and returns the range that concerns it (PROTOCOL CLASSIC-5).
+    /// Marks the payloads directly in the container that `token` opens, and
+    /// returns the range of payloads below it (PROTOCOL CLASSIC-5).
     pub(in crate::message) fn resolve(
         &self,
         token: Token<'_>,
@@ -73,7 +73,7 @@ impl Scan<'_> {
                     spot.resolved = match token {
                         Token::Map(_) => true,
                         Token::Array(count) => elements.last().is_some_and(|index| {
-                            // An index of a list, and in it.
+                            // An index within the list.
                             Reader::new(index)
                                 .u64()
                                 .is_ok_and(|index| index < u64::from(count))
@@ -107,7 +107,7 @@ pub(in crate::message) fn matching(
     (low, low.saturating_add(len))
 }
 
-/// Whether the value of an element equals `element`, for searching a range.
+/// Compares the element of a path with `element`, for binary search.
 fn element_order(paths: &[u8], place: &PayloadSlot, index: usize, element: &[u8]) -> Ordering {
     let mut elements = Elements::new(path_of(paths, place));
     match elements.nth(index) {
@@ -116,8 +116,9 @@ fn element_order(paths: &[u8], place: &PayloadSlot, index: usize, element: &[u8]
     }
 }
 
-/// Takes note that `depth` elements of a path lead to a value. Where a map has a
-/// key twice they lead to two, and each payload below would stand in both.
+/// Records that `depth` elements of a path lead to a value. With a duplicate
+/// key in a map they would lead to two values, each with the payloads below,
+/// which is an error.
 fn follow(spot: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
     let followed = offset(depth).saturating_add(1);
     if spot.followed >= followed {

@@ -12,25 +12,24 @@ pub(super) use keys::matching;
 pub(super) use open::{Heads, open_body};
 pub(super) use path::{Elements, IndexKey};
 
-/// A payload of the payload header, with its path. Offsets are those of the
-/// payload header.
+/// A payload with its path. Offsets are those in the payload header.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::message) struct ClassicEntry {
     pub(in crate::message) path: (u32, u32),
     pub(in crate::message) head: (u32, u32),
     pub(in crate::message) first_frame: u32,
     pub(in crate::message) frame_count: u32,
-    /// Position in `keys`, which is the number of the payload.
+    /// Index in `keys`, which is the index of the payload.
     pub(in crate::message) number: u32,
-    /// Where in the table the payload stands whose number is this entry's
-    /// position.
+    /// Position in the table of the payload whose index is the position of this
+    /// entry.
     pub(in crate::message) by_number: u32,
     pub(in crate::message) claimed: bool,
     pub(in crate::message) bytestring: Option<bool>,
-    /// The body has a value at this path, which the payload replaces.
+    /// Whether the body has a value at this path, which the payload replaces.
     pub(in crate::message) present: bool,
-    /// The path leads somewhere.
+    /// Whether the path leads to a value or to a new entry.
     pub(in crate::message) resolved: bool,
-    /// How many elements of the path have been followed.
+    /// The number of path elements followed.
     pub(in crate::message) followed: u32,
 }

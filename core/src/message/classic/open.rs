@@ -1,4 +1,4 @@
-//! Opening a classic message: its body, and the paths of its payloads.
+//! Opening of a classic message: its body and the paths of its payloads.
 
 use super::ClassicEntry;
 use super::path::{begins_with, compare_paths};
@@ -8,7 +8,7 @@ use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
 use crate::message::{MessageError, MessageErrorKind, ReadOptions};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
-/// The body of a classic message, decompressed into `scratch` if need be
+/// The body of a classic message, decompressed to `scratch` if necessary
 /// (PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3).
 pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     frames: &'a [T],
@@ -51,7 +51,7 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     Ok(scratch.get(..len).unwrap_or_default())
 }
 
-/// The entries of a classic payload header that matter for the whole message.
+/// The entries of a classic payload header about the whole message.
 pub(in crate::message) struct Heads<'a> {
     document: &'a [u8],
     /// The pairs of `headers`.
@@ -109,9 +109,9 @@ impl<'a> Heads<'a> {
         }))
     }
 
-    /// Notes down the payloads, ordered by path, in `places`, which hold as many
-    /// as there are heads. Returns how many payloads there are (PROTOCOL
-    /// CLASSIC-4, CLASSIC-7 and CLASSIC-8).
+    /// Stores the payloads in `places`, ordered by path; `places` has one slot
+    /// per head. Returns the number of payloads
+    /// (PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8).
     pub(in crate::message) fn note<T>(
         &self,
         frames: &[T],
@@ -121,7 +121,7 @@ impl<'a> Heads<'a> {
         let malformed = MessageError::malformed(2);
         let fault = |at, kind| MessageError::new(2, at, kind);
 
-        // First all heads, found by their paths.
+        // First all heads, sorted by their paths.
         let mut heads = self.heads;
         let places = places.get_mut(..self.count).unwrap_or_default();
         for place in places.iter_mut() {
@@ -141,8 +141,8 @@ impl<'a> Heads<'a> {
                 followed: 0,
             }));
         }
-        // Stable in effect: of two heads for one path the later one counts, as in
-        // a Python dict.
+        // Effectively stable: of two heads for one path the later one is used,
+        // as in a Python dict.
         sort(places, |a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
                 let head = |place: &PayloadSlot| place.0.path().map(|spot| spot.head.0);
@@ -193,7 +193,7 @@ impl<'a> Heads<'a> {
             return Err(MessageError::new(next_frame, 0, kind));
         }
 
-        // Heads that no key asks for belong to no payload.
+        // Heads without a key belong to no payload.
         let count = keep(places, |spot| spot.path().is_some_and(|spot| spot.claimed));
         let places = places.get_mut(..count).unwrap_or_default();
         for pair in places.windows(2) {
@@ -207,7 +207,7 @@ impl<'a> Heads<'a> {
         if let Some(mut bytestrings) = self.bytestrings {
             mark_bytestrings(document, &mut bytestrings, places)?;
         }
-        // Each number is there once, so this fills every entry.
+        // Each index occurs once, so this fills every entry.
         for index in 0..count {
             let number = places
                 .get(index)
@@ -223,7 +223,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// Takes note of the payloads that are plain bytes (PROTOCOL CLASSIC-11).
+/// Marks the payloads that are plain bytes (PROTOCOL CLASSIC-11).
 fn mark_bytestrings(
     document: &[u8],
     bytestrings: &mut Reader<'_>,
@@ -256,7 +256,7 @@ pub(super) fn path_of<'a>(document: &'a [u8], place: &PayloadSlot) -> &'a [u8] {
     place.0.path().map_or(&[], |spot| span(document, spot.path))
 }
 
-/// A path is an array of keys and indices, or a single key.
+/// Checks that a path is an array of keys and indices, or a single key.
 fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
     match Reader::new(path).token() {
         Ok(Token::Array(_) | Token::Str(_)) => Ok(()),
@@ -267,7 +267,7 @@ fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
     }
 }
 
-/// The error for an entry that should have been a container.
+/// The error for an entry that is not a container.
 fn entry_kind(key: &'static str, expected: &'static str, error: Malformed) -> MessageErrorKind {
     match error.kind {
         MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind { key, expected },

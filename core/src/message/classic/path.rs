@@ -1,14 +1,14 @@
-//! Paths of payloads in the classic layout, and an order for them.
+//! Paths of payloads in the classic layout, and their order.
 //!
 //! A payload's path is an array of map keys and list indices, or a single key.
-//! Sorting payloads by path puts all that stand below one place of the body
-//! side by side, so that walking the body needs a range and no search.
+//! Sorting payloads by path makes those below one value of the body adjacent,
+//! so that a walk of the body only needs ranges.
 
 use core::cmp::Ordering;
 
 use crate::msgpack::{Reader, Token, Writer};
 
-/// An element of a path, encoded: what a key in the body is compared with.
+/// An encoded index, to compare with elements of paths.
 pub(in crate::message) struct IndexKey {
     bytes: [u8; 5],
     len: usize,
@@ -30,8 +30,8 @@ impl IndexKey {
 
 /// The elements of a path, each as its encoded bytes.
 ///
-/// The path has been read once, so that errors cannot occur here; if they
-/// did, the path would end.
+/// The path has been validated before, so errors cannot occur; an error would
+/// end the path.
 #[derive(Clone)]
 pub(in crate::message) struct Elements<'a> {
     reader: Reader<'a>,
@@ -68,7 +68,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Orders paths so that a path comes right before all that it is the start of.
+/// Orders paths so that a path comes directly before those that it is a prefix
+/// of.
 pub(in crate::message) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
     let (mut a, mut b) = (Elements::new(a), Elements::new(b));
     loop {
@@ -84,7 +85,7 @@ pub(in crate::message) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
     }
 }
 
-/// Whether `start` is a path that `path` begins with.
+/// Whether `start` is a prefix of `path`.
 pub(in crate::message) fn begins_with(path: &[u8], start: &[u8]) -> bool {
     let mut path = Elements::new(path);
     Elements::new(start).all(|element| {
@@ -93,8 +94,8 @@ pub(in crate::message) fn begins_with(path: &[u8], start: &[u8]) -> bool {
     })
 }
 
-/// A total order of encoded values: integers by value whatever their width,
-/// everything else by what it is made of.
+/// A total order of encoded values: integers by value regardless of width, all
+/// others by kind and content.
 pub(in crate::message) fn compare_values(a: &[u8], b: &[u8]) -> Ordering {
     let (mut a, mut b) = (Reader::new(a), Reader::new(b));
     loop {

@@ -1,12 +1,13 @@
 //! The modern layout, of distributed 2021.3.1 and later: placeholders in the
-//! body name the frames of payloads.
+//! body refer to the frames of payloads.
 
 use super::level::Level;
 use super::slot::{Location, PayloadSlot, offset, sort};
 use super::{MessageError, MessageErrorKind};
 
-/// Ends the frames of each payload where the header of another one is, so that
-/// no two payloads share a frame whatever their headers say (PROTOCOL MODERN-7).
+/// Limits the frames of each payload to those before the header of the next
+/// one, so that no two payloads share a frame, regardless of their headers
+/// (PROTOCOL MODERN-7).
 pub(super) fn set_frame_limits(
     placeholders: &mut [PayloadSlot],
     frame_count: usize,
@@ -27,8 +28,8 @@ pub(super) fn set_frame_limits(
     Ok(())
 }
 
-/// The placeholder that a map of the body is, if it has one of the reserved keys:
-/// any frame, other keys dropped (PROTOCOL MODERN-2, MODERN-6 and MODERN-8).
+/// The placeholder for a map with one of the reserved keys. It may refer to any
+/// frame; other keys are dropped (PROTOCOL MODERN-2, MODERN-6 and MODERN-8).
 pub(super) fn placeholder(
     level: &Level,
     end: u32,
