@@ -1,0 +1,73 @@
+//! The transport passes the battery, and carries a client and a relay.
+
+use daskwire_comm::conformance::{Settings, battery};
+use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_example_serial::Serial;
+use daskwire_peer::Client;
+use daskwire_peer::client::ClientOptions;
+use daskwire_peer::cluster::LocalCluster;
+
+fn address(text: &str) -> Address {
+    text.parse().expect("an address")
+}
+
+#[tokio::test]
+async fn it_passes_the_battery() {
+    battery(
+        Serial::default(),
+        &address("serial:///dev/one"),
+        Settings::small(),
+    )
+    .await;
+}
+
+#[test]
+fn it_passes_the_battery_on_smol() {
+    let line = address("serial:///dev/one");
+    smol::block_on(battery(Serial::default(), &line, Settings::small()));
+}
+
+/// What a graph of two tasks comes to, for a client at this address.
+async fn seven_times_six(at: &Address, transports: &Transports) -> i64 {
+    let options = ClientOptions {
+        transports: transports.clone(),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(&at.to_string(), options).await;
+    let client = client.expect("a scheduler");
+    let x = client.submit("operator.add", [1, 6]).expect("sent");
+    let y = client.call("operator.mul").argument(&x).argument(6);
+    let y = y.submit().expect("sent");
+    let result = y.result().await.expect("a result");
+    client.close().await.expect("closed");
+    i64::try_from(result).expect("a number")
+}
+
+#[tokio::test]
+async fn a_client_runs_a_graph_over_it() {
+    let transports = daskwire_peer::transports().with(Serial::default());
+    let line = address("serial:///dev/ttyUSB0");
+    let cluster = LocalCluster::builder()
+        .transports(transports.clone())
+        .listen(line.clone());
+    let cluster = cluster.start().await.expect("a cluster");
+    assert_eq!(seven_times_six(&line, &transports).await, 42);
+
+    // And one that has TCP alone, through a relay.
+    let any = address("tcp://127.0.0.1:0");
+    let listener = transports.bind(&any, CommOptions::default());
+    let listener = listener.await.expect("a port");
+    let front = listener.local_address().expect("bound");
+    let serving = transports.clone();
+    let relay = tokio::spawn(async move {
+        let options = daskwire_peer::relay::Options::default();
+        let never = std::future::pending();
+        daskwire_peer::relay::serve(&listener, &serving, &line, options, |_, _| {}, never).await
+    });
+    assert_eq!(
+        seven_times_six(&front, &daskwire_peer::transports()).await,
+        42
+    );
+    relay.abort();
+    cluster.close().await;
+}
