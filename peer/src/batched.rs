@@ -2,11 +2,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
+use daskwire_comm::runtime::{self, Task};
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::PeerError;
 use crate::channel::Sender;
@@ -99,7 +98,7 @@ impl<T: Field> Field for Queued<T> {
 #[derive(Debug)]
 pub(crate) struct BatchWriter {
     /// Until it has ended: a handle gives its result once.
-    task: Option<JoinHandle<()>>,
+    task: Option<Task<()>>,
     failure: Option<oneshot::Receiver<PeerError>>,
     queue: Arc<Queue>,
 }
@@ -206,7 +205,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         });
         let (failed, failure) = oneshot::channel();
         let end = EndGuard(Arc::clone(&queue));
-        let task = tokio::spawn(async move {
+        let task = runtime::spawn(async move {
             let shared = &end.0;
             let writing = async {
                 if let Some(greeting) = greeting {
@@ -217,7 +216,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             // What was sent last may still leave when the owner is gone.
             let farewell = async {
                 shared.orphaned.notified().await;
-                tokio::time::sleep(FAREWELL).await;
+                runtime::sleep(FAREWELL).await;
             };
             let result = tokio::select! {
                 result = writing => result,
@@ -285,11 +284,11 @@ async fn write<T: Field + Send + Sync + 'static>(
     queue: &Queue,
 ) -> Result<(), PeerError> {
     let mut batch: Vec<Queued<T>> = Vec::new();
-    let mut next = Instant::now();
+    let mut next = runtime::now();
     while let Some(first) = messages.recv().await {
         // Dask's BatchedSend: not before an interval after the last one.
-        if Instant::now() < next {
-            tokio::time::sleep_until(next).await;
+        if runtime::now() < next {
+            runtime::sleep_until(next).await;
         }
         let mut len = first.len;
         batch.push(first);
@@ -300,7 +299,7 @@ async fn write<T: Field + Send + Sync + 'static>(
             len += message.len;
             batch.push(message);
         }
-        next = Instant::now() + interval;
+        next = runtime::now() + interval;
         sender.send(&batch).await?;
         queue.remove(len);
         batch.clear();

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
 use crate::PeerError;
@@ -215,7 +216,7 @@ pub(crate) async fn within<T>(
     what: &'static str,
     future: impl Future<Output = Result<T, PeerError>>,
 ) -> Result<T, PeerError> {
-    match tokio::time::timeout(after, future).await {
+    match runtime::timeout(after, future).await {
         Ok(result) => result,
         Err(_) => Err(PeerError::Timeout { what, after }),
     }

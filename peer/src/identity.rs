@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
+use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireFormat};
 
 use crate::protocol::{ProtocolError, WorkerStatus, body_in};
@@ -130,7 +131,7 @@ pub async fn identity(
     let patience = options.handshake_timeout;
     let transports = transports.separate();
     let mut comm = transports.connect(address, options).await?;
-    let answer = tokio::time::timeout(patience, ask(&mut comm))
+    let answer = runtime::timeout(patience, ask(&mut comm))
         .await
         .map_err(|_| IdentityError::Timeout(patience))??;
     let agreement = comm.agreement().clone();

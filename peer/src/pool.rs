@@ -11,9 +11,9 @@ use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use daskwire_comm::runtime::{self, Instant};
 use daskwire_comm::{Address, CommError, CommOptions, Traffic};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
@@ -141,7 +141,7 @@ impl Lease<'_> {
 
     /// Keeps a comm for the next request, unless the peer is forgotten.
     fn give_back(&self, channel: Channel) {
-        let now = Instant::now();
+        let now = runtime::now();
         let mut peers = self.pool.lock();
         let old = peers.sweep(now);
         let is_known = self
@@ -382,7 +382,7 @@ impl Pool {
 
     fn take(&self, address: &Address) -> Option<Channel> {
         let mut peers = self.lock();
-        let old = peers.sweep(Instant::now());
+        let old = peers.sweep(runtime::now());
         let idle = peers.by_address.get_mut(address)?.idle.pop();
         peers.idle_count -= usize::from(idle.is_some());
         drop(peers);

@@ -10,6 +10,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use daskwire_comm::runtime::{self, TaskSet};
 use std::io::{self, Cursor};
 use std::sync::Arc;
 
@@ -19,8 +20,6 @@ use daskwire::handshake::detect_prefix;
 use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 /// Bytes that are under way at once in each direction.
 const CHUNK: usize = 256 << 10;
@@ -154,7 +153,7 @@ where
         let other = async { if is_there { back.await } else { there.await } };
         match first {
             Ok(()) => other.await,
-            Err(End::Unwritable(error)) => match timeout(LAST_WORDS, other).await {
+            Err(End::Unwritable(error)) => match runtime::timeout(LAST_WORDS, other).await {
                 Ok(other) => other,
                 Err(_) => Err(End::Unwritable(error)),
             },
@@ -202,7 +201,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), CommError> {
     let (told, options) = (Arc::new(told), Arc::new(options));
-    let mut connections = JoinSet::new();
+    let mut connections = TaskSet::new();
     tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
@@ -217,7 +216,7 @@ pub async fn serve(
             Ok(incoming) => incoming,
             // Mostly too many open files, which passes.
             Err(CommError::Io(error)) if error.kind() != io::ErrorKind::NotConnected => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                runtime::sleep(Duration::from_millis(100)).await;
                 continue;
             }
             Err(error) => return Err(error),
@@ -230,7 +229,7 @@ pub async fn serve(
                 let mut near = incoming.open().await?;
                 let patience = options.first_bytes_timeout;
                 let mut first = Vec::with_capacity(4 << 10);
-                match timeout(patience, near.reader.read_buf(&mut first)).await {
+                match runtime::timeout(patience, near.reader.read_buf(&mut first)).await {
                     Ok(Ok(0)) => return Ok(Default::default()),
                     Ok(read) => drop(read?),
                     Err(_) => {}
@@ -262,11 +261,11 @@ where
 
     // As many bytes as tell how messages are framed.
     let after = options.handshake_timeout;
-    let now = tokio::time::Instant::now();
+    let now = runtime::now();
     let deadline = now.checked_add(after).unwrap_or(now);
     let late = |_| RelayError::Timeout { after };
     while buffer.len() < 8 {
-        let count = tokio::time::timeout_at(deadline, reader.read_buf(&mut buffer))
+        let count = runtime::timeout_at(deadline, reader.read_buf(&mut buffer))
             .await
             .map_err(late)??;
         if count == 0 {
@@ -295,9 +294,7 @@ where
         }
         let read = reader.read_buf(&mut buffer);
         if passed.message_count == 0 {
-            tokio::time::timeout_at(deadline, read)
-                .await
-                .map_err(late)??;
+            runtime::timeout_at(deadline, read).await.map_err(late)??;
         } else {
             read.await?;
         }

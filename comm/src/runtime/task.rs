@@ -8,7 +8,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::panic::catch_unwind;
 
-use futures_util::future::{AbortHandle, Abortable};
+use futures_util::future::{AbortHandle, Abortable, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::oneshot;
 
@@ -182,6 +182,36 @@ impl<T> TaskSet<T> {
     /// [`TaskError`] if it was aborted or panicked.
     pub async fn join_next(&mut self) -> Option<Result<T, TaskError>> {
         self.0.next().await
+    }
+
+    /// The result of a task that has ended, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As [`TaskSet::join_next`].
+    pub fn try_join_next(&mut self) -> Option<Result<T, TaskError>> {
+        self.0.next().now_or_never().flatten()
+    }
+
+    /// Waits for all tasks, and returns their results in the order in which they
+    /// ended. Aborted tasks have none.
+    ///
+    /// # Panics
+    ///
+    /// With the panic of the first task that panicked.
+    pub async fn join_all(mut self) -> Vec<T> {
+        let mut results = Vec::with_capacity(self.len());
+        while let Some(result) = self.join_next().await {
+            match result {
+                Ok(result) => results.push(result),
+                Err(error) => {
+                    if let Some(panic) = error.into_panic() {
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            }
+        }
+        results
     }
 
     /// Aborts all tasks, which end where they wait next.

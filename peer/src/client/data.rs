@@ -1,12 +1,11 @@
 //! Data, there and back.
 
 use core::time::Duration;
+use daskwire_comm::runtime::{self, Task};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::runtime::RuntimeFlavor;
-use tokio::task::JoinHandle;
 
 use super::future::all_finished;
 use super::{Client, Shared, TaskFuture};
@@ -36,7 +35,7 @@ pub enum Route {
 }
 
 /// Ends with whoever waits for it.
-struct Gathering<T>(JoinHandle<T>);
+struct Gathering<T>(Task<T>);
 
 impl<T> Drop for Gathering<T> {
     fn drop(&mut self) {
@@ -75,9 +74,7 @@ impl Shared {
         futures: &[TaskFuture],
         route: Route,
     ) -> Result<Vec<Serialized>, PeerError> {
-        let is_woken_cheaply = tokio::task::try_id().is_some()
-            || self.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
-        if is_woken_cheaply {
+        if self.runtime.wakes_caller_cheaply() {
             return self.gather_here(futures, route).await;
         }
         let (shared, futures) = (Arc::clone(self), futures.to_vec());
@@ -85,10 +82,10 @@ impl Shared {
         let mut gathering = Gathering(self.runtime.spawn(gathering));
         match (&mut gathering.0).await {
             Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => match error.into_panic() {
+                Some(panic) => std::panic::resume_unwind(panic),
                 // The runtime ends.
-                Err(_) => Err(self.disconnected()),
+                None => Err(self.disconnected()),
             },
         }
     }
@@ -210,7 +207,7 @@ impl Shared {
             if reply.status != ReplyStatus::Busy {
                 return Ok(reply.data.unwrap_or_default());
             }
-            tokio::time::sleep(BUSY_PAUSE).await;
+            runtime::sleep(BUSY_PAUSE).await;
         }
     }
 }

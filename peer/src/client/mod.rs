@@ -27,14 +27,13 @@ mod submit;
 
 use core::hash::BuildHasher as _;
 use core::time::Duration;
+use daskwire_comm::runtime::{self, Spawner, Task};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use daskwire_comm::{Address, CommOptions, Transports};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::batched::BatchSender;
 use crate::channel::{Observer, within};
@@ -135,7 +134,7 @@ impl core::fmt::Debug for ClientOptions {
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-    session: JoinHandle<()>,
+    session: Task<()>,
 }
 
 /// What clients and their futures have in common.
@@ -152,7 +151,7 @@ pub(crate) struct Shared {
     /// The release of the scheduler, if it is one of Dask.
     release: Mutex<Option<Release>>,
     /// Where what goes on in the background is done.
-    runtime: Handle,
+    runtime: Spawner,
     /// Why there is no stream any more, and never will be.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
@@ -452,7 +451,7 @@ impl Client {
             entries: Mutex::default(),
             stream: Mutex::default(),
             release: Mutex::default(),
-            runtime: Handle::current(),
+            runtime: Spawner::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
             failure: Failure::default(),
@@ -515,7 +514,7 @@ impl Client {
     pub async fn wait_for_workers(&self, count: usize, after: Duration) -> Result<(), PeerError> {
         within(after, "workers of the cluster", async {
             while self.workers().await?.len() < count {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                runtime::sleep(Duration::from_millis(20)).await;
             }
             Ok(())
         })

@@ -1,11 +1,11 @@
 //! The connection of a client to its scheduler.
 
 use core::time::Duration;
+use daskwire_comm::runtime::{self, Task};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::Traffic;
-use tokio::task::JoinHandle;
 
 use super::{Reconnect, Shared, Status};
 use crate::batched::{BatchSender, BatchWriter};
@@ -27,11 +27,11 @@ const LEAVING: Duration = Duration::from_secs(10);
 const PANICKED: &str = "the client panicked";
 
 /// Registers, and keeps the connection in the background.
-pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<JoinHandle<()>, PeerError>> {
+pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<Task<()>, PeerError>> {
     Box::pin(async {
         let session = register(shared).await?;
         // It ends when the client is dropped, which keeps `shared` alive as futures do.
-        Ok(tokio::spawn(keep(Arc::clone(shared), session)))
+        Ok(runtime::spawn(keep(Arc::clone(shared), session)))
     })
 }
 
@@ -158,15 +158,15 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
 
 /// Connects again within `time`.
 async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
-    let until = tokio::time::Instant::now() + time;
+    let until = runtime::now() + time;
     shared.pool.close().await;
     let mut pause = Duration::from_millis(50);
     loop {
-        let left = until.checked_duration_since(tokio::time::Instant::now())?;
-        if let Ok(Ok(session)) = tokio::time::timeout(left, register(shared)).await {
+        let left = until.checked_duration_since(runtime::now())?;
+        if let Ok(Ok(session)) = runtime::timeout(left, register(shared)).await {
             return Some(session);
         }
-        tokio::time::sleep(pause.min(left)).await;
+        runtime::sleep(pause.min(left)).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
 }
@@ -174,13 +174,13 @@ async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
 /// Reads until the scheduler closes the stream, and says why it did.
 async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
     let mut heartbeat = HEARTBEAT;
-    let mut next = tokio::time::Instant::now() + heartbeat;
+    let mut next = runtime::now() + heartbeat;
     // The mark after the last restart of the cluster.
     let mut restarted = 0;
     loop {
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
-            () = tokio::time::sleep_until(next) => {
+            () = runtime::sleep_until(next) => {
                 next += heartbeat;
                 let _ = shared.send(HeartbeatClient::default());
                 continue;
@@ -268,12 +268,12 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
 /// Says goodbye, and waits until it has arrived.
 pub(super) fn close<'a>(
     shared: &'a Arc<Shared>,
-    session: &'a mut JoinHandle<()>,
+    session: &'a mut Task<()>,
 ) -> BoxFuture<'a, Result<(), PeerError>> {
     Box::pin(close_here(shared, session))
 }
 
-async fn close_here(shared: &Arc<Shared>, session: &mut JoinHandle<()>) -> Result<(), PeerError> {
+async fn close_here(shared: &Arc<Shared>, session: &mut Task<()>) -> Result<(), PeerError> {
     shared.is_closing.store(true, Ordering::Release);
     let _ = shared.ended.set("the client was closed".to_owned());
     let stream = shared.lock(&shared.stream).take();
@@ -284,7 +284,7 @@ async fn close_here(shared: &Arc<Shared>, session: &mut JoinHandle<()>) -> Resul
         // connection, and the session with it.
         drop(stream);
         if said {
-            let _ = tokio::time::timeout(LEAVING, session).await;
+            let _ = runtime::timeout(LEAVING, session).await;
         }
     }
     shared.pool.close().await;

@@ -29,10 +29,10 @@ std::thread_local! {
 
 use core::fmt;
 use core::time::Duration;
+use daskwire_comm::runtime::TaskSet;
 use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError, Listener, Transports};
-use tokio::task::JoinSet;
 
 use crate::PeerError;
 use crate::batched::MAX_QUEUED_LEN;
@@ -139,7 +139,7 @@ impl fmt::Debug for Options {
 pub struct Scheduler {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
-    tasks: JoinSet<()>,
+    tasks: TaskSet<()>,
 }
 
 impl Scheduler {
@@ -158,7 +158,7 @@ impl Scheduler {
         let addresses = addresses?;
         let first = addresses.first().map(ToString::to_string);
         let shared = Arc::new(Shared::new(options, first.unwrap_or_default()));
-        let mut tasks = JoinSet::new();
+        let mut tasks = TaskSet::new();
         for listener in listeners {
             tasks.spawn(Arc::clone(&shared).accept(listener));
         }

@@ -2,6 +2,7 @@
 
 use core::any::Any;
 use core::time::Duration;
+use daskwire_comm::runtime::{self, TaskSet};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +11,6 @@ use std::time::{Instant, SystemTime};
 
 use daskwire_comm::{Address, Incoming, Listener};
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
 
 use super::answer::{Answer, refused, uncaught};
 use super::spread::spread;
@@ -306,18 +306,16 @@ impl Shared {
     pub(super) async fn tick(&self) {
         const STEP: Duration = Duration::from_millis(500);
         let step = STEP.min(self.options.policy.deletion_interval);
-        let mut ticks = tokio::time::interval(step.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
             self.with(|state| state.advance(self.started.elapsed()));
+            runtime::sleep(step.max(Duration::from_millis(1))).await;
         }
     }
 
     /// Accepts connections, and ends with all of them when it is dropped.
     pub(super) async fn accept(self: Arc<Self>, listener: Listener) {
         const PAUSE: Duration = Duration::from_millis(10);
-        let mut connections = JoinSet::new();
+        let mut connections = TaskSet::new();
         let mut is_closed = core::pin::pin!(self.closed());
         loop {
             tokio::select! {
@@ -326,7 +324,7 @@ impl Shared {
                         connections.spawn(Arc::clone(&self).handshake(incoming));
                     }
                     // No more open files, mostly.
-                    Err(_) => tokio::time::sleep(PAUSE).await,
+                    Err(_) => runtime::sleep(PAUSE).await,
                 },
                 Some(_) = connections.join_next() => {}
                 () = &mut is_closed => break,
@@ -677,7 +675,7 @@ impl Shared {
     /// them did.
     async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
         let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
-        let mut asking = JoinSet::new();
+        let mut asking = TaskSet::new();
         for (worker, _) in counts {
             let Ok(address) = address(&worker) else {
                 continue;
@@ -772,7 +770,7 @@ impl Shared {
                 }
             }
             if is_busy {
-                tokio::time::sleep(BUSY).await;
+                runtime::sleep(BUSY).await;
             }
         }
         let is_all = missing.is_empty();
@@ -806,7 +804,7 @@ impl Shared {
         {
             return vec![one(Arc::clone(self), worker, keys).await];
         }
-        let mut asking = JoinSet::new();
+        let mut asking = TaskSet::new();
         for (worker, keys) in asked {
             asking.spawn(one(Arc::clone(self), worker, keys));
         }
@@ -830,7 +828,7 @@ impl Shared {
         let keys: Vec<Key> = request.data.iter().map(|(key, _)| key.clone()).collect();
         let threads: Vec<u64> = workers.iter().map(|(_, threads)| *threads).collect();
         let parts = spread(request.data, &threads, copies, self.random());
-        let mut sending = JoinSet::new();
+        let mut sending = TaskSet::new();
         for ((worker, _), data) in workers.into_iter().zip(parts) {
             if data.is_empty() {
                 continue;
@@ -927,7 +925,7 @@ impl Shared {
         /// How long the workers that are to fetch it are given before others are.
         const AGAIN: Duration = Duration::from_secs(2);
         let mut only_there = None;
-        let mut again = tokio::time::interval_at(tokio::time::Instant::now() + AGAIN, AGAIN);
+        let mut again = core::pin::pin!(runtime::sleep(AGAIN));
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -936,8 +934,9 @@ impl Shared {
             }
             tokio::select! {
                 () = changed => {}
-                _ = again.tick() => {
+                () = &mut again => {
                     self.with(|state| state.copy_away(worker));
+                    again.set(runtime::sleep(AGAIN));
                 }
             }
         }
@@ -1030,7 +1029,7 @@ fn panic_message(panic: &Panic) -> String {
 
 /// Lets what was said last leave.
 async fn farewell(writing: &mut BatchWriter) {
-    if tokio::time::timeout(FAREWELL, writing.finished())
+    if runtime::timeout(FAREWELL, writing.finished())
         .await
         .is_err()
     {

@@ -4,6 +4,7 @@
 //! every worker of a cluster, and show nothing at all if one of them refuses.
 
 use core::time::Duration;
+use daskwire_comm::runtime;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -118,7 +119,7 @@ impl Notifier {
         const QUIET: Duration = Duration::from_secs(1);
         let until = now() + timeout.as_secs_f64();
         let mut work = core::pin::pin!(work);
-        if let Ok(done) = tokio::time::timeout(QUIET, &mut work).await {
+        if let Ok(done) = runtime::timeout(QUIET, &mut work).await {
             return done;
         }
         self.notify(&format!("{} until {}", what(), date(until)));

@@ -2,6 +2,7 @@
 
 use crate::protocol::WorkerStatus;
 use core::time::Duration;
+use daskwire_comm::runtime;
 use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
@@ -109,7 +110,7 @@ impl Shared {
         };
         let mut warned_at: Option<Instant> = None;
         loop {
-            tokio::time::sleep(thresholds.monitor_interval).await;
+            runtime::sleep(thresholds.monitor_interval).await;
             let len = resident();
             self.store.free(thresholds.excess(limit, len));
             if let Some(pause) = thresholds.pause {

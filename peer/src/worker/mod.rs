@@ -54,10 +54,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use daskwire_comm::runtime::{self, Spawner, TaskSet};
 use daskwire_comm::{Address, CommOptions, Listener, Traffic, Transports};
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
 
 use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Observer, Receiver, within};
@@ -473,7 +472,7 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     transfers: Transfers,
     failure: Failure,
-    runtime: Handle,
+    runtime: Spawner,
     stop: Notify,
 }
 
@@ -489,17 +488,17 @@ struct Machine {
     state: State,
     stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which end with the worker.
-    tasks: JoinSet<()>,
+    tasks: TaskSet<()>,
 }
 
 impl Machine {
     /// Starts a transfer or a timer, unless the worker leaves.
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static, runtime: &Spawner) {
         if *self.state.status() == WorkerStatus::Closing {
             return;
         }
         while self.tasks.try_join_next().is_some() {}
-        self.tasks.spawn_on(task, runtime);
+        self.tasks.push(runtime.spawn(task));
     }
 }
 
@@ -570,7 +569,7 @@ impl Shared {
                 Action::Wake { after, event } => {
                     let shared = Arc::clone(self);
                     let waking = async move {
-                        tokio::time::sleep(after).await;
+                        runtime::sleep(after).await;
                         shared.handle([*event]);
                     };
                     machine.spawn(waking, &self.runtime);
@@ -941,14 +940,14 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         machine: Mutex::new(Machine {
             state,
             stream: None,
-            tasks: JoinSet::new(),
+            tasks: TaskSet::new(),
         }),
         queue: Queue::new(failure.clone()),
         pool,
         observer,
         transfers: Transfers::default(),
         failure,
-        runtime: Handle::current(),
+        runtime: Spawner::current(),
         stop: Notify::new(),
     });
     start_store(&shared)?;
@@ -981,7 +980,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         writing,
         interval,
     };
-    tokio::spawn(supervise(Arc::clone(&shared), parts, end));
+    runtime::spawn(supervise(Arc::clone(&shared), parts, end));
     Ok(Worker { shared, ended })
 }
 
@@ -996,10 +995,10 @@ async fn make_store(
         return Ok((Store::default(), parent));
     };
     let id = id.to_owned();
-    let made = tokio::task::spawn_blocking(move || SpillDirectory::new(&parent, &id));
+    let made = runtime::spawn_blocking(move || SpillDirectory::new(&parent, &id));
     let made = made
         .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)));
+        .unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
     let directory = made.map_err(|error| PeerError::Directory {
         reason: error.to_string(),
     })?;
@@ -1133,7 +1132,7 @@ impl Shared {
     async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
         let mut retiring: Option<Instant> = None;
         loop {
-            tokio::time::sleep(interval).await;
+            runtime::sleep(interval).await;
             // A scheduler that has just removed a retiring worker complains of
             // heartbeats that the worker sends before it knows.
             if *self.machine().state.status() == WorkerStatus::ClosingGracefully {
@@ -1174,7 +1173,7 @@ impl Shared {
 
     async fn keep_alive(self: Arc<Self>) -> Ended {
         loop {
-            tokio::time::sleep(KEEP_ALIVE).await;
+            runtime::sleep(KEEP_ALIVE).await;
             if let Some(stream) = &self.machine().stream {
                 stream.send(KeepAlive::default());
             }
@@ -1239,7 +1238,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
         interval,
     } = parts;
     let listener = Arc::new(listener);
-    let mut tasks = JoinSet::new();
+    let mut tasks = TaskSet::new();
     tasks.spawn(Arc::clone(&shared).handle_stream(receiver));
     tasks.spawn(Arc::clone(&shared).heartbeats(interval));
     tasks.spawn(Arc::clone(&shared).keep_alive());
@@ -1256,7 +1255,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
         written = writing.finished() => match written {
             Err(error) => {
                 // The scheduler's last messages may give the reason.
-                let last = tokio::time::timeout(DRAIN_TIMEOUT, tasks.join_next()).await;
+                let last = runtime::timeout(DRAIN_TIMEOUT, tasks.join_next()).await;
                 match last {
                     Ok(Some(Ok(ended))) => ended,
                     _ => Ended::Lost(error),
@@ -1275,7 +1274,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     shared.leave();
     shared.queue.close();
     // Do not wait for a scheduler that has stopped reading.
-    if tokio::time::timeout(REGISTER_TIMEOUT, writing.finished())
+    if runtime::timeout(REGISTER_TIMEOUT, writing.finished())
         .await
         .is_err()
     {
@@ -1289,7 +1288,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     listener.close().await;
     drop(listener);
     let store = Arc::clone(&shared);
-    let _ = tokio::task::spawn_blocking(move || store.store.close()).await;
+    let _ = runtime::spawn_blocking(move || store.store.close()).await;
     // Sending fails only if nobody waits for the result.
     let _ = end.send(Some(ended));
 }

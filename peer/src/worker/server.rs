@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daskwire::message::{BuildError, MessageBuilder};
+use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_comm::{Address, Incoming, Listener};
-use tokio::task::JoinSet;
 
 use super::diagnostics::{self, Level};
 use super::state::Event;
@@ -33,7 +33,7 @@ const MAX_INLINE_LEN: u64 = 64 << 10;
 
 /// Accepts comms and answers their requests.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
-    let mut comms = JoinSet::new();
+    let mut comms = TaskSet::new();
     loop {
         tokio::select! {
             incoming = listener.accept() => match incoming {
@@ -42,7 +42,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                 }
                 // The process may be out of descriptors; other comms may close in
                 // the meantime.
-                Err(_) => tokio::time::sleep(BUSY_PAUSE).await,
+                Err(_) => runtime::sleep(BUSY_PAUSE).await,
             },
             Some(_) = comms.join_next() => {}
         }
@@ -296,7 +296,7 @@ async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, Datu
     if !takes_time {
         return all(data);
     }
-    let elsewhere = tokio::task::spawn_blocking(move || all(data));
+    let elsewhere = runtime::spawn_blocking(move || all(data));
     // Fails if the runtime is shutting down, when nobody waits for the result.
     elsewhere.await.unwrap_or_default()
 }
@@ -329,7 +329,7 @@ impl Shared {
                     None => failed.push(key),
                 }
             }
-            let mut asking = JoinSet::new();
+            let mut asking = TaskSet::new();
             for (peer, wanted) in by_peer {
                 let shared = Arc::clone(self);
                 asking.spawn(async move {
@@ -337,7 +337,7 @@ impl Shared {
                     let (answered, data) = shared.ask(&peer, keys).await;
                     shared.store_all(&data);
                     if answered == Answered::Busy {
-                        tokio::time::sleep(BUSY_PAUSE).await;
+                        runtime::sleep(BUSY_PAUSE).await;
                     }
                     let rest = wanted.into_iter();
                     let rest = rest.filter(|(key, _)| shared.store.get(key).is_none());

@@ -130,7 +130,7 @@ impl Client {
 struct Worker {
     address: Address,
     data: Arc<Mutex<HashMap<Key, Serialized>>>,
-    tasks: JoinSet<()>,
+    tasks: TaskSet<()>,
 }
 
 impl Worker {
@@ -141,7 +141,7 @@ impl Worker {
         let listener = listener.await.expect("it is free");
         let address = listener.local_address().expect("it listens");
         let data: Arc<Mutex<HashMap<Key, Serialized>>> = Arc::default();
-        let mut tasks = JoinSet::new();
+        let mut tasks = TaskSet::new();
         tasks.spawn(serve(listener, Arc::clone(&data)));
         let mut channel = connect(scheduler).await;
         let register = Request::from(RegisterWorker {
@@ -176,7 +176,7 @@ fn lock<T>(data: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
-    let mut connections = JoinSet::new();
+    let mut connections = TaskSet::new();
     while let Ok(incoming) = listener.accept().await {
         let data = Arc::clone(&data);
         connections.spawn(async move {
