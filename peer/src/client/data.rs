@@ -23,6 +23,10 @@ const ATTEMPTS: usize = 10;
 /// How long a worker is left alone that sends too much already.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
+/// How often the scheduler is asked during a direct transfer whether the worker still
+/// has the data.
+const HOLDER_CHECK: Duration = Duration::from_secs(5);
+
 /// Which way data goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
@@ -185,7 +189,7 @@ impl Shared {
         }
         let transfers = wanted
             .into_iter()
-            .map(|(address, keys)| self.fetch(address, keys));
+            .map(|(address, keys)| self.fetch_while_held(address, keys));
         let mut all = Vec::new();
         // A worker that is gone is noticed by the scheduler; what it had is missing
         // here, and asked for again.
@@ -193,6 +197,41 @@ impl Shared {
             all.extend(data);
         }
         Ok(all)
+    }
+
+    /// Fetches keys from one worker until the scheduler no longer counts it among
+    /// those that have them: one that has stopped never answers.
+    async fn fetch_while_held(
+        &self,
+        address: String,
+        keys: Vec<Key>,
+    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+        let mut fetching = core::pin::pin!(self.fetch(address.clone(), keys.clone()));
+        loop {
+            tokio::select! {
+                data = &mut fetching => return data,
+                () = tokio::time::sleep(HOLDER_CHECK) => {}
+            }
+            let request = WhoHas {
+                keys: Some(Keys(keys.clone())),
+                reply: Some(true),
+                ..WhoHas::default()
+            };
+            let asking = self.call("where results are", request);
+            let who_has: Result<Vec<(Key, Vec<String>)>, PeerError> = tokio::select! {
+                data = &mut fetching => return data,
+                who_has = asking => who_has,
+            };
+            // A scheduler that does not answer says nothing about the worker.
+            let is_holder = who_has.map_or(true, |who_has| {
+                who_has
+                    .iter()
+                    .any(|(_, holders)| holders.contains(&address))
+            });
+            if !is_holder {
+                return Err(PeerError::Closed { peer: address });
+            }
+        }
     }
 
     /// Fetches keys from one worker: those that it has.

@@ -562,3 +562,78 @@ async fn a_panic_under_a_lock_ends_the_client() {
         "{error}"
     );
 }
+
+/// Direct transfers have no time-out: the data may be large.
+#[tokio::test(start_paused = true)]
+async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let mut listeners = Vec::new();
+    for _ in 0..2 {
+        let at = format!("inproc://{}", crate::identifier());
+        let at = at.parse().expect("an address");
+        let listener = crate::transports().bind(&at, CommOptions::default()).await;
+        listeners.push((at.to_string(), listener.expect("free")));
+    }
+    let [(stopped_address, stopped), (address, worker)] =
+        <[_; 2]>::try_from(listeners).expect("two");
+    let future = submit(&client, "x");
+    scheduler.tell(in_memory("x")).await;
+    assert_eq!(done(&future).await.name(), "finished");
+    let serving = async {
+        // The worker is removed after the first question.
+        let mut holders = vec![stopped_address.clone()];
+        while let Ok(Some(Request::WhoHas(request))) = scheduler.requests.receiver.receive().await {
+            let keys = request.keys.unwrap_or_default().into_iter();
+            let reply: Vec<(Key, Vec<String>)> = keys.map(|key| (key, holders.clone())).collect();
+            let sent = scheduler.requests.sender.send(&reply).await;
+            sent.expect("the client listens");
+            holders = vec![address.clone()];
+        }
+    };
+    let stopping = async {
+        let mut comm = accept(&stopped).await;
+        let request = comm.receiver.receive::<Request>().await;
+        assert!(matches!(request, Ok(Some(Request::GetData(_)))));
+        // No answer, until the client gives up.
+        comm.receiver.receive::<Request>().await
+    };
+    let working = async {
+        let mut comm = accept(&worker).await;
+        let request = comm.receiver.receive::<Request>().await;
+        assert!(matches!(request, Ok(Some(Request::GetData(_)))));
+        let value = Serialized::of(&Value::from(1)).expect("plain");
+        let reply = DataReply {
+            status: ReplyStatus::Ok,
+            data: Some(vec![(Key::from("x"), value)]),
+            ..DataReply::default()
+        };
+        comm.sender.send(&reply).await.expect("the client listens");
+        comm
+    };
+    let reporting = async {
+        while let Ok(Some(batch)) = scheduler
+            .stream
+            .receiver
+            .receive_batch::<FromClient>()
+            .await
+        {
+            for message in batch {
+                if let FromClient::ReportKey(_) = message {
+                    let batch = vec![ToClient::from(in_memory("x"))];
+                    let sent = scheduler.stream.sender.send(&batch).await;
+                    sent.expect("the client listens");
+                }
+            }
+        }
+    };
+    let futures = [future];
+    let gathering = client.gather_by(&futures, Route::Direct);
+    let all = async { tokio::join!(gathering, stopping, working) };
+    let (gathered, left, _comm) = tokio::select! {
+        all = tokio::time::timeout(TIMEOUT, all) => all.expect("in time"),
+        () = serving => panic!("the client has left"),
+        () = reporting => panic!("the client has left"),
+    };
+    assert!(matches!(left, Ok(None) | Err(_)));
+    assert_eq!(gathered.expect("a result"), [Value::from(1)]);
+}
