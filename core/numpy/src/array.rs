@@ -1,4 +1,4 @@
-//! Arrays over bytes that lie somewhere else.
+//! Arrays over borrowed bytes.
 
 use super::dimensions::Offsets;
 use super::{
@@ -6,9 +6,9 @@ use super::{
 };
 use daskwire::BufferTooSmall;
 
-/// An array: bytes, and what they mean. Nothing is copied.
+/// An array over borrowed bytes, with its element type and dimensions.
 ///
-/// The same type is what was read and what is to be written.
+/// Used for arrays that were read and for arrays to write.
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, Order, TypedError};
@@ -30,12 +30,12 @@ pub struct Array<'d> {
 }
 
 impl<'d> Array<'d> {
-    /// Elements that lie one behind the other in `order`, writeable.
+    /// Creates a writeable array of contiguous elements in `order`.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Dimensions`]: there are too many dimensions, or `bytes`
-    /// are not as long as such elements.
+    /// [`TypedErrorKind::Dimensions`] if there are too many dimensions, or
+    /// `bytes` does not have the length of the elements.
     pub fn new(
         dtype: DType,
         shape: &[usize],
@@ -47,13 +47,13 @@ impl<'d> Array<'d> {
             .map_err(|error| TypedError::of_value(error.into()))
     }
 
-    /// Elements that lie in `bytes` as `dimensions` say, writeable.
+    /// Creates a writeable array of the elements at `dimensions` in `bytes`.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Dimensions`] if `bytes` are not as long as the elements,
-    /// each of those that are repeated counted once, or an element lies outside
-    /// of them.
+    /// [`TypedErrorKind::Dimensions`] if `bytes` does not have the length of
+    /// the elements (repeated ones counted once), or an element is out of
+    /// bounds.
     pub fn with_dimensions(
         dtype: DType,
         dimensions: Dimensions,
@@ -62,7 +62,7 @@ impl<'d> Array<'d> {
         Self::check(dtype, dimensions, bytes).map_err(|error| TypedError::of_value(error.into()))
     }
 
-    /// PROTOCOL TYPED-3: as many bytes as elements, and no element outside.
+    /// PROTOCOL TYPED-3: the length matches, and no element is out of bounds.
     pub(crate) fn check(
         dtype: DType,
         dimensions: Dimensions,
@@ -77,7 +77,7 @@ impl<'d> Array<'d> {
         if needed > available {
             return Err(DimensionsError::OutOfBounds { needed, available });
         }
-        // So that elements can be counted.
+        // The number of elements must fit in a usize.
         dimensions.item_count().ok_or(DimensionsError::TooLarge)?;
         Ok(Self {
             bytes,
@@ -94,7 +94,7 @@ impl<'d> Array<'d> {
         self
     }
 
-    /// What has been checked before.
+    /// Creates an array that has been checked before.
     #[cfg(feature = "alloc")]
     pub(crate) const fn known(dtype: DType, dimensions: Dimensions, bytes: &'d [u8]) -> Self {
         Self {
@@ -106,16 +106,16 @@ impl<'d> Array<'d> {
         }
     }
 
-    /// The same array, which a reader may change or not.
+    /// Sets whether a reader may change the array.
     #[must_use]
     pub const fn with_writeable(mut self, writeable: bool) -> Self {
         self.writeable = Some(writeable);
         self
     }
 
-    /// One field of all records, where it lies: elements that are as far apart as
-    /// the records. A field that is an array adds its dimensions behind those of
-    /// the records; one of records is again an array of them.
+    /// A field of all records as an array without copying: its strides are
+    /// those of the records. A field that is an array adds its dimensions after
+    /// those of the records; a field of records gives an array of records.
     ///
     /// ```
     /// use daskwire_numpy::{Array, Order, RecordType};
@@ -133,8 +133,9 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if these are no records, or shorter ones;
-    /// * [`TypedErrorKind::NotPlain`] if the type of the field is not known here;
+    /// * [`TypedErrorKind::OtherType`] if the elements are not records, or too
+    ///   short;
+    /// * [`TypedErrorKind::NotPlain`] if the type of the field is unknown;
     /// * [`TypedErrorKind::Dimensions`] if there are too many of them.
     pub fn field(&self, field: &Field<'_>) -> Result<Self, TypedError> {
         let dtype = field.dtype();
@@ -155,7 +156,8 @@ impl<'d> Array<'d> {
             dimensions.push(*count, *stride).map_err(wrong)?;
         }
         let needed = dimensions.end(dtype.item_len()).map_err(wrong)?;
-        // Within the records, of which there is none if there is no element.
+        // In bounds of the records; there are no bytes if there are no
+        // elements.
         let bytes = self.bytes.get(field.offset..).unwrap_or_default();
         let bytes = bytes.get(..needed).ok_or({
             let available = bytes.len();
@@ -173,8 +175,8 @@ impl<'d> Array<'d> {
         })
     }
 
-    /// The bytes as they lie, from the first element to the end of the last: of a
-    /// [field](Self::field) of records what lies in between too.
+    /// The bytes from the first element to the end of the last, for a
+    /// [field](Self::field) of records including the bytes between them.
     pub const fn bytes(&self) -> &'d [u8] {
         self.bytes
     }
@@ -184,51 +186,51 @@ impl<'d> Array<'d> {
         self.dtype
     }
 
-    /// Shape and strides.
+    /// The shape and strides.
     pub const fn dimensions(&self) -> &Dimensions {
         &self.dimensions
     }
 
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
         self.dimensions.shape()
     }
 
-    /// How many bytes apart elements lie along each dimension.
+    /// The distance of elements along each dimension, in bytes.
     pub fn strides(&self) -> &[usize] {
         self.dimensions.strides()
     }
 
-    /// The order in which the elements lie one behind the other, if they do.
+    /// The order of the elements, if they are contiguous.
     pub fn order(&self) -> Option<Order> {
         self.dimensions.order(self.dtype.item_len())
     }
 
-    /// Whether one element stands for many along some dimension.
+    /// Whether an element is repeated along some dimension.
     pub fn is_broadcast(&self) -> bool {
         self.dimensions.is_broadcast()
     }
 
-    /// Whether a reader may change it; `None` where the sender did not say
-    /// (before 2.23.0).
+    /// Whether a reader may change the array; `None` if the sender did not
+    /// declare it (before 2.23.0).
     pub const fn writeable(&self) -> Option<bool> {
         self.writeable
     }
 
-    /// Whether it is a `numpy.matrix`.
+    /// Whether the array is a `numpy.matrix`.
     pub const fn is_matrix(&self) -> bool {
         self.is_matrix
     }
 
-    /// The bytes of the element with these indices, one for each dimension.
+    /// The bytes of the element with these indices, one per dimension.
     pub fn item(&self, indices: &[usize]) -> Option<&'d [u8]> {
         let offset = self.dimensions.offset(indices)?;
         let end = offset.checked_add(self.dtype.item_len())?;
         self.bytes.get(offset..end)
     }
 
-    /// The bytes of each element, in the order of C whatever the order they lie
-    /// in. What is repeated comes many times.
+    /// The bytes of each element in C order, regardless of the order in memory,
+    /// with repetitions.
     pub fn items(&self) -> impl ExactSizeIterator<Item = &'d [u8]> + Clone + use<'d> {
         let (bytes, item_len) = (self.bytes, self.dtype.item_len());
         Offsets::new(self.dimensions).map(move |offset| {
@@ -237,30 +239,31 @@ impl<'d> Array<'d> {
         })
     }
 
-    /// Each element, in the order of C whatever the order they lie in.
+    /// The elements in C order, regardless of the order in memory, with
+    /// repetitions.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`] if `E` is not what the elements are.
+    /// [`TypedErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
         self.expect::<E>()?;
         let order = self.dtype.order();
         Ok(self.items().map(move |bytes| {
-            // The items are as long as the elements: `expect` has compared.
+            // `expect` has checked the length of the items.
             E::read(bytes, order).unwrap_or(E::ZERO)
         }))
     }
 
-    /// Each element as they lie, whichever order that is, in one pass over the
-    /// bytes; what is repeated comes once.
+    /// The elements in memory order, in one pass over the bytes, without
+    /// repetitions.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if `E` is not what the elements are;
-    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`] if
-    ///   something else lies between them, as between fields of records.
+    /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
+    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
+    ///   if they are not adjacent, as fields of records.
     pub fn memory_elements<E: Element>(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
@@ -276,11 +279,11 @@ impl<'d> Array<'d> {
         expect::<E>(self.dtype).map_err(TypedError::of_value)
     }
 
-    /// Decodes the elements into `out`, in the order of C, and returns them.
+    /// Decodes the elements in C order to `out` and returns them.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if `E` is not what the elements are;
+    /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
     /// * [`TypedErrorKind::BufferTooSmall`], counted in elements.
     pub fn decode_into<'o, E: Element>(&self, out: &'o mut [E]) -> Result<&'o [E], TypedError> {
         self.expect::<E>()?;
@@ -303,13 +306,12 @@ impl<'d> Array<'d> {
         Ok(places)
     }
 
-    /// A copy of the elements in the order of C, at the front of `out`; what is
-    /// repeated is repeated there.
+    /// Copies the elements in C order, with repetitions, to the start of `out`.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::BufferTooSmall`], and [`TypedErrorKind::Dimensions`] if
-    /// the copy would be larger than memory can be.
+    /// [`TypedErrorKind::BufferTooSmall`], and [`TypedErrorKind::Dimensions`]
+    /// if the length of the copy overflows.
     pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
         let item_len = self.dtype.item_len();
         let dimensions = Dimensions::contiguous(self.shape(), Order::C, item_len)
@@ -340,13 +342,12 @@ fn expect<E: Element>(dtype: DType) -> Result<(), TypedErrorKind> {
     })
 }
 
-/// The elements of `dtype` that `bytes` are, one behind the other: all of an
-/// array in one slice, or a part of it. Bytes behind the last whole element are
-/// left out.
+/// The contiguous elements of `dtype` in `bytes`, for example a part of an
+/// array. Bytes after the last whole element are ignored.
 ///
 /// # Errors
 ///
-/// [`TypedErrorKind::OtherType`] if `E` is not what elements of `dtype` are.
+/// [`TypedErrorKind::OtherType`] if `E` is not the type of elements of `dtype`.
 pub fn elements<'d, E: Element>(
     dtype: DType,
     bytes: &'d [u8],
@@ -357,9 +358,8 @@ pub fn elements<'d, E: Element>(
     Ok(items.map(move |bytes| E::read(bytes, order).unwrap_or(E::ZERO)))
 }
 
-/// Writes elements one behind the other at the front of `out`, least
-/// significant byte first, and returns their bytes: data for an [`Array`] of
-/// [`Element::dtype`].
+/// Writes elements little-endian and contiguously to the start of `out` and
+/// returns their bytes, as data for an [`Array`] of [`Element::dtype`].
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, Order, TypedError, encode_into};

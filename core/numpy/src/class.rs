@@ -1,15 +1,15 @@
-//! Which class of Python a payload is of.
+//! The Python class of a payload.
 
 use super::{TypedError, TypedErrorKind};
 use daskwire::message::PayloadHeader;
 use daskwire_pickle::{Argument, Opcode, PickleError, Reader};
 
-/// A class of Python, by its name. It is compared and shown, never looked up.
+/// A Python class by name. It is only compared and displayed, never looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class<'a> {
     /// The module.
     pub module: &'a str,
-    /// The name in it, dotted where the class is in another.
+    /// The name in the module, dotted for a nested class.
     pub name: &'a str,
 }
 
@@ -38,8 +38,7 @@ impl<'a> Class<'a> {
         }
     }
 
-    /// Whether Dask sends what is of this class as an array, from which it makes
-    /// one of these two (PROTOCOL HEADER-6).
+    /// Whether Dask sends objects of this class as arrays (PROTOCOL HEADER-6).
     pub(crate) fn is_array(self) -> bool {
         let Class { module, name } = self;
         match name {
@@ -52,14 +51,14 @@ impl<'a> Class<'a> {
     }
 
     /// The class that selects the decoder of a payload of the dask family
-    /// (PROTOCOL TYPED-1): what `type-serialized` says; where there is none
-    /// (before 1.23.0), what `type` says.
+    /// (PROTOCOL TYPED-1): `type-serialized`, or `type` if it is missing
+    /// (before 1.23.0).
     ///
     /// # Errors
     ///
     /// * [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`] if
-    ///   `type-serialized` is something else;
-    /// * [`TypedErrorKind::Message`] if there is neither, or of the wrong kind.
+    ///   `type-serialized` is not the pickle of a class;
+    /// * [`TypedErrorKind::Message`] if both are missing or of the wrong kind.
     pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
         if let Some(pickle) = header.type_serialized()? {
             let (frame, at) = header.entry_location("type-serialized");
@@ -72,8 +71,8 @@ impl<'a> Class<'a> {
         Ok(Self { module, name })
     }
 
-    /// Reads a pickle of one class by its name, in any of the forms that Python
-    /// writes. Nothing is imported.
+    /// Parses the pickle of a class by name, in all forms that Python writes.
+    /// Nothing is imported.
     ///
     /// ```
     /// use daskwire_numpy::Class;
@@ -89,8 +88,7 @@ impl<'a> Class<'a> {
     ///
     /// [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`].
     pub fn read(pickle: &'a [u8]) -> Result<Self, TypedErrorKind> {
-        // Python 2 and protocols up to 3 have it in text, which Dask never does
-        // with objects of any other kind.
+        // Python 2 and protocols up to 3 use text opcodes for classes.
         let mut reader = Reader::new(pickle).text_opcodes(true);
         let mut texts: [Option<&'a str>; 2] = [None; 2];
         let mut text_count = 0_usize;
@@ -114,7 +112,7 @@ impl<'a> Class<'a> {
                     *place = Some(text.to_str().map_err(|_| error)?);
                     text_count = text_count.saturating_add(1);
                 }
-                // array.array: both names are the same object.
+                // array.array: both names are the same string object.
                 (Opcode::BinGet, Argument::Index(0)) if is_first_kept && text_count == 1 => {
                     texts = [texts[0]; 2];
                     text_count = 2;
@@ -128,7 +126,7 @@ impl<'a> Class<'a> {
                 (Opcode::Global, Argument::Global { module, name })
                     if class.is_none() && text_count == 0 =>
                 {
-                    // Names of Python 2 that Python 3 replaces.
+                    // Names of Python 2 that Python 3 maps to new ones.
                     let module = match module {
                         "__builtin__" => "builtins",
                         module => module,

@@ -1,4 +1,4 @@
-//! What a header says about the value behind it.
+//! Descriptions of values, parsed from payload headers.
 
 use super::dimensions::Dimensions;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 use daskwire::message::{MessageErrorKind, PayloadHeader, PayloadKind, Serializer};
 use daskwire::msgpack::{Reader, Token};
 
-/// What a payload, or an element of a collection, is, as its header says.
+/// The description of a payload or an element of a collection, from its header.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Description<'a> {
@@ -22,27 +22,26 @@ pub enum Description<'a> {
     Array(ArrayHeader<'a>),
     /// A masked array of numpy.
     MaskedArray(MaskedHeader<'a>),
-    /// `numpy.ma.masked`: what an element that is masked is.
+    /// `numpy.ma.masked`, the value of a masked element.
     Masked,
-    /// A pickle and its out-of-band buffers: of the family pickle, or an array
-    /// of numpy whose elements are objects. See
-    /// [`PickledPayload`](super::PickledPayload).
+    /// A pickle with its out-of-band buffers: of the family pickle, or a numpy
+    /// array of objects. See [`PickledPayload`](super::PickledPayload).
     Pickle,
-    /// A value of the dask family that is not opened here.
+    /// A value of the dask family of an unsupported class.
     Other(Class<'a>),
-    /// A collection whose elements have headers of their own
-    /// (PROTOCOL HEADER-11): see [`PayloadHeader::sub_headers`].
+    /// A collection with a header per element (PROTOCOL HEADER-11): see
+    /// [`PayloadHeader::sub_headers`].
     Collection,
     /// A value of another family.
     Family(Serializer<'a>),
 }
 
 impl<'a> Description<'a> {
-    /// Reads a header of the kind `Serialized`.
+    /// Parses a header of the kind `Serialized`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header; each kind of [`TypedErrorKind`] says what.
+    /// A fault in the header, as a [`TypedErrorKind`].
     pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
         Self::of_kind(header, PayloadKind::Serialized)
     }
@@ -80,11 +79,11 @@ impl<'a> Description<'a> {
     }
 }
 
-/// What is said of a `memoryview`.
+/// The header of a `memoryview`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryViewHeader<'a> {
     format: &'a str,
-    /// Strides are all 0, since the length of an element is not said.
+    /// All strides are 0, since the length of an element is unknown.
     shape: Dimensions,
     spot: (usize, usize),
 }
@@ -114,32 +113,32 @@ impl<'a> MemoryViewHeader<'a> {
         })
     }
 
-    /// What the elements are, in the words of Python's `struct`; see
+    /// The format of the elements, as in Python's `struct`; see
     /// [`DType::from_format`].
     pub const fn format(&self) -> &'a str {
         self.format
     }
 
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
         self.shape.shape()
     }
 
-    /// The view over its bytes, which lie in the order of C.
+    /// Creates the array over the bytes, which are in C order.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::Dimensions`] if the bytes are no whole number of such
-    ///   elements;
-    /// * [`TypedErrorKind::NotPlain`] if the elements have another format than
-    ///   one of a single element.
+    /// * [`TypedErrorKind::Dimensions`] if the length of the bytes does not
+    ///   match the shape;
+    /// * [`TypedErrorKind::NotPlain`] if the format is not that of a single
+    ///   element.
     pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
         let (frame, at) = self.spot;
         let error = |kind| TypedError { frame, at, kind };
         let wrong = |kind: DimensionsError| error(kind.into());
         let count = self.shape.item_count();
         let count = count.ok_or(wrong(DimensionsError::TooLarge))?;
-        // An empty view says nothing about its elements.
+        // The element length of an empty view is unknown.
         let lens = [1_usize, 2, 4, 8];
         let item_len = match bytes.len().checked_div(count) {
             Some(len) => len,
@@ -162,14 +161,14 @@ impl<'a> MemoryViewHeader<'a> {
     }
 }
 
-/// What is said of an array of numpy (PROTOCOL HEADER-6 and HEADER-7).
+/// The header of a numpy array (PROTOCOL HEADER-6 and HEADER-7).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ArrayHeader<'a> {
     element: ElementType<'a>,
     dimensions: Dimensions,
     writeable: Option<bool>,
     is_matrix: bool,
-    /// Where `shape` is, for errors.
+    /// The location of `shape`, for errors.
     spot: (usize, usize),
 }
 
@@ -219,7 +218,7 @@ impl<'a> ArrayHeader<'a> {
                 None => return Err(header.missing_entry("strides").into()),
             },
         };
-        // PROTOCOL TYPED-4: an empty list is none.
+        // PROTOCOL TYPED-4: an empty list has no effect.
         if let Some(value) = own.get("broadcast_to")
             && !matches!(value, [0x90 | 0xc0])
         {
@@ -262,8 +261,8 @@ impl<'a> ArrayHeader<'a> {
         self.element
     }
 
-    /// The header with what the pickle of its
-    /// [`element_type`](Self::element_type) means.
+    /// Sets the type that the pickle of its
+    /// [`element_type`](Self::element_type) represents.
     pub const fn with_element_type<'e>(self, element: ElementType<'e>) -> ArrayHeader<'e> {
         ArrayHeader {
             element,
@@ -274,43 +273,43 @@ impl<'a> ArrayHeader<'a> {
         }
     }
 
-    /// Shape and strides.
+    /// The shape and strides.
     pub const fn dimensions(&self) -> &Dimensions {
         &self.dimensions
     }
 
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
         self.dimensions.shape()
     }
 
-    /// Whether a reader may change it; `None` where the sender did not say
-    /// (before 2.23.0, and for elements of collections up to 2021.2.0).
+    /// Whether a reader may change the array; `None` if the sender did not
+    /// declare it (before 2.23.0, and for elements of collections up to
+    /// 2021.2.0).
     pub const fn writeable(&self) -> Option<bool> {
         self.writeable
     }
 
-    /// Whether it is a `numpy.matrix`.
+    /// Whether the array is a `numpy.matrix`.
     pub const fn is_matrix(&self) -> bool {
         self.is_matrix
     }
 
-    /// How many bytes its elements take; `None` if their type is not known here,
-    /// or if that is more than memory can have.
+    /// The length of the elements in bytes; `None` if their type is unknown or
+    /// the length overflows.
     pub(super) fn stored_len(&self) -> Option<usize> {
         let item_len = self.element.dtype()?.item_len();
         self.dimensions.stored().len(item_len).ok()
     }
 
-    /// The array over its bytes, which are those of its logical frame. Of records
+    /// Creates the array over the bytes of its logical frame. For records
     /// [`element_type`](Self::element_type) has the fields.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::NotPlain`] if the type of the elements is not known
-    ///   here;
-    /// * [`TypedErrorKind::Dimensions`] if they do not take as many bytes, or lie
-    ///   outside of them.
+    /// * [`TypedErrorKind::NotPlain`] if the type of the elements is unknown;
+    /// * [`TypedErrorKind::Dimensions`] if the length of the bytes is wrong, or
+    ///   elements are out of bounds.
     pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
         let (frame, at) = self.spot;
         let error = |kind| TypedError { frame, at, kind };
@@ -352,7 +351,7 @@ fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedErr
     let mut reader = Reader::new(value);
     let mut inner = value;
     let mut is_pickle = false;
-    // Two fields are a list of two as well, but without a tag.
+    // A list of two fields also has two items, but no tag.
     if reader.array() == Ok(2) && !matches!(reader.peek(), Ok(Token::Array(_))) {
         is_pickle = match reader.token() {
             Ok(Token::UInt(0) | Token::Bool(false)) => false,

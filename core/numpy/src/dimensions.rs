@@ -1,26 +1,25 @@
-//! Where the elements of an array lie.
+//! The shape and strides of an array.
 
 use core::fmt;
 
-/// The most dimensions that an array can have, as in numpy 2; it was 32 before.
+/// The maximum number of dimensions, as in numpy 2; 32 before.
 pub const MAX_DIMENSIONS: usize = 64;
 
-/// The order in which elements lie one behind the other.
+/// The order of contiguous elements in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// As in C: neighbours along the last dimension are next to each other.
+    /// C order: the last dimension varies fastest.
     C,
-    /// As in Fortran: neighbours along the first dimension are.
+    /// Fortran order: the first dimension varies fastest.
     Fortran,
 }
 
-/// How many elements an array has along each dimension, and how far apart they
-/// lie.
+/// The number of elements of an array along each dimension, and their distance.
 ///
 /// Element `(i, j, …)` begins at byte `i * strides[0] + j * strides[1] + …`. A
-/// stride of 0 says one element many times, as `numpy.broadcast_to` makes it.
-/// Strides are never negative here, since the first element of an array that
-/// was sent is the first in its bytes.
+/// stride of 0 repeats one element, as in `numpy.broadcast_to`. Strides are
+/// never negative, since the first element of an array that was sent is at the
+/// start of its bytes.
 #[derive(Clone, Copy)]
 pub struct Dimensions {
     count: usize,
@@ -28,59 +27,58 @@ pub struct Dimensions {
     strides: [usize; MAX_DIMENSIONS],
 }
 
-/// What is wrong with a shape and strides.
+/// A fault in a shape or strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {
-    /// There are more than [`MAX_DIMENSIONS`].
+    /// There are more than [`MAX_DIMENSIONS`] dimensions.
     TooMany {
-        /// How many.
+        /// The number of dimensions.
         count: usize,
     },
-    /// Shape and strides, or shape and the shape it is broadcast to, do not have
-    /// the same number of dimensions.
+    /// The numbers of dimensions of a shape and of its strides or its broadcast
+    /// shape differ.
     CountsDiffer {
-        /// How many the shape has.
+        /// The number of dimensions of the shape.
         shape: usize,
-        /// How many the other has.
+        /// The other number of dimensions.
         other: usize,
     },
-    /// An array and its mask do not have the same shape.
+    /// The shapes of an array and its mask differ.
     ShapesDiffer,
     /// A stride is negative.
     NegativeStride {
-        /// The dimension, from 0.
+        /// Index of the dimension.
         axis: usize,
         /// The stride, in bytes.
         stride: i64,
     },
-    /// A dimension is repeated that is not one element with a stride of 0.
+    /// A repeated dimension does not have one element with a stride of 0.
     NotBroadcast {
-        /// The dimension, from 0.
+        /// Index of the dimension.
         axis: usize,
-        /// How many elements are stored along it.
+        /// The number of elements stored along it.
         stored: usize,
-        /// How many there should be.
+        /// The number of elements in the broadcast shape.
         wanted: usize,
     },
-    /// A number of elements or of bytes that is larger than memory can be.
+    /// The number of elements or bytes overflows.
     TooLarge,
-    /// The elements that the shape counts take another number of bytes than
-    /// there are.
+    /// The length of the elements differs from the length of the bytes.
     LengthDiffers {
-        /// What they take, in bytes.
+        /// The length of the elements, in bytes.
         needed: usize,
-        /// What there is, in bytes.
+        /// The number of bytes available.
         available: usize,
     },
     /// The strides lead past the end of the bytes.
     OutOfBounds {
-        /// Where the last element ends, in bytes.
+        /// The end of the last element, in bytes.
         needed: usize,
-        /// What there is, in bytes.
+        /// The number of bytes available.
         available: usize,
     },
-    /// The elements do not lie one behind the other, in neither order.
+    /// The elements are not contiguous in either order.
     NotContiguous,
 }
 
@@ -89,11 +87,11 @@ impl fmt::Display for DimensionsError {
         match *self {
             Self::TooMany { count } => write!(
                 f,
-                "the array has {count} dimensions; the most are {MAX_DIMENSIONS}"
+                "the array has {count} dimensions; the maximum is {MAX_DIMENSIONS}"
             ),
             Self::CountsDiffer { shape, other } => write!(
                 f,
-                "the shape has {shape} dimensions and what goes with it has {other}"
+                "the shape has {shape} dimensions, its counterpart has {other}"
             ),
             Self::ShapesDiffer => f.write_str("the mask has another shape than the array"),
             Self::NegativeStride { axis, stride } => write!(
@@ -109,18 +107,18 @@ impl fmt::Display for DimensionsError {
                 "dimension {axis} has {stored} elements and cannot be broadcast to {wanted}; \
                  expected one element and a stride of 0"
             ),
-            Self::TooLarge => f.write_str("the array is larger than memory can be"),
+            Self::TooLarge => f.write_str("the length of the array overflows"),
             Self::LengthDiffers { needed, available } => write!(
                 f,
-                "the elements take {needed} bytes, and there are {available}"
+                "the elements take {needed} bytes, {available} are available"
             ),
             Self::OutOfBounds { needed, available } => write!(
                 f,
-                "the strides lead to byte {needed}, and there are {available}"
+                "the strides lead to byte {needed}, {available} bytes are available"
             ),
-            Self::NotContiguous => f.write_str(
-                "the elements do not lie one behind the other; copy them into C order first",
-            ),
+            Self::NotContiguous => {
+                f.write_str("the elements are not contiguous; copy them to C order first")
+            }
         }
     }
 }
@@ -135,9 +133,10 @@ impl Dimensions {
         strides: [0; MAX_DIMENSIONS],
     };
 
-    /// Elements of `item_len` bytes that lie one behind the other in `order`.
+    /// Creates the dimensions of contiguous elements of `item_len` bytes in
+    /// `order`.
     ///
-    /// Where a dimension has no elements all strides are 0, as in numpy.
+    /// If a dimension is empty, all strides are 0, as in numpy.
     ///
     /// # Errors
     ///
@@ -156,7 +155,7 @@ impl Dimensions {
         let places = dimensions.strides.iter_mut().zip(shape);
         let fill = |(place, count): (&mut usize, &usize)| {
             *place = stride;
-            // Not more than the length, which has been found to be a number.
+            // Cannot overflow: the total length has been checked.
             stride = stride.saturating_mul(*count);
         };
         match order {
@@ -166,7 +165,7 @@ impl Dimensions {
         Ok(dimensions)
     }
 
-    /// Elements that lie wherever `strides` say.
+    /// Creates dimensions with these strides.
     ///
     /// # Errors
     ///
@@ -201,7 +200,7 @@ impl Dimensions {
         Ok(dimensions)
     }
 
-    /// Takes one more dimension; for readers of lists.
+    /// Adds a dimension, for readers of lists.
     pub(crate) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
         let next = self.count.saturating_add(1);
         let error = DimensionsError::TooMany { count: next };
@@ -211,8 +210,8 @@ impl Dimensions {
         Ok(())
     }
 
-    /// The same elements with `shape`, of which dimensions of one element and a
-    /// stride of 0 are repeated (PROTOCOL TYPED-4).
+    /// Broadcasts to `shape`, by repeating dimensions of one element with a
+    /// stride of 0 (PROTOCOL TYPED-4).
     ///
     /// # Errors
     ///
@@ -239,8 +238,8 @@ impl Dimensions {
         Ok(dimensions)
     }
 
-    /// What is stored of a broadcast array: one element along each dimension
-    /// whose stride is 0.
+    /// The stored part of a broadcast array: one element along each dimension
+    /// with a stride of 0.
     pub(super) fn stored(&self) -> Self {
         let mut stored = *self;
         for (count, stride) in stored.shape.iter_mut().zip(self.strides()) {
@@ -251,17 +250,17 @@ impl Dimensions {
         stored
     }
 
-    /// How many elements there are along each dimension.
+    /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
         self.shape.get(..self.count).unwrap_or_default()
     }
 
-    /// How many bytes apart elements lie along each dimension.
+    /// The distance of elements along each dimension, in bytes.
     pub fn strides(&self) -> &[usize] {
         self.strides.get(..self.count).unwrap_or_default()
     }
 
-    /// How many elements there are in all; `None` if that is no `usize`.
+    /// The total number of elements; `None` if it overflows.
     pub fn item_count(&self) -> Option<usize> {
         if self.shape().contains(&0) {
             return Some(0);
@@ -271,7 +270,7 @@ impl Dimensions {
             .try_fold(1_usize, |product, count| product.checked_mul(*count))
     }
 
-    /// Bytes of all elements together.
+    /// The length of all elements, in bytes.
     pub(crate) fn len(&self, item_len: usize) -> Result<usize, DimensionsError> {
         self.item_count()
             .and_then(|count| count.checked_mul(item_len))
@@ -279,7 +278,8 @@ impl Dimensions {
             .ok_or(DimensionsError::TooLarge)
     }
 
-    /// Where the element ends that lies last, in bytes; 0 if there are none.
+    /// The end of the last element in memory, in bytes; 0 if there are no
+    /// elements.
     pub(super) fn end(&self, item_len: usize) -> Result<usize, DimensionsError> {
         if self.shape().contains(&0) {
             return Ok(0);
@@ -294,14 +294,14 @@ impl Dimensions {
             .ok_or(DimensionsError::TooLarge)
     }
 
-    /// Whether one element stands for many along some dimension.
+    /// Whether an element is repeated along some dimension.
     pub fn is_broadcast(&self) -> bool {
         let mut axes = self.shape().iter().zip(self.strides());
         axes.any(|(count, stride)| *count > 1 && *stride == 0)
     }
 
-    /// Whether elements of `item_len` bytes lie one behind the other in `order`.
-    /// Of an array of one dimension, both orders are true.
+    /// Whether elements of `item_len` bytes are contiguous in `order`. An array
+    /// of one dimension is contiguous in both.
     pub fn is_contiguous(&self, order: Order, item_len: usize) -> bool {
         if self.shape().contains(&0) {
             return true;
@@ -322,15 +322,15 @@ impl Dimensions {
         }
     }
 
-    /// The order in which elements of `item_len` bytes lie one behind the other,
-    /// [`Order::C`] where both are true.
+    /// The order in which elements of `item_len` bytes are contiguous,
+    /// [`Order::C`] if both apply.
     pub fn order(&self, item_len: usize) -> Option<Order> {
         [Order::C, Order::Fortran]
             .into_iter()
             .find(|order| self.is_contiguous(*order, item_len))
     }
 
-    /// Where the element with these indices begins, in bytes.
+    /// The offset of the element with these indices, in bytes.
     pub(super) fn offset(&self, indices: &[usize]) -> Option<usize> {
         if indices.len() != self.count {
             return None;

@@ -1,12 +1,12 @@
-//! The types of elements, and elements as Rust has them.
+//! Element types, and their Rust equivalents.
 
 use core::fmt;
 
-/// The type of an array's elements: numpy's `dtype` as far as a kind, a byte
-/// order and a length say it.
+/// The type of an array's elements: numpy's `dtype` as a kind, a byte order and
+/// a length.
 ///
-/// Of records this is the length alone, see [`RecordType`](super::RecordType)
-/// for their fields. Types that programs define have none.
+/// For records it has only the length, see [`RecordType`](super::RecordType)
+/// for their fields. Types defined by programs have no `DType`.
 ///
 /// ```
 /// use daskwire_numpy::{ByteOrder, DType, DTypeError, Kind};
@@ -25,7 +25,7 @@ pub struct DType {
     item_len: usize,
 }
 
-/// What an element is.
+/// The kind of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -33,41 +33,41 @@ pub enum Kind {
     Bool,
     /// `i`: an integer in two's complement.
     Int,
-    /// `u`: an integer of 0 or more.
+    /// `u`: an unsigned integer.
     UInt,
-    /// `f`: a float of 2, 4 or 8 bytes as IEEE 754 has it; one of 12 or 16 is
-    /// the sender's C `long double`.
+    /// `f`: an IEEE 754 float of 2, 4 or 8 bytes; one of 12 or 16 bytes is the
+    /// sender's C `long double`.
     Float,
     /// `c`: two floats, the real part first.
     Complex,
-    /// `m`: a difference of times, as an `i64` in this unit. The smallest `i64`
-    /// is no time (`NaT`).
+    /// `m`: a time difference as an `i64` in this unit. The smallest `i64` is
+    /// `NaT`.
     Timedelta(TimeUnit),
-    /// `M`: a time, as an `i64` in this unit since 1970. The smallest `i64` is
-    /// no time (`NaT`).
+    /// `M`: a time as an `i64` in this unit since 1970. The smallest `i64` is
+    /// `NaT`.
     Datetime(TimeUnit),
     /// `S`: bytes, padded with zeros at the end.
     Bytes,
-    /// `U`: text in UTF-32, 4 bytes for a character, padded with zeros at the
+    /// `U`: a string in UTF-32, 4 bytes per character, padded with zeros at the
     /// end.
     Text,
-    /// `V`: bytes without a meaning.
+    /// `V`: opaque bytes.
     Void,
-    /// `V` with fields, which a [`RecordType`](super::RecordType) names.
+    /// `V` with fields, which a [`RecordType`](super::RecordType) has.
     Record,
-    /// `O`: references to objects of Python, which are never sent: what is, is a
-    /// pickle of the objects.
+    /// `O`: references to Python objects. These are never sent; the objects are
+    /// pickled instead.
     Object,
 }
 
-/// Which byte of an element comes first.
+/// The byte order of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
-    /// `<`: the least significant.
+    /// `<`: little-endian.
     Little,
-    /// `>`: the most significant.
+    /// `>`: big-endian.
     Big,
-    /// `|`: the question does not arise, as for elements of one byte.
+    /// `|`: no byte order, as for elements of one byte.
     NotApplicable,
 }
 
@@ -88,26 +88,26 @@ impl ByteOrder {
     }
 }
 
-/// The unit of a time: a number of these.
+/// The unit of a time: a multiple of a base unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeUnit {
-    /// How many of them, 1 or more. Always 1 for [`TimeBase::Generic`].
+    /// The multiple, 1 or more. Always 1 for [`TimeBase::Generic`].
     pub count: u32,
-    /// What they are.
+    /// The base unit.
     pub base: TimeBase,
 }
 
 impl TimeUnit {
-    /// One of `base`.
+    /// Creates a unit of one `base`.
     pub const fn one(base: TimeBase) -> Self {
         Self { count: 1, base }
     }
 }
 
-/// What times are counted in.
+/// A base unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeBase {
-    /// Nothing is said about it.
+    /// No unit.
     Generic,
     /// `Y`.
     Year,
@@ -178,12 +178,12 @@ impl TimeBase {
     }
 }
 
-/// Something that is no type of elements.
+/// The error of parsing an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DTypeError {
-    /// Offset in the text, in the list of fields or in the pickle, in bytes.
+    /// Offset in the string, the list of fields or the pickle, in bytes.
     pub at: usize,
-    /// What should be there.
+    /// The expected input.
     pub expected: &'static str,
 }
 
@@ -236,7 +236,7 @@ impl DType {
         item_len: 8,
     };
 
-    /// The longest text of one: `|V` and a `usize`.
+    /// The maximum length of a type string: `|V` and a `usize`.
     const TEXT_LEN: usize = 24;
 
     const fn little(kind: Kind, item_len: usize) -> Self {
@@ -260,7 +260,7 @@ impl DType {
         }
     }
 
-    /// `V`: `len` bytes without a meaning.
+    /// `V`: `len` opaque bytes.
     pub const fn void(len: usize) -> Self {
         Self {
             kind: Kind::Void,
@@ -278,8 +278,7 @@ impl DType {
         }
     }
 
-    /// `<U`: texts of `count` characters; `None` if they are longer than any
-    /// number of bytes.
+    /// `<U`: strings of `count` characters; `None` if the length overflows.
     pub const fn text(count: usize) -> Option<Self> {
         match count.checked_mul(4) {
             Some(item_len) => Some(Self {
@@ -296,12 +295,12 @@ impl DType {
         Self::little(Kind::Datetime(unit), 8)
     }
 
-    /// `<m8`: differences of times in this unit.
+    /// `<m8`: time differences in this unit.
     pub const fn timedelta(unit: TimeUnit) -> Self {
         Self::little(Kind::Timedelta(unit), 8)
     }
 
-    /// The same with another byte order, if it has one.
+    /// Returns the type with another byte order, if it has one.
     #[must_use]
     pub const fn with_order(self, order: ByteOrder) -> Self {
         match (self.order, order) {
@@ -310,11 +309,11 @@ impl DType {
         }
     }
 
-    /// Reads what `numpy.dtype.str` writes (PROTOCOL TYPED-2).
+    /// Parses a type string of `numpy.dtype.str` (PROTOCOL TYPED-2).
     ///
     /// # Errors
     ///
-    /// [`DTypeError`] says where the text is something else, or no plain type.
+    /// [`DTypeError`] if the string is invalid or not a plain type.
     pub fn parse(text: &str) -> Result<Self, DTypeError> {
         Self::from_bytes(text.as_bytes())
     }
@@ -358,9 +357,9 @@ impl DType {
         })
     }
 
-    /// The type that `numpy.dtype(name, False, True)` is with this byte order,
-    /// length and unit in its state (PROTOCOL TYPED-7); what is wrong, if it is
-    /// none. Fields are not looked at.
+    /// The type of `numpy.dtype(name, False, True)` with this byte order,
+    /// length and unit in its state (PROTOCOL TYPED-7), without fields. The
+    /// error is the expected input.
     #[cfg(feature = "alloc")]
     pub(crate) fn from_state(
         name: &str,
@@ -407,10 +406,10 @@ impl DType {
         })
     }
 
-    /// The type of elements that a `format` of Python's `struct` names, such as
-    /// the `d` of a `memoryview`; `item_len` is how long each is, which for some
-    /// depends on the sender's machine. `None` for what is none of one element,
-    /// or of another length.
+    /// The type for a `format` of Python's `struct`, such as the `d` of a
+    /// `memoryview`. `item_len` is the length of an element, which for some
+    /// formats depends on the sender's machine. `None` for formats that are not
+    /// a single element, or of another length.
     pub fn from_format(format: &str, item_len: usize) -> Option<Self> {
         let (order, letter) = match *format.as_bytes() {
             [letter] | [b'@' | b'=' | b'<', letter] => (ByteOrder::Little, letter),
@@ -439,12 +438,12 @@ impl DType {
             .then(|| Self::little(kind, item_len).with_order(order))
     }
 
-    /// What an element is.
+    /// The kind of an element.
     pub const fn kind(self) -> Kind {
         self.kind
     }
 
-    /// Which byte of an element comes first.
+    /// The byte order of an element.
     pub const fn order(self) -> ByteOrder {
         self.order
     }
@@ -454,13 +453,14 @@ impl DType {
         self.item_len
     }
 
-    /// Whether elements lie in memory as this machine has them.
+    /// Whether elements have the byte order of this machine.
     pub fn is_native(self) -> bool {
         self.order == ByteOrder::NotApplicable || self.order == ByteOrder::NATIVE
     }
 
-    /// What `numpy.dtype.str` writes, which [`parse`](Self::parse) reads; of
-    /// records it says `V` and their length, and references are not parsed.
+    /// The type string as in `numpy.dtype.str`, which [`parse`](Self::parse)
+    /// reads. For records it is `V` and their length; that of references cannot
+    /// be parsed.
     pub fn to_text(self) -> DTypeText {
         let mut text = DTypeText {
             bytes: [0; Self::TEXT_LEN],
@@ -481,7 +481,7 @@ impl DType {
         text
     }
 
-    /// The same without byte order and unit, such as `f8`.
+    /// The type string without byte order and unit, such as `f8`.
     pub(super) fn to_name(self) -> DTypeText {
         let mut text = DTypeText {
             bytes: [0; Self::TEXT_LEN],
@@ -518,8 +518,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// What a letter stands for, and the lengths that such elements have, if these
-/// are not any.
+/// The kind for a letter, and its valid lengths; empty if any length is valid.
 fn plain_kind(letter: u8, unit: TimeUnit) -> Option<(Kind, &'static [usize])> {
     Some(match letter {
         b'b' => (Kind::Bool, &[1]),
@@ -536,8 +535,8 @@ fn plain_kind(letter: u8, unit: TimeUnit) -> Option<(Kind, &'static [usize])> {
     })
 }
 
-/// The byte order of elements that were said to have `order`; `None` if they
-/// have to have one and do not.
+/// The byte order of elements with declared order `order`; `None` if they
+/// require one and it is missing.
 fn order_of(kind: Kind, item_len: usize, order: ByteOrder) -> Option<ByteOrder> {
     match kind {
         Kind::Bytes | Kind::Void | Kind::Record | Kind::Object => Some(ByteOrder::NotApplicable),
@@ -547,7 +546,7 @@ fn order_of(kind: Kind, item_len: usize, order: ByteOrder) -> Option<ByteOrder> 
     }
 }
 
-/// The digits that `text` begins with, as a number, and what is behind them.
+/// The number at the start of `text`, and the rest.
 fn number(text: &[u8]) -> Option<(usize, &[u8])> {
     let end = text
         .iter()
@@ -564,7 +563,7 @@ fn number(text: &[u8]) -> Option<(usize, &[u8])> {
     Some((number, rest))
 }
 
-/// `[25s]`, or nothing.
+/// Parses an optional unit such as `[25s]`.
 fn time_unit(text: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
     const EXPECTED: &str = "a unit of time such as [ns] or [25s], or the end of the text";
     let error = DTypeError {
@@ -586,7 +585,7 @@ fn time_unit(text: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
     }
 }
 
-/// A type as text, see [`DType::to_text`].
+/// A type string, see [`DType::to_text`].
 #[derive(Clone, Copy)]
 pub struct DTypeText {
     bytes: [u8; DType::TEXT_LEN],
@@ -594,7 +593,7 @@ pub struct DTypeText {
 }
 
 impl DTypeText {
-    /// The text.
+    /// The type string.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).unwrap_or_default();
         // All of it is ASCII.
@@ -609,11 +608,11 @@ impl DTypeText {
     }
 
     fn push_number(&mut self, mut number: usize) {
-        // From the last digit on; a usize has 20 at most.
+        // From the last digit; a usize has at most 20.
         let mut digits = [0; 20];
         let mut first = digits.len();
         for (index, place) in digits.iter_mut().enumerate().rev() {
-            // Less than 10, so that nothing is cut off.
+            // Less than 10, so the conversion is lossless.
             let digit = u8::try_from(number % 10).unwrap_or_default();
             *place = b'0'.wrapping_add(digit);
             first = index;
@@ -637,32 +636,33 @@ impl fmt::Debug for DTypeText {
 mod sealed {
     use super::{ByteOrder, DType};
 
-    /// How elements come from bytes and go to bytes.
+    /// Conversion of elements from and to bytes.
     #[expect(unnameable_types, reason = "so that nobody else implements it")]
     pub trait Sealed: Copy {
         /// Little-endian.
         const DTYPE: DType;
-        /// What stands for an element that cannot be missing.
+        /// The value for an element whose bytes are missing, which cannot
+        /// happen.
         const ZERO: Self;
-        /// From as many bytes as one has; `None` from fewer.
+        /// Reads an element; `None` if there are too few bytes.
         fn read(bytes: &[u8], order: ByteOrder) -> Option<Self>;
-        /// Into as many bytes as one has.
+        /// Writes an element.
         fn write(self, place: &mut [u8], order: ByteOrder);
     }
 }
 
 pub(super) use sealed::Sealed;
 
-/// A type of Rust that arrays have elements of: `bool`, the integers and floats
-/// of fixed size, and `[f32; 2]` and `[f64; 2]` for complex numbers. `i64` is
-/// also what times are read and written as.
+/// A Rust type for elements of arrays: `bool`, the integers and floats of fixed
+/// size, and `[f32; 2]` and `[f64; 2]` for complex numbers. Times are read and
+/// written as `i64`.
 pub trait Element: Sealed + 'static {
-    /// What numpy calls the type, in this byte order.
+    /// The type in this byte order.
     fn dtype(order: ByteOrder) -> DType {
         Self::DTYPE.with_order(order)
     }
 
-    /// Whether elements of `dtype` are these.
+    /// Whether elements of `dtype` can be read as this type.
     fn is_of(dtype: DType) -> bool {
         let own = Self::DTYPE;
         let is_time = matches!(dtype.kind, Kind::Datetime(_) | Kind::Timedelta(_));

@@ -1,4 +1,4 @@
-//! What can be wrong with a payload that is to become a value.
+//! Errors of reading and writing values.
 
 use core::fmt;
 
@@ -7,78 +7,75 @@ use daskwire::BufferTooSmall;
 use daskwire::message::{BuildError, MessageError, MessageErrorKind};
 use daskwire_pickle::{PickleError, PickleErrorKind};
 
-/// A payload that is not what it says it is, or not what was asked for, and
-/// where.
+/// An error of reading a payload as a value, with its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TypedError {
-    /// The frame of the message that is at fault, counted from 0.
+    /// Index of the faulty frame in the message.
     pub frame: usize,
-    /// The offset in that frame, in bytes.
+    /// Offset in that frame, in bytes.
     pub at: usize,
-    /// What is wrong.
+    /// The kind of error.
     pub kind: TypedErrorKind,
 }
 
-/// What is wrong with a payload that is to become a value.
+/// The kind of a [`TypedError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypedErrorKind {
-    /// The header, or how the frames belong together.
+    /// A fault in the header or the grouping of frames.
     Message(MessageErrorKind),
-    /// A pickle: the one that names the class, or the value itself. The offset
-    /// is that in the pickle.
+    /// A fault in a pickle, that of the class or of the value.
     Pickle {
         /// Offset in the pickle, in bytes.
         offset: usize,
-        /// What is wrong there.
+        /// The kind of fault.
         kind: PickleErrorKind,
     },
     /// `type-serialized` is not the pickle of a class.
     NotAClass {
-        /// Offset in the pickle, in bytes, of what should not be there.
+        /// Offset in the pickle of the unexpected opcode, in bytes.
         offset: usize,
     },
-    /// The type of the elements is none that is known.
+    /// The type of the elements is invalid.
     DType(DTypeError),
-    /// The type of the elements is one that only Python knows, or not plain where
-    /// it has to be.
+    /// The type of the elements is known only to Python, or is not plain where
+    /// required.
     NotPlain,
-    /// The shape, or where the elements lie.
+    /// A fault in the shape or strides.
     Dimensions(DimensionsError),
-    /// Elements of another type were asked for, or a field of other records.
+    /// The elements or records have another type than the one requested.
     OtherType {
-        /// What was asked for.
+        /// The type requested.
         wanted: DType,
-        /// What there is.
+        /// The type found.
         found: DType,
     },
-    /// The value is of another class than was asked for.
+    /// The value has another class than the one requested.
     OtherClass {
-        /// What was asked for.
+        /// The class requested.
         wanted: &'static str,
     },
-    /// The payload has another number of logical frames than such a value.
+    /// The payload has the wrong number of logical frames for the value.
     FrameCount {
-        /// How many it has.
+        /// The number of logical frames.
         found: usize,
-        /// How many it should have.
+        /// The expected number.
         expected: usize,
     },
-    /// The data is compressed, so that there are no slices of it: copy it.
+    /// The data is compressed and must be copied.
     Compressed,
-    /// The data is in several frames, so that there is no slice of it: copy it,
-    /// or take it in parts.
+    /// The data is in several frames and must be copied or read in parts.
     InParts,
-    /// Bytes do not lie as this machine needs the elements: they have the other
-    /// byte order, or begin at an address that does not fit.
+    /// The elements have the other byte order or are not aligned for this
+    /// machine.
     NotInPlace,
-    /// A buffer is too small. Its length is meant in bytes, or in elements if it
-    /// is one of elements. The caller's turn.
+    /// A buffer is too small. The length is in bytes, or in elements for a
+    /// buffer of elements. The caller can supply a larger one.
     BufferTooSmall(BufferTooSmall),
 }
 
 impl TypedError {
-    /// An error about data of the caller, not in a message.
+    /// Creates an error about the caller's data, outside a message.
     pub(super) const fn of_value(kind: TypedErrorKind) -> Self {
         Self {
             frame: 0,
@@ -149,7 +146,7 @@ impl fmt::Display for TypedErrorKind {
             }
             Self::Compressed => f.write_str("the data is compressed; it has to be copied"),
             Self::InParts => {
-                f.write_str("the data is in several frames; copy it, or take it in parts")
+                f.write_str("the data is in several frames; copy it or read it in parts")
             }
             Self::NotInPlace => f.write_str(
                 "the elements do not lie as this machine has them; they have to be copied",
@@ -161,13 +158,13 @@ impl fmt::Display for TypedErrorKind {
 
 impl core::error::Error for TypedError {}
 
-/// Why a value was not written as a payload.
+/// The error of writing a value as a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PayloadWriteError {
-    /// The message builder refused it.
+    /// An error of the message builder.
     Build(BuildError),
-    /// The value cannot be put into a payload as it is.
+    /// The value cannot be written as a payload.
     Value(TypedErrorKind),
 }
 

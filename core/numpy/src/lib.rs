@@ -1,17 +1,21 @@
-//! Payloads as values: `bytes`, `bytearray`, `memoryview`, arrays of numpy, and
-//! pickles with their out-of-band buffers, read and written without Python.
+//! Reading and writing of payloads as values, without Python: `bytes`,
+//! `bytearray`, `memoryview`, numpy arrays, and pickles with their out-of-band
+//! buffers.
 //!
-//! * [`TypedPayload`] reads a payload of a message; [`Description`] says what it
-//!   is, [`Array`] is an array over its frame.
-//! * Elements of numpy are plain, as a [`DType`] says, or records: a
-//!   [`RecordType`] has their fields, and [`Array::field`] is one field of all.
+//! * [`TypedPayload`] reads a payload of a message; [`Description`] describes
+//!   its value, [`Array`] is an array over its frame.
+//! * The elements of arrays have a plain [`DType`] or are records: a
+//!   [`RecordType`] has their fields, and [`Array::field`] returns a field of
+//!   all records.
 //! * [`MaskedArray`] pairs an array with a mask.
 //! * [`PickledPayload`] pairs a pickle with its buffers.
-//! * [`ValueBuilder`] gives [`MessageBuilder`](daskwire::message::MessageBuilder) a
-//!   method for each of them, such as [`array_payload`](ValueBuilder::array_payload).
+//! * [`ValueBuilder`] extends
+//!   [`MessageBuilder`](daskwire::message::MessageBuilder) with a method for
+//!   each kind of value, such as
+//!   [`array_payload`](ValueBuilder::array_payload).
 //!
-//! Data is not copied where it lies in one frame. Nothing of Python is run or
-//! looked up: classes are compared by their names.
+//! Data in one frame is not copied. No Python code is run or looked up: classes
+//! are compared by name.
 //!
 //! ```
 //! use daskwire::message::{BuilderScratch, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions};
@@ -93,14 +97,14 @@ pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};
 pub use write::{NumpyModules, ValueBuilder, WriteOptions, pickle_array};
 
 /// Copies as many bytes as both slices have, without the panic of
-/// `copy_from_slice` for lengths that differ.
+/// `copy_from_slice` for different lengths.
 fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;
     }
 }
 
-/// The example in the README, which is tested with the others.
+/// The example in the README, tested as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Masked arrays: elements of which some do not count.
+//! Masked arrays.
 
 use super::{
     Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind, TypedError,
@@ -7,8 +7,8 @@ use super::{
 use daskwire::message::{MessageErrorKind, PayloadHeader};
 use daskwire::msgpack::{Reader, Token};
 
-/// What is said of a masked array (PROTOCOL TYPED-9): two headers, of the data
-/// and of the mask, which are read when someone asks for them.
+/// The header of a masked array (PROTOCOL TYPED-9), with the headers of the
+/// data and of the mask, which are parsed on request.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskedHeader<'a> {
     own: PayloadHeader<'a>,
@@ -17,19 +17,19 @@ pub struct MaskedHeader<'a> {
 }
 
 impl PartialEq for MaskedHeader<'_> {
-    /// Whether they are written in the same way.
+    /// Compares the encoded headers.
     fn eq(&self, other: &Self) -> bool {
         self.own.entries().eq(other.own.entries())
     }
 }
 
-/// What stands in for masked elements.
+/// The fill value for masked elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FillValue<'a> {
     /// A boolean.
     Bool(bool),
-    /// An integer of 64 bits, with or without a sign.
+    /// A signed or unsigned integer of 64 bits.
     Int(i128),
     /// A float.
     Float(f64),
@@ -53,12 +53,12 @@ impl<'a> MaskedHeader<'a> {
         Ok(this)
     }
 
-    /// What the data is: an array, or the pickle of one whose elements are
+    /// The description of the data: an array, or the pickle of an array of
     /// objects.
     ///
     /// # Errors
     ///
-    /// What is wrong with its header.
+    /// A fault in its header.
     pub fn data(&self) -> Result<Description<'a>, TypedError> {
         let key = "data-header";
         let header = self
@@ -68,12 +68,12 @@ impl<'a> MaskedHeader<'a> {
         ArrayHeader::describe(&header)
     }
 
-    /// What the mask is, if there is one: booleans in the shape of the data; of
-    /// records, records with a boolean for each field.
+    /// The header of the mask, if any: booleans in the shape of the data; for
+    /// records, records with a boolean per field.
     ///
     /// # Errors
     ///
-    /// What is wrong with its header.
+    /// A fault in its header.
     pub fn mask(&self) -> Result<Option<ArrayHeader<'a>>, TypedError> {
         let key = "mask-header";
         let Some(header) = self.own.map_entry(key)? else {
@@ -90,17 +90,16 @@ impl<'a> MaskedHeader<'a> {
         self.is_masked
     }
 
-    /// How many logical frames the data has; those of the mask follow.
+    /// The number of logical frames of the data; those of the mask follow.
     pub const fn data_frame_count(&self) -> u64 {
         self.data_frame_count
     }
 
-    /// What stands in for masked elements.
+    /// The fill value for masked elements.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Message`] if there is nothing, or something else than
-    /// Dask writes.
+    /// [`TypedErrorKind::Message`] if the entry is missing or invalid.
     pub fn fill_value(&self) -> Result<FillValue<'a>, TypedError> {
         let key = "fill-value";
         let value = self.own.get(key).ok_or(self.own.missing_entry(key))?;
@@ -134,8 +133,7 @@ fn entry_kind(own: &PayloadHeader<'_>, key: &'static str, expected: &'static str
     TypedError { frame, at, kind }
 }
 
-/// A masked array: an array, and another of the same shape that says which
-/// elements do not count.
+/// A masked array: an array, and a mask of the same shape.
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, MaskedArray, Order, TypedError};
@@ -153,12 +151,12 @@ pub struct MaskedArray<'d> {
 }
 
 impl<'d> MaskedArray<'d> {
-    /// An array with a mask, or without one if nothing is masked.
+    /// Creates a masked array; without a mask if no element is masked.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if the elements of the mask are no
-    ///   booleans, nor records where those of the data are;
+    /// * [`TypedErrorKind::OtherType`] if the elements of the mask are not
+    ///   booleans (for records: not records);
     /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::ShapesDiffer`].
     pub fn new(data: Array<'d>, mask: Option<Array<'d>>) -> Result<Self, TypedError> {
         if let Some(mask) = &mask {
@@ -176,24 +174,24 @@ impl<'d> MaskedArray<'d> {
         Ok(Self { data, mask })
     }
 
-    /// All elements, those that are masked too.
+    /// All elements, including masked ones.
     pub const fn data(&self) -> &Array<'d> {
         &self.data
     }
 
-    /// Which elements are masked; `None` if none is. Of records, it is of
-    /// records too, with booleans in the fields.
+    /// The mask; `None` if no element is masked. For records it has records of
+    /// booleans.
     pub const fn mask(&self) -> Option<&Array<'d>> {
         self.mask.as_ref()
     }
 
-    /// Shape and strides of the data.
+    /// The shape and strides of the data.
     pub const fn dimensions(&self) -> &Dimensions {
         self.data.dimensions()
     }
 
-    /// Whether the element with these indices is masked, of a record whether all
-    /// of its fields are; `None` if there is no such element.
+    /// Whether the element with these indices is masked, for a record whether
+    /// all of its fields are; `None` if the indices are out of bounds.
     pub fn is_masked(&self, indices: &[usize]) -> Option<bool> {
         self.data.item(indices)?;
         match &self.mask {
@@ -202,11 +200,11 @@ impl<'d> MaskedArray<'d> {
         }
     }
 
-    /// Each element in the order of C, `None` where it is masked.
+    /// The elements in C order, `None` for masked ones.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`] if `E` is not what the elements are.
+    /// [`TypedErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E>, TypedError> {

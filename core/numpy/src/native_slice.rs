@@ -1,21 +1,21 @@
-//! Elements as this machine has them, where they lie.
+//! Access to native elements without copying.
 
 use bytemuck::{NoUninit, Pod};
 
 use super::{Array, Element, TypedError, TypedErrorKind};
 
 impl<'d> Array<'d> {
-    /// The elements as they lie, whichever [order](Self::order) that is, without
-    /// a copy; what is repeated is there once.
+    /// The elements in memory [order](Self::order) as a slice, without copying
+    /// and without repetitions.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if `E` is not what the elements are;
-    /// * [`TypedErrorKind::NotInPlace`] if they have the other byte order, or
-    ///   begin at an address that does not fit `E`:
-    ///   [`decode_into`](Self::decode_into) copies them.
+    /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
+    /// * [`TypedErrorKind::NotInPlace`] if they have the other byte order or
+    ///   are not aligned for `E`; use [`decode_into`](Self::decode_into) to
+    ///   copy them.
     pub fn memory_slice<E: Element + Pod>(&self) -> Result<&'d [E], TypedError> {
-        // Says whether the type fits.
+        // Checks the type.
         let _ = self.memory_elements::<E>()?;
         let not_in_place = TypedError::of_value(TypedErrorKind::NotInPlace);
         if !self.dtype().is_native() {
@@ -28,8 +28,8 @@ impl<'d> Array<'d> {
     }
 }
 
-/// The bytes of elements as this machine has them, without a copy: data for an
-/// [`Array`] of [`Element::dtype`] in [`ByteOrder::NATIVE`](super::ByteOrder::NATIVE).
+/// The bytes of native elements without copying, as data for an [`Array`] of
+/// [`Element::dtype`] in [`ByteOrder::NATIVE`](super::ByteOrder::NATIVE).
 ///
 /// ```
 /// use daskwire_numpy::{Array, ByteOrder, Element, Order, TypedError, as_bytes};

@@ -6,7 +6,7 @@ use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
 use super::{Array, DimensionsError, Element, TypedError, TypedErrorKind};
 
 impl<'d> Array<'d> {
-    /// The array as a view of ndarray 0.17, where it lies.
+    /// The array as a view of ndarray 0.17, without copying.
     ///
     /// ```
     /// use daskwire_numpy::{Array, ByteOrder, Element, Order, TypedError, as_bytes};
@@ -23,16 +23,16 @@ impl<'d> Array<'d> {
     /// # Errors
     ///
     /// * as [`memory_slice`](Self::memory_slice);
-    /// * [`TypedErrorKind::Dimensions`] with
-    ///   [`DimensionsError::NotContiguous`] where strides are none of whole
-    ///   elements, or ndarray refuses them.
+    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
+    ///   if strides are not multiples of the element size, or ndarray refuses
+    ///   them.
     pub fn to_ndarray_017<E: Element + Pod>(&self) -> Result<ArrayViewD<'d, E>, TypedError> {
         let elements = self.memory_slice::<E>()?;
         let not_contiguous =
             TypedError::of_value(TypedErrorKind::Dimensions(DimensionsError::NotContiguous));
         let mut strides = IxDyn(self.strides());
         for stride in ndarray_017::Dimension::slice_mut(&mut strides) {
-            // Elements are not empty: `E` has compared the length.
+            // Elements are not empty, since their length is that of `E`.
             if stride.checked_rem(size_of::<E>()) != Some(0) {
                 return Err(not_contiguous);
             }

@@ -1,14 +1,13 @@
-//! Payloads as values: a description, and data that stays where it is.
+//! Payloads as values: a description, and borrowed data.
 
 use super::{Array, Description, MaskedArray, MaskedHeader, TypedError, TypedErrorKind};
 use daskwire::BufferTooSmall;
 use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 
-/// A payload with what its header says about the value.
+/// A payload with the description of its value.
 ///
-/// The data is looked at when someone asks for it. Where it came in one frame
-/// that is not compressed it is that frame, as a slice; otherwise it can be had
-/// [in parts](Self::parts) or [copied](Self::copy_into).
+/// The data is accessed on request. Data in one uncompressed frame is borrowed;
+/// other data can be read [in parts](Self::parts) or [copied](Self::copy_into).
 #[derive(Debug)]
 pub struct TypedPayload<'a, T> {
     payload: Payload<'a, T>,
@@ -28,8 +27,8 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// What is wrong with the header, or with how the frames belong together:
-    /// an array has one logical frame, a mask another.
+    /// A fault in the header, or a wrong number of logical frames: an array has
+    /// one, a mask another.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
         let header = payload.header()?;
         let description = Description::of_kind(&header, payload.kind())?;
@@ -56,7 +55,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         Ok(this)
     }
 
-    /// What the value is.
+    /// The description of the value.
     pub const fn description(&self) -> &Description<'a> {
         &self.description
     }
@@ -66,8 +65,8 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         &self.payload
     }
 
-    /// Length of the data, in bytes; `None` if that is not known without
-    /// decompressing it.
+    /// The length of the data in bytes; `None` if it is unknown without
+    /// decompression.
     ///
     /// # Errors
     ///
@@ -76,15 +75,15 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         Ok(self.payload.merged_len()?)
     }
 
-    /// The data as it lies: one part for each frame, in order, empty ones left
-    /// out. Nothing is copied.
+    /// The data without copying: one part per frame, in order, without empty
+    /// ones.
     ///
     /// Dask splits data of more than 64 MiB (PROTOCOL SPLIT-1), between whole
     /// elements unless these are of more than 8 bytes.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header. Items are errors too:
+    /// A fault in the header. Items can be errors too:
     /// [`TypedErrorKind::Compressed`], and [`TypedErrorKind::Message`] as those
     /// of [`Payload::logical_frames`].
     pub fn parts(
@@ -121,7 +120,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         }
     }
 
-    /// All of the data where it lies. Nothing is copied.
+    /// All data as one slice, without copying.
     ///
     /// # Errors
     ///
@@ -138,8 +137,9 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         Ok(found)
     }
 
-    /// All of the data, if its frames lie side by side in `whole`, such as what
-    /// an [`Arena`](daskwire::frame::Arena) was filled with. Nothing is copied.
+    /// All data as one slice without copying, if its frames are adjacent in
+    /// `whole`, for example the filled part of an
+    /// [`Arena`](daskwire::frame::Arena).
     ///
     /// # Errors
     ///
@@ -162,8 +162,8 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         whole.get(start..end).ok_or(apart)
     }
 
-    /// Decompresses and joins all of the data at the front of `out`, which has
-    /// to have [`data_len`](Self::data_len) bytes, and returns it.
+    /// Decompresses and joins all data at the start of `out`, which needs
+    /// [`data_len`](Self::data_len) bytes, and returns it.
     ///
     /// # Errors
     ///
@@ -187,11 +187,11 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         })
     }
 
-    /// The array, or the view as one, over the data where it lies.
+    /// The array or `memoryview` as an array over the borrowed data.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * [`TypedErrorKind::OtherClass`] if the value is neither;
     /// * as [`as_slice`](Self::as_slice) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
     pub fn array(&self) -> Result<Array<'a>, TypedError> {
@@ -199,11 +199,11 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         self.array_over(self.as_slice()?)
     }
 
-    /// The array, or the view as one, over a copy of the data in `out`.
+    /// The array or `memoryview` as an array over a copy of the data in `out`.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is none;
+    /// * [`TypedErrorKind::OtherClass`] if the value is neither;
     /// * as [`copy_into`](Self::copy_into) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
     pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
@@ -211,7 +211,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         self.array_over(self.copy_into(out)?)
     }
 
-    /// Before the data is looked at.
+    /// Checks the class before the data is accessed.
     fn check_array(&self) -> Result<(), TypedError> {
         match &self.description {
             Description::Array(_) | Description::MemoryView(_) => Ok(()),
@@ -232,21 +232,22 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         self.error(TypedErrorKind::OtherClass { wanted })
     }
 
-    /// The masked array over its frames where they lie, one of data and perhaps
-    /// one of the mask.
+    /// The masked array over its borrowed frames: one for the data and
+    /// optionally one for the mask.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is none, or one of objects,
-    ///   whose data is a pickle;
-    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if frames
-    ///   have to be copied: [`masked_array_into`](Self::masked_array_into);
-    /// * what is wrong with the header, or with the array.
+    /// * [`TypedErrorKind::OtherClass`] if the value is not a masked array, or
+    ///   has objects, whose data is a pickle;
+    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if
+    ///   frames must be copied with
+    ///   [`masked_array_into`](Self::masked_array_into);
+    /// * a fault in the header or the array.
     pub fn masked_array(&self) -> Result<MaskedArray<'a>, TypedError> {
         let header = self.masked_header()?;
         let mut frames = self.payload.logical_frames()?;
         let mut next = || {
-            // They have been counted.
+            // The number of frames has been checked.
             let missing = self.error(TypedErrorKind::InParts);
             let frame = self.plain(frames.next().ok_or(missing)?)?;
             frame.as_slice().ok_or(missing)
@@ -262,7 +263,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// * [`TypedErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
     /// * as [`copy_into`](Self::copy_into);
-    /// * what is wrong with the header, or with the array.
+    /// * a fault in the header or the array.
     pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, TypedError> {
         let header = self.masked_header()?;
         let whole = self.copy_into(out)?;
@@ -271,7 +272,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
             _ => None,
         };
         let parts = len.and_then(|len| whole.split_at_checked(len));
-        // Where nothing can be split, the array says what is wrong.
+        // If the split fails, the check of the array reports the error.
         let (data, mask) = parts.unwrap_or((whole, &[]));
         masked_over(header, data, mask)
     }

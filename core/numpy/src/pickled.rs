@@ -6,14 +6,13 @@ use daskwire::message::{ItemList, LogicalFrame, MessageError, Payload, PayloadKi
 use daskwire_pickle::{Buffers, Mutability, PickleBuffer, Reader};
 
 /// A payload that is a pickle with its out-of-band buffers: of the family
-/// pickle, a `__Pickled__`, or an array of numpy whose elements are objects
-/// (PROTOCOL TYPED-5).
+/// pickle, a `__Pickled__`, or a numpy array of objects (PROTOCOL TYPED-5).
 ///
 /// The pickle is never run.
 #[derive(Debug)]
 pub struct PickledPayload<'a, T> {
     payload: Payload<'a, T>,
-    /// Where the pickle is not the first of the logical frames.
+    /// The pickle, if it is not the first logical frame.
     in_header: Option<&'a [u8]>,
     buffer_count: usize,
 }
@@ -31,9 +30,9 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if it is no pickle;
-    /// * [`TypedErrorKind::FrameCount`] if there is no frame for the pickle;
-    /// * what is wrong with the header.
+    /// * [`TypedErrorKind::OtherClass`] if it is not a pickle;
+    /// * [`TypedErrorKind::FrameCount`] if the frame of the pickle is missing;
+    /// * a fault in the header.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
         let header = payload.header()?;
         let (frame, at) = payload.header_location();
@@ -65,22 +64,22 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         &self.payload
     }
 
-    /// How many buffers go with the pickle.
+    /// The number of buffers.
     pub const fn buffer_count(&self) -> usize {
         self.buffer_count
     }
 
-    /// Whether each buffer may be changed; `None` where the sender does not say,
-    /// as in a `__Pickled__`, where the pickle alone does.
+    /// Whether each buffer is writeable; `None` if the sender does not declare
+    /// it, as in a `__Pickled__`, where only the pickle does.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header.
+    /// A fault in the header.
     pub fn writeable(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, TypedError> {
         let mut flags = self.payload.header()?.writeable()?;
-        // PROTOCOL HEADER-8: it was one for each frame, the pickle too.
+        // PROTOCOL HEADER-8: earlier one per frame, the pickle included.
         if let Some(list) = &mut flags
             && self.in_header.is_none()
             && list.count_left() as usize == self.buffer_count.saturating_add(1)
@@ -91,21 +90,21 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         Ok((0..self.buffer_count).map(move |_| flags.next().flatten()))
     }
 
-    /// The pickle and its buffers where they lie, if that is one frame each:
-    /// not compressed, not split.
+    /// The pickle and its buffers without copying, if each is one frame,
+    /// neither compressed nor split.
     ///
     /// # Errors
     ///
     /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if they
-    ///   have to be merged, see [`merged`](Self::merged);
-    /// * what is wrong with the header.
+    ///   must be merged, see [`merged`](Self::merged);
+    /// * a fault in the header.
     pub fn in_place(&self) -> Result<InPlace<'a, T>, TypedError> {
         let mut frames = self.payload.logical_frames()?;
         let pickle = match self.in_header {
             Some(pickle) => pickle,
             None => self.slice(frames.next())?,
         };
-        // The buffers as they stand in the message, if they do.
+        // The buffers as frames of the message, if possible.
         let first = self
             .payload
             .frames()
@@ -131,7 +130,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         &self,
         frame: Option<Result<LogicalFrame<'a, T>, MessageError>>,
     ) -> Result<&'a [u8], TypedError> {
-        // The count has been compared.
+        // The count has been checked.
         let frame = frame.ok_or(self.error(TypedErrorKind::InParts))??;
         if frame.is_compressed() {
             return Err(self.error(TypedErrorKind::Compressed));
@@ -139,14 +138,14 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         frame.as_slice().ok_or(self.error(TypedErrorKind::InParts))
     }
 
-    /// Decompresses and merges the pickle and its buffers into `out`, which has
-    /// to have [`Payload::merged_len`] bytes, and returns the pickle and the
-    /// buffers; `slots` takes one entry for each logical frame, and `ends` too.
+    /// Decompresses and merges the pickle and its buffers to `out`, which needs
+    /// [`Payload::merged_len`] bytes, and returns both; `slots` and `ends` need
+    /// one entry per logical frame.
     ///
     /// # Errors
     ///
     /// * [`TypedErrorKind::BufferTooSmall`] if there are too few slots, counted
-    ///   in them;
+    ///   in slots;
     /// * as [`Payload::merge_into`].
     pub fn merged<'s, 'o: 's>(
         &self,
@@ -183,7 +182,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     }
 }
 
-/// A pickle and its buffers, each in one piece.
+/// A pickle and its buffers, each one slice.
 #[derive(Debug)]
 pub struct InPlace<'a, T> {
     pickle: &'a [u8],
@@ -209,8 +208,8 @@ impl<'a, T: AsRef<[u8]>> InPlace<'a, T> {
         self.buffers
     }
 
-    /// The buffers with what the header says about them, to be written again;
-    /// where it says nothing, a buffer may be changed.
+    /// The buffers with the mutability in the header, for writing them again.
+    /// Default: writeable.
     pub fn pickle_buffers(
         &self,
         writeable: impl IntoIterator<Item = Option<bool>>,
@@ -224,7 +223,7 @@ impl<'a, T: AsRef<[u8]>> InPlace<'a, T> {
         })
     }
 
-    /// The opcodes of the pickle, each NEXT_BUFFER with its buffer.
+    /// Reads the opcodes of the pickle, each NEXT_BUFFER with its buffer.
     pub const fn items(&self) -> Buffers<'a, T> {
         Buffers::new(Reader::new(self.pickle), self.buffers)
     }

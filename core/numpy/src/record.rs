@@ -1,23 +1,23 @@
-//! Records: elements with fields, numpy's structured types.
+//! Records: numpy's structured types.
 
 use super::{DType, DTypeError, Dimensions, Order};
 #[cfg(feature = "alloc")]
 use crate::known::{TreeFields, TreeRecord};
 use daskwire::msgpack::{Malformed, Reader, Token};
 
-/// Levels of records in records that are read.
+/// The maximum depth of nested records.
 pub(crate) const MAX_DEPTH: u8 = 16;
 
 pub(crate) const TOO_DEEP: &str = "records in at most 16 levels";
-pub(crate) const TOO_LARGE: &str = "lengths that memory can have";
+pub(crate) const TOO_LARGE: &str = "lengths that do not overflow";
 #[cfg(feature = "alloc")]
 pub(crate) const OUTSIDE: &str = "a field within its record";
 
-/// What the elements of an array, or a field of a record, are.
+/// The type of the elements of an array or of a field of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ElementType<'a> {
-    /// Elements that a [`DType`] says all of.
+    /// A plain type.
     Plain(DType),
     /// Records.
     Record(RecordType<'a>),
@@ -27,8 +27,8 @@ pub enum ElementType<'a> {
 }
 
 impl<'a> ElementType<'a> {
-    /// The type as far as a [`DType`] says it, of records their length; `None`
-    /// if it is not known here.
+    /// The type as a [`DType`], which for records has only the length; `None`
+    /// if it is unknown.
     pub const fn dtype(&self) -> Option<DType> {
         match self {
             Self::Plain(dtype) => Some(*dtype),
@@ -38,11 +38,10 @@ impl<'a> ElementType<'a> {
     }
 }
 
-/// The type of records: fields of any type, each at some place
-/// (PROTOCOL TYPED-8).
+/// The type of records: fields of any type at any offset (PROTOCOL TYPED-8).
 ///
-/// It stays where it was written, as a list of fields or in the tree of a pickle,
-/// and is read again whenever a field is asked for.
+/// It borrows a list of fields or the tree of a pickle, and parses it again for
+/// each access to a field.
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, Order, RecordType};
@@ -59,27 +58,27 @@ impl<'a> ElementType<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A field may be of records again, in up to 16 levels, and a pickle may have the
-/// same type in many places: some hundred bytes are enough for more fields in
-/// fields than anyone can go through. Whoever does that needs a budget.
+/// A field may have records again, in up to 16 levels, and a pickle may share a
+/// type: a few hundred bytes are enough for an astronomical number of nested
+/// fields. Use a budget to visit all of them.
 ///
-/// Names are text as it lies there, so that those of protocol 0 have to be ASCII.
+/// Names are borrowed, so those of protocol 0 must be ASCII.
 ///
-/// Two of them are equal if they are written in the same way, and those of trees
-/// if the trees are.
+/// Two types are equal if their encodings are equal, and those of trees if the
+/// trees are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordType<'a> {
     source: Source<'a>,
     field_count: usize,
     item_len: usize,
-    /// Levels of records that may be in it.
+    /// The levels of records allowed in it.
     depth: u8,
 }
 
-/// Where the fields are.
+/// The source of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Source<'a> {
-    /// At `at` in what `numpy.dtype.descr` is in MessagePack.
+    /// At `at` in `numpy.dtype.descr` in MessagePack.
     List { list: &'a [u8], at: usize },
     /// In the tree of the pickle of a `numpy.dtype`.
     #[cfg(feature = "alloc")]
@@ -87,16 +86,16 @@ enum Source<'a> {
 }
 
 impl<'a> RecordType<'a> {
-    /// Reads what `numpy.dtype.descr` is in MessagePack: a list with
-    /// `[name, type]` or `[name, type, shape]` for each field, where the name may
-    /// be `[title, name]`, and the type a list of fields again.
+    /// Parses `numpy.dtype.descr` in MessagePack: a list with `[name, type]` or
+    /// `[name, type, shape]` per field, where the name may be `[title, name]`
+    /// and the type a nested list of fields.
     ///
-    /// A field whose name is empty is space in between, though numpy makes up a
-    /// name when it reads such a list.
+    /// A field with an empty name is padding, although numpy invents a name for
+    /// it.
     ///
     /// # Errors
     ///
-    /// [`DTypeError`] says where the list is something else.
+    /// [`DTypeError`] if the list is invalid.
     pub fn from_list(list: &'a [u8]) -> Result<Self, DTypeError> {
         let mut whole = Reader::new(list);
         let checked = whole.skip().and_then(|_| whole.finish());
@@ -129,22 +128,22 @@ impl<'a> RecordType<'a> {
         }
     }
 
-    /// How many fields there are, not counting those in fields.
+    /// The number of fields, not counting nested ones.
     pub const fn field_count(&self) -> usize {
         self.field_count
     }
 
-    /// Length of a record, in bytes.
+    /// The length of a record, in bytes.
     pub const fn item_len(&self) -> usize {
         self.item_len
     }
 
-    /// What an [`Array`](super::Array) of such records has as its type.
+    /// The element type of an [`Array`](super::Array) of such records.
     pub const fn dtype(&self) -> DType {
         DType::record(self.item_len)
     }
 
-    /// The fields, in their order. After an error nothing follows.
+    /// The fields in order. The iterator ends after an error.
     pub fn fields(&self) -> Fields<'a> {
         Fields {
             walk: match self.source {
@@ -159,11 +158,11 @@ impl<'a> RecordType<'a> {
         }
     }
 
-    /// The field with this name, or else with this title, as numpy finds it.
+    /// The field with this name or title, as in numpy.
     ///
     /// # Errors
     ///
-    /// [`DTypeError`] if something is wrong with it, or with one before it.
+    /// [`DTypeError`] if this field or an earlier one is invalid.
     pub fn field(&self, name: &str) -> Result<Option<Field<'a>>, DTypeError> {
         let mut titled = None;
         for field in self.fields() {
@@ -190,44 +189,44 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// Its name.
+    /// The name of the field.
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// Its title, if it has one, which is text.
+    /// The title of the field, if it is a string.
     pub const fn title(&self) -> Option<&'a str> {
         self.title
     }
 
-    /// Where it begins in the record, in bytes.
+    /// The offset of the field in the record, in bytes.
     pub const fn offset(&self) -> usize {
         self.offset
     }
 
-    /// What it is; of a field that is an array, what its elements are.
+    /// The type of the field; for an array, the type of its elements.
     pub const fn element_type(&self) -> ElementType<'a> {
         self.element_type
     }
 
-    /// The same as far as a [`DType`] says it.
+    /// The type as a [`DType`], see [`ElementType::dtype`].
     pub const fn dtype(&self) -> Option<DType> {
         self.element_type.dtype()
     }
 
-    /// Shape and strides of a field that is an array, whose elements lie one
-    /// behind the other in the order of C. Of any other there are no dimensions.
+    /// The shape and strides of a field that is an array, which is contiguous
+    /// in C order. Other fields have no dimensions.
     pub const fn dimensions(&self) -> &Dimensions {
         &self.dimensions
     }
 
-    /// The shape of a field that is an array; of any other it is empty.
+    /// The shape of a field that is an array; empty for other fields.
     pub fn shape(&self) -> &[usize] {
         self.dimensions.shape()
     }
 }
 
-/// The fields of records, in their order, see [`RecordType::fields`].
+/// Iterator over the fields of records, see [`RecordType::fields`].
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     walk: Walk<'a>,
@@ -240,14 +239,14 @@ pub struct Fields<'a> {
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "there is one at a time, and no heap"
+    reason = "only one exists at a time, and there is no heap"
 )]
 enum Walk<'a> {
     List {
         list: &'a [u8],
-        /// Where the next field is in the list.
+        /// Offset of the next field in the list.
         at: usize,
-        /// Where it is in the record.
+        /// Offset of the next field in the record.
         offset: usize,
     },
     #[cfg(feature = "alloc")]
@@ -257,7 +256,7 @@ enum Walk<'a> {
 impl<'a> Walk<'a> {
     fn list(list: &'a [u8], at: usize) -> Self {
         let mut reader = Reader::new(list.get(at..).unwrap_or_default());
-        // It has been read before.
+        // The list has been validated before.
         let _ = reader.array();
         Self::List {
             list,
@@ -299,14 +298,14 @@ fn malformed(at: usize, error: Malformed) -> DTypeError {
     }
 }
 
-/// How many fields the list at `at` has, and how long they are together.
+/// The number of fields in the list at `at`, and their total length.
 fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeError> {
-    /// A list that is not done.
+    /// A list that is not complete.
     #[derive(Clone, Copy, Default)]
     struct Open {
         left: u32,
         len: usize,
-        /// Whether a shape follows it.
+        /// Whether a shape follows the list.
         has_shape: bool,
     }
     let mut levels = [Open::default(); MAX_DEPTH as usize];
@@ -379,7 +378,7 @@ fn plain(reader: &mut Reader<'_>, at: usize) -> Result<DType, DTypeError> {
     })
 }
 
-/// A shape or a single number, if there is one; strides are all 0.
+/// Parses an optional shape or single number; all strides are 0.
 fn sub_shape(
     reader: &mut Reader<'_>,
     at: usize,
@@ -406,7 +405,7 @@ fn sub_shape(
     Ok(shape)
 }
 
-/// The field at `at` of a list that has been measured, which moves on behind it.
+/// Reads the field at `at` of a validated list and advances `at` past it.
 fn listed<'a>(
     list: &'a [u8],
     at: &mut usize,

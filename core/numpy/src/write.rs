@@ -1,4 +1,4 @@
-//! Values as payloads.
+//! Writing of values as payloads.
 
 use super::dtype::TimeBase;
 use super::{
@@ -9,14 +9,14 @@ use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, Shard, s
 use daskwire::msgpack;
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
-/// How values are written.
+/// Options for writing values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// The protocol of the pickle that names a class: what the
-    /// [handshake](daskwire::handshake) agreed on.
+    /// The protocol for the pickles of classes: that of the
+    /// [handshake](daskwire::handshake). Default: 5.
     pub protocol: Protocol,
-    /// Where frames are split, in bytes; see [`SHARD_LEN`]. An array is split
-    /// between whole elements.
+    /// The maximum length of frames before splitting, in bytes. An array is
+    /// split between whole elements. Default: [`SHARD_LEN`].
     pub shard_len: usize,
 }
 
@@ -30,13 +30,12 @@ impl Default for WriteOptions {
     }
 }
 
-/// Values as payloads, for a [`MessageBuilder`].
+/// Extension of [`MessageBuilder`] for writing values as payloads.
 ///
-/// A payload goes where the next value of the body would be, as with
+/// Each method writes the payload as the next value of the body, like
 /// [`MessageBuilder::payload`].
 pub trait ValueBuilder<'a> {
-    /// Puts `bytes` where the next value of the body would be
-    /// (PROTOCOL HEADER-5).
+    /// Writes a `bytes` object (PROTOCOL HEADER-5).
     ///
     /// # Errors
     ///
@@ -47,7 +46,7 @@ pub trait ValueBuilder<'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
-    /// Puts a `bytearray` where the next value of the body would be.
+    /// Writes a `bytearray`.
     ///
     /// # Errors
     ///
@@ -58,14 +57,14 @@ pub trait ValueBuilder<'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
-    /// Puts a `memoryview` where the next value of the body would be. It has the
-    /// format that Python's `struct` has for the elements (PROTOCOL TYPED-6).
+    /// Writes a `memoryview`, with the format of Python's `struct` for the
+    /// elements (PROTOCOL TYPED-6).
     ///
     /// # Errors
     ///
-    /// * [`PayloadWriteError::Value`] if the elements are not in the order of C, or of a
-    ///   type that a `memoryview` can be cast to nowhere: it has the byte order
-    ///   of Python's machine, so that only that of this one is taken for it;
+    /// * [`PayloadWriteError::Value`] if the elements are not in C order, or of
+    ///   a type that no `memoryview` can have. It has native byte order, so
+    ///   only elements in the byte order of this machine are accepted;
     /// * as [`MessageBuilder::payload`].
     fn memoryview_payload(
         &mut self,
@@ -73,17 +72,17 @@ pub trait ValueBuilder<'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
-    /// Puts an array where the next value of the body would be, which arrives as
-    /// an ordinary array of numpy (PROTOCOL HEADER-6, HEADER-7 and TYPED-4).
+    /// Writes an array, which Python receives as an ordinary numpy array
+    /// (PROTOCOL HEADER-6, HEADER-7 and TYPED-4).
     ///
-    /// Its bytes go as they lie, in the order of C or Fortran; of what is
-    /// broadcast, one copy goes.
+    /// Its bytes are sent without copying, in C or Fortran order; repeated
+    /// elements are sent once.
     ///
     /// # Errors
     ///
-    /// * [`PayloadWriteError::Value`] if the elements do not lie one behind the other:
-    ///   [`Array::copy_into`] makes them so; or if they are records, whose fields
-    ///   an array does not have, or references;
+    /// * [`PayloadWriteError::Value`] if the elements are not contiguous (use
+    ///   [`Array::copy_into`]), or if they are records, whose fields are
+    ///   unknown, or references;
     /// * as [`MessageBuilder::payload`].
     fn array_payload(
         &mut self,
@@ -91,9 +90,8 @@ pub trait ValueBuilder<'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
-    /// Puts a value that was pickled where the next value of the body would be:
-    /// a payload of the family pickle, with `buffers` beside it
-    /// (PROTOCOL HEADER-8).
+    /// Writes a pickled value as a payload of the family pickle, with
+    /// out-of-band `buffers` (PROTOCOL HEADER-8).
     ///
     /// # Errors
     ///
@@ -105,14 +103,15 @@ pub trait ValueBuilder<'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
-    /// Puts a value that was pickled where the next value of the body would be,
-    /// as a `__Pickled__`: Python unpickles it wherever it arrives, the scheduler
-    /// included. Of the buffers, the pickle alone says which cannot be changed.
+    /// Writes a pickled value as a `__Pickled__`: every Python process that
+    /// receives it unpickles it, the scheduler included. Only the pickle marks
+    /// read-only buffers.
     ///
     /// # Errors
     ///
-    /// As [`MessageBuilder::payload`]; [`BuildError::NotConvertible`](daskwire::message::BuildError::NotConvertible) in the
-    /// classic layout, which has none.
+    /// As [`MessageBuilder::payload`];
+    /// [`BuildError::NotConvertible`](daskwire::message::BuildError::NotConvertible)
+    /// in the classic layout, which does not support it.
     fn pickled_payload(
         &mut self,
         pickle: &'a [u8],
@@ -249,7 +248,8 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
             writer.str("writeable");
             writer.array(u32::try_from(flags).unwrap_or(u32::MAX));
             if !is_modern {
-                // Of the pickle, as Dask writes it: `bytes` cannot be changed.
+                // The flag of the pickle itself, which is `bytes`, as Dask
+                // writes it.
                 writer.bool(false);
             }
             for buffer in buffers {
@@ -280,9 +280,9 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
     }
 }
 
-/// A payload of the dask family with one logical frame, and the length of an
-/// element in it. `write` writes `count` entries of the class's own, of which
-/// `writeable` is one in the modern layout.
+/// Writes a payload of the dask family with one logical frame and this element
+/// length. `write` writes the `count` entries of the class, which include
+/// `writeable` in the modern layout.
 #[expect(clippy::too_many_arguments, reason = "each is a part of the header")]
 fn class_payload<'b, 's, 'a>(
     builder: &'b mut MessageBuilder<'s, 'a>,
@@ -328,7 +328,7 @@ const fn value(kind: TypedErrorKind) -> PayloadWriteError {
 }
 
 fn write_numbers(writer: &mut msgpack::Writer<'_>, key: &str, numbers: &[usize]) {
-    // No array has so many dimensions.
+    // The number of dimensions always fits.
     let count = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
     writer.str(key).array(count);
     for number in numbers {
@@ -336,8 +336,8 @@ fn write_numbers(writer: &mut msgpack::Writer<'_>, key: &str, numbers: &[usize])
     }
 }
 
-/// The pickle of a class as CPython writes it, memoized strings and all, so that
-/// a header is the same byte for byte (PROTOCOL TYPED-1).
+/// Writes the pickle of a class with the same bytes as CPython, including
+/// memoization (PROTOCOL TYPED-1).
 fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Protocol) {
     let mut pickle = [0_u8; 64];
     let mut len = 0_usize;
@@ -348,7 +348,7 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
         }
         len = len.saturating_add(bytes.len());
     };
-    // All names are short: those of the constants of `Class`.
+    // The names are constants of `Class` and shorter than 256 bytes.
     let short = |len: usize| u8::try_from(len).unwrap_or_default();
     let names_len = class.module.len().saturating_add(class.name.len());
     let frame_len = short(names_len.saturating_add(9));
@@ -374,8 +374,8 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
     writer.bin(pickle.get(..len).unwrap_or_default());
 }
 
-/// The format of a `memoryview` of such elements, of those that every machine
-/// has in the same length.
+/// The format of a `memoryview` of such elements; only formats with the same
+/// length on every machine.
 fn format(dtype: DType) -> Option<&'static str> {
     if !dtype.is_native() {
         return None;
@@ -397,21 +397,22 @@ fn format(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Where numpy has what its pickles name.
+/// The module path that numpy's pickles refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NumpyModules {
     /// `numpy._core`, of numpy 2.
     #[default]
     Underscore,
-    /// `numpy.core`, up to numpy 1.26; numpy 2 still finds it, and warns.
+    /// `numpy.core`, up to numpy 1.26; numpy 2 accepts it with a warning.
     Core,
 }
 
-/// Writes an array into a pickle as numpy does in protocol 5: a call of
+/// Writes an array to a pickle as numpy does in protocol 5: a call of
 /// `_frombuffer` with a buffer, the type, the shape and the order
-/// (PROTOCOL TYPED-7). Takes six of the writer's levels.
+/// (PROTOCOL TYPED-7). Uses six levels of the writer.
 ///
-/// `decide` says where the bytes go, see [`Writer::buffer`].
+/// `decide` chooses between in-band and out-of-band data, see
+/// [`Writer::buffer`].
 ///
 /// ```
 /// use daskwire_pickle::{Level, Placement, Writer};
@@ -433,11 +434,11 @@ pub enum NumpyModules {
 ///
 /// # Errors
 ///
-/// * [`TypedErrorKind::Dimensions`] if the elements do not lie one behind the
-///   other, as those of a broadcast array do not;
+/// * [`TypedErrorKind::Dimensions`] if the elements are not contiguous, as in a
+///   broadcast array;
 /// * [`TypedErrorKind::NotPlain`] if they are records or references.
 ///
-/// Nothing was written then.
+/// In both cases nothing was written.
 pub fn pickle_array<'d>(
     writer: &mut Writer<'_, '_>,
     array: &Array<'d>,
@@ -475,7 +476,7 @@ pub fn pickle_array<'d>(
     Ok(())
 }
 
-/// A `numpy.dtype` as numpy pickles it.
+/// Writes a `numpy.dtype` as numpy pickles it.
 fn pickle_dtype(writer: &mut Writer<'_, '_>, dtype: DType) {
     writer.build().reduce().global("numpy", "dtype").tuple(3);
     writer.str(dtype.to_name().as_str()).bool(false).bool(true);
@@ -491,7 +492,8 @@ fn pickle_dtype(writer: &mut Writer<'_, '_>, dtype: DType) {
         ByteOrder::NotApplicable => "|",
     });
     writer.none().none().none();
-    // Length, alignment and flags, which the name says but for these.
+    // Length, alignment and flags, which only these kinds need besides the
+    // name.
     match dtype.kind() {
         Kind::Text => writer.u64(dtype.item_len() as u64).u64(4).u64(8),
         Kind::Bytes | Kind::Void => writer.u64(dtype.item_len() as u64).u64(1).u64(0),

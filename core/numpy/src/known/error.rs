@@ -1,40 +1,39 @@
-//! What is wrong with a value of a pickle that is to mean something.
+//! Errors of converting values of a pickle.
 
 use core::fmt;
 
 use crate::DimensionsError;
 
-/// A value does not mean what was expected, and where it is.
+/// The error of converting a value, with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertError {
-    /// Offset in the pickle, in bytes, of the opcode that made the value.
+    /// Offset in the pickle of the opcode that created the value, in bytes.
     pub offset: usize,
-    /// What is wrong with it.
+    /// The kind of error.
     pub kind: ConvertErrorKind,
 }
 
-/// Why a value does not mean what was expected.
+/// The kind of a [`ConvertError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConvertErrorKind {
-    /// It is not made of a name that is allowed.
+    /// The value is not an object with an allowed name.
     NotAllowed,
-    /// It is of another kind.
+    /// The value is of another kind.
     Expected {
-        /// What was expected.
+        /// The expected value.
         what: &'static str,
     },
-    /// It may be right, but is not understood here.
+    /// The value may be valid but is not supported.
     Unsupported {
-        /// What is not understood.
+        /// The unsupported part.
         what: &'static str,
     },
-    /// The shape of an array, or that its elements do not take the bytes that
-    /// there are.
+    /// The shape of an array is invalid or does not match its bytes.
     Dimensions(DimensionsError),
-    /// Its parts contradict one another, or have values that are none.
+    /// The parts of the value are inconsistent or out of range.
     Invalid {
-        /// What is wrong.
+        /// The reason, for error messages.
         what: &'static str,
     },
 }
@@ -48,7 +47,7 @@ impl fmt::Display for ConvertError {
 impl fmt::Display for ConvertErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAllowed => f.write_str("the value is not made of a name that is allowed"),
+            Self::NotAllowed => f.write_str("the value is not an object with an allowed name"),
             Self::Expected { what } => write!(f, "expected {what}"),
             Self::Unsupported { what } => write!(f, "{what} cannot be converted"),
             Self::Dimensions(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! Names that mean something to us, in sets that a caller can allow.
+//! Known names and their conversion, in sets that a caller can allow.
 //!
 //! ```
 //! use daskwire_numpy::known;
@@ -33,7 +33,7 @@ pub use error::{ConvertError, ConvertErrorKind};
 pub use numpy::{MaskedArray, MaskedData, NdArray, ObjectArray, Scalar};
 pub(crate) use numpy::{TreeFields, TreeRecord};
 
-/// What a name means that is known here.
+/// The meaning of a known name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Known {
@@ -61,12 +61,11 @@ pub enum Known {
     ByteArray,
     /// `bytes`.
     Bytes,
-    /// `_codecs.encode`, of which protocols 0 to 2 make `bytes`.
+    /// `_codecs.encode`, which protocols 0 to 2 use for `bytes`.
     Encode,
     /// `numpy.dtype`.
     DType,
-    /// The class `numpy.ndarray`, and those whose arrays differ from its only in
-    /// Python: `recarray`, `memmap`.
+    /// The class `numpy.ndarray`, and equivalent classes: `recarray`, `memmap`.
     NdArray,
     /// The class `numpy.matrix`.
     Matrix,
@@ -80,7 +79,7 @@ pub enum Known {
     Scalar,
     /// `_mareconstruct` of numpy: a masked array with its data in a state.
     MaskedReconstruct,
-    /// `MaskedConstant` of numpy, of which `numpy.ma.masked` is.
+    /// `MaskedConstant` of numpy, the class of `numpy.ma.masked`.
     MaskedConstant,
     /// A class of exceptions.
     Exception,
@@ -92,7 +91,7 @@ pub enum Known {
     Traceback,
 }
 
-/// Names with what they mean.
+/// Names with their meanings.
 pub type Names = &'static [(&'static str, &'static str, Known)];
 
 /// Dates and times.
@@ -105,8 +104,8 @@ pub const DATETIME: Names = &[
     ("_codecs", "encode", Known::Encode),
 ];
 
-/// What is built in, under the names of Python 3 and of Python 2, which
-/// protocols 0 to 2 use.
+/// Built-in types, under the names of Python 3 and of Python 2, which protocols
+/// 0 to 2 use.
 pub const BUILTINS: Names = &[
     ("builtins", "complex", Known::Complex),
     ("builtins", "slice", Known::Slice),
@@ -125,8 +124,7 @@ pub const BUILTINS: Names = &[
     ("_codecs", "encode", Known::Encode),
 ];
 
-/// Arrays, masked arrays, scalars and types of numpy, before its version 2 and
-/// since.
+/// Arrays, masked arrays, scalars and types of numpy 1 and 2.
 pub const NUMPY: Names = &[
     ("numpy", "ndarray", Known::NdArray),
     ("numpy", "memmap", Known::NdArray),
@@ -145,15 +143,15 @@ pub const NUMPY: Names = &[
     ("numpy._core.multiarray", "scalar", Known::Scalar),
     ("numpy.core.numeric", "_frombuffer", Known::FromBuffer),
     ("numpy._core.numeric", "_frombuffer", Known::FromBuffer),
-    // What protocols 0 to 2 make of no bytes, and of others.
+    // The forms of empty and other `bytes` in protocols 0 to 2.
     ("__builtin__", "bytes", Known::Bytes),
     ("_codecs", "encode", Known::Encode),
 ];
 
 macro_rules! exceptions {
     ($($name:literal),* $(,)?) => {
-        /// Exceptions that are built in, under the names of Python 3 and of Python
-        /// 2, and how Dask sends them with their tracebacks.
+        /// Built-in exceptions, under the names of Python 3 and of Python 2,
+        /// and the functions for exceptions with tracebacks in Dask.
         pub const EXCEPTIONS: Names = &[
             $(("builtins", $name, Known::Exception),)*
             $(("exceptions", $name, Known::Exception),)*
@@ -181,7 +179,7 @@ exceptions! {
     "ZeroDivisionError",
 }
 
-/// A value with a meaning.
+/// A converted value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Native<'t, 'p> {
@@ -191,7 +189,7 @@ pub enum Native<'t, 'p> {
     Time(Time<'p>),
     /// A time of a date.
     DateTime(Date, Time<'p>),
-    /// A difference of times.
+    /// A time difference.
     TimeDelta(TimeDelta),
     /// A timezone with a fixed offset.
     TimeZone(TimeZone<'p>),
@@ -204,20 +202,20 @@ pub enum Native<'t, 'p> {
     },
     /// A slice.
     Slice {
-        /// Where it starts, or `None`.
+        /// The start, or `None`.
         start: Node<'t, 'p>,
-        /// Where it stops, or `None`.
+        /// The stop, or `None`.
         stop: Node<'t, 'p>,
-        /// Its step, or `None`.
+        /// The step, or `None`.
         step: Node<'t, 'p>,
     },
     /// A range of integers.
     Range {
-        /// Where it starts.
+        /// The start.
         start: i64,
-        /// Where it stops.
+        /// The stop.
         stop: i64,
-        /// Its step, which is not 0.
+        /// The step, which is not 0.
         step: i64,
     },
     /// A set, as of protocols 0 to 3.
@@ -230,25 +228,25 @@ pub enum Native<'t, 'p> {
     Bytes(Cow<'p, [u8]>),
     /// The type of the elements of an array.
     DType {
-        /// What they are.
+        /// The type.
         element_type: ElementType<'t>,
-        /// The shape of elements that are arrays, as fields of records are; of
-        /// others it is empty.
+        /// The shape of elements that are arrays, as in fields of records;
+        /// empty for other elements.
         shape: Vec<usize>,
     },
-    /// An array of numpy.
+    /// A numpy array.
     Array(NdArray<'t, 'p>),
-    /// An array of numpy whose elements are objects.
+    /// A numpy array of objects.
     ObjectArray(ObjectArray<'t, 'p>),
-    /// A masked array of numpy.
+    /// A numpy masked array.
     MaskedArray(MaskedArray<'t, 'p>),
-    /// `numpy.ma.masked`: what an element that is masked is.
+    /// `numpy.ma.masked`, the value of a masked element.
     Masked,
-    /// A scalar of numpy.
+    /// A numpy scalar.
     Scalar(Scalar<'t, 'p>),
     /// An exception.
     Exception(Exception<'t, 'p>),
-    /// Where an exception was raised.
+    /// A traceback.
     Traceback(Traceback<'t, 'p>),
 }
 
@@ -274,13 +272,13 @@ pub struct Time<'p> {
     pub second: u8,
     /// From 0 to 999,999.
     pub microsecond: u32,
-    /// Of two times that a clock shows when it is set back, whether it is the second.
+    /// Whether it is the second of two equal times when a clock is set back.
     pub fold: bool,
     /// The timezone, if there is one.
     pub zone: Option<TimeZone<'p>>,
 }
 
-/// A difference of times.
+/// A time difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TimeDelta {
     /// From -999,999,999 to 999,999,999.
@@ -296,7 +294,7 @@ pub struct TimeDelta {
 pub struct TimeZone<'p> {
     /// East of UTC.
     pub offset: TimeDelta,
-    /// Its name, if it has one of its own.
+    /// The name, if any.
     pub name: Option<Cow<'p, str>>,
 }
 
@@ -305,25 +303,25 @@ pub struct TimeZone<'p> {
 pub struct Exception<'t, 'p> {
     /// Its class.
     pub class: Global<'p>,
-    /// Its arguments, which are inert.
+    /// The arguments, as inert values.
     pub arguments: Items<'t, 'p>,
-    /// Where it was raised, if that is known.
+    /// The traceback, if any.
     pub traceback: Option<Traceback<'t, 'p>>,
-    /// The exception that it was raised from, if any: inert.
+    /// The exception that it was raised from, if any, as an inert value.
     pub cause: Option<Node<'t, 'p>>,
-    /// The exception that was handled when it was raised, if any: inert.
+    /// The exception that was handled when it was raised, if any, as an inert
+    /// value.
     pub context: Option<Node<'t, 'p>>,
-    /// Whether `context` is not to be shown, as with `raise ... from None`.
+    /// Whether to hide `context`, as with `raise ... from None`.
     pub suppress_context: bool,
 }
 
-/// Where an exception was raised: a frame of the stack for each call, the
-/// outermost first.
+/// Iterator over the stack frames of an exception, the outermost first.
 #[derive(Clone, Copy, Debug)]
 pub struct Traceback<'t, 'p> {
     next: Option<Node<'t, 'p>>,
-    /// How many operations and entries may be looked at, so that one that contains
-    /// itself ends.
+    /// The maximum number of operations and entries to visit, for tracebacks
+    /// that contain themselves.
     budget: usize,
 }
 
@@ -339,7 +337,7 @@ pub struct TracebackFrame<'p> {
 }
 
 impl fmt::Display for TracebackFrame<'_> {
-    /// As the first line that Python prints for it, escaped.
+    /// Formats as the first line that Python prints for the frame, escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = daskwire_pickle::tree::Escaped(self.file.as_bytes());
         let function = daskwire_pickle::tree::Escaped(self.function.as_bytes());
@@ -387,14 +385,15 @@ pub fn element_type<'t>(tree: &'t Tree<'_>) -> Result<ElementType<'t>, ConvertEr
     }
 }
 
-/// What an object means, if all names that it takes are allowed.
+/// Converts an object, if all names in it are allowed.
 ///
 /// # Errors
 ///
-/// * [`ConvertErrorKind::NotAllowed`] if it is not made of a name that is
-///   allowed and known;
+/// * [`ConvertErrorKind::NotAllowed`] if it is not an object with an allowed
+///   and known name;
 /// * [`ConvertErrorKind::Expected`], [`ConvertErrorKind::Unsupported`] or
-///   [`ConvertErrorKind::Invalid`] if its parts are not as Python writes them.
+///   [`ConvertErrorKind::Invalid`] if its parts are not in the form that Python
+///   writes.
 pub fn native<'t, 'p>(
     registry: &Registry<Known>,
     node: Node<'t, 'p>,
@@ -449,7 +448,7 @@ pub fn native<'t, 'p>(
         (Known::FrozenSet, 1) => Native::FrozenSet(list(next())?),
         (Known::ByteArray, 0) => Native::ByteArray(Cow::Borrowed(&[])),
         (Known::ByteArray, 1) => Native::ByteArray(context.data(next())?),
-        // Protocols 0 to 2 have the text and the name of its encoding.
+        // Protocols 0 to 2 have a string and the name of its encoding.
         (Known::ByteArray, 2) => Native::ByteArray(encoded(node, next(), next())?),
         (Known::Bytes, 0) => Native::Bytes(Cow::Borrowed(&[])),
         (Known::Encode, 2) => Native::Bytes(encoded(node, next(), next())?),
@@ -487,14 +486,14 @@ pub fn native<'t, 'p>(
         (Known::Traceback, 3) => Native::Traceback(context.traceback(node)),
         _ => return expected(node, "another number of arguments"),
     };
-    // What else would happen to it is not known here.
+    // Other operations are unknown.
     if object.operations().next().is_some() {
         return unsupported(node, "a state, or items added to it,");
     }
     Ok(native)
 }
 
-/// What is converted, and what is allowed in it.
+/// The tree to convert and the allowed names.
 #[derive(Clone, Copy)]
 struct Context<'r, 't, 'p> {
     registry: &'r Registry<Known>,
@@ -509,7 +508,7 @@ fn list<'t, 'p>(node: Node<'t, 'p>) -> Converted<Items<'t, 'p>> {
     }
 }
 
-/// Text as bytes in Latin-1.
+/// Encodes a string in Latin-1.
 fn encoded<'p>(
     node: Node<'_, '_>,
     text: Node<'_, 'p>,
@@ -537,7 +536,7 @@ fn encoded<'p>(
 }
 
 impl<'t, 'p> Context<'_, 't, 'p> {
-    /// What is made by a call of one of these.
+    /// The object created by a call of one of these names.
     fn made_by(self, node: Node<'t, 'p>, wanted: Known) -> Converted<Object<'t, 'p>> {
         match self.registry.object(node) {
             Some((known, object)) if known == wanted => Ok(object),
@@ -545,7 +544,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         }
     }
 
-    /// Bytes, however they were written.
+    /// Bytes in any encoding.
     fn data(self, node: Node<'t, 'p>) -> Converted<Cow<'p, [u8]>> {
         if let Some(bytes) = node.as_bytes() {
             return Ok(Cow::Borrowed(bytes));
@@ -557,7 +556,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
                     None => expected(node, "text and an encoding"),
                 }
             }
-            // What protocols 0 to 2 make of no bytes.
+            // Empty `bytes` in protocols 0 to 2.
             Some((Known::Bytes, object)) if object.arguments.count_left() == 0 => {
                 Ok(Cow::Borrowed(&[]))
             }
@@ -672,8 +671,8 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         Ok(TimeZone { offset, name })
     }
 
-    /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`, or
-    /// with attributes, of which `args` is one, in the place of the arguments.
+    /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`,
+    /// or with attributes, including `args`, instead of the arguments.
     fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
         let mut parts = object.arguments;
         let mut next = || parts.next().filter(|node| !node.is_none());
@@ -712,14 +711,14 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     fn traceback(self, node: Node<'t, 'p>) -> Traceback<'t, 'p> {
         Traceback {
             next: Some(node),
-            // A frame as `tblib` writes it takes twice as many as it has values.
+            // A frame of `tblib` takes twice its number of values.
             budget: node.tree().value_count().saturating_mul(16),
         }
     }
 }
 
 impl<'t, 'p> Traceback<'t, 'p> {
-    /// What the states of an object have under a name.
+    /// The attribute with a name in the states of an object.
     fn attribute(&mut self, object: Node<'t, 'p>, name: &str) -> Option<Node<'t, 'p>> {
         let mut found = None;
         for operation in object.operations() {
@@ -741,12 +740,12 @@ impl<'t, 'p> Traceback<'t, 'p> {
 impl<'p> Iterator for Traceback<'_, 'p> {
     type Item = TracebackFrame<'p>;
 
-    /// A frame that is not as `tblib` writes it, and what follows it, is left out.
+    /// Ends at a frame that is not in the form of `tblib`.
     fn next(&mut self) -> Option<Self::Item> {
         let node = self.next.take()?;
         self.budget = self.budget.checked_sub(1)?;
-        // The first is what a call makes of its arguments, those that follow are
-        // objects of `tblib.Traceback`.
+        // The first frame is in the arguments of a call, later ones are objects
+        // of `tblib.Traceback`.
         let (frame, line, next) = match (self.attribute(node, "tb_frame"), node.value()) {
             (Some(frame), _) => {
                 let line = self.attribute(node, "tb_lineno")?;
@@ -788,7 +787,7 @@ fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted
     Ok(Date { year, month, day })
 }
 
-/// The text of `_codecs.encode(TEXT, "latin1")`.
+/// The string of `_codecs.encode(TEXT, "latin1")`.
 fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     let Value::Call {
         callable,

@@ -1,4 +1,4 @@
-//! What numpy pickles: types of elements, arrays, scalars, masked arrays
+//! Objects pickled by numpy: element types, arrays, scalars and masked arrays
 //! (PROTOCOL TYPED-7, TYPED-8, TYPED-9, TYPED-10).
 
 use alloc::borrow::Cow;
@@ -15,11 +15,12 @@ use crate::{
 };
 use daskwire_pickle::tree::{Entries, Global, Items, Made, Node, Object, Operation, Value};
 
-/// Entries of dictionaries that are looked at to find all fields of a type.
+/// The maximum number of dictionary entries visited to find all fields of a
+/// type.
 const BUDGET: u32 = 1 << 22;
 
-/// An array of numpy in a pickle: a view of its data where that lies as such in
-/// the pickle or beside it, as it does from protocol 3 on; otherwise its data.
+/// A numpy array in a pickle. Its data is borrowed from the pickle or a buffer,
+/// or copied for protocols 0 to 2.
 ///
 /// ```
 /// use daskwire_numpy::known;
@@ -48,7 +49,7 @@ const BUDGET: u32 = 1 << 22;
 pub struct NdArray<'t, 'p> {
     element_type: ElementType<'t>,
     dtype: DType,
-    /// Elsewhere, since it is large.
+    /// Boxed because of its size.
     dimensions: Box<Dimensions>,
     data: Cow<'p, [u8]>,
     is_read_only: bool,
@@ -61,8 +62,8 @@ impl<'t, 'p> NdArray<'t, 'p> {
         self.over(&self.data)
     }
 
-    /// The array as a view of the pickle or of a buffer; `None` if its data is a
-    /// copy, since that of protocols 0 to 2 does not lie as such in the pickle.
+    /// The array over the pickle or a buffer; `None` if its data is a copy, as
+    /// in protocols 0 to 2.
     pub fn in_place(&self) -> Option<Array<'p>> {
         match self.data {
             Cow::Borrowed(data) => Some(self.over(data)),
@@ -75,7 +76,7 @@ impl<'t, 'p> NdArray<'t, 'p> {
             .described(Some(!self.is_read_only), self.is_matrix)
     }
 
-    /// The type of the elements; the fields, if they are records.
+    /// The type of the elements, including the fields of records.
     pub const fn element_type(&self) -> ElementType<'t> {
         self.element_type
     }
@@ -90,40 +91,40 @@ pub struct Scalar<'t, 'p> {
 }
 
 impl<'t> Scalar<'t, '_> {
-    /// It, as an array without dimensions.
+    /// The scalar as an array without dimensions.
     pub fn array(&self) -> Array<'_> {
         Array::known(self.dtype, Dimensions::SCALAR, &self.data)
     }
 
-    /// Its type; the fields, if it is a record.
+    /// The type of the scalar, including the fields of a record.
     pub const fn element_type(&self) -> ElementType<'t> {
         self.element_type
     }
 
-    /// Its type.
+    /// The type of the scalar.
     pub const fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Its bytes.
+    /// The bytes of the scalar.
     pub fn bytes(&self) -> &[u8] {
         &self.data
     }
 
-    /// Its value.
+    /// The value of the scalar.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`](crate::TypedErrorKind::OtherType) if `E` is
-    /// not what it is.
+    /// [`TypedErrorKind::OtherType`](crate::TypedErrorKind::OtherType) if `E`
+    /// is not its type.
     pub fn value<E: Element>(&self) -> Result<E, TypedError> {
         let element = self.array().elements::<E>()?.next();
-        // There is one, since the array has no dimensions.
+        // An array without dimensions has one element.
         Ok(element.unwrap_or(E::ZERO))
     }
 }
 
-/// An array of objects: references, or records with some.
+/// An array of objects: references, or records that contain some.
 #[derive(Clone, Debug)]
 pub struct ObjectArray<'t, 'p> {
     element_type: ElementType<'t>,
@@ -132,12 +133,12 @@ pub struct ObjectArray<'t, 'p> {
 }
 
 impl<'t, 'p> ObjectArray<'t, 'p> {
-    /// How many there are along each dimension.
+    /// The number of objects along each dimension.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The objects in the order of C, as many as the shape says. Records are
+    /// The objects in C order; their number matches the shape. Records are
     /// tuples.
     pub const fn items(&self) -> Items<'t, 'p> {
         self.items
@@ -159,7 +160,7 @@ pub struct MaskedArray<'t, 'p> {
     fill_value: Option<Node<'t, 'p>>,
 }
 
-/// What is masked.
+/// The data of a masked array.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MaskedData<'t, 'p> {
@@ -170,7 +171,7 @@ pub enum MaskedData<'t, 'p> {
 }
 
 impl<'t, 'p> MaskedArray<'t, 'p> {
-    /// The masked array; `None` if it is one of objects.
+    /// The masked array; `None` for objects.
     pub fn array(&self) -> Option<crate::MaskedArray<'_>> {
         match &self.data {
             MaskedData::Array(data) => {
@@ -180,19 +181,19 @@ impl<'t, 'p> MaskedArray<'t, 'p> {
         }
     }
 
-    /// All elements, those that are masked too.
+    /// All elements, including masked ones.
     pub const fn data(&self) -> &MaskedData<'t, 'p> {
         &self.data
     }
 
-    /// Which of them are masked: booleans. Of records it is of records, which
-    /// have a boolean for each element of each field, one behind the other.
+    /// The mask: booleans; for records, records with a boolean for each element
+    /// of each field, without gaps.
     pub fn mask(&self) -> Array<'_> {
         Array::known(self.mask_type, *self.mask_dimensions, &self.mask)
     }
 
-    /// What stands in for masked elements, if it is not numpy's own choice: an
-    /// array without dimensions.
+    /// The fill value for masked elements, an array without dimensions, if it
+    /// is not numpy's default.
     pub const fn fill_value(&self) -> Option<Node<'t, 'p>> {
         self.fill_value
     }
@@ -217,8 +218,8 @@ fn wrong(node: Node<'_, '_>) -> impl Fn(DimensionsError) -> ConvertError {
     }
 }
 
-/// The state of an array: `(1, shape, type, whether it is in the order of
-/// Fortran, data)`, and what is behind that.
+/// The state of an array:
+/// `(1, shape, type, whether it is in Fortran order, data)` and further items.
 struct State<'t, 'p, const N: usize> {
     node: Node<'t, 'p>,
     element_type: ElementType<'t>,
@@ -230,7 +231,7 @@ struct State<'t, 'p, const N: usize> {
 }
 
 impl<'t, 'p> Context<'_, 't, 'p> {
-    /// A type, and the shape of its elements if these are arrays.
+    /// An element type, and the shape of elements that are arrays.
     pub(super) fn any_dtype(
         self,
         object: &Object<'t, 'p>,
@@ -332,7 +333,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         })
     }
 
-    /// What a class of arrays is.
+    /// The meaning of a class of arrays.
     fn class(self, node: Node<'t, 'p>, wanted: &[Known]) -> Converted<Known> {
         match self.registry.object(node) {
             Some((known, object)) if wanted.contains(&known) => match object.made {
@@ -416,8 +417,8 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         })
     }
 
-    /// `_mareconstruct(MaskedArray, ndarray, (0,), "b")`, and the state with the
-    /// mask and the fill value behind the data.
+    /// `_mareconstruct(MaskedArray, ndarray, (0,), "b")`, and the state with
+    /// the mask and the fill value after the data.
     pub(super) fn masked(self, object: &Object<'t, 'p>) -> Converted<MaskedArray<'t, 'p>> {
         let node = object.node;
         let mut arguments = object.arguments;
@@ -434,7 +435,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         let mask = self.data(mask)?;
         let count = state.shape.item_count().unwrap_or(usize::MAX);
         let mask_type = match state.dtype.kind() {
-            // Nobody says how long one of them is.
+            // The length of a mask record is not declared.
             Kind::Record => DType::record(mask.len().checked_div(count).unwrap_or_default()),
             _ => DType::BOOL,
         };
@@ -467,7 +468,7 @@ fn shape_of(node: Node<'_, '_>) -> Converted<Dimensions> {
     }
 }
 
-/// The same elements with the axes in another order, if that has each once.
+/// Reorders the axes, if `axes` is a permutation.
 fn transposed(dimensions: &Dimensions, axes: &Dimensions) -> Option<Dimensions> {
     let axes = axes.shape();
     let (shape, strides) = (dimensions.shape(), dimensions.strides());
@@ -481,7 +482,7 @@ fn transposed(dimensions: &Dimensions, axes: &Dimensions) -> Option<Dimensions> 
     Some(found)
 }
 
-/// A type, and the shape of its elements if these are arrays.
+/// An element type, and the shape of elements that are arrays.
 struct Type<'a> {
     element_type: ElementType<'a>,
     dimensions: Dimensions,
@@ -496,7 +497,7 @@ fn error(node: Node<'_, '_>, expected: &'static str) -> DTypeError {
     }
 }
 
-/// Text of a name, which lies as such in the pickle.
+/// The string of a name, borrowed from the pickle.
 fn text<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     match node.value() {
         Value::ByteString(string) => match string.to_bytes() {
@@ -510,10 +511,10 @@ fn text<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
 }
 
 /// `dtype(NAME, False, True)` and its state: the version, the order of bytes,
-/// type and shape of elements that are arrays, the names and types of fields, the
-/// length of an element, its alignment, flags, and what belongs to times.
+/// type and shape of elements that are arrays, the names and types of fields,
+/// the length of an element, its alignment, flags, and the metadata of times.
 ///
-/// Types in types are made by the same name, which the caller has allowed.
+/// Nested types use the same name, which the caller has allowed.
 fn read_type<'t>(
     node: Node<'t, 't>,
     by: Global<'t>,
@@ -632,7 +633,8 @@ fn plain<'t>(
     })
 }
 
-/// The class of the scalars of `numpy.recarray`, which stands for its type.
+/// Whether this is the scalar class of `numpy.recarray`, which represents its
+/// type.
 fn is_record_class(global: Global<'_>) -> bool {
     ["numpy", "numpy.rec", "numpy.core.records"]
         .into_iter()
@@ -674,7 +676,7 @@ impl<'a> TreeRecord<'a> {
                 Operation::State(state) => Some(state.node()),
                 _ => None,
             });
-        // It was read before.
+        // Cannot fail: it was read before.
         let mut parts = state.unwrap_or(self.node).items().skip(3);
         let [names, fields] = [(); 2].map(|()| parts.next().unwrap_or(self.node));
         TreeFields {
@@ -695,7 +697,7 @@ pub(crate) struct TreeFields<'a> {
     node: Node<'a, 'a>,
     names: Items<'a, 'a>,
     first: Entries<'a, 'a>,
-    /// Behind the field that was found last.
+    /// The position after the field found last.
     next: Entries<'a, 'a>,
     budget: u32,
 }
@@ -705,8 +707,8 @@ impl<'a> TreeFields<'a> {
         let missing = error(self.node, "a name with a field");
         let key = self.names.next().ok_or(missing)?;
         let name = text(key).ok_or(error(key, "the name of a field, in text"))?;
-        // Once around: numpy has them in the order of the names, but for those
-        // that are there by their title too.
+        // One full round: numpy orders the entries by name, except for
+        // additional entries by title.
         let mut is_around = false;
         let value = loop {
             let Some((at, value)) = self.next.next() else {

@@ -387,7 +387,7 @@ fn invalid_field_lists_are_refused() {
     }
     // More than memory can have, by one field and by all together.
     let large = b"\x91\x93\xa1a\xa3<f8\xcf\x7f\xff\xff\xff\xff\xff\xff\xff";
-    assert_eq!(refused(large).expected, "lengths that memory can have");
+    assert_eq!(refused(large).expected, "lengths that do not overflow");
     // 16 levels of records are read, and no more.
     let levels = |count: usize| {
         let mut list = b"\x91\x92\xa1a".repeat(count);
