@@ -9,6 +9,7 @@ use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
 use crate::PeerError;
+use crate::event::{CommEvent, Level, emit};
 use crate::growing::{Encode, MessageScratch};
 use crate::protocol::{Field, Opener, ProtocolError, Source};
 
@@ -57,6 +58,11 @@ impl Ends {
     }
 
     fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
+        emit(Level::Trace, || CommEvent::Message {
+            is_leaving,
+            frame_count: frames.len(),
+            len: frames.iter().map(|frame| frame.as_ref().len()).sum(),
+        });
         if let Some(observer) = &self.observer {
             let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
             observer.message(&ObservedMessage {

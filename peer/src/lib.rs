@@ -9,7 +9,9 @@
 //! * `scheduler`: [`Scheduler`](scheduler::Scheduler);
 //! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;
 //! * `self-signed`: the same over `tls://` and `quic://`;
-//! * `tcp` (default), `tls`, `quic`: the transports.
+//! * `tcp` (default), `tls`, `quic`: the transports;
+//! * `tracing`: events of the roles, in the spans `comm{peer}` and `task{key}`, with
+//!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // What the roles share is all used where all of them are on.
 #![cfg_attr(
@@ -24,6 +26,7 @@ pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
+mod event;
 mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -3,6 +3,8 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod json;
+#[cfg(feature = "tracing")]
+mod log;
 mod shell;
 mod terminal;
 mod worker_command;
@@ -26,6 +28,11 @@ use daskwire_quic::{Congestion, Quic, QuicOptions};
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
 struct Cli {
+    /// Log what clients, workers and schedulers do; twice: each step of a task;
+    /// three times: each message. RUST_LOG, if it is set, says what to log instead
+    #[cfg(feature = "tracing")]
+    #[arg(short, action = clap::ArgAction::Count)]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -246,6 +253,11 @@ impl LayoutChoice {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    #[cfg(feature = "tracing")]
+    if let Err(error) = log::start(cli.verbose.saturating_add(cli.command.verbosity())) {
+        terminal::error(error);
+        return ExitCode::FAILURE;
+    }
     // Deeply nested messages become deeply nested JSON, which is printed and
     // dropped recursively: 1024 levels need more than the default stack.
     let work = std::thread::Builder::new()
@@ -261,6 +273,17 @@ fn main() -> ExitCode {
         Err(error) => {
             terminal::error(error);
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Command {
+    /// How often `-v` was given after the name of the command.
+    const fn verbosity(&self) -> u8 {
+        match self {
+            Self::Worker(arguments) => arguments.verbose,
+            _ => 0,
         }
     }
 }

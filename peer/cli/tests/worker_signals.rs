@@ -7,10 +7,12 @@ mod command;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use daskwire_peer::client::Submission;
+use daskwire_peer::client::{Route, Submission};
 use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::{Key, Value};
 
 /// A `daskwire worker`, which is killed when this is dropped.
 struct Worker {
@@ -132,6 +134,112 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
     assert_eq!(i64::try_from(result.expect("a result")), Ok(3));
     client.close().await.expect("it closes");
     cluster.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_follows_tasks_and_no_key_forges_a_line() {
+    // More than the target, 60 % of the limit; the process stays below 80 %, at
+    // which it would pause.
+    const LEN: usize = 125_000_000;
+    let cluster = LocalCluster::builder()
+        .transport(Transport::Tcp)
+        .workers(1)
+        .start()
+        .await
+        .expect("a cluster");
+    let client = cluster.client().await.expect("a client");
+    let hostile = "\x1b[2J\nforged";
+    let (x, y) = (format!("x{hostile}"), format!("y{hostile}"));
+    let data = (Key::from(x.as_str()), Value::bytes(vec![7; LEN]));
+    let x = client
+        .scatter_by([data], Route::Scheduler)
+        .await
+        .expect("scattered");
+    let scheduler = cluster.address().to_string();
+    let limit = ["--memory-limit", "200MB"];
+    let mut worker = Worker::start(&[&scheduler, "--name", "one", "-vv", limit[0], limit[1]]);
+    let (to, lines) = mpsc::channel();
+    let stderr = worker.stderr.take().expect("it is open");
+    let reading = std::thread::spawn(move || {
+        let mut lines = stderr.lines();
+        while let Some(Ok(line)) = lines.next() {
+            if to.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut log: Vec<String> = Vec::new();
+    let mut read_until = |text: &str| -> Vec<String> {
+        while !log.iter().any(|line| line.contains(text)) {
+            let line = lines.recv_timeout(Duration::from_secs(60));
+            log.push(line.unwrap_or_else(|_| panic!("no {text}: {log:#?}")));
+        }
+        log.clone()
+    };
+    read_until("daskwire: worker one at ");
+    let on = Submission::default().workers(["one"]);
+    let call = client.call("builtins.len").argument(&x[0]).with(on);
+    let len = call.key(y.as_str()).submit().expect("submitted");
+    let len = len.result().await.expect("a result");
+    assert_eq!(usize::try_from(len), Ok(LEN));
+    let log = read_until("spilled, ");
+    worker.signal("TERM");
+    tokio::task::block_in_place(|| worker.ended());
+    reading.join().expect("no panic");
+    let text = log.join("\n");
+    println!("{text}");
+    let is_plain = |character: char| character == '\n' || !character.is_control();
+    assert!(text.chars().all(is_plain), "{text:?}");
+    assert!(!log.iter().any(|line| line.starts_with("forged")), "{text}");
+    let steps = |key: &str| -> Vec<&str> {
+        let span = format!("task{{key={key}\\u{{1b}}[2J\\nforged}}: daskwire_peer::worker: ");
+        let steps = log
+            .iter()
+            .filter_map(|line| Some(line.split_once(&span)?.1));
+        steps
+            .filter_map(|step| Some(step.split_once(" (")?.0))
+            .collect()
+    };
+    let expected = [
+        "compute-task while released",
+        "released -> waiting",
+        "waiting -> ready",
+        "ready -> executing",
+        "executing -> memory",
+    ];
+    assert_eq!(steps("y"), expected, "{text}");
+    let steps = steps("x");
+    let [
+        ..,
+        "fetch -> flight",
+        requested,
+        "flight -> memory",
+        spilled,
+    ] = steps[..]
+    else {
+        panic!("{steps:?}: {text}");
+    };
+    assert!(
+        requested.starts_with("requested from tcp://"),
+        "{requested}"
+    );
+    assert!(spilled.starts_with("spilled, "), "{spilled}");
+    assert!(text.contains("comm{peer=\"tcp://"), "{text}");
+    client.close().await.expect("it closes");
+    cluster.close().await;
+}
+
+#[test]
+fn a_log_that_cannot_be_is_an_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.env("RUST_LOG", "daskwire_peer=loud").arg("worker");
+    let ran = command.arg("--functions").output().expect("it runs");
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert!(!ran.status.success());
+    assert!(
+        err.starts_with("daskwire: RUST_LOG=daskwire_peer=loud: "),
+        "{err}"
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Shared;
 use crate::channel::within;
+use crate::event::{ClientEvent, Level, emit};
 use crate::{Key, PeerError, RemoteError, Serialized, Value};
 
 /// What is known of a task.
@@ -145,6 +146,10 @@ impl Entry {
 
     pub(super) fn set(&self, status: Status) {
         let is_finished = matches!(status, Status::Finished);
+        emit(Level::Debug, || ClientEvent::Task {
+            key: &self.key,
+            status: status.name(),
+        });
         let next = match status {
             Status::Pending => State::Pending(Vec::new()),
             Status::Finished => State::Finished,

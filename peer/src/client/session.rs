@@ -10,6 +10,7 @@ use daskwire_comm::Traffic;
 use super::{Reconnect, Shared, Status};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
+use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{
     CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
     ToClient, Versions,
@@ -31,7 +32,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<Task<()>, Peer
     Box::pin(async {
         let session = register(shared).await?;
         // It ends when the client is dropped, which keeps `shared` alive as futures do.
-        Ok(runtime::spawn(keep(Arc::clone(shared), session)))
+        let session = keep(Arc::clone(shared), session);
+        let peer = shared.address.to_string();
+        Ok(runtime::spawn(in_comm(&peer, session)))
     })
 }
 
@@ -95,6 +98,9 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
             });
         }
     }
+    emit(Level::Info, || ClientEvent::Connected {
+        scheduler: &shared.address,
+    });
     // Only what the program itself submits waits there, which it may bound.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     *shared.lock(&shared.stream) = Some(stream);
@@ -130,6 +136,9 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
             },
             () = shared.failure.occurred() => PANICKED.to_owned(),
         };
+        emit(Level::Info, || ClientEvent::Disconnected {
+            reason: &reason,
+        });
         if !shared.is_closing.load(Ordering::Acquire) {
             shared.lock(&shared.stream).take();
             session.writing.abort();
@@ -256,6 +265,7 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                 }
                 ToClient::StreamStart(_) | ToClient::Event(_) => {}
                 ToClient::Unknown(unknown) => {
+                    emit(Level::Warn, || ClientEvent::UnknownOp { op: &unknown.op });
                     if let Some(hook) = &shared.options.unknown {
                         hook(&unknown);
                     }

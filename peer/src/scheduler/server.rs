@@ -18,6 +18,7 @@ use super::state::choose;
 use super::{ClientId, Notice, Options, Output, Policy, State, Submission, WorkerId};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, within};
+use crate::event::{self, CommEvent, Event as _, SchedulerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
@@ -26,7 +27,7 @@ use crate::protocol::{
     Request, Scatter, ToClient, ToWorker, UpdateData, UpdateDataReply,
 };
 use crate::rpc::IncomingRequest;
-use crate::{Key, PeerError, Serialized, Value};
+use crate::{Key, PeerError, Serialized, TaskEvent, Value};
 
 /// How long what was said last may take to leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -65,6 +66,8 @@ struct Core {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
     workers: HashMap<WorkerId, BatchSender<ToWorker>>,
     notices: Vec<Notice>,
+    /// Steps of tasks, for subscribers.
+    reports: Vec<TaskEvent>,
 }
 
 impl Core {
@@ -75,6 +78,7 @@ impl Core {
             clients,
             workers,
             notices,
+            reports,
         } = self;
         // Many tasks fail for one reason, of which there is one copy in memory.
         let mut last_failure = None;
@@ -113,6 +117,7 @@ impl Core {
                 Output::EndClient(id) => drop(clients.remove(&id)),
                 Output::EndWorker(id) => drop(workers.remove(&id)),
                 Output::Notice(notice) => notices.push(notice),
+                Output::Task(event) => reports.push(event),
             }
         }
     }
@@ -191,6 +196,7 @@ impl Shared {
                 clients: HashMap::new(),
                 workers: HashMap::new(),
                 notices: Vec::new(),
+                reports: Vec::new(),
             }),
             is_hook_broken: AtomicBool::new(false),
             failure: watch::Sender::new(None),
@@ -220,10 +226,12 @@ impl Shared {
     /// The same; returns a panic, after which the scheduler ends: half of what was to
     /// be done may have been.
     fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
-        let (result, notices) = {
+        let (result, notices, reports) = {
             let mut core = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
                 core.state.set_unix_time(unix_time());
+                let is_watched = SchedulerEvent::is_enabled(event::Level::Debug);
+                core.state.watch_tasks(is_watched);
                 let result = act(&mut core);
                 core.dispatch();
                 result
@@ -237,8 +245,12 @@ impl Shared {
                     is_first
                 });
             }
-            (result, core::mem::take(&mut core.notices))
+            let notices = core::mem::take(&mut core.notices);
+            (result, notices, core::mem::take(&mut core.reports))
         };
+        for report in &reports {
+            emit(event::Level::Debug, || SchedulerEvent::Task(report));
+        }
         notices.iter().for_each(|notice| self.notify(notice));
         result
     }
@@ -257,6 +269,7 @@ impl Shared {
     }
 
     fn notify(&self, notice: &Notice) {
+        emit(notice.level(), || SchedulerEvent::Notice(notice));
         let Some(hook) = &self.options.on_notice else {
             return;
         };
@@ -334,12 +347,23 @@ impl Shared {
     }
 
     async fn handshake(self: Arc<Self>, incoming: Incoming) {
-        let Ok(comm) = incoming.handshake().await else {
-            return;
+        let comm = match incoming.handshake().await {
+            Ok(comm) => comm,
+            Err(error) => {
+                emit(event::Level::Info, || CommEvent::HandshakeFailed {
+                    error: &error,
+                });
+                return;
+            }
         };
         let peer = comm.peer_address().to_string();
         let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
-        self.serve(Channel::new(comm, ends)).await;
+        let serving = async {
+            emit(event::Level::Info, || CommEvent::Accepted);
+            self.serve(Channel::new(comm, ends)).await;
+            emit(event::Level::Info, || CommEvent::Closed);
+        };
+        event::in_comm(&peer, serving).await;
     }
 
     /// Answers requests until one of them makes the comm a stream, or it ends.

@@ -26,6 +26,7 @@
 //! thread. All others stay here, from where a worker that has nothing to do takes
 //! them over.
 
+use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -34,13 +35,14 @@ use daskwire_comm::Address;
 
 use super::step;
 use super::submission::{Dependency, Failure, Refusal, Resources, Submission, text};
+use crate::event::Level;
 use crate::protocol::{
     AcquireReplicas, AdjustHeartbeatInterval, CloseStream, FreeKeys, FromClient, FromWorker, Keys,
     RefreshWhoHas, RegisterWorker, StreamStart, TaskErredForClient, TaskRetried, ToClient,
     ToWorker, WorkerStatus, WorkerStatusChange,
 };
 use crate::story::{Stimulus, Story};
-use crate::{Key, Value};
+use crate::{Key, TaskEvent, Value};
 use parts::{About, Client, Priority, Queue, RunSpec, Stage, Table, TaskId, Worker};
 
 mod ask;
@@ -80,6 +82,8 @@ pub enum Output {
     NotifyDrained(WorkerId),
     /// Something that people may want to know.
     Notice(Notice),
+    /// A step of a task; only after [`State::watch_tasks`].
+    Task(TaskEvent),
 }
 
 /// Something that people may want to know.
@@ -133,6 +137,39 @@ pub enum Notice {
         /// Why, as far as it is known.
         reason: &'static str,
     },
+}
+
+impl Notice {
+    /// The importance of the notice in logs.
+    pub(in crate::scheduler) const fn level(&self) -> Level {
+        match self {
+            Self::Event { .. } | Self::WorkerJoined { .. } | Self::WorkerLeft { .. } => Level::Info,
+            _ => Level::Warn,
+        }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownOp { peer, op } => {
+                write!(f, "ignored a message of {peer} with unknown op {op:?}")
+            }
+            Self::Ignored { peer, reason } => write!(f, "ignored a message of {peer}: {reason}"),
+            Self::NotReading { peer, limit } => write!(
+                f,
+                "closed the comm with {peer}, which did not read: more than {limit} bytes waited"
+            ),
+            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
+            Self::Event {
+                peer,
+                topic,
+                message,
+            } => write!(f, "{peer} logged on topic {topic}: {message}"),
+            Self::WorkerJoined { worker } => write!(f, "the worker {worker} joined"),
+            Self::WorkerLeft { worker, reason } => write!(f, "the worker {worker} left: {reason}"),
+        }
+    }
 }
 
 /// What can be chosen about scheduling.
@@ -192,6 +229,7 @@ pub struct State {
     /// Why that happens which happens now.
     stimulus: Stimulus,
     story: Story,
+    is_watched: bool,
     last_deletion: Duration,
     random: u64,
     tasks: Table,
@@ -238,6 +276,7 @@ impl State {
             unix_time: 0.0,
             stimulus: Stimulus::here("start", 0.0),
             story: Story::default(),
+            is_watched: false,
             last_deletion: Duration::ZERO,
             tasks: Table::default(),
             by_key: HashMap::new(),
@@ -262,6 +301,11 @@ impl State {
     /// [`story`](Self::story) tells depends on it.
     pub const fn set_unix_time(&mut self, unix_time: f64) {
         self.unix_time = unix_time;
+    }
+
+    /// Turns [`Output::Task`] on or off. Default: off.
+    pub const fn watch_tasks(&mut self, is_watched: bool) {
+        self.is_watched = is_watched;
     }
 
     /// Something happens here.

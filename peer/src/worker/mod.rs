@@ -60,6 +60,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Observer, Receiver, within};
+use crate::event::{self, Event as _, WorkerEvent, emit};
 use crate::failure::Failure;
 use crate::graph::Task;
 use crate::net::Connector;
@@ -538,6 +539,8 @@ impl Shared {
         // Freeing much memory takes time, so it is done after the lock is
         // released.
         let mut forgotten = Vec::new();
+        // Subscribers may be slow, too.
+        let mut reports = Vec::new();
         let _guard = self.failure.guard();
         let mut machine = self.machine();
         if self.failure.is_set() {
@@ -547,6 +550,9 @@ impl Shared {
             self.store.insert(key, datum);
         }
         machine.state.set_full(self.store.is_full());
+        machine
+            .state
+            .watch_tasks(WorkerEvent::is_enabled(event::Level::Debug));
         for action in machine.state.handle(now(), events) {
             match action {
                 Action::Send(message) => {
@@ -557,10 +563,12 @@ impl Shared {
                 Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
                 Action::Execute(run) => jobs.push(self.job(*run)),
                 Action::Fetch { peer, keys } => {
+                    let address = Arc::clone(&peer);
                     let fetching = Arc::clone(self).fetch(peer, keys);
+                    let fetching = event::in_comm(&address, fetching);
                     machine.spawn(fetching, &self.runtime);
                 }
-                Action::Report(_) => {}
+                Action::Report(event) => reports.push(event),
                 Action::Disconnect(peer) => {
                     if let Ok(address) = peer.parse() {
                         self.pool.forget(&address);
@@ -577,6 +585,9 @@ impl Shared {
             }
         }
         drop(machine);
+        for report in &reports {
+            emit(event::Level::Debug, || WorkerEvent::Task(report));
+        }
         jobs
     }
 
@@ -602,6 +613,7 @@ impl Shared {
     /// subscribers to the scheduler's events.
     fn notice(&self, text: &str) {
         self.log.add(Level::Warning, text);
+        emit(event::Level::Warn, || WorkerEvent::Notice { text });
         self.notify.notify(text);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {
@@ -669,6 +681,7 @@ impl Shared {
         } = job;
         let steps = Steps::default();
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
+            let _task = event::task(&key);
             self.evaluate(&key, spec, &data, is_actor, &steps)
         }));
         // Any other worker would panic too, so the task fails.
@@ -693,6 +706,11 @@ impl Shared {
             Err(error) => {
                 self.log
                     .add(Level::Warning, &format!("the task {key} failed: {error}"));
+                let text = error.to_string();
+                emit(event::Level::Info, || WorkerEvent::Failed {
+                    key: &key,
+                    error: &text,
+                });
                 (None, Err(Box::new(error.to_failure())))
             }
         };
@@ -966,6 +984,10 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
         Level::Info,
         &format!("{} works for {}", shared.title, shared.scheduler),
     );
+    emit(event::Level::Info, || WorkerEvent::Started {
+        worker: &shared.title,
+        scheduler: &shared.scheduler,
+    });
     let Channel {
         sender, receiver, ..
     } = channel;
@@ -1239,7 +1261,9 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     } = parts;
     let listener = Arc::new(listener);
     let mut tasks = TaskSet::new();
-    tasks.spawn(Arc::clone(&shared).handle_stream(receiver));
+    let scheduler = shared.scheduler.to_string();
+    let stream = Arc::clone(&shared).handle_stream(receiver);
+    tasks.spawn(event::in_comm(&scheduler, stream));
     tasks.spawn(Arc::clone(&shared).heartbeats(interval));
     tasks.spawn(Arc::clone(&shared).keep_alive());
     tasks.spawn(Arc::clone(&shared).monitor());
@@ -1289,6 +1313,7 @@ async fn supervise(shared: Arc<Shared>, parts: Parts, end: watch::Sender<Option<
     drop(listener);
     let store = Arc::clone(&shared);
     let _ = runtime::spawn_blocking(move || store.store.close()).await;
+    emit(event::Level::Info, || WorkerEvent::Ended { reason: &ended });
     // Sending fails only if nobody waits for the result.
     let _ = end.send(Some(ended));
 }

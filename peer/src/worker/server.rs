@@ -13,6 +13,7 @@ use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Answered, Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
+use crate::event::{self, CommEvent, emit};
 use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
     ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
@@ -50,15 +51,26 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
 }
 
 async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
-    let Ok(comm) = incoming.handshake().await else {
-        return;
+    let comm = match incoming.handshake().await {
+        Ok(comm) => comm,
+        Err(error) => {
+            emit(event::Level::Info, || CommEvent::HandshakeFailed {
+                error: &error,
+            });
+            return;
+        }
     };
     let peer = comm.peer_address().to_string();
     let ends = Ends::new(&shared.name, &peer, shared.observer.clone());
     let mut channel = Channel::new(comm, ends);
-    // A peer that is gone does not need an answer.
-    let _ = answer_all(&shared, &mut channel).await;
-    channel.close().await;
+    let answering = async {
+        emit(event::Level::Info, || CommEvent::Accepted);
+        // A peer that is gone does not need an answer.
+        let _ = answer_all(&shared, &mut channel).await;
+        channel.close().await;
+        emit(event::Level::Info, || CommEvent::Closed);
+    };
+    event::in_comm(&peer, answering).await;
 }
 
 async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), PeerError> {

@@ -56,6 +56,11 @@ pub(crate) struct WorkerArguments {
     /// List the worker's functions, and exit
     #[arg(long)]
     functions: bool,
+    /// Log what the worker does; twice: each step of a task; three times: each
+    /// message
+    #[cfg(feature = "tracing")]
+    #[arg(short, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
     #[command(flatten)]
     tls: TlsArguments,
 }
@@ -170,7 +175,12 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         .functions(functions::functions())
         .transports(arguments.tls.transports(&addresses)?)
         .options(options)
-        .on_notice(move |text| notices.suspend(|| terminal::note(text)));
+        .on_notice(move |text| {
+            // The log has it.
+            if !is_logging() {
+                notices.suspend(|| terminal::note(text));
+            }
+        });
     if let Some(nthreads) = arguments.nthreads {
         builder = builder.nthreads(nthreads);
     }
@@ -200,7 +210,8 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         worker.address()
     ));
     let showing = async {
-        while std::io::stderr().is_terminal() {
+        // A log and a progress line do not go together.
+        while std::io::stderr().is_terminal() && !is_logging() {
             bar.set_message(progress(&worker));
             bar.tick();
             tokio::time::sleep(REFRESH).await;
@@ -224,6 +235,18 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     terminal::note(progress(&worker));
     terminal::tell(table(worker.task_counters()));
     outcome
+}
+
+/// Whether warnings go to the log.
+#[cfg(feature = "tracing")]
+fn is_logging() -> bool {
+    crate::log::has_warnings()
+}
+
+/// Whether warnings go to the log.
+#[cfg(not(feature = "tracing"))]
+const fn is_logging() -> bool {
+    false
 }
 
 fn list() -> Result<(), String> {

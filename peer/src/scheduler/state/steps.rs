@@ -49,6 +49,9 @@ impl State {
             stimulus: self.stimulus.clone(),
             time: self.unix_time,
         };
+        if self.is_watched {
+            self.outputs.push(Output::Task(event.clone()));
+        }
         self.story.add(event);
     }
 

@@ -1,0 +1,76 @@
+//! Logs of what the roles do, on standard error.
+//!
+//! Lines go through [`Printable`], so that a key or an address of a peer can
+//! neither write escape sequences nor forge another line.
+
+use std::io::{self, Write};
+
+use daskwire::display::Printable;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::terminal;
+
+/// The variable that says what to log, such as `daskwire_peer::worker=debug`.
+const VARIABLE: &str = "RUST_LOG";
+
+/// Starts to log: what `RUST_LOG` says; otherwise infos, debug events or everything
+/// of the roles for a verbosity of 1, 2 or more.
+///
+/// # Errors
+///
+/// A message if `RUST_LOG` cannot be parsed.
+pub(crate) fn start(verbosity: u8) -> Result<(), String> {
+    let variable = std::env::var(VARIABLE).unwrap_or_default();
+    let targets = match (variable.as_str(), verbosity) {
+        ("", 0) => return Ok(()),
+        ("", 1) => roles(LevelFilter::INFO),
+        ("", 2) => roles(LevelFilter::DEBUG),
+        ("", _) => roles(LevelFilter::TRACE),
+        (text, _) => text
+            .parse()
+            .map_err(|error| format!("{VARIABLE}={text}: {error}"))?,
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        .with_writer(Lines);
+    let subscriber = tracing_subscriber::registry().with(targets).with(lines);
+    subscriber.try_init().map_err(|error| error.to_string())
+}
+
+fn roles(level: LevelFilter) -> Targets {
+    Targets::new().with_target("daskwire_peer", level)
+}
+
+/// Whether warnings of workers are logged.
+pub(crate) fn has_warnings() -> bool {
+    tracing::enabled!(target: "daskwire_peer::worker", tracing::Level::WARN)
+}
+
+/// Writes each event as one line.
+struct Lines;
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        Self
+    }
+}
+
+impl Write for Lines {
+    /// `event` is a whole event, as [`tracing_subscriber::fmt::Layer`] writes it.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        terminal::tell(format_args!("{}\n", Printable(text)));
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
