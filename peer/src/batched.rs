@@ -1,4 +1,4 @@
-//! Streams: messages that leave in batches.
+//! Streams of messages that are sent in batches.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -11,21 +11,21 @@ use crate::PeerError;
 use crate::channel::Sender;
 use crate::protocol::{Field, ProtocolError, Source};
 
-/// The default of how many bytes of messages may wait for one peer.
+/// Default limit of the bytes of messages queued for one peer.
 pub(crate) const MAX_QUEUED_LEN: usize = 256 << 20;
 
-/// How many messages go into one batch at most, so that one of a million does
-/// not take a gigabyte.
+/// Maximum number of messages in a batch, so that one of a million does not take
+/// a gigabyte.
 const BATCH: usize = 10_000;
 
-/// How many bytes of messages begin one batch at most.
+/// Number of bytes at which a batch is full.
 const BATCH_LEN: usize = 32 << 20;
 
-/// How long what is left may take to leave once nobody waits for it.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// Timeout for writing the queued messages once the writer is dropped.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The writing end of a stream: what is sent within an interval leaves as one
-/// message, the first of an idle time at once.
+/// The sending half of a stream. Messages sent within an interval form one batch;
+/// the first after an idle time is sent at once.
 #[derive(Debug)]
 pub(crate) struct BatchSender<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
@@ -41,19 +41,19 @@ impl<T> Clone for BatchSender<T> {
     }
 }
 
-/// What both ends of a queue know of it.
+/// State shared by both ends of a queue.
 #[derive(Debug)]
 struct Queue {
     limit: usize,
-    /// Bytes of messages that have not been written.
+    /// Bytes of unwritten messages.
     len: AtomicUsize,
     has_overflowed: AtomicBool,
     overflow: Notify,
     /// Nothing is written any more.
     has_ended: AtomicBool,
-    /// The last sender is gone.
+    /// Notified when the last sender is dropped.
     closing: Notify,
-    /// Something was written, or never will be.
+    /// Notified when messages were written, or never will be.
     written: Notify,
     wants_drained: AtomicBool,
     drained: Notify,
@@ -62,7 +62,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes `len` bytes off, which have been written.
+    /// Subtracts `len` bytes, which have been written.
     fn remove(&self, len: usize) {
         let left = self.len.fetch_sub(len, Ordering::AcqRel) - len;
         self.written.notify_waiters();
@@ -72,7 +72,7 @@ impl Queue {
     }
 }
 
-/// A message that waits, and how many bytes it counts.
+/// A queued message, and the bytes that it counts for.
 #[derive(Debug)]
 struct Queued<T> {
     message: T,
@@ -93,11 +93,11 @@ impl<T: Field> Field for Queued<T> {
     }
 }
 
-/// The task that writes a stream. It ends [`FAREWELL`] after this is dropped, if not
+/// The task that writes a stream. It ends [`FLUSH_TIMEOUT`] after this is dropped, if not
 /// before.
 #[derive(Debug)]
 pub(crate) struct BatchWriter {
-    /// Until it has ended: a handle gives its result once.
+    /// `None` once the task has ended: a handle gives its result once.
     task: Option<Task<()>>,
     failure: Option<oneshot::Receiver<PeerError>>,
     queue: Arc<Queue>,
@@ -109,7 +109,7 @@ impl Drop for BatchWriter {
     }
 }
 
-/// Wakes what waits for the writer, however that ends.
+/// Wakes those that wait for the writer, however it ends.
 struct EndGuard(Arc<Queue>);
 
 impl Drop for EndGuard {
@@ -119,7 +119,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// Tells that the last sender is gone.
+/// Notifies when the last sender is dropped.
 #[derive(Debug)]
 struct OpenGuard(Arc<Queue>);
 
@@ -129,24 +129,24 @@ impl Drop for OpenGuard {
     }
 }
 
-/// How much waits in a stream; does not keep the stream open.
+/// The backlog of a stream; does not keep the stream open.
 #[derive(Clone, Debug)]
 pub(crate) struct Backlog(Arc<Queue>);
 
 impl Backlog {
-    /// Bytes of messages that have not been written.
+    /// Bytes of unwritten messages.
     #[cfg(test)]
     pub(crate) fn queued_len(&self) -> usize {
         self.0.len.load(Ordering::Acquire)
     }
 
-    /// Whether more has waited than may.
+    /// Whether the limit was exceeded.
     pub(crate) fn has_overflowed(&self) -> bool {
         self.0.has_overflowed.load(Ordering::Acquire)
     }
 
-    /// Waits until a quarter of the limit is left to be written at most, so that what
-    /// the peer asks for next may be answered. Cancel safe.
+    /// Waits until at most a quarter of the limit is queued, so that the peer's
+    /// next request may be answered. Cancel safe.
     pub(crate) async fn has_room(&self) {
         loop {
             let mut written = core::pin::pin!(self.0.written.notified());
@@ -159,31 +159,32 @@ impl Backlog {
         }
     }
 
-    /// Waits until the last sender is gone, though something may be left to be
-    /// written. For one waiter; cancel safe.
+    /// Waits until the last sender is dropped, though messages may still be
+    /// queued. Supports one waiter. Cancel safe.
     pub(crate) async fn closing(&self) {
         self.0.closing.notified().await;
     }
 
-    /// Waits until everything has been written, each time that
-    /// [`BatchSender::ask_drained`] asks for it. Cancel safe.
+    /// Waits until everything has been written, once for each call of
+    /// [`BatchSender::ask_drained`]. Cancel safe.
     pub(crate) async fn drained(&self) {
         self.0.drained.notified().await;
     }
 }
 
 impl<T: Field + Send + Sync + 'static> BatchSender<T> {
-    /// Writes to `sender` in the background. When all clones are dropped, what
-    /// is left is sent and the comm closed.
+    /// Writes to `sender` in the background. After all clones are dropped, the
+    /// remaining messages are sent and the comm is closed.
     ///
-    /// If more than `limit` bytes of messages wait, as for a peer that does not
-    /// read, they are discarded and the comm ends with
+    /// If more than `limit` bytes are queued, as for a peer that does not read,
+    /// the messages are discarded and the comm ends with
     /// [`PeerError::NotReading`].
     pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, BatchWriter) {
         Self::after(None::<()>, sender, interval, limit)
     }
 
-    /// The same after a message that is no batch, as the reply to a registration.
+    /// Like [`new`](Self::new), after a single message such as the reply to a
+    /// registration.
     pub(crate) fn after<G: Field + Send + Sync + 'static>(
         greeting: Option<G>,
         mut sender: Sender,
@@ -216,7 +217,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             // What was sent last may still leave when the owner is gone.
             let farewell = async {
                 shared.orphaned.notified().await;
-                runtime::sleep(FAREWELL).await;
+                runtime::sleep(FLUSH_TIMEOUT).await;
             };
             let result = tokio::select! {
                 result = writing => result,
@@ -239,13 +240,13 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         (stream, writing)
     }
 
-    /// Puts a message into the next batch. `false` if the stream is gone.
+    /// Queues a message. Returns `false` if the stream has ended.
     pub(crate) fn send(&self, message: impl Into<T>) -> bool {
         self.send_shared(message, 0)
     }
 
-    /// The same for a message of which `shared` bytes do not count, because
-    /// something else bounds them.
+    /// Like [`send`](Self::send), for a message of which `shared` bytes do not
+    /// count because they are bounded elsewhere.
     pub(crate) fn send_shared(&self, message: impl Into<T>, shared: usize) -> bool {
         let queue = &self.queue.0;
         if queue.has_overflowed.load(Ordering::Acquire) {
@@ -253,7 +254,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         }
         let message = message.into();
         let len = (size_of::<Queued<T>>() + message.heap_len()).saturating_sub(shared);
-        // One message may be as large as it is.
+        // A single message may exceed the limit.
         if queue.len.fetch_add(len, Ordering::AcqRel) > queue.limit {
             queue.has_overflowed.store(true, Ordering::Release);
             queue.overflow.notify_one();
@@ -262,21 +263,21 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         self.messages.send(Queued { message, len }).is_ok()
     }
 
-    /// How much waits.
+    /// Returns a handle on the backlog.
     pub(crate) fn backlog(&self) -> Backlog {
         Backlog(Arc::clone(&self.queue.0))
     }
 
-    /// Lets [`Backlog::drained`] return as soon as everything has been written.
+    /// Makes [`Backlog::drained`] return as soon as everything has been written.
     pub(crate) fn ask_drained(&self) {
         let queue = &self.queue.0;
         queue.wants_drained.store(true, Ordering::Release);
-        // In case that it was written meanwhile.
+        // It may have been written meanwhile.
         queue.remove(0);
     }
 }
 
-/// Writes batches until all senders are gone, and closes the comm.
+/// Writes batches until all senders are dropped, and closes the comm.
 async fn write<T: Field + Send + Sync + 'static>(
     sender: &mut Sender,
     messages: &mut mpsc::UnboundedReceiver<Queued<T>>,
@@ -286,7 +287,8 @@ async fn write<T: Field + Send + Sync + 'static>(
     let mut batch: Vec<Queued<T>> = Vec::new();
     let mut next = runtime::now();
     while let Some(first) = messages.recv().await {
-        // Dask's BatchedSend: not before an interval after the last one.
+        // Like Dask's BatchedSend: not earlier than an interval after the last
+        // batch.
         if runtime::now() < next {
             runtime::sleep_until(next).await;
         }
@@ -309,8 +311,8 @@ async fn write<T: Field + Send + Sync + 'static>(
 }
 
 impl BatchWriter {
-    /// Waits until everything has been sent and the comm is closed. Cancel safe; an
-    /// error is told once.
+    /// Waits until everything has been sent and the comm is closed. Cancel safe;
+    /// an error is returned once.
     pub(crate) async fn finished(&mut self) -> Result<(), PeerError> {
         if let Some(task) = &mut self.task {
             let _ = task.await;
@@ -322,7 +324,7 @@ impl BatchWriter {
         }
     }
 
-    /// Ends it at once.
+    /// Aborts writing.
     pub(crate) fn abort(&self) {
         if let Some(task) = &self.task {
             task.abort();

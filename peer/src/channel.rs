@@ -1,4 +1,4 @@
-//! Comms that carry messages of the protocol.
+//! Comms for messages of the protocol.
 
 use core::fmt;
 use core::time::Duration;
@@ -13,28 +13,28 @@ use crate::event::{CommEvent, Level, emit};
 use crate::growing::{Encode, MessageScratch};
 use crate::protocol::{Field, Opener, ProtocolError, Source};
 
-/// Sees every message that goes in or out: what `daskwire journey` shows.
+/// Observes every message sent or received, as `daskwire journey` shows them.
 pub trait Observer: Send + Sync {
-    /// A message that is leaving, or has arrived.
+    /// Called for each message that is sent or has been received.
     fn message(&self, seen: &ObservedMessage<'_>);
 }
 
-/// A message, seen by one of its ends.
+/// A message, as observed at one of its ends.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedMessage<'a> {
-    /// Who sees it, such as `client`.
+    /// The name of the observed end, such as `client`.
     pub local: &'a str,
-    /// The other end, as far as it is known.
+    /// The name of the other end, as far as it is known.
     pub peer: &'a str,
-    /// Whether it leaves, rather than arrives.
+    /// Whether the message is sent, rather than received.
     pub is_leaving: bool,
     /// The body and all other frames.
     pub frames: &'a [&'a [u8]],
-    /// When.
+    /// The time of the message.
     pub at: Instant,
 }
 
-/// Who talks with whom, and who watches.
+/// The names of both ends, and the observer.
 #[derive(Clone)]
 pub(crate) struct Ends {
     pub(crate) local: Arc<str>,
@@ -76,10 +76,10 @@ impl Ends {
     }
 }
 
-/// Most messages have no more frames, which need no allocation then.
+/// Number of frames that need no allocation; most messages have no more.
 const FEW: usize = 8;
 
-/// What can be sent: any field, as the whole body.
+/// A field as the whole body of a message.
 pub(crate) struct Whole<'m, T>(pub(crate) &'m T);
 
 impl<T: Field> Encode for Whole<'_, T> {
@@ -91,7 +91,7 @@ impl<T: Field> Encode for Whole<'_, T> {
     }
 }
 
-/// The writing end of a comm.
+/// The sending half of a comm.
 #[derive(Debug)]
 pub(crate) struct Sender {
     writer: CommWriter,
@@ -100,7 +100,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Sends a message. Not cancel safe: a send that is dropped ends the comm.
+    /// Sends a message. Not cancel safe: dropping the future ends the comm.
     pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), PeerError> {
         loop {
             let mut few: [&[u8]; FEW] = [&[]; FEW];
@@ -132,7 +132,7 @@ impl Sender {
     }
 }
 
-/// The reading end of a comm.
+/// The receiving half of a comm.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     reader: CommReader,
@@ -141,7 +141,8 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    /// The next message; `None` when the peer has closed the comm. Cancel safe.
+    /// Receives the next message; `None` when the peer has closed the comm.
+    /// Cancel safe.
     pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, PeerError> {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
@@ -150,7 +151,7 @@ impl Receiver {
         Ok(Some(self.opener.read(&frames, T::read)?))
     }
 
-    /// The same for a batch, or a single message in its place.
+    /// Like [`receive`](Self::receive), for a batch or a single message.
     pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, PeerError> {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
@@ -160,7 +161,7 @@ impl Receiver {
     }
 }
 
-/// Reads a batch, or a single message in its place.
+/// Reads a batch or a single message.
 pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
     if matches!(source.reader.peek()?, daskwire::msgpack::Token::Map(_)) {
         return Ok(vec![T::read(source)?]);
@@ -168,7 +169,7 @@ pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, Pr
     Vec::read(source)
 }
 
-/// A comm.
+/// A comm with both halves.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) sender: Sender,
@@ -197,13 +198,13 @@ impl Channel {
         }
     }
 
-    /// Says what is sent from now on, so that control messages go before data on a
-    /// connection that several comms share.
+    /// Declares what is sent from now on, so that control messages have priority
+    /// over data on a connection that several comms share.
     pub(crate) fn set_traffic(&self, traffic: Traffic) {
         self.sender.writer.set_traffic(traffic);
     }
 
-    /// The peer has said who it is, for whoever watches.
+    /// Sets the peer's name for observers.
     pub(crate) fn rename_peer(&mut self, name: &str) {
         let name: Arc<str> = name.into();
         self.sender.ends.peer = Arc::clone(&name);
@@ -211,12 +212,12 @@ impl Channel {
     }
 
     pub(crate) async fn close(mut self) {
-        // Whoever is gone does not need to be told.
+        // A peer that is gone need not be notified.
         let _ = self.sender.close().await;
     }
 }
 
-/// Waits for something no longer than `after`.
+/// Waits for something with a timeout.
 pub(crate) async fn within<T>(
     after: Duration,
     what: &'static str,

@@ -1,9 +1,8 @@
 //! A whole cluster in one process.
 //!
-//! A scheduler and workers, for programs and tests that are to run with nothing
-//! installed. They speak the messages of the real ones over real comms, through
-//! memory unless it is said otherwise. A cluster of several machines runs on
-//! Dask's own scheduler.
+//! A scheduler and workers, for programs and tests that run without an installed
+//! Dask. They exchange the same messages as in a real cluster, over real comms,
+//! by default in memory. For a cluster of several machines, use Dask's scheduler.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::scheduler::{self, Scheduler};
 use crate::worker::{Functions, Worker};
 use crate::{BoxFuture, Client, PeerError};
 
-/// What carries the comms of a [`LocalCluster`].
+/// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transport {
@@ -27,16 +26,16 @@ pub enum Transport {
     Memory,
     /// TCP on the loopback interface.
     Tcp,
-    /// TLS there, with a certificate that is made for this cluster.
+    /// TLS on the loopback interface, with a certificate made for this cluster.
     #[cfg(feature = "self-signed")]
     Tls,
-    /// QUIC there, with such a certificate.
+    /// QUIC on the loopback interface, with a certificate made for this cluster.
     #[cfg(all(feature = "self-signed", feature = "quic"))]
     Quic,
 }
 
 impl Transport {
-    /// All of them.
+    /// All transports.
     pub const ALL: &[Self] = &[
         Self::Memory,
         Self::Tcp,
@@ -46,7 +45,7 @@ impl Transport {
         Self::Quic,
     ];
 
-    /// Those that carry it, with a certificate where that needs one.
+    /// The transports with this one, and a certificate if it needs one.
     fn transports(self) -> Result<Transports, PeerError> {
         match self {
             Self::Memory | Self::Tcp => Ok(crate::transports()),
@@ -67,7 +66,7 @@ impl Transport {
     }
 }
 
-/// How to start a [`LocalCluster`].
+/// Configures and starts a [`LocalCluster`].
 #[derive(Clone)]
 #[must_use = "nothing starts before `start`"]
 pub struct Builder {
@@ -105,45 +104,45 @@ impl core::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// How many workers; 2 unless it is said.
+    /// Sets the number of workers. Default: 2.
     pub const fn workers(mut self, count: usize) -> Self {
         self.worker_count = count;
         self
     }
 
-    /// How many tasks each of them runs at once; 1 unless it is said.
+    /// Sets the number of threads of each worker. Default: 1.
     pub const fn threads(mut self, count: usize) -> Self {
         self.nthreads = count;
         self
     }
 
-    /// What carries the comms; memory unless it is said.
+    /// Sets the transport. Default: memory.
     pub const fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
         self
     }
 
-    /// Transports to use in place of those of this crate. They must have that of
-    /// [`Self::transport`].
+    /// Sets the available transports, which must include that of
+    /// [`Self::transport`]. Default: those of this crate.
     pub fn transports(mut self, transports: Transports) -> Self {
         self.transports = Some(transports);
         self
     }
 
-    /// Another address at which the scheduler listens, of any of the transports.
+    /// Adds an address for the scheduler to listen on, of any available
+    /// transport.
     pub fn listen(mut self, address: Address) -> Self {
         self.listen.push(address);
         self
     }
 
-    /// What tasks may call; a part of Python's own functions unless it is said,
-    /// see [`Functions::python`].
+    /// Sets the functions that tasks may call. Default: [`Functions::python`].
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
         self
     }
 
-    /// Who sees every message of every role.
+    /// Sets an observer that sees every message of every role.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
@@ -153,8 +152,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the system does not let it, as when there are no sockets
-    /// left.
+    /// [`PeerError`] if the system refuses, for example because there are no more
+    /// sockets.
     pub async fn start(self) -> Result<LocalCluster, PeerError> {
         self.start_boxed().await
     }
@@ -202,7 +201,7 @@ impl Builder {
     }
 }
 
-/// One certificate that all of a cluster show and believe.
+/// A certificate that all parties of a cluster present and trust.
 #[cfg(feature = "self-signed")]
 fn certificate() -> Result<Tls, PeerError> {
     let refused = |what: &str, error: &dyn core::fmt::Display| PeerError::Refused {
@@ -253,7 +252,7 @@ impl core::fmt::Debug for LocalCluster {
 }
 
 impl LocalCluster {
-    /// Two workers of one thread each, over memory.
+    /// Starts a cluster of two workers with one thread each, in memory.
     ///
     /// # Errors
     ///
@@ -262,12 +261,12 @@ impl LocalCluster {
         Self::builder().start().await
     }
 
-    /// One that is to be something else.
+    /// Returns a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Where clients and other workers reach the scheduler.
+    /// The address of the scheduler.
     pub fn address(&self) -> &Address {
         self.scheduler.address()
     }
@@ -282,7 +281,7 @@ impl LocalCluster {
         &self.workers
     }
 
-    /// How to reach it: with its certificate, and whoever sees all messages.
+    /// Options for clients of the cluster, with its transports and observer.
     pub fn client_options(&self) -> ClientOptions {
         ClientOptions {
             transports: self.transports.clone(),
@@ -292,7 +291,7 @@ impl LocalCluster {
         }
     }
 
-    /// A client of it.
+    /// Connects a client.
     ///
     /// # Errors
     ///
@@ -301,8 +300,8 @@ impl LocalCluster {
         Client::connect_with(&self.address().to_string(), self.client_options()).await
     }
 
-    /// Ends a worker. What it holds is lost, and computed again where somebody
-    /// needs it. `false` if there is no such worker.
+    /// Closes a worker. Its data is lost, and recomputed if needed. Returns
+    /// `false` if there is no such worker.
     pub async fn close_worker(&mut self, index: usize) -> bool {
         if index >= self.workers.len() {
             return false;
@@ -311,7 +310,7 @@ impl LocalCluster {
         true
     }
 
-    /// Ends the workers, then the scheduler.
+    /// Closes the workers, then the scheduler.
     pub async fn close(self) {
         for worker in &self.workers {
             worker.close().await;

@@ -1,13 +1,13 @@
-//! What a panic inside a role does to it.
+//! The end of a role after a panic in one of its parts.
 //!
-//! A panic may leave the state of a role half changed, or end a thread or a task
+//! A panic may leave the state of a role half changed, or end a thread or task
 //! that others wait for. The role then ends: a worker leaves its cluster, which
-//! computes its data elsewhere; the futures of a client become disconnected.
-//! Functions of tasks and hooks for notices may panic: those panics are caught.
+//! recomputes its data elsewhere; the futures of a client become disconnected.
+//! Panics in task functions and in callbacks are caught and do not count.
 //!
-//! Locks follow the same rule. [`Failure::check`] is for the state of a role and
-//! ends it after a panic; [`lock_counter`] is for counters, caches and logs, which
-//! nothing decides by.
+//! Locks follow the same rule. [`Failure::check`] is for the state of a role, and
+//! ends the role after a panic; [`lock_counter`] is for counters, caches and
+//! logs, on which no decision depends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use std::thread;
 
 use tokio::sync::Notify;
 
-/// Whether something in a role has panicked. Clones share it.
+/// A flag that is set after a panic in a role. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Failure(Arc<Inner>);
 
@@ -35,14 +35,14 @@ impl Failure {
         self.0.is_set.load(Ordering::Acquire)
     }
 
-    /// Waits until it is set. Only one waits.
+    /// Waits until the flag is set. Supports one waiter.
     pub(crate) async fn occurred(&self) {
         while !self.is_set() {
             self.0.changed.notified().await;
         }
     }
 
-    /// What a lock guards. If a panic has poisoned the lock, the role ends.
+    /// Returns the guard of a lock, and sets the flag if the lock is poisoned.
     pub(crate) fn check<G>(&self, locked: Result<G, PoisonError<G>>) -> G {
         locked.unwrap_or_else(|poisoned| {
             self.set();
@@ -50,7 +50,7 @@ impl Failure {
         })
     }
 
-    /// Sets it if what is returned is dropped by a panic.
+    /// Returns a guard that sets the flag when a panic drops it.
     #[must_use]
     pub(crate) fn guard(&self) -> FailureGuard {
         FailureGuard(self.clone())
@@ -63,7 +63,7 @@ pub(crate) fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets a [`Failure`] if a panic drops it.
+/// Sets a [`Failure`] when a panic drops it.
 #[derive(Debug)]
 pub(crate) struct FailureGuard(Failure);
 
@@ -75,7 +75,7 @@ impl Drop for FailureGuard {
     }
 }
 
-/// Panics while it holds a lock, for tests.
+/// Poisons a mutex, for tests.
 #[cfg(test)]
 pub(crate) fn poison<T: Send>(mutex: &Mutex<T>) {
     let panicked = thread::scope(|scope| {

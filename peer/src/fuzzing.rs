@@ -1,4 +1,4 @@
-//! Access for the fuzz targets to what is not part of the API.
+//! Access to internals for fuzz targets.
 
 use bytes::Bytes;
 use daskwire::message::BuildError;
@@ -13,27 +13,27 @@ use crate::{Key, Serialized};
 pub use crate::worker::fuzzing::{Reply, WorkerMachine};
 pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};
 
-/// Something that can be the body of a message.
+/// A type that can be the body of a message.
 pub trait Message: Sized {
-    /// Reads a message, as a comm does it.
+    /// Reads a message, as from a comm.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// If the message is malformed.
     fn decode(frames: &[Bytes]) -> Result<Self, ProtocolError>;
 
-    /// Reads a batch, as a stream does it.
+    /// Reads a batch, as from a stream.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// If the batch is malformed.
     fn decode_batch(frames: &[Bytes]) -> Result<Vec<Self>, ProtocolError>;
 
-    /// The frames of a message.
+    /// Encodes a message to frames.
     ///
     /// # Errors
     ///
-    /// If it cannot be built.
+    /// If the message cannot be built.
     fn encode(&self) -> Result<Vec<Bytes>, BuildError>;
 }
 
@@ -54,13 +54,13 @@ impl<T: Field> Message for T {
     }
 }
 
-/// A payload that is a pickle without buffers.
+/// Makes a payload of a pickle without buffers.
 pub fn pickle_payload(pickle: Bytes) -> Serialized {
     Serialized::of_written_pickle(pickle)
 }
 
-/// What the scheduler keeps of each task of a graph: its key, its dependencies,
-/// and what workers are sent.
+/// Reads what the scheduler keeps of each task of a graph: its key, its
+/// dependencies, and the `run_spec` for workers.
 ///
 /// # Errors
 ///
@@ -72,7 +72,7 @@ pub fn outlines(expression: &Serialized) -> Result<Vec<(Key, Vec<Key>, Serialize
         .collect())
 }
 
-/// Panics if anything does not fit in a scheduler, between events.
+/// Panics if a scheduler's state is inconsistent. Called between events.
 pub fn check_scheduler(state: &State) {
     state.check();
 }

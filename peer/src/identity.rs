@@ -1,4 +1,4 @@
-//! Asking a scheduler who it is and which workers it has.
+//! Requests for the identity of a scheduler and its workers.
 
 use core::time::Duration;
 
@@ -10,53 +10,53 @@ use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireForma
 use crate::protocol::{ProtocolError, WorkerStatus, body_in};
 use crate::{Release, Value};
 
-/// What a scheduler says of itself.
+/// The identity of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
-    /// The class of the scheduler; `Scheduler`.
+    /// The scheduler's class, `Scheduler`.
     pub kind: String,
-    /// Its name for itself.
+    /// The scheduler's id.
     pub id: String,
-    /// The address that it is reached at.
+    /// The scheduler's address.
     pub address: String,
-    /// When it started, in seconds since 1970; since 2021.4.0.
+    /// The start time in seconds since 1970; since 2021.4.0.
     pub started: Option<f64>,
-    /// Its workers, in the order that it has them.
+    /// The workers, in the scheduler's order.
     pub workers: Vec<Worker>,
-    /// The release of Dask that it runs, if it says so: [`identity`] asks.
+    /// The scheduler's release of Dask, if [`identity`] found it.
     pub release: Option<Release>,
 }
 
-/// What a scheduler says of one of its workers.
+/// The identity of a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Worker {
-    /// Its address.
+    /// The worker's address.
     pub address: String,
-    /// Its name; numbers as text.
+    /// The worker's name; numbers are converted to strings.
     pub name: String,
-    /// How many tasks it runs at once.
+    /// Number of tasks that run at once.
     pub thread_count: u64,
-    /// Bytes of memory that it may use; 0 where there is no limit.
+    /// Memory limit in bytes; 0 if there is none.
     pub memory_limit: u64,
-    /// Bytes of memory that its process used at the last heartbeat.
+    /// Bytes of memory that the process used at the last heartbeat.
     pub memory: u64,
-    /// Part of a processor that it used, in percent.
+    /// Processor use of the process in percent.
     pub cpu: f64,
-    /// Its state, such as `running`; since 2021.10.0.
+    /// The worker's status, such as `running`; since 2021.10.0.
     pub status: Option<WorkerStatus>,
 }
 
-/// Why a scheduler could not be asked.
+/// Why a request for the identity failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The connection.
+    /// The connection failed.
     Comm(CommError),
-    /// It closed the connection instead of answering.
+    /// The scheduler closed the connection instead of replying.
     NoAnswer,
-    /// It did not answer in time.
+    /// The scheduler did not reply in time.
     Timeout(Duration),
-    /// Its answer is not what was asked for.
+    /// The reply is not an identity.
     Answer(ProtocolError),
 }
 
@@ -88,15 +88,15 @@ impl From<ProtocolError> for IdentityError {
     }
 }
 
-/// Options for [`identity`]: `patience` for each of connection, handshake and
-/// answer, one attempt, and any wire.
+/// Options for [`identity`]: `patience` is the timeout of the connection, the
+/// handshake and the reply, each; with one attempt, and any wire format.
 ///
-/// They understand every release since 2.23.0: whoever asks waits for the
-/// handshake of the scheduler and answers in kind.
+/// They work with every release since 2.23.0: the client waits for the
+/// scheduler's handshake and replies in the same format.
 pub fn options(patience: Duration) -> CommOptions {
     CommOptions {
         connect_timeout: patience,
-        // A person can try again.
+        // The user can try again.
         connect_retry: false,
         handshake_timeout: patience,
         wire: WireFormat::Answer,
@@ -104,7 +104,7 @@ pub fn options(patience: Duration) -> CommOptions {
     }
 }
 
-/// Connects, does the handshake and asks for the identity.
+/// Connects, does the handshake and requests the identity.
 ///
 /// ```no_run
 /// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,8 +121,7 @@ pub fn options(patience: Duration) -> CommOptions {
 ///
 /// # Errors
 ///
-/// What kept the scheduler from being asked. For the answer it waits as long as
-/// for the handshake.
+/// Why the request failed. The timeout of the reply is that of the handshake.
 pub async fn identity(
     address: &Address,
     transports: &Transports,
@@ -151,7 +150,7 @@ async fn ask(comm: &mut Comm) -> Result<Identity, IdentityError> {
     Ok(identity)
 }
 
-/// Makes a request in the layout of the peer, and reads the reply.
+/// Sends a request in the layout of the peer, and reads the reply.
 async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
@@ -166,7 +165,8 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     Ok(body_in(&frames, layout)?)
 }
 
-/// A string; of other values what Python shows, of `None` nothing.
+/// Converts to a string: other values as Python shows them, `None` as the empty
+/// string.
 fn text(value: &Value) -> String {
     match value {
         Value::Str(text) => text.to_string(),
@@ -192,7 +192,7 @@ fn integer(value: &Value) -> u64 {
 }
 
 impl Identity {
-    /// Reads the answer to `identity`; entries that are not known are skipped.
+    /// Reads the reply to `identity`; unknown entries are skipped.
     pub(crate) fn from_value(answer: &Value) -> Result<Self, ProtocolError> {
         if !matches!(answer, Value::Dict(_)) {
             return Err(ProtocolError::Unexpected {

@@ -67,15 +67,15 @@ pub use release::Release;
 pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};
 
-/// A future whose code is compiled in this crate. That of an `async fn` is compiled in
-/// each program that awaits it, with all that it awaits: entry points into the roles
-/// are boxed to compile the roles once.
+/// A boxed future, whose code is compiled in this crate. An `async fn` is
+/// compiled in each program that awaits it, with everything it awaits; boxing the
+/// entry points compiles the roles once.
 pub(crate) type BoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// 128 random bits as text.
+/// Returns 128 random bits as a string.
 pub(crate) fn identifier() -> String {
     use std::hash::{BuildHasher as _, RandomState};
-    // Each is keyed by bits of the operating system, and another number.
+    // Each state is keyed by the operating system's random bits and a counter.
     let bits = |word: u64| RandomState::new().hash_one(word);
     format!("{:016x}{:016x}", bits(0), bits(1))
 }

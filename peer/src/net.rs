@@ -1,11 +1,10 @@
-//! The transports of this build, and connecting by them.
+//! The transports of this build, and a connector that uses them.
 
 #[cfg(feature = "tls")]
 use daskwire_comm::tls::Tls;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, RawConnection, Traffic, Transports};
 
-/// The transports that the features of this crate have and that need no
-/// certificate: memory of this process, TCP, Unix sockets.
+/// The enabled transports that need no certificate: memory, TCP, Unix sockets.
 pub fn transports() -> Transports {
     let transports = Transports::new();
     #[cfg(feature = "tcp")]
@@ -15,8 +14,8 @@ pub fn transports() -> Transports {
     transports
 }
 
-/// The same and those that encrypt, with these certificates and keys: TLS, and QUIC
-/// where the feature `quic` is on.
+/// Like [`transports`], with those that encrypt, using these certificates and
+/// keys: TLS, and QUIC with the feature `quic`.
 #[cfg(feature = "tls")]
 pub fn transports_with_tls(tls: &Tls) -> Transports {
     let options = daskwire_tcp::TcpOptions {
@@ -31,7 +30,7 @@ pub fn transports_with_tls(tls: &Tls) -> Transports {
     transports
 }
 
-/// Makes comms with the same options each time.
+/// Connects with the same options each time.
 #[derive(Debug)]
 pub(crate) struct Connector {
     transports: Transports,
@@ -55,7 +54,7 @@ impl Connector {
         connecting.await
     }
 
-    /// Makes a connection without the handshake of Dask.
+    /// Connects without Dask's handshake.
     pub(crate) async fn connect_raw(&self, address: &Address) -> Result<RawConnection, CommError> {
         let connecting = self
             .transports
@@ -63,8 +62,7 @@ impl Connector {
         connecting.await
     }
 
-    /// Waits until everything has arrived that went over connections which several
-    /// comms share.
+    /// Waits until everything sent over connections that comms share has arrived.
     pub(crate) async fn close(&self) {
         self.transports.close().await;
     }

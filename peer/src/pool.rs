@@ -1,6 +1,6 @@
-//! Comms for requests, kept for later requests.
+//! A pool of comms for requests.
 //!
-//! A comm with a peer is closed
+//! An idle comm is closed
 //! * when the peer is [forgotten](Pool::forget), which also ends the requests to
 //!   it that are in flight;
 //! * when it is idle and another request to the peer [fails](Pool::close_idle);
@@ -21,16 +21,16 @@ use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, ReplyStatus, Request};
 use crate::{BoxFuture, Key, PeerError};
 
-/// Idle comms that are kept with one peer.
+/// Maximum number of idle comms with one peer.
 const MAX_IDLE_PER_PEER: usize = 8;
 
-/// Idle comms that are kept in all (Dask's limit of its connection pool).
+/// Maximum number of idle comms in total, as in Dask's connection pool.
 const MAX_IDLE: usize = 512;
 
-/// How long an idle comm is kept.
+/// Time after which an idle comm is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes comms to peers as they are needed, and keeps them.
+/// Connects to peers as needed, and reuses the comms.
 pub(crate) struct Pool {
     connector: Arc<Connector>,
     /// The name of this end, for observers.
@@ -43,9 +43,9 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct Peers {
-    /// Those with idle comms or requests in flight.
+    /// Peers with idle comms or pending requests.
     by_address: HashMap<Address, PeerComms>,
-    /// Idle comms with all of them.
+    /// Number of idle comms with all peers.
     idle_count: usize,
     swept_at: Option<Instant>,
 }
@@ -53,8 +53,8 @@ struct Peers {
 #[derive(Debug)]
 struct PeerComms {
     idle: Vec<Idle>,
-    /// Nothing is sent over it. Dropping it tells the requests in flight that the
-    /// peer is forgotten.
+    /// Nothing is sent on this channel. Dropping it notifies pending requests
+    /// that the peer was forgotten.
     known: watch::Sender<()>,
 }
 
@@ -88,7 +88,7 @@ impl Peers {
         idle
     }
 
-    /// Takes out the comms that have been idle for too long.
+    /// Takes the comms that have been idle for too long.
     fn sweep(&mut self, now: Instant) -> Vec<Idle> {
         let is_due = |at| now.saturating_duration_since(at) >= IDLE_TIMEOUT / 4;
         if !self.swept_at.is_none_or(is_due) {
@@ -112,16 +112,16 @@ impl Peers {
 pub(crate) struct Lease<'p> {
     pool: &'p Pool,
     address: &'p Address,
-    /// Until it is dropped.
+    /// `None` while it is dropped.
     known: Option<watch::Receiver<()>>,
 }
 
 impl Lease<'_> {
-    /// Waits for `work`, but no longer than until the peer is forgotten.
+    /// Waits for `work`, at most until the peer is forgotten.
     ///
     /// # Errors
     ///
-    /// Those of `work`, and [`PeerError::Closed`].
+    /// The errors of `work`, and [`PeerError::Closed`].
     pub(crate) async fn run<T>(
         &mut self,
         work: impl Future<Output = Result<T, PeerError>>,
@@ -139,7 +139,7 @@ impl Lease<'_> {
         }
     }
 
-    /// Keeps a comm for the next request, unless the peer is forgotten.
+    /// Keeps a comm for the next request, unless the peer was forgotten.
     fn give_back(&self, channel: Channel) {
         let now = runtime::now();
         let mut peers = self.pool.lock();
@@ -203,14 +203,14 @@ impl Pool {
         }
     }
 
-    /// The same with what counts bytes, and the options of the connector.
+    /// Sets a byte counter, and the options of the connector.
     pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>, options: CommOptions) -> Self {
         self.meter = meter.map(|meter| (meter, options));
         self
     }
 
-    /// Connects to a peer, even if there are idle comms with it. The comm does not
-    /// belong to the pool.
+    /// Connects to a peer without using idle comms. The comm does not belong to
+    /// the pool.
     pub(crate) fn connect<'a>(
         &'a self,
         address: &'a Address,
@@ -231,8 +231,8 @@ impl Pool {
         Ok(Channel::new(comm, ends))
     }
 
-    /// Asks a peer. A comm that was idle and turns out to be closed is replaced:
-    /// the peer has not read the request then.
+    /// Sends a request to a peer and waits for the reply. An idle comm that turns
+    /// out to be closed is replaced: the peer has not read the request then.
     ///
     /// # Errors
     ///
@@ -249,8 +249,8 @@ impl Pool {
         reply
     }
 
-    /// Asks a worker for data, and acknowledges it. The reply has none but the keys
-    /// that were asked for, each once.
+    /// Requests data from a worker, and acknowledges the reply. The result only
+    /// has requested keys, each once.
     ///
     /// # Errors
     ///
@@ -265,7 +265,8 @@ impl Pool {
         Ok(reply)
     }
 
-    /// The same, with the number of keys in the reply that were not asked for.
+    /// Like [`get_data`](Self::get_data), with the number of unrequested keys in
+    /// the reply.
     pub(crate) async fn get_data_counting(
         &self,
         address: &Address,
@@ -283,11 +284,11 @@ impl Pool {
         let asked = async {
             let (reply, mut channel) = self.exchange::<DataReply>(address, &request).await?;
             let reply = reply?;
-            // Without it the worker counts the transfer as going on; with `busy`
-            // there is none.
+            // Without it, the worker counts the transfer as in progress; after
+            // `busy` there is none.
             let is_acknowledged = reply.status != ReplyStatus::Ok
                 || channel.sender.send(&"OK".to_owned()).await.is_ok();
-            // The data is there even if its sender is gone by now.
+            // The data has arrived even if its sender is gone by now.
             Ok((reply, is_acknowledged.then_some(channel)))
         };
         let (mut reply, channel) = lease.run(asked).await?;
@@ -303,8 +304,8 @@ impl Pool {
         Ok((reply, unasked_count))
     }
 
-    /// Sends a request and receives its reply; returns the comm too if it can be
-    /// used again.
+    /// Sends a request and receives its reply; also returns the comm if it can be
+    /// reused.
     async fn exchange<T: Field>(
         &self,
         address: &Address,
@@ -325,7 +326,7 @@ impl Pool {
         }
     }
 
-    /// Uses a peer in another way than by [`call`](Self::call).
+    /// Registers a use of a peer other than [`call`](Self::call).
     pub(crate) fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
         let mut peers = self.lock();
         let comms = match peers.by_address.get(address) {
@@ -339,8 +340,8 @@ impl Pool {
         }
     }
 
-    /// Closes all comms with a peer that is gone. Requests to it that are in flight
-    /// end with [`PeerError::Closed`]; later ones connect again.
+    /// Closes all comms with a peer that is gone. Pending requests to it end with
+    /// [`PeerError::Closed`]; later ones connect again.
     pub(crate) fn forget(&self, address: &Address) {
         let mut peers = self.lock();
         let comms = peers.by_address.remove(address);
@@ -349,8 +350,8 @@ impl Pool {
         drop(comms);
     }
 
-    /// Closes the idle comms with a peer that a request to has failed. Other requests
-    /// to it, and other uses, go on.
+    /// Closes the idle comms with a peer after a failed request. Other requests
+    /// and uses continue.
     pub(crate) fn close_idle(&self, address: &Address) {
         let mut peers = self.lock();
         let Some(comms) = peers.by_address.get_mut(address) else {
@@ -366,7 +367,7 @@ impl Pool {
         drop(idle);
     }
 
-    /// How many peers there are idle comms with or requests to.
+    /// The number of peers with idle comms or requests.
     #[cfg(test)]
     pub(crate) fn peer_count(&self) -> usize {
         self.lock().by_address.len()
@@ -392,7 +393,7 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(|poisoned| {
-            // Starts again with no comms.
+            // Continue without idle comms.
             self.peers.clear_poison();
             let mut peers = poisoned.into_inner();
             *peers = Peers::default();

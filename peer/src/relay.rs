@@ -1,12 +1,12 @@
-//! Passing messages on unopened, between any two transports.
+//! Forwards messages unopened between any two transports.
 //!
-//! A relay stands between two peers that cannot reach each other, or not well:
-//! an unmodified Dask client at one end of a bad link and an unmodified
-//! scheduler at the other, with QUIC in between. Messages go through as they
-//! are, handshakes included, so that the two ends agree with each other and the
-//! relay needs to know nothing of what they send. It follows the framing, so
-//! that what is no Dask peer is cut off and limits hold, but no frame is kept:
-//! bytes leave as they come.
+//! A relay connects two peers that cannot reach each other well: for example an
+//! unmodified Dask client at one end of a bad link and an unmodified scheduler at
+//! the other, with QUIC in between. Messages are forwarded unchanged, including
+//! handshakes, so the peers negotiate with each other and the relay need not
+//! understand what they send. It follows the framing in order to disconnect peers
+//! that do not speak the protocol, and to enforce limits, but does not buffer
+//! frames: bytes are forwarded as they arrive.
 
 use core::fmt;
 use core::time::Duration;
@@ -21,27 +21,27 @@ use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transpor
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Bytes that are under way at once in each direction.
+/// Maximum number of buffered bytes in each direction.
 const CHUNK: usize = 256 << 10;
 
-/// How a relay passes on.
+/// Options of a relay.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How [`serve`] makes connections to the target.
+    /// Options of the connections that [`serve`] makes to the target.
     pub comm: CommOptions,
-    /// What is accepted of the first message of either side.
+    /// Limits of the first message of either side.
     pub handshake_limits: Limits,
-    /// What is accepted of all others.
+    /// Limits of all other messages.
     pub limits: Limits,
-    /// How long the first message of either side may take. Whoever says
-    /// nothing for so long is no Dask peer.
+    /// Timeout for the first message of either side. A peer that is silent for
+    /// longer does not speak the protocol.
     pub handshake_timeout: Duration,
     /// How long [`serve`] waits for the first bytes of a connection before it
-    /// makes one to the target. Those that end meanwhile, as port scans and health
-    /// checks do, never reach the target. Connectors of distributed up to 2023.7.1
-    /// wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and so for
-    /// this long each time.
+    /// connects to the target. Connections that end before, such as port scans
+    /// and health checks, never reach the target. Connectors of distributed up to
+    /// 2023.7.1 wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and
+    /// are delayed by this time.
     pub first_bytes_timeout: Duration,
 }
 
@@ -58,32 +58,33 @@ impl Default for Options {
     }
 }
 
-/// What went through, in one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayStats {
-    /// Whole messages, the handshake included.
+    /// Number of complete messages, including the handshake.
     pub message_count: u64,
-    /// Bytes, preludes included.
+    /// Number of bytes, including preludes.
     pub len: u64,
 }
 
-/// Why a relay ended before its time.
+/// Why a relay ended with an error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// The first message did not come in time.
+    /// The first message did not arrive in time.
     Timeout {
-        /// How long it was given.
+        /// The timeout.
         after: Duration,
     },
-    /// What came is no message, or beyond the limits, or ended within one.
+    /// The received bytes are not a message, exceed the limits, or end within a
+    /// message.
     Frame(FrameError),
-    /// A connection broke.
+    /// A connection failed.
     Io(io::Error),
-    /// The connection that came was no good to begin with.
+    /// An incoming connection could not be accepted.
     Comm(CommError),
-    /// The target could not be connected to.
+    /// The target cannot be reached.
     Target(CommError),
 }
 
@@ -119,15 +120,14 @@ impl From<io::Error> for RelayError {
     }
 }
 
-/// Passes on what comes from either of two connections to the other, until both
-/// have ended or one has failed. Returns what went from `near` to `far`, and
-/// back.
+/// Forwards bytes between two connections in both directions, until both have
+/// ended or one has failed. Returns the counters from `near` to `far`, and back.
 ///
-/// The end of one direction is passed on and leaves the other as it is.
+/// The end of one direction is forwarded and does not affect the other.
 ///
 /// # Errors
 ///
-/// What ended it. Both connections are to be dropped then.
+/// Why forwarding failed. The caller should drop both connections.
 pub async fn relay<NR, NW, FR, FW>(
     near: (NR, NW),
     far: (FR, FW),
@@ -144,8 +144,8 @@ where
         let there = pass_on(near.0, far.1, options, &mut passed_there);
         let back = pass_on(far.0, near.1, options, &mut passed_back);
         tokio::pin!(there, back);
-        // Whoever does not read any more may still have something to say: only its
-        // end is the end, or a fault.
+        // A peer that has stopped reading may still send: only its end, or a
+        // fault, ends the relay.
         let (first, is_there) = tokio::select! {
             first = &mut there => (first, true),
             first = &mut back => (first, false),
@@ -153,7 +153,7 @@ where
         let other = async { if is_there { back.await } else { there.await } };
         match first {
             Ok(()) => other.await,
-            Err(End::Unwritable(error)) => match runtime::timeout(LAST_WORDS, other).await {
+            Err(End::Unwritable(error)) => match runtime::timeout(DRAIN_TIMEOUT, other).await {
                 Ok(other) => other,
                 Err(_) => Err(End::Unwritable(error)),
             },
@@ -167,12 +167,12 @@ where
     }
 }
 
-/// How long a peer that reads no more may go on talking.
-const LAST_WORDS: Duration = Duration::from_secs(30);
+/// Maximum time that a peer may continue to send after it has stopped reading.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why one direction has ended before its time.
+/// Why one direction ended early.
 enum End {
-    /// Nobody reads at the other end.
+    /// The receiving peer does not read any more.
     Unwritable(io::Error),
     Fault(RelayError),
 }
@@ -183,15 +183,16 @@ impl<E: Into<RelayError>> From<E> for End {
     }
 }
 
-/// Accepts connections until the listener fails, and for each makes one to `to`, when
-/// its first bytes are there or [have not come](Options::first_bytes_timeout), and
-/// passes on what comes, both ways. `told` hears of every end, but
-/// those that `stop` brings about: when it is ready all connections are cut off.
+/// Accepts connections until the listener fails. Connects each of them to `to`
+/// when its first bytes have arrived, or [their
+/// timeout](Options::first_bytes_timeout) has passed, and forwards both ways.
+/// Calls `told` at the end of each connection, except those ended by `stop`: when
+/// that is ready, all connections are closed.
 ///
 /// # Errors
 ///
-/// What made listening impossible; all connections end with it. Those that fail
-/// by themselves are told of, and end alone.
+/// The error of the listener; all connections end with it. Errors of single
+/// connections are passed to `told`.
 pub async fn serve(
     listener: &Listener,
     transports: &Transports,
@@ -214,7 +215,7 @@ pub async fn serve(
         };
         let incoming = match accepted {
             Ok(incoming) => incoming,
-            // Mostly too many open files, which passes.
+            // Mostly too many open files, which is temporary.
             Err(CommError::Io(error)) if error.kind() != io::ErrorKind::NotConnected => {
                 runtime::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -246,7 +247,7 @@ pub async fn serve(
     }
 }
 
-/// One direction.
+/// Forwards one direction.
 async fn pass_on<R, W>(
     mut reader: R,
     mut writer: W,
@@ -259,7 +260,7 @@ where
 {
     let mut buffer = Vec::with_capacity(4 << 10);
 
-    // As many bytes as tell how messages are framed.
+    // As many bytes as are needed to detect the framing.
     let after = options.handshake_timeout;
     let now = runtime::now();
     let deadline = now.checked_add(after).unwrap_or(now);
@@ -273,12 +274,12 @@ where
         }
     }
     let first = buffer.first_chunk::<8>();
-    // What is neither is for the decoder to refuse.
+    // Other input is refused by the decoder.
     let prefix = first.and_then(detect_prefix).unwrap_or(Prefix::U64);
     let mut decoder = FrameDecoder::new(prefix, Vec::new(), options.handshake_limits);
 
     while !buffer.is_empty() {
-        // What was good goes on, whatever comes behind it.
+        // Forward the bytes before a fault.
         let (good, verdict) = follow(&mut decoder, &buffer, options, passed);
         let sent = async {
             writer.write_all(&buffer[..good]).await?;
@@ -304,10 +305,9 @@ where
     Ok(())
 }
 
-/// Takes the framing of `bytes` into account. Frames are not kept.
+/// Tracks the framing of `bytes`, without keeping frames.
 ///
-/// Returns how many bytes belong to messages in which no fault was found, and
-/// the fault.
+/// Returns the number of bytes that belong to valid messages, and the fault.
 fn follow(
     decoder: &mut FrameDecoder<Vec<u8>>,
     bytes: &[u8],
@@ -315,7 +315,7 @@ fn follow(
     passed: &mut RelayStats,
 ) -> (usize, Result<(), FrameError>) {
     let mut at = 0;
-    // Where the message began that is arriving, if it is in these bytes.
+    // The start of the current message, if it is in `bytes`.
     let mut start = 0;
     let mut step = |at: &mut usize, start: &mut usize| -> Result<bool, FrameError> {
         let rest = &bytes[*at..];
@@ -350,7 +350,7 @@ fn follow(
     }
 }
 
-/// No room for frames.
+/// A `FrameBuffers` without buffers.
 struct Nothing;
 
 impl FrameBuffers for Nothing {

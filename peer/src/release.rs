@@ -1,4 +1,4 @@
-//! Releases of Dask, and which of them the roles of this crate work with.
+//! Releases of Dask, and which of them are supported.
 
 use core::fmt;
 use core::str::FromStr;
@@ -8,8 +8,8 @@ use daskwire_comm::{Address, CommError, CommOptions, Transports, WireFormat};
 use crate::identity::identity;
 use crate::{PeerError, Value};
 
-/// A release of `distributed`, such as 2026.8.0. What follows the three numbers, as in
-/// `2026.8.1+5.gdeadbee` of a development version, is left out.
+/// A release of `distributed`, such as 2026.8.0. Anything after the three
+/// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
 /// ```
 /// use daskwire_peer::release::{FIRST_FOR_TASKS, Release};
@@ -21,23 +21,25 @@ use crate::{PeerError, Value};
 pub struct Release {
     /// The year; 1 or 2 before 2021.
     pub major: u16,
-    /// The month, or what counted releases before 2021.
+    /// The month; a counter before 2021.
     pub minor: u16,
-    /// Counts releases of a month.
+    /// A counter of the month's releases.
     pub micro: u16,
 }
 
-/// The first release of whose scheduler a [`Worker`](crate::worker::Worker) can be.
+/// The first release whose scheduler supports a
+/// [`Worker`](crate::worker::Worker).
 ///
-/// Earlier ones send tasks in other forms. They do not notice that a worker cannot read
-/// these: 2023.8.0 takes nothing for the result of each task, 2023.6.0 waits for ever,
-/// 2022.8.0 does not work again until it is restarted.
+/// Earlier ones send tasks in other forms, and do not notice that a worker cannot
+/// read them: 2023.8.0 stores nothing as the result of each task, 2023.6.0 waits
+/// forever, 2022.8.0 stays broken until it is restarted.
 pub const FIRST_FOR_WORKERS: Release = Release::new(2025, 3, 0);
 
-/// The first release to whose scheduler a [`Client`](crate::Client) can submit tasks.
+/// The first release whose scheduler accepts tasks from a
+/// [`Client`](crate::Client).
 pub const FIRST_FOR_TASKS: Release = Release::new(2025, 4, 0);
 
-/// A string that is no release.
+/// An error: a string is not a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRelease(String);
 
@@ -55,7 +57,7 @@ impl fmt::Display for NoRelease {
 impl core::error::Error for NoRelease {}
 
 impl Release {
-    /// The release with these numbers.
+    /// Returns the release with these numbers.
     pub const fn new(major: u16, minor: u16, micro: u16) -> Self {
         Self {
             major,
@@ -64,8 +66,8 @@ impl Release {
         }
     }
 
-    /// The release of a scheduler that has answered a `versions` request: `None` if it is
-    /// not one of Dask.
+    /// The release of a scheduler from its reply to `versions`; `None` if it does
+    /// not run Dask.
     pub(crate) fn of_versions(versions: &Value) -> Option<Self> {
         let packages = versions.get("packages")?;
         let version = match packages.get("distributed") {
@@ -85,7 +87,7 @@ impl Release {
         version?.parse().ok()
     }
 
-    /// Refuses to work with a release before `first`.
+    /// Returns an error for releases before `first`.
     pub(crate) fn check(
         found: Option<Self>,
         first: Self,
@@ -98,8 +100,8 @@ impl Release {
     }
 }
 
-/// The error of a scheduler that cannot be talked to: its release, if that frames its
-/// messages in another way.
+/// Improves the error of connecting to a scheduler: its release, if it uses
+/// another framing.
 pub(crate) async fn explain(
     error: PeerError,
     scheduler: &Address,
@@ -200,7 +202,7 @@ mod tests {
             ("optional", Value::list([0; 0])),
         ]);
         assert_eq!(found(old), Some(Release::new(1, 24, 1)));
-        // Schedulers of this crate have none.
+        // Schedulers of this crate have no release.
         assert_eq!(found(Value::Dict([].into())), None);
         assert_eq!(found(Value::dict([("distributed", Value::None)])), None);
         assert_eq!(Release::of_versions(&Value::None), None);

@@ -12,7 +12,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`PeerError::Remote`] if the peer raised an exception over it.
+    /// [`PeerError::Remote`] if the request raised an exception in the peer.
     pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
         self.set_traffic(request.traffic());
         self.sender.send(request).await?;
@@ -26,10 +26,10 @@ impl Channel {
     }
 }
 
-/// A request as it arrives, with the fields that every request may have.
+/// An incoming request, with the fields common to all requests.
 #[derive(Debug)]
 pub(crate) struct IncomingRequest {
-    /// The request, or what is wrong with it, which is the answer.
+    /// The request, or the parse error, which is the reply.
     pub(crate) request: Result<Request, ProtocolError>,
     /// Whether the peer waits for a reply. Default: true.
     pub(crate) wants_reply: bool,
@@ -49,7 +49,7 @@ impl Field for IncomingRequest {
         let mut ahead = source.reader;
         let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
         if !has_op {
-            // Dask ends the connection over it.
+            // Dask closes the connection then.
             return Err(source.unexpected("a request with an op"));
         }
         Ok(Self {
@@ -70,7 +70,7 @@ impl Field for IncomingRequest {
     }
 }
 
-/// A reply, or the report of an exception in its place.
+/// A reply, or the report of an exception.
 enum Reply<T> {
     Value(T),
     Failed(Box<Status>),

@@ -1,4 +1,4 @@
-//! Data, there and back.
+//! Transfers of data to and from a cluster.
 
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
@@ -16,29 +16,28 @@ use crate::protocol::{
 };
 use crate::{BoxFuture, Key, PeerError, Serialized, Value};
 
-/// How often a result is asked for that is not where it should be, before it
-/// counts as lost.
+/// Maximum number of attempts to fetch a result before it counts as lost.
 const ATTEMPTS: usize = 10;
 
-/// How long a worker is left alone that sends too much already.
+/// Time before a busy worker is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
-/// How often the scheduler is asked during a direct transfer whether the worker still
-/// has the data.
+/// Interval at which the scheduler is asked during a direct transfer whether the
+/// worker still holds the data.
 const HOLDER_CHECK: Duration = Duration::from_secs(5);
 
-/// Which way data goes.
+/// The route of data between the client and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
     /// Through the scheduler, which every client can reach.
     #[default]
     Scheduler,
-    /// Between this client and the workers, several at the same time. They have
-    /// to be reachable at the addresses by which they know one another.
+    /// Directly between the client and several workers at once, which must be
+    /// reachable at the addresses that they use among each other.
     Direct,
 }
 
-/// Ends with whoever waits for it.
+/// Aborts the task when dropped.
 struct Gathering<T>(Task<T>);
 
 impl<T> Drop for Gathering<T> {
@@ -47,7 +46,7 @@ impl<T> Drop for Gathering<T> {
     }
 }
 
-/// The value, or the payload where there is no value for it.
+/// The value, or the unopened payload if it has no counterpart here.
 pub(super) fn opened(serialized: Serialized) -> Result<Value, PeerError> {
     match serialized.open() {
         Ok(value) => Ok(value),
@@ -61,10 +60,10 @@ impl Shared {
         self.options.route
     }
 
-    /// Waits for all results and fetches them, in this order.
+    /// Waits for results and fetches them, in order.
     ///
-    /// Whoever is in no task, as under `block_on`, is on a thread of its own that the
-    /// runtime has to wake: it does so once, with all that is waited for.
+    /// Outside of a runtime task, as under `block_on`, the waiting is done in a
+    /// spawned task, so that the runtime wakes the waiting thread only once.
     pub(super) fn gather<'a>(
         self: &'a Arc<Self>,
         futures: &'a [TaskFuture],
@@ -88,7 +87,7 @@ impl Shared {
             Ok(result) => result,
             Err(error) => match error.into_panic() {
                 Some(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends.
+                // The runtime is shutting down.
                 None => Err(self.disconnected()),
             },
         }
@@ -125,11 +124,11 @@ impl Shared {
                 Route::Scheduler => self.gather_from_scheduler(missing.clone()).await?,
                 Route::Direct => self.gather_from_workers(missing.clone()).await?,
             };
-            // Peers may send more than they were asked for.
+            // Peers may send keys that were not requested.
             let asked = |key: &Key| missing.binary_search(key).is_ok();
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
-            // What was there is not any more: the scheduler knows, or will when it
-            // is told. It says what becomes of it.
+            // The data was lost: the scheduler knows, or is told, and reports
+            // what becomes of it.
             for key in missing {
                 if !found.contains_key(&key)
                     && let Some(entry) = self.held(&key)
@@ -162,7 +161,7 @@ impl Shared {
             reply: Some(true),
             ..Gather::default()
         });
-        // However long the data takes.
+        // No timeout: the data may take long.
         let reply: DataReply = self.pool.call(&self.address, &request).await?;
         Ok(reply.data.unwrap_or_default())
     }
@@ -177,7 +176,7 @@ impl Shared {
             ..WhoHas::default()
         };
         let who_has: Vec<(Key, Vec<String>)> = self.call("where results are", request).await?;
-        // The holder that has least to send so far, of those that have a key.
+        // Of a key's holders, the one that has the least to send so far.
         let mut wanted: HashMap<String, Vec<Key>> = HashMap::new();
         for (key, holders) in who_has {
             let least = holders
@@ -191,16 +190,16 @@ impl Shared {
             .into_iter()
             .map(|(address, keys)| self.fetch_while_held(address, keys));
         let mut all = Vec::new();
-        // A worker that is gone is noticed by the scheduler; what it had is missing
-        // here, and asked for again.
+        // The scheduler notices a worker that is gone; its data is missing here
+        // and requested again.
         for data in join_all(transfers).await.into_iter().flatten() {
             all.extend(data);
         }
         Ok(all)
     }
 
-    /// Fetches keys from one worker until the scheduler no longer counts it among
-    /// those that have them: one that has stopped never answers.
+    /// Fetches keys from one worker, until the scheduler no longer lists it as a
+    /// holder: a stopped process never replies.
     async fn fetch_while_held(
         &self,
         address: String,
@@ -222,7 +221,7 @@ impl Shared {
                 data = &mut fetching => return data,
                 who_has = asking => who_has,
             };
-            // A scheduler that does not answer says nothing about the worker.
+            // Without an answer of the scheduler, assume that it does.
             let is_holder = who_has.map_or(true, |who_has| {
                 who_has
                     .iter()
@@ -234,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Fetches keys from one worker: those that it has.
+    /// Fetches keys from one worker, which may lack some.
     async fn fetch(
         &self,
         address: String,
@@ -256,12 +255,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`TaskFuture::result`]: the first that is not there.
+    /// As [`TaskFuture::result`], for the first result that is not available.
     pub async fn gather(&self, futures: &[TaskFuture]) -> Result<Vec<Value>, PeerError> {
         self.gather_by(futures, self.shared.route()).await
     }
 
-    /// The same on a way that is chosen.
+    /// Like [`gather`](Self::gather), over a given route.
     ///
     /// # Errors
     ///
@@ -275,7 +274,8 @@ impl Client {
         serialized.into_iter().map(opened).collect()
     }
 
-    /// Results as they travel, to be kept or passed on.
+    /// Like [`gather`](Self::gather), without deserializing, to store or forward
+    /// the results.
     ///
     /// # Errors
     ///
@@ -288,11 +288,11 @@ impl Client {
         self.shared.gather(futures, route).await
     }
 
-    /// Puts data on the cluster, each piece under a key of its own.
+    /// Stores data on the cluster, each value under a unique key.
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if it does not get there.
+    /// [`PeerError`] if the data cannot be transferred.
     pub async fn scatter(
         &self,
         data: impl IntoIterator<Item = impl Into<Value>>,
@@ -304,11 +304,11 @@ impl Client {
         self.scatter_by(data, self.shared.route()).await
     }
 
-    /// Puts data on the cluster under keys that are chosen, on a way that is.
+    /// Stores data on the cluster under given keys, over a given route.
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if it does not get there.
+    /// [`PeerError`] if the data cannot be transferred.
     pub async fn scatter_by(
         &self,
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
@@ -334,10 +334,11 @@ impl Client {
         pieces: Vec<(Key, Serialized)>,
         route: Route,
     ) -> Result<Vec<TaskFuture>, PeerError> {
-        // The futures are there first, so that none is missed when it is reported.
+        // The futures are made first, so that no report about them is missed.
         let keys = pieces.iter().map(|(key, _)| key);
         let futures = self.shared.hold(keys, None)?;
-        // No release of these keys is sent from now on; those before are to be read first.
+        // No release of these keys is sent from now on; earlier ones must be read
+        // first.
         self.shared.settle().await?;
         match route {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
@@ -380,7 +381,7 @@ impl Client {
                 reason: "the cluster has no workers".to_owned(),
             });
         }
-        // The next piece to the worker that has the fewest bytes.
+        // Each piece goes to the worker with the fewest bytes so far.
         let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
             workers.iter().map(|_| (0, Vec::new())).collect();
         for (key, piece) in data {
@@ -420,7 +421,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives pieces to one worker, which says how large they are.
+    /// Sends pieces to one worker, which replies with their sizes.
     async fn put(
         &self,
         address: String,
@@ -436,7 +437,7 @@ impl Client {
         Ok((address, reply.nbytes))
     }
 
-    /// Which workers hold each of these results.
+    /// The workers that hold each of these results.
     ///
     /// # Errors
     ///
@@ -453,7 +454,7 @@ impl Client {
         self.shared.call("where results are", request).await
     }
 
-    /// How many bytes these results have, as their workers say.
+    /// The sizes of these results in bytes, as reported by their workers.
     ///
     /// # Errors
     ///
@@ -468,7 +469,7 @@ impl Client {
         self.shared.call("the size of results", request).await
     }
 
-    /// The states that the scheduler has tasks in; `None` where it does not know one.
+    /// The states of tasks in the scheduler; `None` for unknown tasks.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Futures: handles on results that may not be there yet.
+//! Futures: handles on results that may not be available yet.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,37 +11,37 @@ use crate::channel::within;
 use crate::event::{ClientEvent, Level, emit};
 use crate::{Key, PeerError, RemoteError, Serialized, Value};
 
-/// What is known of a task.
+/// The status of a task.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Status {
-    /// It waits, or runs.
+    /// The task waits or is executing.
     Pending,
-    /// Its result is there.
+    /// The result is in memory.
     Finished,
-    /// It failed, or one that it depends on.
+    /// The task, or one that it depends on, failed.
     Error(Arc<RemoteError>),
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled {
-        /// Why, as far as that was said.
+        /// The reason, as far as it is known.
         reason: String,
     },
-    /// Its result is lost, with nobody to compute it again.
+    /// The result is lost and cannot be computed again.
     Lost,
-    /// The client has no connection any more.
+    /// The client is not connected any more.
     Disconnected {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Status {
-    /// Whether nothing more is to be expected.
+    /// Whether the status is final.
     pub const fn is_done(&self) -> bool {
         !matches!(self, Self::Pending)
     }
 
-    /// What it is called, as Dask does.
+    /// Dask's name of the status.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -54,33 +54,33 @@ impl Status {
     }
 }
 
-/// What is known of a key, shared by all handles on it.
+/// The state of a key, shared by all handles on it.
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// How many marks came before it in the stream to the scheduler: what arrives
-    /// before their answers is not about this.
+    /// Number of marks sent on the stream before this entry existed. What arrives
+    /// before they are answered is not about this entry.
     pub(super) marks: u64,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
 
-/// A status in little room: there may be millions, most of them pending or finished.
+/// A compact status: there may be millions, most of them pending or finished.
 enum State {
     Pending(Vec<Watcher>),
     Finished,
-    /// Another end.
+    /// Any other final status.
     Ended(Box<Status>),
 }
 
 enum Watcher {
     One(oneshot::Sender<()>),
-    /// The number of a future among others.
+    /// The index of a future among others.
     Many(usize, mpsc::UnboundedSender<usize>),
     All(Weak<Remaining>),
 }
 
 impl Watcher {
-    /// Nobody wants to know any more.
+    /// Whether nobody waits any more.
     fn is_closed(&self) -> bool {
         match self {
             Self::One(sender) => sender.is_closed(),
@@ -90,7 +90,7 @@ impl Watcher {
     }
 
     fn tell(self, is_finished: bool) {
-        // Whoever does not wait any more needs no answer.
+        // The waiter may be gone.
         match self {
             Self::One(sender) => drop(sender.send(())),
             Self::Many(index, sender) => drop(sender.send(index)),
@@ -103,10 +103,10 @@ impl Watcher {
     }
 }
 
-/// How many futures are not finished of those that somebody waits for.
+/// Number of unfinished futures that are waited for.
 struct Remaining {
     count: AtomicUsize,
-    /// None is left, or one of them failed.
+    /// Notified when none is left, or when one has failed.
     decided: Notify,
 }
 
@@ -118,11 +118,11 @@ impl Remaining {
     }
 }
 
-/// Waits until all are finished, or one cannot be: woken once, however many there
-/// are. Cancel safe.
+/// Waits until all are finished or one has failed. Wakes the waiter once, however
+/// many there are. Cancel safe.
 pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
     let remaining = Arc::new(Remaining {
-        // One more, so that it is not decided before all of them are watched.
+        // One more, so that the count is not zero before all are watched.
         count: AtomicUsize::new(1),
         decided: Notify::new(),
     });
@@ -157,7 +157,7 @@ impl Entry {
         };
         let before = {
             let mut state = self.shared.lock(&self.state);
-            // Who waits goes on waiting.
+            // Waiters continue to wait.
             if let (State::Pending(_), State::Pending(_)) = (&*state, &next) {
                 return;
             }
@@ -170,8 +170,8 @@ impl Entry {
         }
     }
 
-    /// Ends it, unless it has failed or was cancelled: its result cannot be fetched any
-    /// more.
+    /// Ends the entry unless it failed or was cancelled: its result cannot be
+    /// fetched any more.
     pub(super) fn end(&self, status: Status) {
         if !matches!(self.status(), Status::Error(_) | Status::Cancelled { .. }) {
             self.set(status);
@@ -186,7 +186,7 @@ impl Entry {
         }
     }
 
-    /// Calls the watcher when it is done, at once if it is.
+    /// Notifies the watcher when the task is done, at once if it is.
     fn watch(&self, watcher: Watcher) {
         let mut state = self.shared.lock(&self.state);
         if let State::Pending(watchers) = &mut *state {
@@ -194,7 +194,7 @@ impl Entry {
                 watchers.retain(|watcher| !watcher.is_closed());
             }
             if watchers.is_empty() {
-                // Mostly there is one.
+                // Most entries have one watcher.
                 watchers.reserve_exact(1);
             }
             watchers.push(watcher);
@@ -212,10 +212,10 @@ impl Drop for Entry {
     }
 }
 
-/// A handle on the result of a task, or on data that was scattered.
+/// A handle on the result of a task, or on scattered data.
 ///
-/// While there is one the cluster keeps the result; when the last is dropped it
-/// may forget it. A clone is another handle on the same.
+/// The cluster keeps the result while there are handles on it, and may forget it
+/// when the last is dropped. Clones are handles on the same result.
 #[derive(Clone)]
 pub struct TaskFuture(Arc<Entry>);
 
@@ -233,17 +233,17 @@ impl TaskFuture {
         &self.0.key
     }
 
-    /// What is known of it now.
+    /// The current status of the task.
     pub fn status(&self) -> Status {
         self.0.status()
     }
 
-    /// Whether it is done, however it ended.
+    /// Whether the task is done, successfully or not.
     pub fn is_done(&self) -> bool {
         self.status().is_done()
     }
 
-    /// Waits until it is done, and says how it ended. Cancel safe.
+    /// Waits until the task is done, and returns its status. Cancel safe.
     pub async fn done(&self) -> Status {
         loop {
             let status = self.status();
@@ -252,17 +252,17 @@ impl TaskFuture {
             }
             let (sender, done) = oneshot::channel();
             self.0.watch(Watcher::One(sender));
-            // Whatever happened, the status says it.
+            // The status has the outcome.
             let _ = done.await;
         }
     }
 
-    /// Waits until the result is there, without fetching it. Cancel safe.
+    /// Waits until the result is in memory, without fetching it. Cancel safe.
     ///
     /// # Errors
     ///
-    /// If it will never be there: [`PeerError::Remote`] if the task failed,
-    /// [`PeerError::Cancelled`], [`PeerError::Lost`] or
+    /// If the result will never be available: [`PeerError::Remote`] if the task
+    /// failed, [`PeerError::Cancelled`], [`PeerError::Lost`] or
     /// [`PeerError::Disconnected`].
     pub async fn finished(&self) -> Result<(), PeerError> {
         let key = || self.key().clone();
@@ -275,18 +275,18 @@ impl TaskFuture {
         }
     }
 
-    /// Waits for the result and fetches it. What has no counterpart in Rust stays
-    /// [`Value::Serialized`].
+    /// Waits for the result and fetches it. An object without a counterpart in
+    /// Rust stays [`Value::Serialized`].
     ///
     /// # Errors
     ///
-    /// As [`finished`](Self::finished), and what goes wrong on the way.
+    /// As [`finished`](Self::finished), and errors of fetching.
     pub async fn result(&self) -> Result<Value, PeerError> {
         let serialized = self.serialized().await?;
         super::data::opened(serialized)
     }
 
-    /// The same, for no longer than `after`.
+    /// Like [`result`](Self::result), with a timeout.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl TaskFuture {
         within(after, "the result of a task", self.result()).await
     }
 
-    /// Waits for the result and fetches it as it travels.
+    /// Like [`result`](Self::result), without deserializing.
     ///
     /// # Errors
     ///
@@ -317,7 +317,7 @@ impl core::fmt::Debug for TaskFuture {
     }
 }
 
-/// Futures in the order in which they are done.
+/// Yields futures in the order in which they are done.
 #[derive(Debug)]
 pub struct AsCompleted {
     futures: Vec<Option<TaskFuture>>,
@@ -334,7 +334,7 @@ impl AsCompleted {
         Self { futures, done }
     }
 
-    /// The next that is done, however it ended; `None` when there are no more.
+    /// The next future that is done, successfully or not; `None` after the last.
     /// Cancel safe.
     pub async fn next(&mut self) -> Option<TaskFuture> {
         loop {
@@ -346,7 +346,7 @@ impl AsCompleted {
     }
 }
 
-/// Handles are equal that are on the same result of the same client.
+/// Handles on the same result of the same client are equal.
 impl PartialEq for TaskFuture {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -355,14 +355,14 @@ impl PartialEq for TaskFuture {
 
 impl Eq for TaskFuture {}
 
-/// The result of the task as an argument of another, which holds it.
+/// Uses the task's result as an argument of another task, which holds it.
 impl From<&TaskFuture> for crate::graph::Argument {
     fn from(future: &TaskFuture) -> Self {
         Self::Future(future.clone())
     }
 }
 
-/// The result of the task as an argument of another, which holds it.
+/// Uses the task's result as an argument of another task, which holds it.
 impl From<TaskFuture> for crate::graph::Argument {
     fn from(future: TaskFuture) -> Self {
         Self::Future(future)

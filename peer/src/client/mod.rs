@@ -1,5 +1,5 @@
-//! A client of a Dask cluster: it submits tasks, knows what becomes of them, and
-//! moves data there and back.
+//! A client of a Dask cluster, which submits tasks, tracks their state, and
+//! transfers data.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), daskwire_peer::PeerError> {
@@ -14,11 +14,12 @@
 //! # }
 //! ```
 //!
-//! Functions are named, not sent: those of Python by their module, such as
-//! `numpy.linalg.norm`, those of workers in Rust as `native:NAME`. Results are
-//! [`Value`](crate::Value)s; what has no counterpart in Rust, as a DataFrame, stays
-//! [`Value::Serialized`](crate::Value::Serialized) and can be an argument of other
-//! tasks by its future. Nothing that a peer sends is ever executed.
+//! Functions are referred to by name: Python functions by their module, such as
+//! `numpy.linalg.norm`, those of Rust workers as `native:NAME`. Results are
+//! [`Value`](crate::Value)s. Objects without a counterpart in Rust, such as a
+//! DataFrame, stay [`Value::Serialized`](crate::Value::Serialized), and their
+//! futures can be arguments of other tasks. Nothing that a peer sends is ever
+//! executed.
 
 mod data;
 mod future;
@@ -57,43 +58,44 @@ use future::Entry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reconnect {
-    /// It is over: all futures end with [`PeerError::Disconnected`], and so does
-    /// whatever is asked for.
+    /// Gives up: all futures end with [`PeerError::Disconnected`], and later
+    /// requests fail with it.
     #[default]
     Never,
-    /// It tries again for so long. The scheduler has forgotten what this client
-    /// held, so futures that are not done end as [`Status::Lost`]; new tasks can
-    /// be submitted.
+    /// Tries to reconnect for this long. The scheduler has forgotten the client's
+    /// keys, so unfinished futures end as [`Status::Lost`]; new tasks can be
+    /// submitted.
     Within(Duration),
 }
 
-/// Is called with each message that is not known here.
+/// Callback for messages with an unknown op.
 pub type UnknownHook = Arc<dyn Fn(&Unknown) + Send + Sync>;
 
-/// How to connect.
+/// Options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// What carries the comms. Default: [`transports`](crate::transports); `tls://`
-    /// and `quic://` need [`transports_with_tls`](crate::transports_with_tls).
+    /// The available transports. Default: [`transports`](crate::transports);
+    /// `tls://` and `quic://` need
+    /// [`transports_with_tls`](crate::transports_with_tls).
     pub transports: Transports,
-    /// How comms are made: timeouts, limits, a pool of buffers.
+    /// Options of comms: timeouts, limits, a pool of buffers.
     pub comm: CommOptions,
-    /// The client's name for itself; made up if there is none.
+    /// The client's id. Default: a unique one.
     pub id: Option<String>,
-    /// What to do when the connection breaks.
+    /// What to do when the connection breaks. Default: give up.
     pub reconnect: Reconnect,
-    /// How to fetch and spread data unless it is said otherwise.
+    /// The route for data. Default: through the scheduler.
     pub route: Route,
-    /// How long to wait for an answer of the scheduler that it has at hand.
+    /// Timeout for replies that the scheduler can give at once.
     pub timeout: Duration,
-    /// How much time passes between batches to the scheduler at least: 10 ms as in
-    /// Dask, which spares a scheduler in Python work.
+    /// Minimum interval between batches to the scheduler. Default: 10 ms, as in
+    /// Dask, which saves a scheduler in Python work.
     pub interval: Duration,
-    /// Whoever wants to see each message.
+    /// An observer that sees each message.
     pub observer: Option<Arc<dyn Observer>>,
-    /// What counts the bytes of the comms that move data.
+    /// Counts the bytes of the comms that transfer data.
     pub meter: Option<Arc<Meter>>,
-    /// Whoever wants to know of messages that are not known here.
+    /// Callback for messages with an unknown op.
     pub unknown: Option<UnknownHook>,
 }
 
@@ -129,15 +131,15 @@ impl core::fmt::Debug for ClientOptions {
 
 /// A client of a Dask cluster.
 ///
-/// Dropping it ends the connection, and the cluster forgets what it held;
-/// [`close`](Self::close) says so first.
+/// Dropping it ends the connection, and the cluster forgets its keys;
+/// [`close`](Self::close) notifies the scheduler first.
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
     session: Task<()>,
 }
 
-/// What clients and their futures have in common.
+/// State shared by a client and its futures.
 pub(crate) struct Shared {
     id: String,
     address: Address,
@@ -146,25 +148,25 @@ pub(crate) struct Shared {
     connector: Arc<Connector>,
     /// The keys that the scheduler holds for this client.
     entries: Mutex<Entries>,
-    /// The stream to the scheduler, while there is one.
+    /// The stream to the scheduler, while connected.
     stream: Mutex<Option<BatchSender<FromClient>>>,
-    /// The release of the scheduler, if it is one of Dask.
+    /// The scheduler's release, if it runs Dask.
     release: Mutex<Option<Release>>,
-    /// Where what goes on in the background is done.
+    /// The runtime of background work.
     runtime: Spawner,
-    /// Why there is no stream any more, and never will be.
+    /// The reason why the client has ended.
     ended: OnceLock<String>,
     is_closing: AtomicBool,
     failure: Failure,
-    /// How many marks were sent, and how many of them the scheduler has answered.
+    /// Number of marks sent, and number of marks that the scheduler has answered.
     marks: AtomicU64,
     answered_marks: watch::Sender<u64>,
-    /// How many messages released keys, and how many of these the scheduler is known
-    /// to have read.
+    /// Number of messages that released keys, and number of these that the
+    /// scheduler is known to have read.
     releases: AtomicU64,
     settled_releases: AtomicU64,
-    /// Hashes of the keys that were released since the last mark was sent. What the
-    /// scheduler reports of an earlier use of such a key may still arrive.
+    /// Hashes of the keys released since the last mark. Reports about an earlier
+    /// use of such a key may still arrive.
     released: Mutex<HashSet<u64>>,
 }
 
@@ -235,7 +237,7 @@ impl Shared {
         let hash = entries.hasher().hash_one(key);
         let is_used_again = self.lock(&self.released).contains(&hash);
         if is_used_again {
-            // Without a connection nothing is reported.
+            // Without a connection there are no reports.
             let _ = self.mark(entries);
         }
         let marks = self.marks.load(Ordering::Acquire);
@@ -244,8 +246,8 @@ impl Shared {
         (TaskFuture::new(entry), true)
     }
 
-    /// Futures for keys that the scheduler holds because of `message`, or of a request
-    /// that follows.
+    /// Makes futures for keys that the scheduler holds because of `message`, or
+    /// of a later request.
     fn hold<'k>(
         self: &Arc<Self>,
         keys: impl IntoIterator<Item = &'k Key>,
@@ -257,24 +259,24 @@ impl Shared {
             .map(|key| self.entry(&mut entries, key).0)
             .collect();
         let sent = message.map_or(Ok(()), |message| self.send(message));
-        // Futures lock the entries when they are dropped.
+        // Dropping futures locks the entries.
         drop(entries);
         sent.map(|()| futures)
     }
 
-    /// The entry of a key, if somebody holds it.
+    /// The entry of a key, if it has handles.
     fn held(&self, key: &Key) -> Option<Arc<Entry>> {
         self.lock(&self.entries).get(key).and_then(Weak::upgrade)
     }
 
-    /// The entry that a report of the scheduler is about: none if the report is about
-    /// an earlier use of the key.
+    /// The entry that a report of the scheduler is about; `None` if the report is
+    /// about an earlier use of the key.
     fn reported(&self, key: &Key) -> Option<Arc<Entry>> {
         let answered = *self.answered_marks.borrow();
         self.held(key).filter(|entry| entry.marks <= answered)
     }
 
-    /// All entries that somebody holds.
+    /// All entries that have handles.
     fn all(&self) -> Vec<Arc<Entry>> {
         self.lock(&self.entries)
             .values()
@@ -282,23 +284,24 @@ impl Shared {
             .collect()
     }
 
-    /// Ends everything: the scheduler holds nothing for this client any more.
+    /// Ends all entries, because the scheduler holds nothing for this client any
+    /// more.
     fn end_all(&self, status: impl Fn() -> Status) {
         let mut entries = self.lock(&self.entries);
         let all = core::mem::take(&mut *entries);
-        // No answer will come.
+        // No answers will come.
         let marks = self.marks.load(Ordering::Acquire);
         self.answered_marks.send_replace(marks);
         self.lock(&self.released).clear();
-        // Entries lock them when they are dropped.
+        // Dropping entries locks them.
         drop(entries);
         for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
             entry.end(status());
         }
     }
 
-    /// Ends an entry whose key the scheduler does not hold for this client any more.
-    /// The next submission of the key has another entry.
+    /// Ends an entry whose key the scheduler no longer holds for this client.
+    /// Submitting the key again makes another entry.
     fn end(&self, entry: &Arc<Entry>, status: Status) {
         let mut entries = self.lock(&self.entries);
         self.detach(&mut entries, entry);
@@ -306,7 +309,7 @@ impl Shared {
         entry.set(status);
     }
 
-    /// Whether it was attached.
+    /// Whether the entry was attached.
     fn detach(&self, entries: &mut Entries, entry: &Arc<Entry>) -> bool {
         let is_attached = entries
             .get(&entry.key)
@@ -317,11 +320,11 @@ impl Shared {
         is_attached
     }
 
-    /// The last handle on a key is gone.
+    /// Releases a key after its last handle was dropped.
     fn release(&self, key: &Key) {
         let mut entries = self.lock(&self.entries);
         match entries.get(key) {
-            // It was asked for again in the meantime.
+            // The key was requested again in the meantime.
             Some(entry) if entry.strong_count() != 0 => return,
             Some(_) => entries.remove(key),
             None => return,
@@ -329,16 +332,16 @@ impl Shared {
         if entries.capacity() > 1 << 10 && entries.len() < entries.capacity() / 8 {
             entries.shrink_to_fit();
         }
-        // Without a connection the scheduler has released it already.
+        // Without a connection, the scheduler has released the key already.
         if self.send_release(Keys(vec![key.clone()])).is_ok() {
             self.remember_released(&entries, key);
         }
     }
 
-    /// Remembers that a key was released, until the next mark.
+    /// Remembers a released key until the next mark.
     fn remember_released(&self, entries: &Entries, key: &Key) {
         if self.lock(&self.released).len() >= MAX_RELEASED {
-            // Without a connection nothing is reported.
+            // Without a connection there are no reports.
             let _ = self.mark(entries);
             self.lock(&self.released).clear();
         }
@@ -354,35 +357,35 @@ impl Shared {
         })
     }
 
-    /// Puts a mark into the stream, and returns its number. When it has been answered,
-    /// the scheduler has read everything before it, and what it reported about that has
-    /// arrived.
+    /// Sends a mark on the stream, and returns its number. Once it is answered,
+    /// the scheduler has read everything before it, and the resulting reports
+    /// have arrived.
     ///
-    /// `_entries` are locked, so that no key is submitted between the mark being
-    /// counted and being sent: what is reported of the key would be ignored.
+    /// `_entries` stay locked, so that no key is submitted between counting and
+    /// sending the mark: reports about the key would be ignored.
     fn mark(&self, _entries: &Entries) -> Result<u64, PeerError> {
         let mark = self.marks.load(Ordering::Acquire) + 1;
-        // A key that is not there is answered at once, in the order of the stream.
+        // Unknown keys are answered at once, in the order of the stream.
         self.send(ReportKey {
             key: Key::from(format!("{}-{MARK}-{mark}", self.id)),
             ..ReportKey::default()
         })?;
-        // Only one that was sent is answered.
+        // Only marks that were sent are answered.
         self.marks.store(mark, Ordering::Release);
         self.lock(&self.released).clear();
         Ok(mark)
     }
 
-    /// The number of the mark that a key stands for.
+    /// The number of the mark that a key represents.
     fn mark_of(&self, key: &Key) -> Option<u64> {
         let name = key.as_str()?.strip_prefix(&self.id)?;
         let number = name.strip_prefix('-')?.strip_prefix(MARK)?;
         number.strip_prefix('-')?.parse().ok()
     }
 
-    /// Waits until the scheduler has read every release that was sent. Requests
-    /// go another way than these, and a key that is used again right after it was
-    /// released could be forgotten otherwise.
+    /// Waits until the scheduler has read all releases. Requests use other comms
+    /// than the stream; a key that is used again right after its release could be
+    /// forgotten otherwise.
     async fn settle(&self) -> Result<(), PeerError> {
         let releases = self.releases.load(Ordering::Acquire);
         if self.settled_releases.load(Ordering::Acquire) >= releases {
@@ -394,7 +397,7 @@ impl Shared {
             self.options.timeout,
             "the scheduler to read what was sent",
             async {
-                // The sender lives as long as this does.
+                // The sender lives as long as `self`.
                 let _ = answered.wait_for(|answered| *answered >= mark).await;
                 Ok(())
             },
@@ -420,12 +423,12 @@ impl Shared {
 }
 
 impl Client {
-    /// Connects to a scheduler at an address such as `tcp://10.0.0.7:8786`, in which
-    /// `tcp://` may be left out.
+    /// Connects to a scheduler at an address such as `tcp://10.0.0.7:8786`;
+    /// `tcp://` may be omitted.
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if it is not there, or refuses the client.
+    /// [`PeerError`] if the scheduler cannot be reached, or refuses the client.
     pub async fn connect(address: &str) -> Result<Self, PeerError> {
         Self::connect_with(address, ClientOptions::default()).await
     }
@@ -467,7 +470,7 @@ impl Client {
         Ok(Self { shared, session })
     }
 
-    /// The client's name for itself.
+    /// The client's id.
     pub fn id(&self) -> &str {
         &self.shared.id
     }
@@ -477,16 +480,16 @@ impl Client {
         &self.shared.address
     }
 
-    /// The release of Dask that the scheduler runs; `None` if it is not one of Dask.
+    /// The scheduler's release of Dask; `None` if it does not run Dask.
     pub fn release(&self) -> Option<Release> {
         *self.shared.lock(&self.shared.release)
     }
 
-    /// Who the scheduler is, and which workers it has.
+    /// Asks the scheduler for its identity and its workers.
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if it does not answer.
+    /// [`PeerError`] if the scheduler does not answer.
     pub async fn identity(&self) -> Result<Identity, PeerError> {
         let request = crate::protocol::Identity {
             n_workers: Some(-1),
@@ -497,7 +500,7 @@ impl Client {
         Ok(Identity::from_value(&answer.await?)?)
     }
 
-    /// The workers of the cluster.
+    /// Asks the scheduler for its workers.
     ///
     /// # Errors
     ///
@@ -506,11 +509,11 @@ impl Client {
         Ok(self.identity().await?.workers)
     }
 
-    /// Waits until the cluster has at least so many workers.
+    /// Waits until the cluster has at least `count` workers.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Timeout`] if it does not in time.
+    /// [`PeerError::Timeout`] if that takes longer than `after`.
     pub async fn wait_for_workers(&self, count: usize, after: Duration) -> Result<(), PeerError> {
         within(after, "workers of the cluster", async {
             while self.workers().await?.len() < count {
@@ -521,8 +524,8 @@ impl Client {
         .await
     }
 
-    /// A future for a key that this client did not make, such as one that a
-    /// client of Python has published the name of.
+    /// Returns a future for a key of another client, for example one published by
+    /// a Python client.
     ///
     /// # Errors
     ///
@@ -546,16 +549,16 @@ impl Client {
         } else {
             Ok(())
         };
-        // The future locks the entries if it is dropped.
+        // Dropping the future locks the entries.
         drop(entries);
         sent.map(|()| future)
     }
 
-    /// Makes somebody else hold results too, who need not be there: they stay when
-    /// this client has gone, until [`release_as`](Self::release_as).
+    /// Holds results under another client id, which need not be connected: they
+    /// outlive this client, until [`release_as`](Self::release_as).
     ///
-    /// Waits until the results are there: a scheduler that is asked to hold a task
-    /// before it has read the graph with it mixes the two up.
+    /// Waits until the results are in memory: a scheduler confuses a request to
+    /// hold a task with its submission if it has not read the graph yet.
     ///
     /// # Errors
     ///
@@ -571,7 +574,7 @@ impl Client {
         })
     }
 
-    /// Releases what was held for somebody else.
+    /// Releases results held under another client id.
     ///
     /// # Errors
     ///
@@ -588,8 +591,8 @@ impl Client {
         })
     }
 
-    /// Cancels tasks: they are not run any more, and their futures are
-    /// [`Status::Cancelled`]. Tasks that other clients want too go on, unless
+    /// Cancels tasks: they are not run any more, and their futures become
+    /// [`Status::Cancelled`]. Tasks that other clients want too continue, unless
     /// `force` is set.
     ///
     /// # Errors
@@ -602,9 +605,10 @@ impl Client {
     ) -> Result<(), PeerError> {
         let shared = &self.shared;
         let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
-        let reason = "the client asked for it";
+        let reason = "cancelled by the client";
         let mut entries = shared.lock(&shared.entries);
-        // A scheduler fails an assertion if a key is cancelled that no client wants.
+        // A scheduler fails an assertion if a key is cancelled that no client
+        // wants.
         let keys: Vec<Key> = futures
             .iter()
             .filter(|entry| shared.detach(&mut entries, entry))
@@ -621,9 +625,10 @@ impl Client {
             };
             shared
                 .send(cancel)
-                // What goes on for others is not held for this client any more.
+                // Tasks that continue for others are no longer held for this
+                // client.
                 .and_then(|()| shared.send_release(Keys(keys)))
-                // What is reported of these is not about the next use of a key.
+                // Reports about these are not about the next use of a key.
                 .and_then(|()| shared.mark(&entries))
                 .map(|_| ())
         };
@@ -636,7 +641,7 @@ impl Client {
         sent
     }
 
-    /// Runs tasks again that failed, and those that they failed for.
+    /// Retries failed tasks, and the failed tasks that they depend on.
     ///
     /// # Errors
     ///
@@ -651,9 +656,10 @@ impl Client {
             reply: Some(true),
             ..Retry::default()
         };
-        let retried: Keys = self.shared.call("trying tasks again", request).await?;
+        let retried: Keys = self.shared.call("retrying tasks", request).await?;
         for key in retried {
-            // It may have failed again already: the scheduler says so once more.
+            // It may have failed again already; the scheduler then reports it
+            // once more.
             if let Some(entry) = self.shared.held(&key) {
                 entry.set(Status::Pending);
                 self.shared.send(ReportKey {
@@ -665,20 +671,20 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until all futures are done, however they end.
+    /// Waits until all futures are done, successfully or not.
     pub async fn wait<'f>(&self, futures: impl IntoIterator<Item = &'f TaskFuture>) {
         for future in futures {
             future.done().await;
         }
     }
 
-    /// Futures in the order in which they are done.
+    /// Yields futures in the order in which they are done.
     pub fn as_completed(&self, futures: impl IntoIterator<Item = TaskFuture>) -> AsCompleted {
         AsCompleted::new(futures)
     }
 
-    /// Leaves: says so to the scheduler, which forgets what this client held, and
-    /// closes all connections.
+    /// Notifies the scheduler, which forgets this client's keys, and closes all
+    /// connections.
     ///
     /// # Errors
     ///

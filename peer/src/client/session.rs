@@ -18,20 +18,21 @@ use crate::protocol::{
 use crate::release::{self, FIRST_FOR_TASKS};
 use crate::{BoxFuture, PeerError, Release, RemoteError, Value};
 
-/// How often to say that the client is there, until the scheduler says how often.
+/// Interval of heartbeats until the scheduler sets one.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How long the last messages may take.
+/// Timeout for sending the last messages.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Why a client ended that panicked.
+/// The reason given after a panic of the client.
 const PANICKED: &str = "the client panicked";
 
 /// Registers, and keeps the connection in the background.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<Task<()>, PeerError>> {
     Box::pin(async {
         let session = register(shared).await?;
-        // It ends when the client is dropped, which keeps `shared` alive as futures do.
+        // The task ends when the client is dropped, because futures keep `shared`
+        // alive.
         let session = keep(Arc::clone(shared), session);
         let peer = shared.address.to_string();
         Ok(runtime::spawn(in_comm(&peer, session)))
@@ -45,8 +46,8 @@ struct Session {
 
 async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     let timeout = shared.options.timeout;
-    // The scheduler compares versions and warns everybody where they differ;
-    // there is nothing here to compare with.
+    // The scheduler compares versions and warns everybody of differences; there
+    // is nothing to compare with here.
     let versions = Versions {
         reply: Some(true),
         ..Versions::default()
@@ -94,14 +95,14 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
         }
         _ => {
             return Err(PeerError::Refused {
-                reason: "it did not begin the stream of a client".to_owned(),
+                reason: "the scheduler did not start the client's stream".to_owned(),
             });
         }
     }
     emit(Level::Info, || ClientEvent::Connected {
         scheduler: &shared.address,
     });
-    // Only what the program itself submits waits there, which it may bound.
+    // The queue only has what the program itself submits, which can bound it.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     *shared.lock(&shared.stream) = Some(stream);
     Ok(Session {
@@ -110,7 +111,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
     })
 }
 
-/// Ends a client when its session is dropped by a panic, as one of an observer.
+/// Ends a client when a panic drops its session, for example one of an observer.
 struct SessionGuard(Arc<Shared>);
 
 impl Drop for SessionGuard {
@@ -125,7 +126,7 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Reads what the scheduler says, until the connection is gone for good.
+/// Handles the scheduler's messages until the connection is lost for good.
 async fn keep(shared: Arc<Shared>, mut session: Session) {
     let _guard = SessionGuard(Arc::clone(&shared));
     loop {
@@ -157,7 +158,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
             None => {
                 let _ = shared.ended.set(reason);
                 shared.end_all(|| shared.when_disconnected());
-                // What was said last may still be on its way.
+                // The last messages may still be in transit.
                 let _ = session.writing.finished().await;
                 return;
             }
@@ -165,7 +166,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
     }
 }
 
-/// Connects again within `time`.
+/// Reconnects within `time`.
 async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
     let until = runtime::now() + time;
     shared.pool.close().await;
@@ -180,7 +181,7 @@ async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
     }
 }
 
-/// Reads until the scheduler closes the stream, and says why it did.
+/// Reads until the scheduler closes the stream, and returns the reason.
 async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
     let mut heartbeat = HEARTBEAT;
     let mut next = runtime::now() + heartbeat;
@@ -240,8 +241,8 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                         }
                     }
                 }
-                // The scheduler has forgotten all tasks, but for those that it has
-                // read since, and answers for each.
+                // The scheduler has forgotten all tasks, except those that it has
+                // read since; it answers for each.
                 ToClient::Restart(_) => {
                     for entry in shared.all() {
                         shared.send(ReportKey {
@@ -275,7 +276,7 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
     }
 }
 
-/// Says goodbye, and waits until it has arrived.
+/// Sends a farewell, and waits until it has arrived.
 pub(super) fn close<'a>(
     shared: &'a Arc<Shared>,
     session: &'a mut Task<()>,
@@ -291,7 +292,7 @@ async fn close_here(shared: &Arc<Shared>, session: &mut Task<()>) -> Result<(), 
         let said = stream.send(FromClient::from(CloseClient::default()))
             && stream.send(FromClient::from(CloseStream::default()));
         // The writer ends with the last sender; the scheduler then closes the
-        // connection, and the session with it.
+        // connection, which ends the session.
         drop(stream);
         if said {
             let _ = runtime::timeout(LEAVING, session).await;

@@ -1,4 +1,4 @@
-//! Submitting tasks.
+//! Submission of tasks.
 
 use sha2::{Digest as _, Sha256};
 
@@ -8,7 +8,7 @@ use crate::protocol::{Keys, Nullable, UpdateGraph};
 use crate::release::FIRST_FOR_TASKS;
 use crate::{Key, PeerError, Release, Value};
 
-/// How tasks are to be run: where, when, and how often.
+/// Where, in which order, and how often tasks are to be run.
 ///
 /// ```
 /// use daskwire_peer::client::Submission;
@@ -28,19 +28,19 @@ impl Submission {
         self
     }
 
-    /// Only on these workers: addresses, or names.
+    /// Restricts the tasks to workers with these addresses or names.
     #[must_use]
     pub fn workers<'w>(self, workers: impl IntoIterator<Item = &'w str>) -> Self {
         self.annotate("workers", Value::list(workers))
     }
 
-    /// On other workers too, where none of those named is there.
+    /// Allows other workers while none of the named ones is available.
     #[must_use]
     pub fn allow_other_workers(self) -> Self {
         self.annotate("allow_other_workers", true)
     }
 
-    /// Only on workers that have so much of a resource, while it runs.
+    /// Requires an amount of a resource while the task runs.
     #[must_use]
     pub fn resource(mut self, name: &str, amount: f64) -> Self {
         let resource = (Value::from(name), Value::from(amount));
@@ -58,14 +58,14 @@ impl Submission {
         self.annotate("resources", Value::dict([resource]))
     }
 
-    /// Before others with a lower number; 0 unless it is said.
+    /// Sets the priority; higher values run earlier. Default: 0.
     #[must_use]
     pub const fn priority(mut self, priority: f64) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Again, up to so many times, if it fails.
+    /// Sets how often a failing task is retried. Default: 0.
     #[must_use]
     pub fn retries(self, count: u32) -> Self {
         self.annotate("retries", count)
@@ -77,7 +77,7 @@ impl Submission {
     }
 }
 
-/// A call that is being put together, see [`Client::call`].
+/// A builder of a call, see [`Client::call`].
 #[derive(Debug)]
 #[must_use = "nothing is called before it is submitted"]
 pub struct Call<'c> {
@@ -91,45 +91,44 @@ pub struct Call<'c> {
 }
 
 impl Call<'_> {
-    /// One more argument.
+    /// Adds a positional argument.
     pub fn argument(mut self, argument: impl Into<Argument>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// One more argument by name.
+    /// Adds a keyword argument.
     pub fn keyword(mut self, name: &str, argument: impl Into<Argument>) -> Self {
         self.keywords.push((name.to_owned(), argument.into()));
         self
     }
 
-    /// Its key. The cluster has one result for a key: if it is there it is not
-    /// computed again.
+    /// Sets the key. A key has one result in the cluster: an existing result is
+    /// not computed again.
     pub fn key(mut self, key: impl Into<Key>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// Called each time that it is submitted. Without this, a call of the same
-    /// function with the same arguments has the same key, and so the result that
-    /// is there.
+    /// Runs the call each time it is submitted. Without this, calls of the same
+    /// function with the same arguments have the same key, and share a result.
     pub const fn impure(mut self) -> Self {
         self.is_impure = true;
         self
     }
 
-    /// How it is to be run.
+    /// Sets where and when to run.
     pub fn with(mut self, submission: Submission) -> Self {
         self.submission = submission;
         self
     }
 
-    /// Submits it.
+    /// Submits the call.
     ///
     /// # Errors
     ///
     /// * [`PeerError::Value`] if an argument is serialized and cannot be opened:
-    ///   scatter it, and give its future;
+    ///   scatter it, and use its future;
     /// * [`PeerError::Release`] if the scheduler is older than 2025.4.0;
     /// * [`PeerError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, PeerError> {
@@ -163,7 +162,7 @@ fn prefix(task: &Task) -> &str {
     }
 }
 
-/// The key of a call: equal calls have equal ones.
+/// The key of a call, which is the same for equal calls.
 fn pure_key(task: &Task) -> Result<Key, PeerError> {
     let run_spec = task.to_run_spec()?;
     let hash = Sha256::digest(run_spec.header());
@@ -177,7 +176,7 @@ fn pure_key(task: &Task) -> Result<Key, PeerError> {
 
 impl Client {
     /// Calls a function on the cluster. Arguments are values, or futures for
-    /// their results:
+    /// results:
     ///
     /// ```no_run
     /// # use daskwire_peer::{Client, PeerError};
@@ -188,7 +187,7 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// Arguments of different kinds, by name, and where it is to run: see
+    /// For arguments of different types, keyword arguments and settings, see
     /// [`call`](Self::call).
     ///
     /// # Errors
@@ -204,7 +203,7 @@ impl Client {
         call.submit()
     }
 
-    /// A call with arguments of different kinds, and settings.
+    /// Builds a call with arguments of different types, and settings.
     ///
     /// ```no_run
     /// # use daskwire_peer::client::{Client, Submission};
@@ -231,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Calls a function of one argument for each of them, in one message.
+    /// Calls a function once for each argument, in one message.
     ///
     /// # Errors
     ///
@@ -244,7 +243,7 @@ impl Client {
         self.map_with(function, arguments, &Submission::default())
     }
 
-    /// The same, with settings.
+    /// Like [`map`](Self::map), with settings.
     ///
     /// # Errors
     ///
@@ -269,9 +268,9 @@ impl Client {
         self.submit_graph(&Graph { tasks }, keys, submission)
     }
 
-    /// Submits tasks that depend on one another in one message, and returns
-    /// futures for `keys`. What nobody holds is forgotten as soon as nothing in
-    /// the graph needs it any more.
+    /// Submits tasks that depend on each other in one message, and returns
+    /// futures for `keys`. Other results are forgotten as soon as no task of the
+    /// graph needs them.
     ///
     /// # Errors
     ///
