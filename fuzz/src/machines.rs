@@ -391,7 +391,7 @@ impl<'c> Cluster<'c> {
                         self.state.retire(&address);
                         self.state.is_retired(&address);
                     }
-                    1 => self.state.dismiss(&address, true),
+                    1 => self.state.remove_retired(&address, true),
                     _ => self.state.missing_data(&self.choices.key(), &address),
                 }
             }

@@ -1,4 +1,4 @@
-//! What can go wrong between peers.
+//! Errors between peers.
 
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
@@ -17,85 +17,85 @@ use crate::protocol::{ProtocolError, Status};
 use crate::value::{Serialized, Value, ValueError, WrongType};
 use crate::{Key, Release};
 
-/// What went wrong.
+/// An error of a client, worker or scheduler.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The connection.
+    /// The connection failed.
     Comm(Arc<CommError>),
-    /// The peer closed the connection where an answer was expected.
+    /// The peer closed the connection instead of replying.
     Closed {
-        /// Its address.
+        /// The peer's address.
         peer: String,
     },
-    /// There was no answer in time.
+    /// A reply or an event did not arrive in time.
     Timeout {
         /// What was waited for.
         what: &'static str,
-        /// For how long.
+        /// The timeout.
         after: Duration,
     },
-    /// A message that was received is wrong.
+    /// A received message is malformed.
     Protocol(ProtocolError),
-    /// A message that was to be sent is too large for its format.
+    /// A message cannot be encoded because it is too large for its format.
     Build(BuildError),
-    /// A value cannot be read or written.
+    /// A value cannot be serialized or deserialized.
     Value(ValueError),
-    /// A value is of another type than was asked for.
+    /// A value is not of the requested type.
     Type(WrongType),
-    /// A task failed, or the peer did what was asked for and failed.
+    /// A task or a request failed in the peer.
     Remote(Box<RemoteError>),
-    /// The peer said that it will not.
+    /// The peer refused.
     Refused {
-        /// What it said.
+        /// The peer's reason.
         reason: String,
     },
-    /// What was given as an address is none.
+    /// An address is invalid.
     Address {
-        /// What was given.
+        /// The string given as an address.
         address: String,
-        /// What is wrong with it.
+        /// The fault in the address.
         error: AddressError,
     },
-    /// The scheduler is of a release that this cannot be done with.
+    /// The scheduler's release is not supported.
     Release {
-        /// The release of the scheduler.
+        /// The scheduler's release.
         found: Release,
-        /// The first release that it can be done with.
+        /// The first supported release.
         first: Release,
-        /// What cannot be done.
+        /// The operation that is not supported.
         what: &'static str,
     },
-    /// A worker has no directory for data that does not stay in memory.
+    /// A worker cannot create its directory for spilled data.
     Directory {
-        /// Which, and what the system says.
+        /// The path, and the system's error.
         reason: String,
     },
     /// The task was cancelled.
     Cancelled {
-        /// Its key.
+        /// The task's key.
         key: Key,
-        /// Why, as the scheduler said.
+        /// The scheduler's reason.
         reason: String,
     },
-    /// The result was there and is lost, with no way to compute it again.
+    /// The result was lost, and cannot be computed again.
     Lost {
-        /// Its key.
+        /// The result's key.
         key: Key,
     },
     /// The peer does not read what it is sent; its connection was closed.
     NotReading {
-        /// How many bytes of messages may wait for it.
+        /// The limit of queued bytes.
         limit: usize,
     },
     /// The scheduler in this process panicked, and has ended.
     Panicked {
-        /// What the panic said.
+        /// The message of the panic.
         reason: String,
     },
-    /// The client has been closed, or its connection to the scheduler is gone.
+    /// The client was closed, or its connection to the scheduler is lost.
     Disconnected {
-        /// What ended it.
+        /// The reason.
         reason: String,
     },
 }
@@ -115,7 +115,7 @@ impl fmt::Display for PeerError {
             Self::Comm(error) => error.fmt(f),
             Self::Closed { peer } => write!(f, "{peer} closed the connection without an answer"),
             Self::Timeout { what, after } => {
-                write!(f, "{what}: nothing within {} seconds", after.as_secs_f64())
+                write!(f, "{what}: timed out after {} seconds", after.as_secs_f64())
             }
             Self::Protocol(error) => error.fmt(f),
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
@@ -131,10 +131,7 @@ impl fmt::Display for PeerError {
                 "the scheduler runs distributed {found}: {what} takes {first} or later"
             ),
             Self::Directory { reason } => {
-                write!(
-                    f,
-                    "no directory for data that does not stay in memory: {reason}"
-                )
+                write!(f, "no directory for spilled data: {reason}")
             }
             Self::Cancelled { key, reason } if reason.is_empty() => {
                 write!(f, "the task {key} was cancelled")
@@ -147,7 +144,7 @@ impl fmt::Display for PeerError {
             ),
             Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
             Self::Disconnected { reason } => {
-                write!(f, "there is no connection to the scheduler: {reason}")
+                write!(f, "not connected to the scheduler: {reason}")
             }
         }
     }
@@ -184,30 +181,30 @@ from! {
     daskwire_numpy::TypedError, error => Self::Value(error.into());
 }
 
-/// An exception that was raised elsewhere, in Python mostly.
+/// An exception that was raised in a peer, mostly in Python.
 ///
-/// Its parts are read from the pickle that was sent, without making anything of
-/// it; [`serialized`](Self::serialized) is that pickle, to be passed on.
+/// Its parts are read from the pickle without executing it;
+/// [`serialized`](Self::serialized) is that pickle, for forwarding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemoteError {
     /// The class of the exception, such as `ZeroDivisionError` or
     /// `pandas.errors.ParserError`.
     pub class: String,
-    /// Its text, as `str()` of it is.
+    /// The exception's message, as `str()` returns it.
     pub message: String,
-    /// Where it was raised: a line for each frame, the outermost first, as Python
-    /// prints them. Empty if it is not known.
+    /// The traceback: a line for each frame, outermost first, as Python prints
+    /// it. Empty if unknown.
     pub traceback: String,
-    /// The exception that it was raised from, or that was handled when it was raised.
+    /// The exception that this one was raised from, or that was being handled.
     ///
-    /// What Dask raises may say little without it: for a function that the scheduler
-    /// cannot import, the name is in the cause alone.
+    /// Exceptions of Dask may say little without it: for a function that the
+    /// scheduler cannot import, only the cause has the name.
     pub cause: Option<Box<Self>>,
-    /// The exception as it was sent, if it was.
+    /// The exception as it was received.
     pub serialized: Option<Serialized>,
 }
 
-/// As the last line of what Python prints, and a line for each
+/// Formats like the last line that Python prints, and a line for each
 /// [`cause`](RemoteError::cause).
 impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -252,7 +249,7 @@ raised! {
 }
 
 impl RemoteError {
-    /// An exception of a builtin class.
+    /// Returns an exception of a builtin class.
     pub fn new(class: &str, message: &str) -> Self {
         Self {
             class: class.to_owned(),
@@ -261,7 +258,7 @@ impl RemoteError {
         }
     }
 
-    /// What the fields `exception` and `traceback` of a message say.
+    /// Reads the fields `exception` and `traceback` of a message.
     pub(crate) fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
         let mut error = match exception {
             Value::Serialized(serialized) => match serialized.pickle() {
@@ -288,7 +285,7 @@ impl RemoteError {
         error
     }
 
-    /// What a reply says that reports an exception.
+    /// Reads a reply that reports an exception.
     pub(crate) fn of_status(status: &Status) -> Self {
         let mut error = match &status.exception {
             Some(exception) => Self::of_fields(exception, status.traceback.as_ref()),
@@ -314,7 +311,7 @@ impl RemoteError {
         Self::of_node(tree.root(), &Text::new(pickle), CAUSES)
     }
 
-    /// The exception that a node is, with as many causes.
+    /// Reads an exception with at most `causes` causes.
     fn of_node(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
         match native(exceptions(), node) {
             Ok(Native::Exception(exception)) => {
@@ -329,7 +326,7 @@ impl RemoteError {
                     )
                 }
             }
-            // A class that is not built in: named by what is called with it.
+            // An instance of another class: named by the call that makes it.
             _ => Self::of_object(node, text, causes),
         }
     }
@@ -354,7 +351,8 @@ impl RemoteError {
         }
     }
 
-    /// `CLASS(ARGUMENTS...)`, or what `tblib` makes of exceptions with attributes.
+    /// Reads `CLASS(ARGUMENTS...)`, or the form of `tblib` for exceptions with
+    /// attributes.
     fn of_object(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
         let parts = match node.value() {
             tree::Value::Call {
@@ -395,10 +393,10 @@ impl RemoteError {
     }
 }
 
-/// How many causes of an exception are read.
+/// Maximum number of causes that are read.
 const CAUSES: usize = 16;
 
-/// The end of a message of which only the beginning is kept.
+/// The end of a shortened message.
 const SHORTENED: &str = "… (shortened)";
 
 fn cause(node: Option<Node<'_, '_>>, text: &Text, causes: usize) -> Option<Box<RemoteError>> {
@@ -415,7 +413,7 @@ fn exceptions() -> &'static Registry<Known> {
     })
 }
 
-/// A text as it is, anything else as Python shows it.
+/// Returns a string as it is, and anything else as Python shows it.
 fn text(value: &Value) -> String {
     match value {
         Value::Str(text) => text.as_ref().to_owned(),
@@ -423,8 +421,8 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Writes what an exception says, up to a length that depends on the pickle's: what
-/// is shared in a pickle is written wherever it stands.
+/// Writes the strings of an exception, up to a total length that depends on the
+/// pickle's: shared parts of a pickle are written at each occurrence.
 struct Text {
     left: Cell<usize>,
 }
@@ -441,7 +439,7 @@ impl Text {
         self.written(|to| write!(to, "{shown}"))
     }
 
-    /// What is written until there is no room left; then [`SHORTENED`] follows.
+    /// Writes a string until the limit is reached, then [`SHORTENED`].
     fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
         let mut to = Limited {
             text: String::new(),
@@ -453,7 +451,7 @@ impl Text {
         to.text
     }
 
-    /// A string as it is, anything else as Python shows it.
+    /// Returns a string as it is, and anything else as Python shows it.
     fn of_node(&self, node: Node<'_, '_>) -> String {
         match node.as_str() {
             Some(text) => self.of(&text),
@@ -461,7 +459,7 @@ impl Text {
         }
     }
 
-    /// What `str()` makes of an exception with these arguments.
+    /// The result of `str()` for an exception with these arguments.
     fn message(&self, class: &str, arguments: tree::Items<'_, '_>) -> String {
         let all: Vec<Node<'_, '_>> = arguments.collect();
         match all.as_slice() {
@@ -477,11 +475,11 @@ impl Text {
                 });
                 let last = state.and_then(Node::as_str).unwrap_or("unknown");
                 self.of(&format_args!(
-                    "the task {key} took down {count} workers, the last of them {last}"
+                    "the task {key} killed {count} workers, last {last}"
                 ))
             }
             [] => String::new(),
-            // It shows a key as it would be written.
+            // `KeyError` shows the `repr` of its argument.
             [one] if class == "KeyError" => match one.as_str() {
                 Some(text) => self.of(&Value::from(text)),
                 None => self.of(one),
@@ -512,7 +510,7 @@ impl Text {
     }
 }
 
-/// A string that ends where nothing is left.
+/// A string of limited length.
 struct Limited<'l> {
     text: String,
     left: &'l Cell<usize>,
@@ -535,7 +533,7 @@ impl fmt::Write for Limited<'_> {
     }
 }
 
-/// An exception of a builtin class, as Python takes it.
+/// The pickle of an exception of a builtin class.
 pub(crate) fn exception(class: &str, message: &str) -> Serialized {
     pickled(|writer| {
         writer.reduce().global("builtins", class).tuple(1);
@@ -545,7 +543,7 @@ pub(crate) fn exception(class: &str, message: &str) -> Serialized {
 
 const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
 
-/// What Dask raises for a task that takes down worker after worker.
+/// The exception that Dask raises for a task that repeatedly kills workers.
 pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
     pickled(|writer| {
         writer.reduce();
@@ -553,7 +551,7 @@ pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32)
         writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
-        // It takes a worker, and asks it for its address.
+        // The exception takes a worker, and reads the worker's address.
         writer.build().reduce();
         writer.global("types", "SimpleNamespace").tuple(0);
         writer.dict(1).str("address").str(last_worker);
@@ -566,7 +564,7 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
         write(writer);
         Ok::<(), daskwire_pickle::WriteError>(())
     });
-    // There is room for whatever it is.
+    // Cannot fail: the buffer grows as needed.
     Serialized::of_written_pickle(pickle.unwrap_or_default().into())
 }
 
@@ -579,8 +577,8 @@ mod tests {
         (RemoteError::of_pickle(&pickle, &[]), pickle.len())
     }
 
-    /// `unpickle_exception` with a class, an argument, what follows as a cause, and
-    /// after that no traceback, as a context the next, and whether that is hidden.
+    /// `unpickle_exception` with a class and an argument. The caller adds the
+    /// cause; then follow no traceback, the context, and whether that is hidden.
     fn exception(writer: &mut Writer<'_, '_>, class: &str, argument: &str) {
         writer
             .reduce()
@@ -594,7 +592,7 @@ mod tests {
         let (error, _) = read(|writer| {
             exception(writer, "RuntimeError", "it failed");
             exception(writer, "ValueError", "not this\n");
-            // Without a cause what was handled is shown.
+            // Without a cause, the context is shown.
             writer.none().none();
             exception(writer, "KeyError", "x");
             writer

@@ -418,7 +418,7 @@ async fn a_worker_without_a_place_for_data_says_so() {
         .await;
     let error = started.expect_err("it is a file").to_string();
     assert!(
-        error.starts_with("no directory for data that does not stay in memory: "),
+        error.starts_with("no directory for spilled data: "),
         "{error}"
     );
     assert!(error.contains("no-place"), "{error}");

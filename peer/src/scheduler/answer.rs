@@ -1,4 +1,4 @@
-//! What a scheduler is asked, and what it replies.
+//! Replies of a scheduler.
 
 use daskwire::message::{BuildError, MessageBuilder};
 
@@ -9,7 +9,7 @@ use crate::protocol::{
 };
 use crate::{Key, Value};
 
-/// A reply.
+/// A reply to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Value(Value),
@@ -22,9 +22,9 @@ pub(super) enum Answer {
     Counts(Vec<(String, u64)>),
     Stages(Vec<(Key, Nullable<TaskState>)>),
     Sizes(Vec<(Key, u64)>),
-    /// `"OK"`, and the comm ends.
+    /// `"OK"`, after which the comm is closed.
     Bye,
-    /// `"OK"`, and all ends.
+    /// `"OK"`, after which the scheduler ends.
     End,
 }
 
@@ -53,12 +53,12 @@ impl Field for Answer {
     }
 }
 
-/// What Dask replies when a handler raises an exception.
+/// The reply of Dask when a handler raises an exception.
 pub(super) fn refused(class: &str, message: &str) -> Answer {
     Answer::Status(Box::new(raised(class, message)))
 }
 
-/// The same for a request that is not as it should be.
+/// The reply to a malformed request.
 pub(super) fn uncaught(message: &str) -> Status {
     raised("TypeError", message)
 }

@@ -1,13 +1,13 @@
-//! An embedded scheduler: what `dask scheduler` is for a cluster, for one process
-//! and its tests.
+//! An embedded scheduler, which replaces `dask scheduler` in a single process and
+//! in tests.
 //!
-//! [`Scheduler`] serves clients and workers over any transport, those of Python
-//! included; [`State`] decides, step by step as the "Journey of a Task" of Dask
-//! tells it, and does no I/O.
+//! [`Scheduler`] serves clients and workers over any transport, also those in
+//! Python. [`State`] makes the decisions, following the steps of Dask's "Journey
+//! of a Task", and does no I/O.
 //!
-//! Nothing is ever run here. The graph that a client sends is read as data; one
-//! that only Python can make tasks of, as those of its collections, is refused
-//! with an error for each of its keys.
+//! Tasks are never run here. A client's graph is read as data. Graphs that only
+//! Python can convert into tasks, such as those of Dask's collections, are
+//! refused with an error for each of their keys.
 
 mod answer;
 mod server;
@@ -15,8 +15,7 @@ mod spread;
 mod state;
 mod submission;
 
-/// Counts one step of work in tests, which compare how many it takes for inputs of
-/// several sizes.
+/// Counts a step of work in tests, which compare inputs of different sizes.
 fn step() {
     #[cfg(test)]
     STEPS.with(|steps| steps.set(steps.get() + 1));
@@ -42,10 +41,10 @@ use server::Shared;
 pub use state::{ClientId, Notice, Output, Policy, State, WorkerId};
 pub use submission::{Refusal, Submission};
 
-/// Callback for what people may want to know. Any closure does.
+/// Callback for notices. Implemented for closures.
 pub trait EventSink: Send + Sync {
-    /// Something has happened. Called between messages, so it must not block. One
-    /// that panics is not called again.
+    /// Called for each notice, between messages, so it must not block. After a
+    /// panic it is not called again.
     fn notice(&self, notice: &Notice);
 }
 
@@ -55,34 +54,34 @@ impl<F: Fn(&Notice) + Send + Sync> EventSink for F {
     }
 }
 
-/// What can be chosen about a [`Scheduler`].
+/// Options of a [`Scheduler`].
 #[derive(Clone)]
 pub struct Options {
-    /// How it decides.
+    /// The scheduling policy.
     pub policy: Policy,
-    /// What carries the comms with workers, for gathering and scattering. Default:
+    /// The transports of comms to workers, for gathering and scattering. Default:
     /// [`transports`](crate::transports).
     pub transports: Transports,
-    /// How these comms are made.
+    /// Options of these comms.
     pub comm: daskwire_comm::CommOptions,
-    /// How much time passes between batches to a client at least. With none, which
-    /// is the default, what is there leaves at once, and batches form of what
-    /// comes while the last one is being written. Dask has 2 ms.
+    /// Minimum interval between batches to a client. With zero, messages are sent
+    /// at once, and those that are queued while a batch is being written form the
+    /// next one. Default: zero; Dask uses 2 ms.
     pub client_interval: Duration,
-    /// The same to a worker. Dask has 5 ms.
+    /// Minimum interval between batches to a worker. Default: zero; Dask uses 5
+    /// ms.
     pub worker_interval: Duration,
-    /// How many bytes of messages may wait for a client or worker that reads
-    /// slower than it is written to, as they are in memory. Default: 256 MiB.
+    /// Limit of the bytes in memory of messages queued for a client or worker
+    /// that reads too slowly. Default: 256 MiB.
     ///
-    /// A quarter of it may wait before no more requests are read from a client.
-    /// One for which more than all of it waits does not read: its comm is closed
-    /// with [`Notice::NotReading`], and what it had is treated as if it had
-    /// disconnected. Tasks are not sent to a worker faster than it reads, and do
-    /// not count.
+    /// Requests of a client are not read while more than a quarter of the limit
+    /// is queued for it. If the limit is exceeded, the comm is closed with
+    /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks do
+    /// not count, because workers are not sent more than they read.
     pub max_queued_len: usize,
-    /// Sees all messages.
+    /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Hears of what is passed over, and of who comes and goes.
+    /// Callback for ignored messages, and for workers that join and leave.
     pub on_notice: Option<Arc<dyn EventSink>>,
 }
 
@@ -113,9 +112,9 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A scheduler that runs in this process.
+/// A scheduler in this process.
 ///
-/// It serves until it is closed or dropped, or a peer asks it to
+/// It serves until it is closed or dropped, or until a peer sends
 /// [`Terminate`](crate::protocol::Terminate).
 ///
 /// ```
@@ -143,11 +142,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Serves whoever comes to these listeners. To be called in a runtime of tokio.
+    /// Starts serving the listeners. Must be called in a tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`] if a listener does not know where it listens.
+    /// [`CommError::Io`] if the address of a listener cannot be determined.
     pub fn start(
         listeners: impl IntoIterator<Item = Listener>,
         options: Options,
@@ -173,43 +172,43 @@ impl Scheduler {
         })
     }
 
-    /// Where it listens: the address of the first listener.
+    /// The address of the first listener.
     ///
     /// # Panics
     ///
-    /// If it was started without listeners.
+    /// If the scheduler was started without listeners.
     pub fn address(&self) -> &Address {
-        self.addresses.first().expect("it has a listener")
+        self.addresses.first().expect("at least one listener")
     }
 
-    /// Where all of its listeners listen.
+    /// The addresses of all listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Looks at what it knows. All wait until `look` returns.
+    /// Calls `look` with the state. The scheduler waits until it returns.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         self.shared.inspect(look)
     }
 
-    /// Waits until so many workers have joined. Cancel safe.
+    /// Waits until at least `count` workers have joined. Cancel safe.
     pub async fn wait_for_workers(&self, count: usize) {
         self.shared.wait_for_workers(count).await;
     }
 
-    /// Waits until a peer has terminated it. Cancel safe.
+    /// Waits until a peer has terminated the scheduler. Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Panicked`] if it has ended because its state machine panicked.
-    /// Clients and workers have been told then, and nothing of what it knew is left.
+    /// [`PeerError::Panicked`] if the scheduler ended because its state machine
+    /// panicked. Clients and workers have been notified, and the state is lost.
     pub async fn closed(&self) -> Result<(), PeerError> {
         self.shared.closed().await;
         self.shared.failure()
     }
 
-    /// Tells workers to leave and clients that it is over, and ends. Takes no more
-    /// than a few seconds, whatever they do.
+    /// Asks workers to leave, notifies clients, and ends. Takes a few seconds at
+    /// most.
     pub async fn close(mut self) {
         self.shared.close().await;
         self.tasks.shutdown().await;

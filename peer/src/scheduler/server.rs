@@ -29,29 +29,29 @@ use crate::protocol::{
 use crate::rpc::IncomingRequest;
 use crate::{Key, PeerError, Serialized, TaskEvent, Value};
 
-/// How long what was said last may take to leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Timeout for sending the last messages.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long workers may take to answer what all of them are asked.
-const BROADCAST: Duration = Duration::from_secs(30);
+/// Timeout for the replies of workers to a broadcast.
+const BROADCAST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a worker that has enough to do with transfers is left alone.
-const BUSY: Duration = Duration::from_millis(150);
+/// Time before a busy worker is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
-    /// What the state machine panicked with.
+    /// The message of the state machine's panic.
     failure: watch::Sender<Option<String>>,
-    /// The hook for notices panicked.
+    /// Whether the callback for notices has panicked.
     is_hook_broken: AtomicBool,
     pool: Pool,
     options: Options,
     id: String,
     address: String,
     started: Instant,
-    /// A worker has joined, or has got or lost something.
+    /// Notified when a worker has joined, or has received or lost data.
     changed: Notify,
     stream_count: AtomicUsize,
     stream_ended: Notify,
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     random: AtomicU64,
 }
 
-/// The state, and where its messages go.
+/// The state machine, and the streams for its messages.
 #[derive(Debug)]
 struct Core {
     state: State,
@@ -71,7 +71,7 @@ struct Core {
 }
 
 impl Core {
-    /// Hands out what the state has to say.
+    /// Dispatches the outputs of the state machine.
     fn dispatch(&mut self) {
         let Self {
             state,
@@ -80,9 +80,9 @@ impl Core {
             notices,
             reports,
         } = self;
-        // Many tasks fail for one reason, of which there is one copy in memory.
+        // Many tasks may fail for the same reason, which is in memory once.
         let mut last_failure = None;
-        // A stream that is broken is removed when that is noticed.
+        // A broken stream is removed when that is noticed.
         for output in state.outputs() {
             match output {
                 Output::Client(id, message) => {
@@ -100,7 +100,7 @@ impl Core {
                     }
                 }
                 Output::Worker(id, message) => {
-                    // Those that wait are bounded by the window for tasks.
+                    // Queued tasks are bounded by the window for tasks.
                     let shared = match &message {
                         ToWorker::ComputeTask(message) => message.run_spec.heap_len(),
                         _ => 0,
@@ -122,8 +122,7 @@ impl Core {
         }
     }
 
-    /// Puts a new state in the place of one that is half done, and tells all peers
-    /// that it is over.
+    /// Replaces the inconsistent state by a new one, and notifies all peers.
     fn fail(&mut self, policy: &Policy, reason: &str) {
         self.state = State::new(policy.clone());
         let close = || Close {
@@ -143,7 +142,7 @@ impl Core {
     }
 }
 
-/// Where the payload of an exception starts, and how many bytes count for it.
+/// The address and length of an exception's payload.
 fn payload(value: &Value) -> Option<(*const u8, usize)> {
     let Value::Serialized(serialized) = value else {
         return None;
@@ -153,7 +152,7 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
     Some((start, value.heap_len()))
 }
 
-/// A message of a client, with what takes time done to it.
+/// A message of a client, after the slow part of reading it.
 enum ClientMessage {
     Submission(Submission),
     Refusal(super::Refusal),
@@ -161,8 +160,8 @@ enum ClientMessage {
 }
 
 impl ClientMessage {
-    /// Reads a message. Keys that each have an answer come in parts, between which
-    /// the answers leave.
+    /// Reads a message. Many keys with an answer each are split into parts,
+    /// between which the answers are sent.
     fn read(message: FromClient) -> Vec<Self> {
         const PART: usize = 1 << 10;
         match message {
@@ -187,7 +186,7 @@ impl ClientMessage {
 impl Shared {
     pub(super) fn new(options: Options, address: String) -> Self {
         let mut comm = options.comm.clone();
-        // Whoever has registered listens; one that does not is gone.
+        // Registered peers listen; one that does not is gone.
         comm.connect_retry = false;
         let connector = Arc::new(Connector::new(options.transports.separate(), comm));
         Self {
@@ -213,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Does something with the state, and what follows from it.
+    /// Runs an action on the state, and dispatches the outputs.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         self.with_core(|core| act(&mut core.state))
     }
@@ -223,8 +222,8 @@ impl Shared {
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The same; returns a panic, after which the scheduler ends: half of what was to
-    /// be done may have been.
+    /// Like [`with_core`](Self::with_core), but returns a panic, after which the
+    /// scheduler ends: the action may be half done.
     fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
         let (result, notices, reports) = {
             let mut core = self.lock();
@@ -255,10 +254,10 @@ impl Shared {
         result
     }
 
-    /// Looks at the state.
+    /// Calls `look` with the state.
     pub(super) fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         let core = self.lock();
-        // Who only looks leaves nothing half done.
+        // Reading leaves no inconsistent state.
         let result = catch_unwind(AssertUnwindSafe(|| look(&core.state)));
         drop(core);
         result.unwrap_or_else(|panic| resume_unwind(panic))
@@ -281,7 +280,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of messages that wait for clients.
+    /// Bytes of messages queued for clients.
     #[cfg(test)]
     pub(super) fn queued_len(&self) -> usize {
         let core = self.lock();
@@ -299,7 +298,7 @@ impl Shared {
         self.stream_count.load(Ordering::Acquire)
     }
 
-    /// Why it has ended, if not because it was to.
+    /// The error, if the scheduler ended because of a panic.
     pub(super) fn failure(&self) -> Result<(), PeerError> {
         match self.failure.borrow().clone() {
             Some(reason) => Err(PeerError::Panicked { reason }),
@@ -307,15 +306,15 @@ impl Shared {
         }
     }
 
-    /// Ends when the state machine has panicked.
+    /// Closes the scheduler after a panic of the state machine.
     pub(super) async fn close_on_failure(&self) {
         let mut failure = self.failure.subscribe();
-        // It cannot fail while there is a sender.
+        // Cannot fail while there is a sender.
         let _ = failure.wait_for(Option::is_some).await;
         self.close().await;
     }
 
-    /// Passes time to the state.
+    /// Advances the time of the state.
     pub(super) async fn tick(&self) {
         const STEP: Duration = Duration::from_millis(500);
         let step = STEP.min(self.options.policy.deletion_interval);
@@ -325,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// Accepts connections, and ends with all of them when it is dropped.
+    /// Accepts connections. Dropping the future closes all of them.
     pub(super) async fn accept(self: Arc<Self>, listener: Listener) {
         const PAUSE: Duration = Duration::from_millis(10);
         let mut connections = TaskSet::new();
@@ -336,7 +335,7 @@ impl Shared {
                     Ok(incoming) => {
                         connections.spawn(Arc::clone(&self).handshake(incoming));
                     }
-                    // No more open files, mostly.
+                    // Mostly too many open files.
                     Err(_) => runtime::sleep(PAUSE).await,
                 },
                 Some(_) = connections.join_next() => {}
@@ -366,7 +365,7 @@ impl Shared {
         event::in_comm(&peer, serving).await;
     }
 
-    /// Answers requests until one of them makes the comm a stream, or it ends.
+    /// Answers requests until one makes the comm a stream, or the comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         while let Ok(Some(asked)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
@@ -565,7 +564,7 @@ impl Shared {
         });
     }
 
-    /// What came, if the stream goes on.
+    /// The messages of a batch, if the stream continues.
     fn batch<T>(&self, batch: Result<Option<Vec<T>>, PeerError>, peer: &str) -> Option<Vec<T>> {
         match batch {
             Ok(batch) => batch,
@@ -604,7 +603,7 @@ impl Shared {
                 })
             }
             Request::Unregister(request) => {
-                self.with(|state| state.dismiss(&request.address, false));
+                self.with(|state| state.remove_retired(&request.address, false));
                 Answer::Value(Value::None)
             }
             Request::Gather(request) => {
@@ -673,7 +672,7 @@ impl Shared {
     }
 
     fn identity(&self, count: Option<i64>) -> Answer {
-        // Less than none is all; Dask lists five where nobody says how many.
+        // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
         let identity = self.with(|state| {
             let workers = Value::dict(state.identities(count));
@@ -695,8 +694,8 @@ impl Shared {
         Answer::Value(identity)
     }
 
-    /// Asks workers, all of them unless some are named, and replies what each of
-    /// them did.
+    /// Sends a message to workers, by default to all, and returns the reply of
+    /// each.
     async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
         let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
         let mut asking = TaskSet::new();
@@ -710,7 +709,7 @@ impl Shared {
                 let asking = shared.pool.call::<Value>(&address, &asked);
                 (
                     worker,
-                    within(BROADCAST, "an answer of a worker", asking).await,
+                    within(BROADCAST_TIMEOUT, "an answer of a worker", asking).await,
                 )
             });
         }
@@ -729,17 +728,17 @@ impl Shared {
         Answer::Value(Value::dict(replies))
     }
 
-    /// Any number.
+    /// Returns a random number.
     fn random(&self) -> u64 {
-        // Who gets which number makes no difference.
+        // The order in which numbers are drawn does not matter.
         let mut state = self
             .random
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         choose::next(&mut state)
     }
 
-    /// Fetches results from workers, each from any that has it, and from another if
-    /// that one fails. Payloads pass unopened.
+    /// Fetches results from workers, each from any of its holders, and from
+    /// another one if that fails. Payloads are forwarded unopened.
     async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
         let mut missing = Vec::new();
@@ -794,7 +793,7 @@ impl Shared {
                 }
             }
             if is_busy {
-                runtime::sleep(BUSY).await;
+                runtime::sleep(BUSY_PAUSE).await;
             }
         }
         let is_all = missing.is_empty();
@@ -810,7 +809,7 @@ impl Shared {
         }
     }
 
-    /// Asks workers at the same time.
+    /// Requests data from several workers at once.
     async fn get_data(
         self: &Arc<Self>,
         asked: BTreeMap<String, Vec<Key>>,
@@ -835,11 +834,11 @@ impl Shared {
         asking.join_all().await
     }
 
-    /// Spreads data over workers, in turn by their threads.
+    /// Distributes data over workers in turn, weighted by their threads.
     async fn scatter(self: &Arc<Self>, request: Scatter) -> Answer {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const TIMEOUT: Duration = Duration::from_secs(30);
         let patience = request.timeout.map(Duration::try_from_secs_f64);
-        let patience = patience.and_then(Result::ok).unwrap_or(PATIENCE);
+        let patience = patience.and_then(Result::ok).unwrap_or(TIMEOUT);
         let chosen = request.workers.0.filter(|workers| !workers.is_empty());
         let Ok(workers) = within(patience, "a worker", self.running(chosen)).await else {
             return refused("TimeoutError", "No valid workers found");
@@ -887,7 +886,8 @@ impl Shared {
         }
     }
 
-    /// Gives data to a worker. Returns how many bytes it is there, for no other keys.
+    /// Sends data to a worker. Returns the sizes of the data, for the requested
+    /// keys only.
     async fn put(
         &self,
         worker: &str,
@@ -906,7 +906,7 @@ impl Shared {
         Ok(reply.nbytes)
     }
 
-    /// Waits until some of these workers take tasks, or any of all.
+    /// Waits until one of the given workers, or any worker, is running.
     async fn running(&self, among: Option<Vec<String>>) -> Result<Vec<(String, u64)>, PeerError> {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
@@ -919,10 +919,10 @@ impl Shared {
         }
     }
 
-    /// Lets workers go when others have what they have.
+    /// Retires workers after others have copies of their data.
     async fn retire(&self, workers: Option<Vec<String>>, close: bool, remove: bool) -> Answer {
-        const PATIENCE: Duration = Duration::from_secs(30);
-        // Which ones are too many is for the client to say.
+        const TIMEOUT: Duration = Duration::from_secs(30);
+        // It is up to the client to name workers.
         let workers = workers.unwrap_or_default();
         let known = self.with(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
@@ -931,22 +931,22 @@ impl Shared {
                 let about = state.identity_of(&worker);
                 (about, state.retire(&worker))
             });
-            let leaving = within(PATIENCE, "a worker that is to leave", self.leaving(&worker));
+            let leaving = within(TIMEOUT, "a worker that is to leave", self.leaving(&worker));
             if !may_leave || leaving.await.is_err() {
-                self.with(|state| state.keep(&worker));
+                self.with(|state| state.cancel_retirement(&worker));
                 continue;
             }
             if close || remove {
-                self.with(|state| state.dismiss(&worker, close));
+                self.with(|state| state.remove_retired(&worker, close));
             }
             retired.extend(about);
         }
         Answer::Value(Value::dict(retired))
     }
 
-    /// Waits until others have what a worker has.
+    /// Waits until others have copies of a worker's data.
     async fn leaving(&self, worker: &str) -> Result<(), PeerError> {
-        /// How long the workers that are to fetch it are given before others are.
+        /// Time after which other workers are asked to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
         let mut only_there = None;
         let mut again = core::pin::pin!(runtime::sleep(AGAIN));
@@ -959,14 +959,14 @@ impl Shared {
             tokio::select! {
                 () = changed => {}
                 () = &mut again => {
-                    self.with(|state| state.copy_away(worker));
+                    self.with(|state| state.copy_elsewhere(worker));
                     again.set(runtime::sleep(AGAIN));
                 }
             }
         }
     }
 
-    /// Says good-bye to everybody, and ends.
+    /// Notifies all peers, and ends.
     pub(super) async fn close(&self) {
         self.with(State::close);
         let gone = async {
@@ -979,20 +979,20 @@ impl Shared {
                 ended.await;
             }
         };
-        // Whoever takes longer is left.
-        let _ = within(FAREWELL, "streams to end", gone).await;
+        // Peers that take longer are not waited for.
+        let _ = within(CLOSE_TIMEOUT, "streams to end", gone).await;
         self.is_closed.send_replace(true);
         self.pool.close().await;
     }
 
-    /// Waits until it has been closed.
+    /// Waits until the scheduler is closed.
     pub(super) async fn closed(&self) {
         let mut is_closed = self.is_closed.subscribe();
-        // It cannot fail while there is a sender.
+        // Cannot fail while there is a sender.
         let _ = is_closed.wait_for(|is_closed| *is_closed).await;
     }
 
-    /// Waits until so many workers are there.
+    /// Waits until at least `count` workers have joined.
     pub(super) async fn wait_for_workers(&self, count: usize) {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
@@ -1005,15 +1005,15 @@ impl Shared {
     }
 }
 
-/// What the stream of a client or worker stands for.
+/// The client or worker of a stream.
 #[derive(Clone, Copy)]
 enum Member {
     Client(ClientId),
     Worker(WorkerId),
 }
 
-/// Counts a stream as long as it is there, and removes its client or worker if a
-/// panic ends it, as one of an observer.
+/// Counts an open stream, and removes its client or worker if a panic ends it,
+/// for example one of an observer.
 struct StreamGuard<'s> {
     shared: &'s Shared,
     member: Member,
@@ -1029,7 +1029,7 @@ impl<'s> StreamGuard<'s> {
 impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // A second panic must not leave this one.
+            // A second panic here would abort the process.
             let _ = self.shared.try_with_core(|core| match self.member {
                 Member::Client(id) => core.state.remove_client(id),
                 Member::Worker(id) => core.state.remove_worker(id),
@@ -1041,7 +1041,7 @@ impl Drop for StreamGuard<'_> {
     }
 }
 
-/// What a panic carries.
+/// The payload of a panic.
 type Panic = Box<dyn Any + Send>;
 
 fn panic_message(panic: &Panic) -> String {
@@ -1051,9 +1051,9 @@ fn panic_message(panic: &Panic) -> String {
         .unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Lets what was said last leave.
+/// Waits until the last messages are sent.
 async fn farewell(writing: &mut BatchWriter) {
-    if runtime::timeout(FAREWELL, writing.finished())
+    if runtime::timeout(CLOSE_TIMEOUT, writing.finished())
         .await
         .is_err()
     {
@@ -1063,11 +1063,11 @@ async fn farewell(writing: &mut BatchWriter) {
 
 fn address(worker: &str) -> Result<Address, PeerError> {
     worker.parse().map_err(|_| PeerError::Refused {
-        reason: format!("{worker} is no address"),
+        reason: format!("{worker} is not an address"),
     })
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 fn unix_time() -> f64 {
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     time.map_or(0.0, |time| time.as_secs_f64())

@@ -1,10 +1,10 @@
-//! Which workers get which part of scattered data.
+//! Distribution of scattered data over workers.
 
 use super::step;
 
-/// Spreads items over workers in turn, as many turns each as threads, and each item
-/// to `copies` workers that follow one another. Begins at the turn `start`, whatever
-/// its size. Returns the items of each worker.
+/// Distributes items over workers in turn, with as many turns for each as it has
+/// threads, and each item to `copies` consecutive workers. Begins at turn
+/// `start`, of any size. Returns the items of each worker.
 pub(super) fn spread<T: Clone>(
     items: Vec<T>,
     threads: &[u64],
@@ -46,7 +46,7 @@ mod tests {
     use crate::scheduler::STEPS;
 
     #[test]
-    fn workers_get_items_in_turn_by_their_threads() {
+    fn distributes_items_by_thread_count() {
         let parts = spread((0..8).collect(), &[1, 2, 1], 1, 0);
         assert_eq!(parts, [vec![0, 4], vec![1, 2, 5, 6], vec![3, 7]]);
         let parts = spread((0..3).collect(), &[1, 2, 1], 1, 2 + 4 * 7);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn spreading_takes_as_many_steps_as_there_are_copies() {
+    fn takes_one_step_per_copy() {
         for (items, workers, copies) in [(1000, 10, 1), (2000, 10, 1), (10, 500, 500)] {
             STEPS.set(0);
             let parts = spread(

@@ -1,30 +1,31 @@
-//! The scheduler as a state machine: what happens goes in, messages come out.
+//! The scheduler's state machine: events in, messages out.
 //!
-//! It does no I/O, has no clock of its own and decides the same whenever the same
-//! happens in the same order, so that each step can be looked at alone. The
-//! steps are those of Dask's "Journey of a Task".
+//! It does no I/O, has no clock, and makes the same decisions for the same events
+//! in the same order, so each step can be tested alone. The steps are those of
+//! Dask's "Journey of a Task".
 //!
-//! # Where tasks are
+//! # Stages of tasks
 //!
 //! | stage | the task | leaves |
 //! | --- | --- | --- |
-//! | released | is known, and nobody needs it now | when somebody does |
-//! | waiting | needs results that are not there yet | when the last of them is |
+//! | released | is known, but not needed now | when it is needed |
+//! | waiting | needs results that are not in memory | when the last of them is |
 //! | ready | may run; only while an event is handled | to a worker at once |
-//! | no-worker | may run, and no worker may run it | when one comes |
-//! | queued | waits on the stack of its worker, here | when that has a slot |
-//! | processing | has been sent to its worker | with its result |
-//! | memory | has a result, on workers | when nobody needs it, or all of them are gone |
-//! | erred | has failed | when nobody wants it, or it is tried again |
+//! | no-worker | may run, but no worker qualifies | when one joins |
+//! | queued | waits on its worker's stack in the scheduler | when the worker has
+//! a slot |
+//! | processing | was sent to its worker | with its result |
+//! | memory | has a result, on workers | when the result is not needed, or all
+//! copies are lost |
+//! | erred | has failed | when no client wants it, or it is retried |
 //!
-//! # How much a worker is sent
+//! # Number of tasks sent to a worker
 //!
-//! A worker with *n* threads gets *n* tasks, and one more, so that there is one to
-//! begin with while the scheduler hears of the one that is done. Where tasks take
-//! less than two milliseconds that is not enough to keep it busy: then it gets as
-//! much work ahead as takes it two milliseconds, at most 16 tasks for each
-//! thread. All others stay here, from where a worker that has nothing to do takes
-//! them over.
+//! A worker with *n* threads gets *n* tasks, and one more to start with while the
+//! scheduler learns that one is done. For tasks shorter than two milliseconds
+//! that is not enough to keep it busy: it gets tasks for two milliseconds in
+//! advance, at most 16 for each thread. All other tasks stay in the scheduler,
+//! where idle workers can take them over.
 
 use core::fmt;
 use core::time::Duration;
@@ -34,7 +35,7 @@ use std::sync::Arc;
 use daskwire_comm::Address;
 
 use super::step;
-use super::submission::{Dependency, Failure, Refusal, Resources, Submission, text};
+use super::submission::{Dependency, Failure, Refusal, Resources, Submission, worker_name};
 use crate::event::Level;
 use crate::protocol::{
     AcquireReplicas, AdjustHeartbeatInterval, CloseStream, FreeKeys, FromClient, FromWorker, Keys,
@@ -54,87 +55,87 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-/// A client that has registered. No two have the same, ever.
+/// The id of a registered client. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-/// A worker that has registered. No two have the same, ever.
+/// The id of a registered worker. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(u64);
 
-/// What holds tasks that nobody waits for, until they are done.
+/// The client that holds tasks without futures until they are done.
 const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(0), "fire-and-forget");
 
-/// Something that is to be done because of what happened.
+/// An output of the state machine, for the caller to handle.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
-    /// A message for the stream of a client.
+    /// A message for a client's stream.
     Client(ClientId, ToClient),
-    /// A message for the stream of a worker.
+    /// A message for a worker's stream.
     Worker(WorkerId, ToWorker),
-    /// The stream of a client ends after what was to be said.
+    /// Close a client's stream after the messages so far.
     EndClient(ClientId),
-    /// The stream of a worker ends after what was to be said.
+    /// Close a worker's stream after the messages so far.
     EndWorker(WorkerId),
-    /// As soon as the messages for a worker so far have been written,
-    /// [`State::drained`] is to be called. Until then it gets no more tasks.
+    /// Call [`State::drained`] once the messages for a worker so far have been
+    /// written. Until then the worker gets no more tasks.
     NotifyDrained(WorkerId),
-    /// Something that people may want to know.
+    /// An event of interest to operators.
     Notice(Notice),
     /// A step of a task; only after [`State::watch_tasks`].
     Task(TaskEvent),
 }
 
-/// Something that people may want to know.
+/// An event of interest to operators.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A peer said something that is not known here; it was passed over.
+    /// A peer sent a message with an unknown op, which was ignored.
     UnknownOp {
         /// The client or worker.
         peer: String,
-        /// What it said.
+        /// The op of the message.
         op: String,
     },
-    /// A peer said something that makes no sense, and was not heeded.
+    /// A peer sent an inconsistent message, which was ignored.
     Ignored {
         /// The client or worker.
         peer: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
-    /// A peer did not read what it was sent, and its comm was closed.
+    /// A peer did not read its messages, and its comm was closed.
     NotReading {
         /// The client or worker.
         peer: String,
-        /// How many bytes of messages may wait for it.
+        /// The limit of queued bytes.
         limit: usize,
     },
-    /// The state machine panicked: the scheduler ends.
+    /// The state machine panicked; the scheduler ends.
     Panicked {
-        /// What the panic said.
+        /// The message of the panic.
         reason: String,
     },
-    /// A worker wants something to be logged.
+    /// A worker published an event.
     Event {
         /// The worker.
         peer: String,
-        /// Under which topic.
+        /// The topic.
         topic: Value,
-        /// What.
+        /// The event.
         message: Value,
     },
     /// A worker has joined.
     WorkerJoined {
-        /// Its address.
+        /// The worker's address.
         worker: String,
     },
-    /// A worker is gone.
+    /// A worker has left.
     WorkerLeft {
-        /// Its address.
+        /// The worker's address.
         worker: String,
-        /// Why, as far as it is known.
+        /// The reason, as far as it is known.
         reason: &'static str,
     },
 }
@@ -172,17 +173,17 @@ impl fmt::Display for Notice {
     }
 }
 
-/// What can be chosen about scheduling.
+/// The scheduling policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Decides where nothing else does.
+    /// Seed of the random numbers that break ties.
     pub seed: u64,
-    /// How often workers are told what they may delete: 500 ms.
+    /// Interval of the deletions sent to workers. Default: 500 ms.
     pub deletion_interval: Duration,
-    /// How many workers a task may take down before it fails: 3.
+    /// Number of workers that a task may kill before it fails. Default: 3.
     pub allowed_failures: u32,
-    /// How long a worker may be silent; for ever if `None`. Never less than ten
-    /// of its heartbeats. Dask has 5 minutes.
+    /// Time after which a silent worker is removed, at least ten of its
+    /// heartbeats; `None` for never. Dask uses 5 minutes.
     pub worker_ttl: Option<Duration>,
 }
 
@@ -197,7 +198,7 @@ impl Default for Policy {
     }
 }
 
-/// A scheduler without its connections. [`Scheduler`](super::Scheduler) has both.
+/// A scheduler without connections. [`Scheduler`](super::Scheduler) adds them.
 ///
 /// ```
 /// use daskwire_peer::graph::{Graph, Task};
@@ -224,9 +225,9 @@ impl Default for Policy {
 pub struct State {
     policy: Policy,
     now: Duration,
-    /// Seconds since 1970, for the story.
+    /// Seconds since 1970, for stories.
     unix_time: f64,
-    /// Why that happens which happens now.
+    /// The stimulus of the current event.
     stimulus: Stimulus,
     story: Story,
     is_watched: bool,
@@ -242,13 +243,13 @@ pub struct State {
     last_id: u64,
     generation: u64,
     run_count: i64,
-    /// How many tasks wait on stacks.
+    /// Number of tasks on stacks.
     queued_count: usize,
     no_worker: Queue,
     outputs: Vec<Output>,
-    /// What is left to be looked at before an event has been handled.
+    /// Follow-up work of the current event.
     todo: Todo,
-    /// The result over which it panics, half way through.
+    /// A result that makes the state machine panic halfway, for tests.
     #[cfg(test)]
     pub(super) panics_over: Option<Key>,
 }
@@ -256,18 +257,18 @@ pub struct State {
 #[derive(Debug, Default)]
 struct Todo {
     failed: Vec<(TaskId, Arc<Failure>)>,
-    /// Those that can never be computed.
+    /// Tasks that can never be computed.
     unrunnable: Vec<TaskId>,
-    /// Those that nobody may need any more.
+    /// Tasks that may be unneeded.
     unneeded: Vec<TaskId>,
     ready: Queue,
     /// Workers that may take another task.
     open: BTreeSet<WorkerId>,
 }
 
-// What happens.
+// Events
 impl State {
-    /// One without clients, workers, and tasks.
+    /// Returns a state without clients, workers and tasks.
     pub fn new(policy: Policy) -> Self {
         Self {
             random: policy.seed,
@@ -297,8 +298,8 @@ impl State {
         }
     }
 
-    /// Something is about to happen, so many seconds after 1970. Only what
-    /// [`story`](Self::story) tells depends on it.
+    /// Sets the time of the next events, in seconds since 1970. Only
+    /// [`story`](Self::story) depends on it.
     pub const fn set_unix_time(&mut self, unix_time: f64) {
         self.unix_time = unix_time;
     }
@@ -308,18 +309,18 @@ impl State {
         self.is_watched = is_watched;
     }
 
-    /// Something happens here.
+    /// Starts an event that originates here.
     fn here(&mut self, what: &'static str) {
         self.stimulus = Stimulus::here(what, self.unix_time);
     }
 
-    /// What is to be done because of what happened, each once, in order.
+    /// The outputs of the events so far, each once, in order.
     pub fn outputs(&mut self) -> impl Iterator<Item = Output> {
         self.outputs.drain(..)
     }
 
-    /// Time has passed: so much in all. Deletes what is due, and lets workers go
-    /// that have been silent for too long.
+    /// Sets the time since the start. Sends deletions that are due, and removes
+    /// workers that have been silent for too long.
     pub fn advance(&mut self, now: Duration) {
         self.here("time");
         self.now = self.now.max(now);
@@ -342,13 +343,13 @@ impl State {
         let silent = self.workers.iter().filter(|(_, worker)| is_silent(worker));
         let silent: Vec<WorkerId> = silent.map(|(id, _)| *id).collect();
         for id in silent {
-            self.say_close(id, "worker-ttl");
-            self.drop_worker(id, false, "it was silent for too long");
+            self.send_close(id, "worker-ttl");
+            self.drop_worker(id, false, "silent for too long");
         }
     }
 
-    /// A client has come; it gets `stream-start`. One of the same name is taken for
-    /// what was left of it, and goes.
+    /// Registers a client, which gets `stream-start`. An earlier client of the
+    /// same name is removed.
     pub fn add_client(&mut self, name: &str) -> ClientId {
         if let Some(old) = self.by_name.get(name).copied() {
             self.remove_client(old);
@@ -361,7 +362,7 @@ impl State {
             error: Some(String::new()),
             ..StreamStart::default()
         };
-        self.tell(id, start);
+        self.send_client(id, start);
         id
     }
 
@@ -372,7 +373,7 @@ impl State {
         self.clients.insert(id, Client { name, wants });
     }
 
-    /// A client is gone: what only it wanted is released.
+    /// Removes a client, and releases what only it wanted.
     pub fn remove_client(&mut self, id: ClientId) {
         self.here("remove-client");
         let Some(client) = self.clients.remove(&id) else {
@@ -389,11 +390,11 @@ impl State {
         self.settle();
     }
 
-    /// A worker has come.
+    /// Registers a worker.
     ///
     /// # Errors
     ///
-    /// Why it is refused: its address or its name is taken.
+    /// Why the worker is refused: its address or name is taken.
     pub fn add_worker(&mut self, worker: &RegisterWorker) -> Result<WorkerId, String> {
         self.here("add-worker");
         let address = worker.address.clone();
@@ -402,7 +403,7 @@ impl State {
         }
         let name = match &worker.name {
             Value::None => address.clone(),
-            name => text(name).ok_or_else(|| format!("the name {name} is no text"))?,
+            name => worker_name(name).ok_or_else(|| format!("the name {name} is not a string"))?,
         };
         if !self.worker_names.insert(name.clone()) {
             return Err(format!("name taken, {name}"));
@@ -449,25 +450,25 @@ impl State {
         };
         self.workers.insert(id, joined);
         if is_running {
-            self.welcome(id);
+            self.worker_running(id);
         }
         self.settle();
         Ok(id)
     }
 
-    /// The stream of a worker has ended. What it worked on goes to others; results
-    /// that only it had are computed again, if anybody needs them.
+    /// Removes a worker after its stream has ended. Its tasks go to other
+    /// workers; results that only it had are recomputed if they are needed.
     pub fn remove_worker(&mut self, id: WorkerId) {
         self.here("remove-worker");
         let is_leaving = self
             .workers
             .get(&id)
             .is_some_and(|worker| worker.is_leaving);
-        self.drop_worker(id, is_leaving, "its stream has ended");
+        self.drop_worker(id, is_leaving, "stream ended");
     }
 
-    /// Everything has been written that was to be sent to a worker, as
-    /// [`Output::NotifyDrained`] asked.
+    /// Reports that all messages to a worker have been written, as requested by
+    /// [`Output::NotifyDrained`].
     pub fn drained(&mut self, id: WorkerId) {
         self.here("drained");
         if let Some(worker) = self.workers.get_mut(&id) {
@@ -477,7 +478,8 @@ impl State {
         }
     }
 
-    /// A worker says how it is; `false` if there is none at this address.
+    /// Handles a worker's heartbeat. Returns `false` if no worker has this
+    /// address.
     pub fn heartbeat(&mut self, address: &str, metrics: Value) -> bool {
         let now = self.now;
         let Some(worker) = self.worker_at(address) else {
@@ -488,8 +490,8 @@ impl State {
         true
     }
 
-    /// How often workers are to say how they are, in seconds: the less often, the
-    /// more there are.
+    /// The interval of workers' heartbeats in seconds, which increases with the
+    /// number of workers.
     pub fn heartbeat_interval(&self) -> f64 {
         match u32::try_from(self.workers.len()).unwrap_or(u32::MAX) {
             0..=10 => 0.5,
@@ -499,7 +501,7 @@ impl State {
         }
     }
 
-    /// A client has said something on its stream.
+    /// Handles a message on a client's stream.
     pub fn client_says(&mut self, id: ClientId, message: FromClient) {
         match message.known_op() {
             Some(op) => self.here(op),
@@ -527,15 +529,15 @@ impl State {
             FromClient::ReportKey(message) => self.report(id, &message.key),
             FromClient::CancelKeys(message) => self.cancel(id, &message),
             FromClient::HeartbeatClient(_) => {
-                // Ten times what workers have.
+                // Ten times the interval of workers.
                 let interval = 10.0 * self.heartbeat_interval();
                 let message = AdjustHeartbeatInterval {
                     interval,
                     ..AdjustHeartbeatInterval::default()
                 };
-                self.tell(id, message);
+                self.send_client(id, message);
             }
-            // The stream ends soon, and with it all that the client holds.
+            // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
             FromClient::Unknown(unknown) => {
@@ -547,7 +549,7 @@ impl State {
         self.settle();
     }
 
-    /// A worker has said something on its stream.
+    /// Handles a message on a worker's stream.
     pub fn worker_says(&mut self, id: WorkerId, message: FromWorker) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
@@ -573,7 +575,7 @@ impl State {
                 if let Some(task) = self.processed(id, &message.key, message.run_id) {
                     let failure = Arc::new(Failure {
                         exception: match message.exception {
-                            // Clients in Python would break over it.
+                            // Python clients cannot handle a missing exception.
                             Value::None => Value::from("the worker did not say what went wrong"),
                             exception => exception,
                         },
@@ -595,7 +597,7 @@ impl State {
                     stimulus_id: message.stimulus_id,
                     ..RefreshWhoHas::default()
                 };
-                self.order(id, message);
+                self.send_worker(id, message);
             }
             FromWorker::WorkerStatusChange(message) => self.status_changed(id, message.status),
             FromWorker::Reschedule(message) => {
@@ -614,8 +616,8 @@ impl State {
                     self.todo.open.insert(id);
                 }
             }
-            // Nothing is ever asked back from a worker: what it may not begin
-            // soon waits here.
+            // The scheduler never steals from workers: tasks that cannot start
+            // soon wait here.
             FromWorker::StealResponse(_) | FromWorker::KeepAlive(_) => {}
             FromWorker::CloseStream(_) => worker.is_leaving = true,
             FromWorker::LogEvent(message) => {
@@ -637,7 +639,7 @@ impl State {
         self.settle();
     }
 
-    /// A client submits tasks.
+    /// Submits a client's tasks.
     pub fn submit(&mut self, client: ClientId, submission: Submission) {
         self.here("update-graph");
         if !self.clients.contains_key(&client) {
@@ -651,8 +653,8 @@ impl State {
             demands,
             retries,
         } = submission;
-        // By their index in the graph; none where something is not known that they
-        // depend on. Those that they depend on come before them.
+        // By index in the graph; `None` for tasks with unknown dependencies.
+        // Dependencies come before their dependents.
         let mut ids: Vec<Option<TaskId>> = Vec::with_capacity(tasks.len());
         let mut is_lost = false;
         self.by_key.reserve(tasks.len());
@@ -688,7 +690,7 @@ impl State {
             let new = &mut self.tasks[id];
             new.dependencies = dependencies;
             new.retries = retries;
-            // Nobody may want it.
+            // It may be unneeded.
             self.todo.unneeded.push(id);
             ids.push(Some(id));
         }
@@ -716,14 +718,14 @@ impl State {
         self.settle();
     }
 
-    /// A client submits what cannot be understood.
+    /// Refuses a client's submission.
     pub fn refuse(&mut self, client: ClientId, refusal: &Refusal) {
         for key in &refusal.keys {
-            self.tell(client, erred(key, &refusal.failure));
+            self.send_client(client, erred(key, &refusal.failure));
         }
     }
 
-    /// Data has been put on workers; `client` wants it, if it is there.
+    /// Registers data on workers; `client` holds it, if registered.
     pub fn update_data(
         &mut self,
         client: Option<&str>,
@@ -759,13 +761,13 @@ impl State {
                 };
                 self.in_memory(id, holder);
             }
-            // Nobody may want it.
+            // It may be unneeded.
             self.todo.unneeded.push(id);
         }
         self.settle();
     }
 
-    /// A worker turned out not to have a result that it should have.
+    /// Handles a report that a worker lacks a result that it should have.
     pub fn missing_data(&mut self, key: &Key, worker: &str) {
         self.here("missing-data");
         let worker = self.by_address.get(worker).copied();
@@ -775,8 +777,8 @@ impl State {
         self.settle();
     }
 
-    /// Deletions of these keys at these workers are not to be sent any more: the
-    /// workers are about to get data under them.
+    /// Cancels pending deletions of these keys at a worker, which is about to get
+    /// data under them.
     pub fn forget_deletions<'k>(&mut self, keys: impl IntoIterator<Item = &'k Key>, worker: &str) {
         if let Some(worker) = self.worker_at(worker) {
             for key in keys {
@@ -785,8 +787,8 @@ impl State {
         }
     }
 
-    /// Tries failed tasks again, and those that they failed over. Returns those of
-    /// the keys that had failed.
+    /// Retries failed tasks, and the failed tasks that they depend on. Returns
+    /// those of the keys that had failed.
     pub fn retry(&mut self, keys: &[Key]) -> Vec<Key> {
         self.here("client-retry");
         let mut retried = Vec::new();
@@ -816,7 +818,7 @@ impl State {
                 ..TaskRetried::default()
             };
             for client in task.wanted_by.clone() {
-                self.tell(client, message.clone());
+                self.send_client(client, message.clone());
             }
             if self.tasks[id].wanted_by.is_empty() {
                 self.todo.unneeded.push(id);
@@ -828,9 +830,9 @@ impl State {
         retried
     }
 
-    /// A worker is to leave in peace: it gets no more tasks, and copies of what only
-    /// it has are made elsewhere. `false` if there is none at this address, or none
-    /// that could take these copies.
+    /// Starts retiring a worker: it gets no more tasks, and other workers copy
+    /// what only it has. Returns `false` if there is no such worker, or none that
+    /// can take the copies.
     pub fn retire(&mut self, address: &str) -> bool {
         self.here("retire-workers");
         let Some(id) = self.by_address.get(address).copied() else {
@@ -842,14 +844,14 @@ impl State {
             stimulus_id: stimulus_id.to_owned(),
             ..WorkerStatusChange::default()
         };
-        self.order(id, message);
+        self.send_worker(id, message);
         self.status_changed(id, WorkerStatus::ClosingGracefully);
         self.settle();
-        self.copy_away(address)
+        self.copy_elsewhere(address)
     }
 
-    /// A worker that was to leave stays.
-    pub(super) fn keep(&mut self, address: &str) {
+    /// Cancels the retirement of a worker.
+    pub(super) fn cancel_retirement(&mut self, address: &str) {
         self.here("retire-workers");
         if let Some(id) = self.by_address.get(address).copied() {
             let message = WorkerStatusChange {
@@ -857,7 +859,7 @@ impl State {
                 stimulus_id: "retire-workers".to_owned(),
                 ..WorkerStatusChange::default()
             };
-            self.order(id, message);
+            self.send_worker(id, message);
             self.status_changed(id, WorkerStatus::Running);
             if let Some(worker) = self.workers.get_mut(&id) {
                 worker.is_leaving = false;
@@ -866,9 +868,9 @@ impl State {
         }
     }
 
-    /// Lets others fetch what only this worker has; `false` if there is something and
-    /// no other takes data.
-    pub(super) fn copy_away(&mut self, address: &str) -> bool {
+    /// Makes others fetch what only this worker has. Returns `false` if there is
+    /// such data but no worker to take it.
+    pub(super) fn copy_elsewhere(&mut self, address: &str) -> bool {
         let Some(id) = self.by_address.get(address).copied() else {
             return false;
         };
@@ -883,7 +885,7 @@ impl State {
         if others.is_empty() {
             return false;
         }
-        // One that does not do it is not asked alone again.
+        // A worker that fails to do so is not the only one asked next time.
         let start = choose::next(&mut self.random) % others.len() as u64;
         others.rotate_left(usize::try_from(start).unwrap_or_default());
         for (task, other) in only_here.zip(others.iter().cycle()) {
@@ -895,20 +897,20 @@ impl State {
         }
         for (other, mut message) in copies {
             "retire-workers".clone_into(&mut message.stimulus_id);
-            self.order(other, message);
+            self.send_worker(other, message);
         }
         true
     }
 
-    /// Whether a worker that is to leave may: others have what it has. What it still
-    /// works on, they do again.
+    /// Whether a retiring worker can leave: others have copies of its data. Its
+    /// unfinished tasks are run again elsewhere.
     pub fn is_retired(&self, address: &str) -> bool {
         self.has_retired(address, &mut None)
     }
 
-    /// The same, asked again and again: `only_there` keeps what no other has of what
-    /// no other had when it was first asked, as Dask does, so that not everything is
-    /// looked at each time.
+    /// Like [`is_retired`](Self::is_retired), for repeated calls. `only_there`
+    /// keeps the keys without other copies from the first call on, as in Dask, so
+    /// that not everything is checked each time.
     pub(super) fn has_retired(&self, address: &str, only_there: &mut Option<Vec<Key>>) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return true;
@@ -931,24 +933,24 @@ impl State {
         true
     }
 
-    /// Lets a worker go.
-    pub fn dismiss(&mut self, address: &str, close: bool) {
+    /// Removes a worker.
+    pub fn remove_retired(&mut self, address: &str, close: bool) {
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
-                self.say_close(id, "retire-workers");
+                self.send_close(id, "retire-workers");
             }
-            self.drop_worker(id, true, "it was let go");
+            self.drop_worker(id, true, "retired");
         }
     }
 
-    /// The end: workers are told to leave, and clients that the stream is over.
+    /// Closes the state: asks workers to leave, and ends the streams of clients.
     pub fn close(&mut self) {
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
-            self.say_close(id, "scheduler-close");
+            self.send_close(id, "scheduler-close");
             self.outputs.push(Output::EndWorker(id));
         }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.tell(id, CloseStream::default());
+            self.send_client(id, CloseStream::default());
             self.outputs.push(Output::EndClient(id));
         }
     }
@@ -956,7 +958,7 @@ impl State {
 
 const MAX_THREADS: u32 = 1 << 16;
 
-/// How many bytes of tasks are sent to a worker before they have been written.
+/// Maximum bytes of tasks sent to a worker before they have been written.
 const WINDOW: usize = 64 << 20;
 
 fn free_keys(keys: Keys, why: &str) -> ToWorker {
@@ -973,7 +975,7 @@ fn erred(key: &Key, failure: &Failure) -> TaskErredForClient {
     TaskErredForClient {
         key: key.clone(),
         exception: failure.exception.clone(),
-        // Clients in Python expect the field.
+        // Python clients expect the field.
         traceback: Some(failure.traceback.clone().unwrap_or_default()),
         ..TaskErredForClient::default()
     }

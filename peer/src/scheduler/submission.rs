@@ -1,5 +1,5 @@
-//! What a client submits, read and put in order before the scheduler's state is
-//! touched: the slow part, for which nobody else has to wait.
+//! Parsing and ordering of submissions, before the scheduler's state is touched:
+//! the slow part, which nobody else has to wait for.
 
 use core::cmp::Ordering;
 use std::collections::HashMap;
@@ -10,49 +10,49 @@ use crate::graph::{Graph, Outline};
 use crate::protocol::UpdateGraph;
 use crate::{Key, Serialized, Value};
 
-/// A graph that was submitted: tasks with what they depend on, in an order in
-/// which they may run.
+/// A submitted graph: tasks and their dependencies, in an order in which they can
+/// run.
 #[derive(Clone, Debug, Default)]
 pub struct Submission {
-    /// Each behind those that it depends on.
+    /// The tasks, each after its dependencies.
     pub(super) tasks: Vec<Submitted>,
-    /// What the client wants to hold.
+    /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
     pub(super) user_priority: f64,
     pub(super) demands: Arc<Demands>,
     pub(super) retries: u32,
 }
 
-/// One task of it.
+/// A task of a submission.
 #[derive(Clone, Debug)]
 pub(super) struct Submitted {
     pub(super) key: Key,
     pub(super) dependencies: Vec<Dependency>,
     pub(super) run_spec: Serialized,
-    /// Its place in the order: the lower the earlier.
+    /// The priority within the submission; lower values run earlier.
     pub(super) order: i64,
 }
 
-/// What a task depends on.
+/// A dependency of a task.
 #[derive(Clone, Debug)]
 pub(super) enum Dependency {
-    /// A task of the same graph, by its index, which is a lower one.
+    /// A task of the same graph, by its index, which is lower.
     Inside(usize),
-    /// Something that the scheduler should know.
+    /// A key that the scheduler should know.
     Outside(Key),
 }
 
-/// A submission that cannot be understood, and why: a task of Python collections
-/// perhaps, which only Python can take apart.
+/// A submission that cannot be read, and why: for example a graph of a Python
+/// collection, which only Python can convert into tasks.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What the client wanted to hold.
+    /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
     pub(super) failure: Arc<Failure>,
 }
 
 impl Refusal {
-    /// The same in parts of so many keys at most.
+    /// Splits the refusal into parts of at most `count` keys.
     pub(super) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
         let mut keys = self.keys.into_iter().peekable();
         core::iter::from_fn(move || {
@@ -65,7 +65,7 @@ impl Refusal {
     }
 }
 
-/// Why there is no result.
+/// Why a task failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {
     pub(super) exception: Value,
@@ -73,7 +73,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// An exception of the scheduler itself.
+    /// Returns an exception raised by the scheduler.
     pub(super) fn new(class: &str, message: &str) -> Arc<Self> {
         Arc::new(Self {
             exception: Value::Serialized(exception(class, message)),
@@ -82,25 +82,25 @@ impl Failure {
     }
 }
 
-/// What tasks ask of the worker that runs them.
+/// The requirements of tasks on their worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Demands {
-    /// Addresses, names or hosts, sorted; any worker if there are none.
+    /// Addresses, names or hosts, sorted; empty for any worker.
     pub(super) workers: Vec<String>,
-    /// Whether others will do while none of these is there.
+    /// Whether other workers may be used while none of these is available.
     pub(super) allow_other_workers: bool,
     pub(super) resources: Resources,
     /// All annotations, for the worker.
     pub(super) annotations: Value,
 }
 
-/// Amounts by name, in the order of names.
+/// Amounts of resources, sorted by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resources(pub(super) Vec<(String, f64)>);
 
 impl Resources {
-    /// Those that are more than nothing; what is no number is nothing. Beyond 10^12
-    /// all are the same, so that sums stay exact enough.
+    /// Keeps the positive amounts; other values count as zero. Amounts are capped
+    /// at 10^12, so that sums stay accurate.
     pub(super) fn new(amounts: impl IntoIterator<Item = (String, f64)>) -> Self {
         let mut amounts: Vec<_> = amounts
             .into_iter()
@@ -159,12 +159,12 @@ impl Ord for Resources {
 }
 
 impl Submission {
-    /// Reads an `update-graph`, and never runs anything of it.
+    /// Reads an `update-graph` message. Never executes any of it.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] if the graph, its annotations, or the order of its tasks cannot
-    /// be made out; [`State::refuse`](super::State::refuse) tells the client.
+    /// [`Refusal`] if the graph, its annotations or the order of its tasks cannot
+    /// be read; report it with [`State::refuse`](super::State::refuse).
     pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
         let keys = message.keys.0;
         let refuse = |keys, text: &str| Refusal {
@@ -206,7 +206,7 @@ impl Submission {
     }
 }
 
-/// What annotations mean to a scheduler.
+/// The annotations that matter to a scheduler.
 #[derive(Debug, Default)]
 struct Annotations {
     demands: Demands,
@@ -221,7 +221,7 @@ impl Annotations {
         let mut read = Self::default();
         let Value::Dict(entries) = &annotations else {
             if annotations != Value::None {
-                return Err(format!("{} is no dict", annotations.type_name()));
+                return Err(format!("{} is not a dict", annotations.type_name()));
             }
             read.demands.annotations = Value::Dict([].into());
             return Ok(read);
@@ -243,7 +243,7 @@ impl Annotations {
                 (Some("resources"), Value::Dict(amounts)) => {
                     let amounts = amounts.iter().map(|(name, amount)| {
                         let amount = f64::try_from(amount.clone()).ok()?;
-                        Some((text(name)?, amount))
+                        Some((worker_name(name)?, amount))
                     });
                     match amounts.collect::<Option<Vec<_>>>() {
                         Some(amounts) => read.demands.resources = Resources::new(amounts),
@@ -266,18 +266,18 @@ impl Annotations {
     }
 }
 
-/// A name, or many.
+/// Reads a name or a list of names.
 fn names(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
-            items.iter().map(text).collect()
+            items.iter().map(worker_name).collect()
         }
-        one => Some(vec![text(one)?]),
+        one => Some(vec![worker_name(one)?]),
     }
 }
 
-/// Names of workers are texts or numbers.
-pub(super) fn text(value: &Value) -> Option<String> {
+/// Converts the name of a worker, a string or a number.
+pub(super) fn worker_name(value: &Value) -> Option<String> {
     match value {
         Value::Str(text) => Some(text.as_ref().to_owned()),
         Value::Int(number) => Some(number.to_string()),
@@ -285,21 +285,21 @@ pub(super) fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// The tasks of a graph, each behind those that it depends on: depth first, so
-/// that what one result needs is done, and can be deleted, before the next one is
-/// begun.
+/// Sorts the tasks of a graph depth first, each after its dependencies, so that
+/// the inputs of one result are used, and can be deleted, before the next one is
+/// started.
 fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, String> {
     let keys = tasks.iter().map(|task| &task.key);
     let index: HashMap<&Key, usize> = keys.zip(0..).collect();
     if index.len() != tasks.len() {
-        return Err("a key stands for two tasks".to_owned());
+        return Err("two tasks have the same key".to_owned());
     }
     let given: HashMap<Key, i64> = given.into_iter().collect();
     let dependencies: Vec<Vec<Dependency>> = tasks
         .iter()
         .map(|task| {
             let keys = task.dependencies.iter();
-            // A task that names itself does not wait for itself (Dask says so).
+            // A task that refers to itself does not wait for itself, as in Dask.
             keys.filter(|key| **key != task.key)
                 .map(|key| match index.get(key) {
                     Some(index) => Dependency::Inside(*index),
@@ -333,7 +333,7 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
     Ok(sorted.into_iter().map(|(_, task)| task).collect())
 }
 
-/// At which place of the order each task stands.
+/// The position of each task in the order.
 fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
     const UNSEEN: usize = usize::MAX;
     const OPEN: usize = usize::MAX - 1;
@@ -347,7 +347,7 @@ fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
     }
     let mut places = vec![UNSEEN; dependencies.len()];
     let mut count = 0;
-    // Each with how many of its dependencies have been visited.
+    // Each task with the number of its dependencies visited so far.
     let mut path: Vec<(usize, usize)> = Vec::new();
     let ends = (0..dependencies.len()).filter(|index| is_needed.get(*index) == Some(&false));
     for end in ends {
@@ -373,7 +373,7 @@ fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
             }
         }
     }
-    // A cycle that nothing else leads to.
+    // A cycle that no other task leads to.
     if count != dependencies.len() {
         return Err(CYCLE.to_owned());
     }

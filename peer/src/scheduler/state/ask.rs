@@ -1,4 +1,4 @@
-//! What can be asked of the state.
+//! Queries of the state.
 
 use crate::protocol::TaskState;
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use crate::protocol::Keys;
 use crate::{Key, TaskEvent, Value};
 
 impl State {
-    /// Where results are; of all that are known if `keys` is `None`.
+    /// The holders of results; of all known results if `keys` is `None`.
     pub fn who_has(&self, keys: Option<&[Key]>) -> Vec<(Key, Vec<String>)> {
         let holders = |task: &Task| {
             let holders = task
@@ -30,7 +30,7 @@ impl State {
         }
     }
 
-    /// What workers have; all of them if `workers` is `None`.
+    /// The keys held by workers; by all of them if `workers` is `None`.
     pub fn has_what(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
         self.of_workers(workers, |worker| {
             let keys = worker.has.iter().map(|id| self.tasks[*id].key.clone());
@@ -38,7 +38,7 @@ impl State {
         })
     }
 
-    /// How many threads workers have; all of them if `workers` is `None`.
+    /// The number of threads of workers; of all of them if `workers` is `None`.
     pub fn thread_counts(&self, workers: Option<&[String]>, running: bool) -> Vec<(String, u64)> {
         let mut counts = self.of_workers(workers, |worker| u64::from(worker.thread_count));
         if running {
@@ -50,7 +50,8 @@ impl State {
         counts
     }
 
-    /// How many bytes results have; all that are in memory if `keys` is `None`.
+    /// The sizes of results in bytes; of all results in memory if `keys` is
+    /// `None`.
     pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
         let is_there = |task: &&Task| matches!(task.stage, Stage::Memory);
         let all = self.tasks.iter().filter(is_there);
@@ -82,28 +83,28 @@ impl State {
         self.story.of_scheduler(keys_or_stimuli)
     }
 
-    /// How many tasks are known.
+    /// The number of known tasks.
     pub fn task_count(&self) -> usize {
         self.by_key.len()
     }
 
-    /// How many workers are there.
+    /// The number of workers.
     pub fn worker_count(&self) -> usize {
         self.workers.len()
     }
 
-    /// How many clients are there.
+    /// The number of clients.
     pub fn client_count(&self) -> usize {
         self.clients.len()
     }
 
-    /// All threads of all workers.
+    /// The total number of threads.
     pub fn thread_count(&self) -> u64 {
         let counts = self.workers.values().map(|worker| worker.thread_count);
         counts.map(u64::from).sum()
     }
 
-    /// The memory that workers may use in all, in bytes.
+    /// The total memory limit of all workers, in bytes.
     pub fn memory_limit(&self) -> u64 {
         let limits = self
             .workers
@@ -112,14 +113,14 @@ impl State {
         limits.fold(0, u64::saturating_add)
     }
 
-    /// What is known of the first `count` workers, or all of them, by address, as
-    /// `identity` says it.
+    /// The identities of the first `count` workers, or of all of them, by
+    /// address.
     pub fn identities(&self, count: Option<usize>) -> Vec<(String, Value)> {
         let workers = self.workers.values().take(count.unwrap_or(usize::MAX));
         workers.map(identity).collect()
     }
 
-    /// The same of one worker.
+    /// The identity of a worker.
     pub(in crate::scheduler) fn identity_of(&self, address: &str) -> Option<(String, Value)> {
         let id = self.by_address.get(address)?;
         self.workers.get(id).map(identity)
@@ -145,7 +146,7 @@ impl State {
     }
 }
 
-/// What `identity` says of a worker.
+/// The entry of a worker in the reply to `identity`.
 fn identity(worker: &Worker) -> (String, Value) {
     let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
     let text = |text: &Option<String>| text.clone().map_or(Value::None, Value::from);

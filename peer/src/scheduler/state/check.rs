@@ -1,4 +1,4 @@
-//! Whether all that is counted and kept twice agrees.
+//! Consistency checks of the state's redundant data.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use super::parts::{Queue, Stage, TaskId, Worker};
 use super::{FIRE_AND_FORGET, State};
 
 impl State {
-    /// Panics if anything does not fit, between events.
+    /// Panics if the state is inconsistent. Called between events.
     pub(crate) fn check(&self) {
         let all: Vec<TaskId> = (0..self.tasks.tasks.len())
             .map(|id| id as TaskId)

@@ -1,4 +1,4 @@
-//! Which worker a task goes to.
+//! The choice of a worker for a task.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use super::{State, WINDOW, WorkerId};
 use crate::scheduler::step;
 use crate::scheduler::submission::Demands;
 
-/// Bytes that go between workers in a second, as Dask assumes at first.
+/// Dask's initial assumption of the bandwidth between workers, in bytes per
+/// second.
 const BANDWIDTH: f64 = 100e6;
 
-/// Seconds that any transfer takes.
+/// Assumed latency of a transfer in seconds.
 const LATENCY: f64 = 0.001;
 
 impl Demands {
@@ -29,7 +30,7 @@ impl Demands {
                 .any(is_named)
     }
 
-    /// Whether the worker has the resources at all, if not now.
+    /// Whether the worker has these resources in total.
     fn fit(&self, worker: &Worker) -> bool {
         let mut resources = self.resources.0.iter();
         resources.all(|(name, amount)| worker.resources.get(name) >= *amount)
@@ -37,8 +38,8 @@ impl Demands {
 }
 
 impl State {
-    /// Gives a task that is ready to the stack of a worker, or notes that there is
-    /// none for it.
+    /// Puts a ready task on the stack of a worker, or records that no worker
+    /// qualifies.
     pub(super) fn assign(&mut self, id: TaskId) {
         match self.choose(id) {
             Some(on) => self.queue(id, on),
@@ -59,16 +60,16 @@ impl State {
         }
     }
 
-    /// The worker for a task, by these criteria in their order:
+    /// Chooses the worker for a task, by these criteria in order:
     ///
-    /// 1. it has something that the task depends on, if any worker has that;
-    /// 2. the fewest bytes have to be moved to it;
-    /// 3. it is the least busy: the fewest tasks for each of its threads, then the
-    ///    fewest bytes in its memory.
+    /// 1. it has one of the task's dependencies, if any worker has one;
+    /// 2. the fewest bytes have to be transferred to it;
+    /// 3. it is the least busy: the fewest tasks for each thread, then the fewest
+    /// bytes in memory.
     ///
-    /// Where these do not decide, chance does. Only those workers count that take
-    /// tasks and that the task may run on; where it may run on others if need be,
-    /// these are the ones if there is none else.
+    /// Ties are broken at random. Only running workers that meet the task's
+    /// demands are considered; if there is none and the task allows others, all
+    /// running workers are.
     pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
@@ -105,7 +106,7 @@ impl State {
         best
     }
 
-    /// How many bytes of what a task depends on each worker has that has any of it.
+    /// For each worker with dependencies of a task, their size in bytes.
     fn held(&self, task: &Task) -> BTreeMap<WorkerId, u128> {
         let mut held = BTreeMap::new();
         for dependency in &task.dependencies {
@@ -117,7 +118,7 @@ impl State {
         held
     }
 
-    /// Sends a worker as many tasks from its stack as it has slots for.
+    /// Sends a worker tasks from its stack while it has free slots.
     pub(super) fn fill(&mut self, on: WorkerId) {
         while let Some(worker) = self.workers.get_mut(&on)
             && worker.is_running
@@ -134,8 +135,8 @@ impl State {
         }
     }
 
-    /// Workers that have nothing to do take tasks from the longest stack, the last
-    /// ones first, where fetching what these need takes less time than waiting.
+    /// Moves tasks from the end of the longest stack to idle workers, if fetching
+    /// their inputs takes less time than waiting.
     pub(super) fn share(&mut self) {
         while self.queued_count != 0
             && let Some((task, to)) = self.surplus()
@@ -147,8 +148,7 @@ impl State {
         }
     }
 
-    /// A task of the longest stack, and a worker that has nothing to do and had better
-    /// do it.
+    /// A task of the longest stack, and an idle worker that should take it.
     fn surplus(&self) -> Option<(TaskId, WorkerId)> {
         let mut idle = self
             .workers
@@ -178,8 +178,8 @@ impl State {
         })
     }
 
-    /// Whether a worker may do a task, and can fetch what it needs within so many
-    /// seconds.
+    /// Whether a worker qualifies for a task, and can fetch its inputs within
+    /// `wait` seconds.
     fn is_better_at(&self, id: TaskId, (to, thief): (WorkerId, &Worker), wait: f64) -> bool {
         let task = &self.tasks[id];
         let Some(run_spec) = &task.run_spec else {
@@ -204,7 +204,7 @@ fn transfer_time(nbytes: u64) -> f64 {
     LATENCY + nbytes as f64 / BANDWIDTH
 }
 
-/// The one that has the most bytes already, then the least busy; by chance among
+/// Picks the worker with the most bytes, then the least busy one; at random among
 /// equals.
 fn pick<'w>(
     workers: impl Iterator<Item = (WorkerId, &'w Worker, u128)>,
@@ -231,7 +231,7 @@ fn pick<'w>(
     best.map(|(id, ..)| id)
 }
 
-/// What is less is better.
+/// Compares candidates; less is better.
 fn compare(
     (_, one, one_held): &(WorkerId, &Worker, u128),
     (_, other, other_held): &(WorkerId, &Worker, u128),
@@ -239,13 +239,13 @@ fn compare(
     let load = |worker: &Worker| (worker.busy_count() + worker.stack_count) as u64;
     let one_load = load(one) * u64::from(other.thread_count);
     let other_load = load(other) * u64::from(one.thread_count);
-    // What it has needs not be moved.
+    // Bytes that it has need not be transferred.
     (other_held.cmp(one_held))
         .then(one_load.cmp(&other_load))
         .then(one.nbytes.cmp(&other.nbytes))
 }
 
-/// The next number of SplitMix64.
+/// Returns the next number of SplitMix64.
 pub(in crate::scheduler) fn next(random: &mut u64) -> u64 {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *random;

@@ -1,4 +1,4 @@
-//! What the state is made of.
+//! The parts of the state.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,14 +12,14 @@ use crate::scheduler::step;
 use crate::scheduler::submission::{Demands, Failure, Resources};
 use crate::{Key, Serialized, Value};
 
-/// Which task is done first: the one with the lower value.
+/// The priority of a task; lower values run earlier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Priority {
-    /// What the user said, the other way round.
+    /// The user's priority, negated.
     pub(super) user: f64,
     /// The number of the submission.
     pub(super) generation: u64,
-    /// The place in its order.
+    /// The position within the submission.
     pub(super) order: i64,
 }
 
@@ -48,10 +48,10 @@ impl Ord for Priority {
     }
 }
 
-/// A place in the table of tasks; another task may get it later.
+/// The index of a task in the table, which is reused after the task is removed.
 pub(super) type TaskId = u32;
 
-/// Tasks in the order in which they are to be done.
+/// Tasks in order of priority.
 pub(super) type Queue = BTreeSet<(Priority, TaskId)>;
 
 #[derive(Clone, Debug)]
@@ -67,8 +67,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Whether the task is on its way to a result, and so needs those that it
-    /// depends on.
+    /// Whether the task is on its way to a result, and so needs its dependencies.
     pub(super) const fn is_active(&self) -> bool {
         matches!(
             self,
@@ -76,7 +75,7 @@ impl Stage {
         )
     }
 
-    /// As Dask calls it.
+    /// Dask's name of the stage.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Released => "released",
@@ -98,7 +97,7 @@ impl Stage {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) key: Key,
-    /// How to compute it; data that was scattered has none.
+    /// How to compute the task; `None` for scattered data.
     pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
     pub(super) stage: Stage,
@@ -106,34 +105,34 @@ pub(super) struct Task {
     pub(super) shown: &'static str,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
-    /// How many dependents are active.
+    /// Number of active dependents.
     pub(super) waiter_count: u32,
-    /// How many dependencies are not in memory; counted while it is waiting.
+    /// Number of dependencies that are not in memory; maintained while waiting.
     pub(super) missing_count: u32,
-    /// In order.
+    /// Sorted.
     pub(super) wanted_by: Vec<ClientId>,
-    /// In order.
+    /// Sorted.
     pub(super) who_has: Vec<WorkerId>,
     pub(super) nbytes: u64,
     pub(super) class: Option<Bytes>,
     pub(super) retries: u32,
-    /// How many workers were lost while they had it.
+    /// Number of workers lost while they had the task.
     pub(super) kill_count: u32,
     pub(super) run_id: i64,
-    /// Whether something that it was computed from is forgotten, so that it cannot
-    /// be computed again.
+    /// Whether a dependency was forgotten, so that the task cannot be computed
+    /// again.
     pub(super) is_orphan: bool,
 }
 
-/// What a task runs, and what it needs of a worker.
+/// The payload of a task, and its demands on a worker.
 #[derive(Clone, Debug)]
 pub(super) struct RunSpec {
-    /// As workers are sent it.
+    /// The `run_spec` sent to workers.
     pub(super) payload: Serialized,
     pub(super) demands: Arc<Demands>,
 }
 
-/// Tasks by number; the place of one that is gone is taken by the next that comes.
+/// Tasks by index. The index of a removed task is reused.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) tasks: Vec<Option<Task>>,
@@ -175,7 +174,7 @@ impl Table {
     }
 }
 
-/// Numbers of tasks are kept only as long as the tasks are there.
+/// Ids are only kept while their tasks exist.
 impl core::ops::Index<TaskId> for Table {
     type Output = Task;
 
@@ -199,7 +198,7 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) address: String,
-    /// As text, which restrictions have.
+    /// As a string, as in restrictions.
     pub(super) name: String,
     pub(super) host: String,
     pub(super) about: About,
@@ -210,24 +209,24 @@ pub(super) struct Worker {
     pub(super) used: HashMap<String, f64>,
     pub(super) has: BTreeSet<TaskId>,
     pub(super) nbytes: u128,
-    /// Those that were sent to it.
+    /// Tasks that were sent to the worker.
     pub(super) processing: BTreeSet<TaskId>,
-    /// Those of them that have left its threads.
+    /// Those of them that have left the thread pool.
     pub(super) long_running: BTreeSet<TaskId>,
-    /// The stack of those that wait for a slot, by the resources that they take.
+    /// Tasks that wait for a slot, by the resources that they need.
     pub(super) stack: BTreeMap<Resources, Queue>,
     pub(super) stack_count: usize,
-    /// Seconds that tasks take it, the last ones above all.
+    /// Recent average run time of tasks in seconds.
     pub(super) pace: f64,
-    /// Results that it may delete.
+    /// Results that the worker may delete.
     pub(super) deletions: BTreeSet<Key>,
-    /// Bytes of tasks that were sent to it since everything was last known to have
-    /// been written.
+    /// Bytes of tasks sent to the worker since all messages were last known to be
+    /// written.
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
 }
 
-/// What a worker said of itself, for those who ask.
+/// What a worker reported about itself.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     pub(super) name: Value,
@@ -241,14 +240,14 @@ pub(super) struct About {
 }
 
 impl Worker {
-    /// How many tasks take one of its threads, or wait there for one.
+    /// Number of tasks that use or wait for one of the worker's threads.
     pub(super) fn busy_count(&self) -> usize {
         self.processing.len() - self.long_running.len()
     }
 
-    /// How many it is sent at most.
+    /// Maximum number of tasks sent to the worker.
     pub(super) fn slot_count(&self) -> usize {
-        /// Seconds of work that are sent ahead.
+        /// Seconds of work sent in advance.
         const AHEAD: f64 = 0.002;
         const MAX_AHEAD: f64 = 16.0;
         let threads = self.thread_count as usize;
@@ -292,17 +291,17 @@ impl Worker {
         }
     }
 
-    /// Whether it has these resources now.
+    /// Whether the worker has these resources available.
     pub(super) fn has_left(&self, resources: &Resources) -> bool {
         step();
         resources.0.iter().all(|(name, amount)| {
             let used = self.used.get(name).copied().unwrap_or(0.0);
-            // Sums of fractions may be off by a little.
+            // Sums of fractions may be slightly inexact.
             used + amount <= self.resources.get(name) * (1.0 + 1e-9)
         })
     }
 
-    /// The first of its stack whose resources are there now.
+    /// The first task of the stack whose resources are available.
     pub(super) fn next(&self) -> Option<TaskId> {
         let stacks = self.stack.iter();
         let stacks = stacks.filter(|(resources, _)| self.has_left(resources));
@@ -318,7 +317,7 @@ impl Worker {
 
     pub(super) fn give_resources(&mut self, resources: &Resources) {
         if self.processing.is_empty() {
-            // Nor is anything left of what rounding adds up to.
+            // Drop accumulated rounding errors.
             self.used.clear();
         }
         for (name, amount) in &resources.0 {

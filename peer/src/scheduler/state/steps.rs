@@ -1,4 +1,4 @@
-//! What happens to tasks, step by step.
+//! Transitions of tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::story::{TaskChange, TaskEvent};
 use crate::{Key, Value};
 
 impl State {
-    pub(super) fn tell(&mut self, client: ClientId, message: impl Into<ToClient>) {
+    pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
         if client != FIRE_AND_FORGET.0 {
             self.outputs.push(Output::Client(client, message.into()));
         }
     }
 
-    pub(super) fn order(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
+    pub(super) fn send_worker(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
         self.outputs.push(Output::Worker(worker, message.into()));
     }
 
@@ -59,16 +59,16 @@ impl State {
         self.outputs.push(Output::Notice(notice));
     }
 
-    pub(super) fn say_close(&mut self, worker: WorkerId, reason: &str) {
+    pub(super) fn send_close(&mut self, worker: WorkerId, reason: &str) {
         let reason = Some(reason.to_owned());
-        self.order(
+        self.send_worker(
             worker,
             Close {
                 reason,
                 extra: Vec::new(),
             },
         );
-        self.order(worker, CloseStream::default());
+        self.send_worker(worker, CloseStream::default());
     }
 
     pub(super) fn worker_at(&mut self, address: &str) -> Option<&mut Worker> {
@@ -81,7 +81,7 @@ impl State {
         client.map_or_else(String::new, |client| client.name.to_string())
     }
 
-    /// Whom a client speaks for.
+    /// The client that a message is sent for.
     pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> Option<ClientId> {
         let Some(name) = name else {
             return self.clients.contains_key(&id).then_some(id);
@@ -95,7 +95,7 @@ impl State {
         }
         let notice = Notice::Ignored {
             peer: self.client_name(id),
-            reason: format!("it speaks for {name}, which is not here"),
+            reason: format!("it acts for {name}, which is not registered"),
         };
         self.notice(notice);
         None
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// Tells a client what is known of a key, if there is something to tell.
+    /// Reports the current state of a key to a client.
     pub(super) fn report(&mut self, client: ClientId, key: &Key) {
         let Some(id) = self.by_key.get(key) else {
             return self.cancelled(client, vec![key.clone()], "unknown key", None);
@@ -180,11 +180,11 @@ impl State {
         match &task.stage {
             Stage::Memory => {
                 let message = in_memory(task);
-                self.tell(client, message);
+                self.send_client(client, message);
             }
             Stage::Erred(failure) => {
                 let message = erred(key, failure);
-                self.tell(client, message);
+                self.send_client(client, message);
             }
             _ => {}
         }
@@ -204,10 +204,10 @@ impl State {
             msg,
             extra: Vec::new(),
         };
-        self.tell(client, message);
+        self.send_client(client, message);
     }
 
-    /// Cancels keys and all that depends on them, as far as no other client wants it.
+    /// Cancels keys and their dependents, unless another client wants them.
     pub(super) fn cancel(&mut self, client: ClientId, message: &CancelKeys) {
         let known = message.keys.iter().filter_map(|key| self.by_key.get(key));
         let mut todo: Vec<TaskId> = known.copied().collect();
@@ -240,8 +240,8 @@ impl State {
         }
     }
 
-    /// A worker takes tasks now.
-    pub(super) fn welcome(&mut self, id: WorkerId) {
+    /// Handles a worker that starts to take tasks.
+    pub(super) fn worker_running(&mut self, id: WorkerId) {
         self.todo.open.insert(id);
         for (priority, task) in core::mem::take(&mut self.no_worker) {
             self.set_stage(task, Stage::Ready);
@@ -259,7 +259,7 @@ impl State {
         worker.about.status = status;
         let is_running = worker.is_running;
         if is_running && !was_running {
-            self.welcome(id);
+            self.worker_running(id);
         } else if was_running && !is_running {
             let stack = core::mem::take(&mut worker.stack);
             self.queued_count -= worker.stack_count;
@@ -284,7 +284,7 @@ impl State {
                 stimulus_id: Some("remove-worker".to_owned()),
                 ..RemoveWorker::default()
             };
-            self.order(other, message);
+            self.send_worker(other, message);
         }
         self.outputs.push(Output::EndWorker(id));
         for (_, task) in worker.stack.into_values().flatten() {
@@ -322,21 +322,21 @@ impl State {
         self.settle();
     }
 
-    /// The task of that key, if that worker has it and this is its run.
+    /// The task of a key, if the worker is processing it in this run.
     pub(super) fn processed(&mut self, worker: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
         let found = self.by_key.get(key).copied();
         if let Some(id) = found {
             let task = &self.tasks[id];
             match task.stage {
                 Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
-                // An earlier run, which the worker was told to forget before it
+                // An earlier run, which the worker was asked to forget before it
                 // got this one.
                 Stage::Processing(on) if on == worker => return None,
                 Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
                 _ => {}
             }
         }
-        self.order(worker, free_keys(Keys(vec![key.clone()]), "not-processing"));
+        self.send_worker(worker, free_keys(Keys(vec![key.clone()]), "not-processing"));
         None
     }
 
@@ -364,7 +364,7 @@ impl State {
     }
 
     pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: Arc<Failure>) {
-        // The worker keeps what it knows of it until it is told not to.
+        // The worker keeps the failed task until it is asked to forget it.
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.deletions.insert(self.tasks[task].key.clone());
         }
@@ -394,11 +394,11 @@ impl State {
                 stimulus_id: "redundant-replicas".to_owned(),
                 ..RemoveReplicas::default()
             };
-            self.order(id, message);
+            self.send_worker(id, message);
         }
     }
 
-    /// A worker has the result of a task.
+    /// Records that a worker has the result of a task.
     pub(super) fn in_memory(&mut self, id: TaskId, holder: WorkerId) {
         let Some(worker) = self.workers.get_mut(&holder) else {
             return;
@@ -416,14 +416,14 @@ impl State {
         if task.stage.is_active()
             && let Some(on) = self.deactivate(id).filter(|on| *on != holder)
         {
-            self.free_now(on, id);
+            self.send_free(on, id);
         }
         self.set_stage(id, Stage::Memory);
         let task = &mut self.tasks[id];
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
-            self.tell(client, message.clone());
+            self.send_client(client, message.clone());
         }
         #[cfg(test)]
         assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));
@@ -440,7 +440,7 @@ impl State {
         self.todo.unneeded.push(id);
     }
 
-    /// A worker does not have a result any more.
+    /// Records that a worker no longer has a result.
     pub(super) fn remove_replica(&mut self, worker: WorkerId, id: TaskId) {
         let task = &mut self.tasks[id];
         let Ok(place) = task.who_has.binary_search(&worker) else {
@@ -450,8 +450,8 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.has.remove(&id);
             worker.nbytes -= u128::from(task.nbytes);
-            // If it has got new data since it said so, over another connection,
-            // nobody would ever delete that.
+            // If it received the data again since, over another connection,
+            // nobody would delete that copy.
             worker.deletions.insert(task.key.clone());
         }
         if task.who_has.is_empty() {
@@ -459,7 +459,7 @@ impl State {
         }
     }
 
-    /// A result is not anywhere any more.
+    /// Handles the loss of all copies of a result.
     pub(super) fn lose(&mut self, id: TaskId) {
         self.set_stage(id, Stage::Released);
         let task = &mut self.tasks[id];
@@ -471,14 +471,14 @@ impl State {
         let is_needed = !clients.is_empty() || task.waiter_count != 0;
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
-            self.tell(client, message.clone());
+            self.send_client(client, message.clone());
         }
         for dependent in &dependents {
             match self.tasks[*dependent].stage {
                 Stage::Waiting => self.tasks[*dependent].missing_count += 1,
                 Stage::Ready | Stage::NoWorker | Stage::Queued(_) | Stage::Processing(_) => {
                     if let Some(on) = self.unassign(*dependent) {
-                        self.free_now(on, *dependent);
+                        self.send_free(on, *dependent);
                     }
                     self.set_stage(*dependent, Stage::Waiting);
                     self.tasks[*dependent].missing_count = 1;
@@ -494,7 +494,7 @@ impl State {
         }
     }
 
-    /// Starts a task that is released, and what it needs.
+    /// Activates a released task and its dependencies.
     pub(super) fn activate(&mut self, id: TaskId) {
         let mut todo = vec![id];
         while let Some(id) = todo.pop() {
@@ -530,14 +530,14 @@ impl State {
         }
     }
 
-    /// Nothing keeps a task from running.
+    /// Handles a task whose dependencies are all in memory.
     pub(super) fn make_ready(&mut self, id: TaskId) {
         self.set_stage(id, Stage::Ready);
         self.todo.ready.insert((self.tasks[id].priority, id));
     }
 
-    /// Takes a task away from wherever it waits or runs. Returns the worker that it
-    /// had been sent to. The stage is for the caller to set.
+    /// Removes a task from the queue or worker that it is assigned to. Returns
+    /// the worker that it had been sent to. The caller sets the new stage.
     pub(super) fn unassign(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let place = (task.priority, id);
@@ -571,7 +571,7 @@ impl State {
         None
     }
 
-    /// The same for good: it needs nothing any more.
+    /// Like [`unassign`](Self::unassign), and releases its dependencies.
     pub(super) fn deactivate(&mut self, id: TaskId) -> Option<WorkerId> {
         let on = self.unassign(id);
         let task = &mut self.tasks[id];
@@ -590,15 +590,15 @@ impl State {
         on
     }
 
-    /// A worker is to forget a task that it works on.
-    pub(super) fn free_now(&mut self, on: WorkerId, id: TaskId) {
+    /// Asks a worker to forget a task that it is processing.
+    pub(super) fn send_free(&mut self, on: WorkerId, id: TaskId) {
         if self.workers.contains_key(&on) {
             let keys = Keys(vec![self.tasks[id].key.clone()]);
-            self.order(on, free_keys(keys, "cancelled"));
+            self.send_worker(on, free_keys(keys, "cancelled"));
         }
     }
 
-    /// Handles all that follows from an event.
+    /// Handles all consequences of an event.
     pub(super) fn settle(&mut self) {
         loop {
             if let Some((id, failure)) = self.todo.failed.pop() {
@@ -620,7 +620,7 @@ impl State {
         self.share();
     }
 
-    /// A task has failed, and with it all that waits for it.
+    /// Marks a task and its dependents as failed.
     pub(super) fn fail(&mut self, id: TaskId, failure: &Arc<Failure>) {
         let mut todo = vec![id];
         while let Some(id) = todo.pop() {
@@ -637,18 +637,18 @@ impl State {
             todo.extend(&task.dependents);
             let message = erred(&task.key, failure);
             for client in task.wanted_by.clone() {
-                self.tell(client, message.clone());
+                self.send_client(client, message.clone());
             }
             self.todo.unneeded.push(id);
         }
     }
 
-    /// A task can never be computed, and so nothing that needs it.
+    /// Cancels a task that can never be computed, and its dependents.
     pub(super) fn fail_unrunnable(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        // Saved by data that came meanwhile, or failed otherwise.
+        // Saved by data that arrived meanwhile, or failed otherwise.
         if matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
             return;
         }
@@ -660,12 +660,13 @@ impl State {
         if self.tasks[id].stage.is_active()
             && let Some(on) = self.deactivate(id)
         {
-            self.free_now(on, id);
+            self.send_free(on, id);
         }
         self.forget(id);
     }
 
-    /// Releases a task that nobody needs, and forgets one that nothing can come of.
+    /// Releases a task that is not needed, and forgets it if nothing refers to
+    /// it.
     pub(super) fn release_unneeded(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id) else {
             return;
@@ -679,7 +680,7 @@ impl State {
         }
         if task.stage.is_active() {
             if let Some(on) = self.deactivate(id) {
-                self.free_now(on, id);
+                self.send_free(on, id);
             }
         } else {
             self.delete(id);
@@ -691,7 +692,7 @@ impl State {
         }
     }
 
-    /// The workers that have a result may delete it.
+    /// Lets workers delete their copies of a result.
     pub(super) fn delete(&mut self, id: TaskId) {
         let task = &mut self.tasks[id];
         for holder in core::mem::take(&mut task.who_has) {
@@ -703,8 +704,8 @@ impl State {
         }
     }
 
-    /// Removes a task that is released. Those that depend on it can never be
-    /// computed again, and let go of all that they depend on.
+    /// Removes a released task. Its dependents can never be computed again, and
+    /// drop their dependencies.
     pub(super) fn forget(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -713,7 +714,7 @@ impl State {
             if self.tasks[dependent].stage.is_active()
                 && let Some(on) = self.deactivate(dependent)
             {
-                self.free_now(on, dependent);
+                self.send_free(on, dependent);
             }
             self.detach(dependent);
             let other = &mut self.tasks[dependent];
@@ -729,7 +730,7 @@ impl State {
         }
     }
 
-    /// Removes a task that is not active from the dependents of others.
+    /// Removes an inactive task from the dependents of others.
     fn detach(&mut self, id: TaskId) {
         for dependency in core::mem::take(&mut self.tasks[id].dependencies) {
             self.tasks[dependency].dependents.remove(&id);
@@ -776,7 +777,8 @@ impl State {
             span_id: Nullable(None),
             extra: Vec::new(),
         };
-        // What it holds under these keys is of an earlier life of theirs.
+        // Data that the worker has under these keys belongs to an earlier use of
+        // them.
         let mut stale = Vec::new();
         if worker.deletions.remove(&message.key) {
             stale.push(message.key.clone());
@@ -795,10 +797,10 @@ impl State {
             message.nbytes.push((key.clone(), dependency.nbytes));
         }
         if !stale.is_empty() {
-            self.order(on, free_keys(Keys(stale), "deletions"));
+            self.send_worker(on, free_keys(Keys(stale), "deletions"));
         }
         let len = message.run_spec.heap_len();
-        self.order(on, message);
+        self.send_worker(on, message);
         if let Some(worker) = self.workers.get_mut(&on) {
             worker.unwritten_len += len;
             if worker.unwritten_len >= WINDOW {

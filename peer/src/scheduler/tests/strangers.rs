@@ -268,7 +268,7 @@ async fn the_stream_of_a_worker_that_is_let_go_ends_though_it_does_not_read() {
     worker.stream.sender.send(&batch).await.expect("it listens");
     scheduler
         .shared
-        .with(|state| state.dismiss("inproc://let-go-1", true));
+        .with(|state| state.remove_retired("inproc://let-go-1", true));
     until(|| scheduler.shared.open_stream_count() == 0).await;
 }
 

@@ -105,8 +105,8 @@ fn a_task_that_took_down_more_than_three_workers_fails() {
     assert_eq!(told.len(), 2);
     for (words, key) in told.iter().zip(["evil", "next"]) {
         let expected = format!(
-            "task-erred {key} distributed.scheduler.KilledWorker: the task evil took down 4 \
-             workers, the last of them tcp://w3:1"
+            "task-erred {key} distributed.scheduler.KilledWorker: the task evil killed 4 \
+             workers, last tcp://w3:1"
         );
         assert_eq!(*words, expected);
     }
@@ -252,7 +252,7 @@ fn a_worker_that_retires_gets_nothing_more_and_others_copy_what_it_has() {
     cluster.report(second, copied);
     assert!(cluster.state.is_retired("tcp://a:1"));
     cluster.told(client);
-    cluster.state.dismiss("tcp://a:1", true);
+    cluster.state.remove_retired("tcp://a:1", true);
     cluster.listen();
     assert!(cluster.told(client).is_empty());
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
