@@ -178,7 +178,7 @@ mod tests {
             "70000.1.1",
             "-1.0.0",
         ] {
-            let error = read(text).expect_err("it is none").to_string();
+            let error = read(text).expect_err("not a release").to_string();
             assert!(
                 error.starts_with(&format!("{text:?} is no release")),
                 "{error}"

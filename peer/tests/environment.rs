@@ -170,7 +170,7 @@ fn a_script_that_fails_shows_why() {
         .downcast_ref::<String>()
         .expect("panics carry their message");
     assert!(
-        message.starts_with("no_such_script.py did not get ready"),
+        message.starts_with("no_such_script.py is not ready"),
         "{message}"
     );
 }

@@ -1,10 +1,10 @@
-//! A cluster of a real Dask with a client that does what a test says.
+//! A real Dask cluster with a scripted client.
 
 use std::time::{Duration, Instant};
 
 use crate::{Environment, Peer};
 
-/// A scheduler and workers of Python, and a client.
+/// A scheduler and workers in Python, and a client.
 #[derive(Debug)]
 pub struct Cluster {
     /// The client, `worker_client.py`.
@@ -14,7 +14,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A scheduler with workers in Python, named `worker-0` …
+    /// Starts a scheduler and Python workers named `worker-0`, `worker-1` and so
+    /// on.
     pub fn new(worker_count: usize) -> Self {
         let scheduler = crate::scheduler_with_workers(worker_count);
         let client = Peer::spawn(
@@ -25,17 +26,17 @@ impl Cluster {
         Self { client, scheduler }
     }
 
-    /// What Python says to this code.
+    /// Runs Python code in the client, and returns its output.
     ///
     /// # Panics
     ///
-    /// If that is an exception.
+    /// If the code raises an exception.
     pub fn python(&mut self, code: &str) -> String {
         self.try_python(code)
             .unwrap_or_else(|error| panic!("{code}: {error}"))
     }
 
-    /// The same, or the exception.
+    /// Like [`python`](Self::python), returning the exception.
     pub fn try_python(&mut self, code: &str) -> Result<String, String> {
         let question = serde_json::json!({"op": "do", "code": code}).to_string();
         let (answer, _) = tokio::task::block_in_place(|| self.client.ask(&question, &[]));
@@ -46,13 +47,13 @@ impl Cluster {
         }
     }
 
-    /// Fails if the scheduler or a worker in Python has warned of anything, but for
-    /// what Dask does to itself: the heartbeat of a worker in Python may arrive when
-    /// it has just been retired.
+    /// Asserts that the scheduler and its Python workers have logged no warnings.
+    /// One exception: a heartbeat may arrive just after its Python worker was
+    /// retired.
     ///
     /// # Panics
     ///
-    /// Then.
+    /// If there are warnings.
     pub fn check_logs(&self) {
         let workers = self.scheduler.workers().iter();
         let late: Vec<String> = workers
@@ -77,7 +78,7 @@ impl Cluster {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
 ///
@@ -85,7 +86,7 @@ impl Cluster {
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,11 +1,10 @@
-//! A real Dask for tests: Python environments with pinned releases, and
-//! processes that run in them.
+//! Real Dask for tests: Python environments with pinned releases, and processes
+//! that run in them.
 //!
-//! Nothing needs to be installed beforehand but Python 3.11 or newer with its
-//! `venv` module. The first test that asks for an environment creates it below
-//! `target/python/` from the pins in `python/requirements-*.txt`; later runs
-//! find it there. A test that cannot have one fails and says what to do: it
-//! never passes for want of Python.
+//! Only Python 3.11 or newer with its `venv` module has to be installed. The
+//! first test that uses an environment creates it below `target/python/` from the
+//! pins in `python/requirements-*.txt`; later runs reuse it. Without it, a test
+//! fails and says what to install: it never passes for lack of Python.
 //!
 //! ```no_run
 //! let peer = daskwire_testing::echo(Environment::Current);
@@ -25,7 +24,7 @@ use std::{env, fs, thread};
 pub mod bench;
 pub mod cluster;
 
-/// Which release of `distributed` to have.
+/// A release of `distributed`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Environment {
     /// 2026.8.0: the modern message layout.
@@ -35,7 +34,7 @@ pub enum Environment {
 }
 
 impl Environment {
-    /// The version of `distributed` in it.
+    /// The version of `distributed`.
     pub const fn release(self) -> &'static str {
         match self {
             Self::Current => "2026.8.0",
@@ -50,7 +49,7 @@ impl Environment {
         }
     }
 
-    /// The first minor version of Python 3 that its packages do not run on.
+    /// The first minor version of Python 3 that the packages do not support.
     const fn python_minor_end(self) -> u32 {
         match self {
             Self::Current => u32::MAX,
@@ -66,14 +65,14 @@ impl Environment {
     }
 }
 
-/// The interpreter of `environment`, which is made if it is not there yet.
+/// The interpreter of `environment`, which is created if it does not exist.
 ///
-/// Any number of tests and test processes may ask at the same time.
+/// May be called by any number of tests and processes at once.
 ///
 /// # Panics
 ///
-/// When there is no suitable Python, or when the packages cannot be installed;
-/// the message says what to do.
+/// If there is no suitable Python, or the packages cannot be installed; the
+/// message says what to do.
 pub fn python(environment: Environment) -> PathBuf {
     static CURRENT: OnceLock<PathBuf> = OnceLock::new();
     static DOCUMENTED: OnceLock<PathBuf> = OnceLock::new();
@@ -94,7 +93,7 @@ fn make(environment: Environment) -> PathBuf {
     })
 }
 
-/// The environment of `requirements-{name}.txt` for Python 3.`minor`.
+/// Creates the environment of `requirements-{name}.txt` for Python 3.`minor`.
 fn make_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
     let requirements = scripts().join(format!("requirements-{name}.txt"));
     let pins = fs::read(&requirements).expect("the list of packages is part of the source");
@@ -105,22 +104,21 @@ fn make_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
     make_environment(base, &directory, &requirements)
 }
 
-/// A Python with the packages that peers need.
+/// A Python with the packages that test peers need.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
     path: PathBuf,
-    /// Whether the current release of Dask is among the packages: it does not run
-    /// on Python before 3.11.
+    /// Whether the current release of Dask is installed, which needs Python 3.11.
     pub has_dask: bool,
 }
 
-/// What the tests of pickles ask: the Python of [`Environment::Current`], or each
-/// of those that DASKWIRE_PYTHONS names, separated by spaces, from 3.8 on.
-/// `peer/tests/pickle_on_every_python.sh` names all that matter.
+/// The interpreters for tests of pickles: the Python of [`Environment::Current`],
+/// or those in DASKWIRE_PYTHONS, separated by spaces, from 3.8 on.
+/// `peer/tests/pickle_on_every_python.sh` sets all relevant ones.
 ///
 /// # Panics
 ///
-/// When one that is named is not there: all of them have to be asked.
+/// If one of the named interpreters does not exist.
 pub fn interpreters() -> Vec<Interpreter> {
     static NAMED: OnceLock<Option<Vec<Interpreter>>> = OnceLock::new();
     let named = NAMED.get_or_init(|| {
@@ -143,7 +141,8 @@ pub fn interpreters() -> Vec<Interpreter> {
     })
 }
 
-/// What DASKWIRE_PYTHONS names, with their minor versions: all of it or an error.
+/// Parses DASKWIRE_PYTHONS, with the minor versions; an error if one does not
+/// run.
 pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
     let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 8);
     let names: Vec<&str> = names.split_whitespace().collect();
@@ -159,13 +158,13 @@ pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
         Ok(names.iter().copied().zip(minors).collect())
     } else {
         Err(format!(
-            "DASKWIRE_PYTHONS names what is no Python 3.8 or newer that runs: {}",
+            "DASKWIRE_PYTHONS: not a working Python 3.8 or newer: {}",
             missing.join(", ")
         ))
     }
 }
 
-/// Runs `environment.py`, which makes `directory` unless it is there.
+/// Runs `environment.py`, which creates `directory` unless it exists.
 pub fn make_environment(
     base: &OsStr,
     directory: &Path,
@@ -176,13 +175,13 @@ pub fn make_environment(
         .args([directory, requirements])
         .current_dir(workspace())
         .stdin(Stdio::null())
-        // What takes a minute must be seen while it happens, not afterwards.
+        // It takes a minute, so its progress is shown.
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot run {}: {error}", base.display()))?;
     if !output.status.success() {
         return Err(format!(
-            "environment.py ended with {}; what it said stands above",
+            "environment.py ended with {}; its output is above",
             output.status
         ));
     }
@@ -190,7 +189,7 @@ pub fn make_environment(
     Ok(PathBuf::from(interpreter.trim_end()))
 }
 
-/// A Python to make environments with, and its minor version.
+/// The Python that creates environments, and its minor version.
 pub fn base_python(environment: Environment) -> (OsString, u32) {
     const CANDIDATES: [&str; 4] = ["python3.13", "python3.12", "python3.11", "python3"];
     let suitable = |minor: u32| (11..environment.python_minor_end()).contains(&minor);
@@ -203,7 +202,7 @@ pub fn base_python(environment: Environment) -> (OsString, u32) {
                 environment.python_versions(),
             ),
             None => panic!(
-                "DASKWIRE_PYTHON is {}, which is no Python 3 that runs",
+                "DASKWIRE_PYTHON is {}, which is not a working Python 3",
                 chosen.display()
             ),
         }
@@ -224,7 +223,7 @@ pub fn base_python(environment: Environment) -> (OsString, u32) {
     );
 }
 
-/// `x` if `interpreter` is Python 3.x and runs.
+/// The minor version of `interpreter` if it is a Python 3 that runs.
 fn python_minor(interpreter: &OsStr) -> Option<u32> {
     let output = Command::new(interpreter)
         .args(["-c", "import sys; print(*sys.version_info[:2])"])
@@ -238,42 +237,41 @@ fn python_minor(interpreter: &OsStr) -> Option<u32> {
     }
 }
 
-/// A listener of the release in `environment` that sends back each message it
-/// gets; `echo_peer.py` says more.
+/// Starts a listener that echoes each message, see `echo_peer.py`.
 pub fn echo(environment: Environment) -> Peer {
     Peer::spawn(environment, "echo_peer.py", &[])
 }
 
-/// What the release in `environment` reads and writes, to [`Peer::ask`];
-/// `loads_peer.py` lists the questions.
+/// Starts a process that reads and writes messages with the release in
+/// `environment`, for [`Peer::ask`]; see `loads_peer.py`.
 pub fn loads(environment: Environment) -> Peer {
     Peer::spawn(environment, "loads_peer.py", &[])
 }
 
-/// What msgpack-python reads and writes, to [`Peer::ask`]; `msgpack_peer.py`
-/// lists the questions.
+/// Starts a process that reads and writes msgpack, for [`Peer::ask`]; see
+/// `msgpack_peer.py`.
 pub fn msgpack() -> Peer {
     Peer::spawn(Environment::Current, "msgpack_peer.py", &[])
 }
 
-/// A real `dask scheduler` of the current release, without workers.
+/// Starts a real `dask scheduler` of the current release, without workers.
 pub fn scheduler() -> Peer {
     scheduler_with_workers(0)
 }
 
-/// A real `dask scheduler` with `worker_count` real workers of one thread each,
-/// named `worker-0`, `worker-1`, and so on, all registered. They end with it.
+/// Starts a real `dask scheduler` with `worker_count` registered workers of one
+/// thread each, named `worker-0`, `worker-1`, and so on, which end with it.
 pub fn scheduler_with_workers(worker_count: usize) -> Peer {
     scheduler_with_workers_over("tcp", worker_count)
 }
 
-/// Authority, certificate and key of everybody in a cluster over TLS.
+/// The authority, certificate and key of all parties of a TLS cluster.
 pub const TLS_PEM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../comm/tests/tls/self-signed.pem"
 );
 
-/// What tells `dask` and `daskwire` of it.
+/// The command-line arguments of `dask` and `daskwire` that use it.
 pub const TLS_ARGUMENTS: [&str; 6] = [
     "--tls-ca-file",
     TLS_PEM,
@@ -283,7 +281,7 @@ pub const TLS_ARGUMENTS: [&str; 6] = [
     TLS_PEM,
 ];
 
-/// The same over `tcp` or `tls`, with [`TLS_PEM`].
+/// Like [`scheduler_with_workers`], over `tcp`, or over `tls` with [`TLS_PEM`].
 pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer {
     let mut arguments = vec![
         "scheduler",
@@ -294,7 +292,7 @@ pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer 
         "--protocol",
         protocol,
         "--no-dashboard",
-        // It still serves its state over HTTP; not where others find it.
+        // The dashboard's HTTP server is kept, on a random port.
         "--dashboard-address",
         "127.0.0.1:0",
     ];
@@ -306,16 +304,16 @@ pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer 
     });
     for index in 0..worker_count {
         let worker = worker(scheduler.address(), &format!("worker-{index}"));
-        // The scheduler logs it before it tells the worker, but what two
-        // processes write need not arrive here in that order.
+        // The scheduler logs the registration first, but the output of two
+        // processes may arrive here in another order.
         scheduler.wait_for_log(&format!("Register worker addr: {} name:", worker.address()));
         scheduler.workers.push(worker);
     }
     scheduler
 }
 
-/// A real `dask worker` of one thread, registered with whatever scheduler is at
-/// that address.
+/// Starts a real `dask worker` of one thread, registered with the scheduler at an
+/// address.
 pub fn worker(scheduler: &str, name: &str) -> Peer {
     let mut arguments = vec![
         "worker",
@@ -335,7 +333,7 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
         arguments.extend(["--protocol", "tls"]);
         arguments.extend(TLS_ARGUMENTS);
     }
-    // Registered once it says with whom, which is after its own address.
+    // It is registered when it logs the scheduler's address, after its own.
     Peer::spawn_dask(name, &arguments, |log| {
         address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
     })
@@ -343,7 +341,7 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
 
 /// The address in the line of `log` that contains `label`.
 pub fn address_after(log: &str, label: &str) -> Option<String> {
-    // A line is complete only once its end is there.
+    // Ignore an incomplete last line.
     let complete = &log[..=log.rfind('\n')?];
     let (_, after) = complete.lines().find_map(|line| line.split_once(label))?;
     after
@@ -352,12 +350,12 @@ pub fn address_after(log: &str, label: &str) -> Option<String> {
         .map(Into::into)
 }
 
-/// How long a process may take until it is ready. Importing Dask on a busy
-/// machine takes seconds.
+/// Timeout for a process to be ready. Importing Dask on a busy machine takes
+/// seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A Python process. It is killed when this is dropped; if the test is failing
-/// then, what the process said on standard error is shown.
+/// A Python process, which is killed when this is dropped. If the test is failing
+/// then, its standard error is printed.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -375,12 +373,12 @@ impl Peer {
     ///
     /// # Panics
     ///
-    /// When the script ends, or takes too long, before it is ready.
+    /// If the script ends, or does not become ready in time.
     pub fn spawn(environment: Environment, script: &str, arguments: &[&str]) -> Self {
         Self::run(&python(environment), script, arguments)
     }
 
-    /// The same in one of the [`interpreters`].
+    /// Like [`spawn`](Self::spawn), in one of the [`interpreters`].
     ///
     /// # Panics
     ///
@@ -398,7 +396,7 @@ impl Peer {
         thread::spawn(move || {
             let mut line = String::new();
             let outcome = stdout.read_line(&mut line);
-            // Nobody waits for it any more after the timeout.
+            // The receiver is gone after the timeout.
             let _ = sender.send((stdout, line, outcome));
         });
         match receiver.recv_timeout(READY_TIMEOUT) {
@@ -410,37 +408,38 @@ impl Peer {
                 peer
             }
             Ok((_, line, outcome)) => {
-                panic!("{script} did not get ready: it said {line:?} ({outcome:?})")
+                panic!("{script} is not ready: it printed {line:?} ({outcome:?})")
             }
             Err(_) => panic!("{script} was not ready within {READY_TIMEOUT:?}"),
         }
     }
 
-    /// Runs `python -m dask` and waits until `ready` finds an address in what it logs.
+    /// Runs `python -m dask`, and waits until `ready` finds an address in its
+    /// log.
     fn spawn_dask(name: &str, arguments: &[&str], ready: impl Fn(&str) -> Option<String>) -> Self {
         let mut command = Command::new(python(Environment::Current));
         command.args(["-m", "dask"]).args(arguments);
         Self::spawn_command(name, &mut command, ready)
     }
 
-    /// Runs a command whose standard output nobody reads, and waits until `ready`
-    /// finds an address in what it logs.
+    /// Runs a command, whose standard output is not read, and waits until `ready`
+    /// finds an address in its log.
     ///
     /// # Panics
     ///
-    /// When the process ends, or takes too long, before it is ready.
+    /// If the process ends, or does not become ready in time.
     pub fn spawn_command(
         name: &str,
         command: &mut Command,
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let mut peer = Self::start(name, command);
-        // A full pipe would stop it.
+        // A full pipe would block it.
         drop(peer.child.stdout.take());
         peer.address = peer
             .log
             .wait_for(ready)
-            .unwrap_or_else(|reason| panic!("{name} did not get ready: {reason}"));
+            .unwrap_or_else(|reason| panic!("{name} is not ready: {reason}"));
         peer
     }
 
@@ -452,7 +451,7 @@ impl Peer {
             STARTED.fetch_add(1, Ordering::Relaxed)
         ));
         fs::create_dir_all(&directory).expect("a test may write below target/");
-        // Nobody's own settings of Python or Dask.
+        // Without the user's settings of Python and Dask.
         for (variable, _) in env::vars_os() {
             let variable = variable.to_string_lossy();
             if variable.starts_with("DASK_") || variable.starts_with("PYTHON") {
@@ -464,7 +463,7 @@ impl Peer {
             .env("DASK_CONFIG", &directory)
             .env("DASK_ROOT_CONFIG", &directory)
             .env("DASK_TEMPORARY_DIRECTORY", &directory)
-            // The order of a set's members depends on it.
+            // Makes the order of sets deterministic.
             .env("PYTHONHASHSEED", "0")
             .env("PYTHONUNBUFFERED", "1")
             .stdin(Stdio::piped())
@@ -485,12 +484,13 @@ impl Peer {
         }
     }
 
-    /// Where it listens, `tcp://127.0.0.1:PORT`; of a peer to ask, its release.
+    /// The address it listens on, `tcp://127.0.0.1:PORT`; for a process to ask,
+    /// its release.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where it listens, as the standard library wants it: `127.0.0.1:PORT`.
+    /// The socket address it listens on, `127.0.0.1:PORT`.
     pub fn socket_address(&self) -> &str {
         self.address
             .strip_prefix("tcp://")
@@ -502,13 +502,13 @@ impl Peer {
         &self.workers
     }
 
-    /// All that it has said on standard error.
+    /// The standard error so far.
     pub fn log(&self) -> String {
         self.log.state().text.clone()
     }
 
-    /// What it has complained about: the lines of its log that no `INFO` begins,
-    /// and those that follow them, but for what only says how busy it is.
+    /// The warnings in the log: lines without `INFO` and their continuations,
+    /// except those about high load.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.log();
         // 2026-08-01 12:00:00,000 - distributed.core - WARNING - What happened.
@@ -526,55 +526,55 @@ impl Peer {
         complaints.map(Into::into).collect()
     }
 
-    /// Waits until it has said `text` on standard error.
+    /// Waits until `text` is in the log.
     ///
     /// # Panics
     ///
-    /// When it ends, or takes too long, before it says so.
+    /// If the process ends, or does not log it in time.
     pub fn wait_for_log(&self, text: &str) {
         let found = self
             .log
             .wait_for(|log| log.contains(text).then(String::new));
         if let Err(reason) = found {
-            panic!("{} did not say {text:?}: {reason}", self.name);
+            panic!("{} did not log {text:?}: {reason}", self.name);
         }
     }
 
-    /// The number of the process.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends the process a signal, by its name without `SIG`.
+    /// Sends a signal to the process, by its name without `SIG`.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let asked = Command::new("kill").args(["-s", name, &id]).status();
         assert!(asked.is_ok_and(|status| status.success()), "kill -s {name}");
     }
 
-    /// Asks the process to end as service managers do, and waits until it has.
-    /// Returns whether it ended well.
+    /// Sends SIGTERM, and waits until the process has ended. Returns whether it
+    /// succeeded.
     pub fn terminate(&mut self) -> bool {
         self.signal("TERM");
         self.ended()
     }
 
-    /// Waits until the process has ended. Returns whether it ended well.
+    /// Waits until the process has ended. Returns whether it succeeded.
     pub fn ended(&mut self) -> bool {
         self.child.wait().is_ok_and(|status| status.success())
     }
 
-    /// Kills worker number `index` of a scheduler, as a crash would.
+    /// Kills worker `index` of a scheduler.
     pub fn kill_worker(&mut self, index: usize) {
         drop(self.workers.remove(index));
     }
 
-    /// Asks one question and waits for the answer: a JSON document and bytes,
-    /// both ways. `exchange.py` describes the exchange.
+    /// Sends a question and waits for the answer, both a JSON document and bytes;
+    /// see `exchange.py`.
     ///
     /// # Panics
     ///
-    /// When the process has ended, or is not one that answers.
+    /// If the process has ended, or does not answer questions.
     pub fn ask(&mut self, question: &str, data: &[u8]) -> (String, Vec<u8>) {
         self.try_ask(question, data)
             .unwrap_or_else(|error| panic!("{} does not answer {question}: {error}", self.name))
@@ -612,9 +612,9 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Workers first: they would try to find the scheduler again.
+        // Workers first, because they would try to reconnect to the scheduler.
         self.workers.clear();
-        // Either fails only when the process has ended already.
+        // Fails only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
@@ -624,12 +624,12 @@ impl Drop for Peer {
             report.push_str(&self.log());
             eprintln!("{report}----");
         }
-        // Left behind, it would only be in the way below target/.
+        // Removed so that it does not accumulate below target/.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// What a process writes to standard error, as far as it has.
+/// The standard error of a process so far.
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<LogState>,
@@ -663,7 +663,7 @@ impl Log {
         log
     }
 
-    /// A test that failed while it held the lock leaves text that is still good.
+    /// After a panic of a test, the log is still valid.
     fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -690,7 +690,7 @@ impl Log {
         }
     }
 
-    /// Waits, but not long, for the last words of a process that has ended.
+    /// Waits shortly for the last output of a process that has ended.
     fn wait_for_end(&self) {
         let state = self.state();
         let ended = self
@@ -712,8 +712,8 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// The folder that Cargo builds into, wherever that is. A library is not told
-/// where by a variable, as tests are; Cargo marks the folder.
+/// Cargo's target directory. Libraries are not told by a variable as tests are,
+/// but Cargo marks the directory.
 fn target() -> PathBuf {
     let program = env::current_exe().expect("the path of the test");
     let folder = program
@@ -722,7 +722,7 @@ fn target() -> PathBuf {
     folder.expect("tests run in Cargo's folder").to_owned()
 }
 
-/// FNV-1a, because it must be the same in each version of the standard library.
+/// FNV-1a, which unlike the standard library's hash never changes.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Clients with a scheduler that says what the test wants it to say.
+//! Clients with a scripted scheduler.
 
 use daskwire_comm::Listener;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ struct Scheduler {
     said: VecDeque<FromClient>,
 }
 
-/// What a scheduler of Dask answers to `versions`, as far as it matters.
+/// The relevant part of a Dask scheduler's reply to `versions`.
 fn versions(release: &str) -> Value {
     let packages = Value::dict([("distributed", Value::from(release))]);
     Value::dict([("host", Value::Dict([].into())), ("packages", packages)])
@@ -38,7 +38,7 @@ impl Scheduler {
         Self::of_release("2026.8.0", options).await
     }
 
-    /// A scheduler, and the client that it has.
+    /// A scheduler of a given release, and its client.
     async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
         let at = format!("inproc://{}", crate::identifier());
         let address = at.parse().expect("an address");
@@ -62,8 +62,8 @@ impl Scheduler {
         (scheduler, client)
     }
 
-    /// The comms of a client, which asks for the versions first: one for requests, and
-    /// the stream.
+    /// The comms of a client, which first asks for the versions: one for
+    /// requests, and the stream.
     async fn register(listener: &Listener, release: &str) -> (Channel, Channel) {
         let mut requests = accept(listener).await;
         let request = requests.receiver.receive::<Request>().await;
@@ -88,7 +88,7 @@ impl Scheduler {
         self.stream.sender.send(&batch).await.expect("it listens");
     }
 
-    async fn heard(&mut self) -> FromClient {
+    async fn next_message(&mut self) -> FromClient {
         loop {
             match self.said.pop_front() {
                 Some(FromClient::HeartbeatClient(_)) => {}
@@ -105,7 +105,7 @@ impl Scheduler {
 
     /// The keys of the next message, which submits tasks.
     async fn submitted(&mut self) -> Vec<Key> {
-        match self.heard().await {
+        match self.next_message().await {
             FromClient::UpdateGraph(message) => message.keys.0,
             other => panic!("{other:?}"),
         }
@@ -113,7 +113,7 @@ impl Scheduler {
 
     /// The keys of the next message, which releases them.
     async fn released(&mut self) -> Vec<Key> {
-        match self.heard().await {
+        match self.next_message().await {
             FromClient::ClientReleasesKeys(message) => message.keys.0,
             other => panic!("{other:?}"),
         }
@@ -121,7 +121,7 @@ impl Scheduler {
 
     /// The key of the next message, which asks for a report.
     async fn asked(&mut self) -> Key {
-        match self.heard().await {
+        match self.next_message().await {
             FromClient::ReportKey(message) => message.key,
             other => panic!("{other:?}"),
         }
@@ -135,7 +135,7 @@ fn in_memory(key: &str) -> KeyInMemory {
     }
 }
 
-/// As a scheduler answers that does not have the key.
+/// The reply of a scheduler for an unknown key.
 fn unknown(key: Key) -> CancelledKeys {
     CancelledKeys {
         keys: Keys(vec![key]),
@@ -148,7 +148,7 @@ fn submit(client: &Client, key: &str) -> TaskFuture {
     call.submit().expect("submitted")
 }
 
-/// It takes a moment until the client knows that it is connected again.
+/// Retries until the client has noticed that it is reconnected.
 async fn submit_when_connected(client: &Client, key: &str) -> TaskFuture {
     loop {
         match client.call("operator.neg").argument(1).key(key).submit() {
@@ -173,7 +173,7 @@ async fn arguments_are_released_after_their_task_was_submitted() {
     assert_eq!(scheduler.submitted().await, [Key::from("x")]);
     assert_eq!(scheduler.submitted().await, [Key::from("y")]);
     assert_eq!(scheduler.released().await, [Key::from("x")]);
-    // A borrowed future is held as well, until the call is submitted or dropped.
+    // A borrowed future is held too, until the call is submitted or dropped.
     let z = submit(&client, "z");
     let call = client.call("operator.neg").argument(&z).key("last");
     drop(z);
@@ -198,8 +198,8 @@ async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     let new = submit(&client, "x");
     assert_eq!(old.status().name(), "cancelled");
     assert_eq!(new.status().name(), "pending");
-    // The scheduler reads all of it before it answers the first message.
-    let cancel = scheduler.heard().await;
+    // The scheduler reads everything before it answers the first message.
+    let cancel = scheduler.next_message().await;
     assert!(matches!(cancel, FromClient::CancelKeys(_)), "{cancel:?}");
     assert_eq!(scheduler.released().await, [Key::from("x")]);
     let mark = scheduler.asked().await;
@@ -214,8 +214,8 @@ async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     scheduler.tell(in_memory("x")).await;
     assert_eq!(done(&new).await.name(), "finished");
     assert_eq!(old.status().name(), "cancelled");
-    // What was cancelled is not released again, and is not cancelled again, which a
-    // scheduler would not survive.
+    // A cancelled key is neither released nor cancelled again, which a scheduler
+    // would not survive.
     assert_eq!(scheduler.submitted().await, [Key::from("other")]);
     client.cancel([&old], true).expect("sent");
     drop(old);
@@ -223,7 +223,7 @@ async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(scheduler.released().await, [Key::from("x")]);
 }
 
-/// A report about an earlier use of a key is not one about the next.
+/// Reports about an earlier use of a key do not apply to the next.
 #[tokio::test]
 async fn a_released_key_is_pending_when_it_is_submitted_again() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
@@ -242,7 +242,7 @@ async fn a_released_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(scheduler.released().await, [Key::from("x")]);
     let mark = scheduler.asked().await;
     assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    // What the scheduler says of the second submission.
+    // The report about the second submission
     scheduler.tell(erred()).await;
     scheduler.tell(unknown(mark)).await;
     let other = submit(&client, "other");
@@ -253,7 +253,7 @@ async fn a_released_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(done(&third).await.name(), "finished");
 }
 
-/// Neither messages nor memory for each.
+/// Checks the number of messages and the memory.
 #[tokio::test]
 async fn keys_that_are_used_once_take_few_marks() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
@@ -263,7 +263,7 @@ async fn keys_that_are_used_once_take_few_marks() {
         }
         let (mut releases, mut marks) = (0, 0);
         while releases < count {
-            match scheduler.heard().await {
+            match scheduler.next_message().await {
                 FromClient::ClientReleasesKeys(_) => releases += 1,
                 FromClient::ReportKey(_) => marks += 1,
                 FromClient::UpdateGraph(_) => {}
@@ -285,13 +285,13 @@ async fn keys_that_are_used_once_take_few_marks() {
 }
 
 #[tokio::test]
-async fn a_restart_cancels_what_the_scheduler_does_not_have_any_more() {
+async fn restart_cancels_forgotten_tasks() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let old = submit(&client, "old");
     assert_eq!(scheduler.submitted().await, [Key::from("old")]);
     scheduler.tell(in_memory("old")).await;
     assert_eq!(done(&old).await.name(), "finished");
-    // Submitted after the restart, before that is known here.
+    // Submitted after the restart, before the client knows of it
     let new = submit(&client, "new");
     assert_eq!(scheduler.submitted().await, [Key::from("new")]);
     scheduler.tell(Restart::default()).await;
@@ -343,7 +343,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     assert_eq!(scheduler.submitted().await, [Key::from("failed")]);
     scheduler.tell(in_memory("failed")).await;
     assert_eq!(done(&again).await.name(), "finished");
-    // What the scheduler before held is not released from this one.
+    // Keys held by the earlier scheduler are not released from this one.
     drop((failed, waiting));
     drop(again);
     assert_eq!(scheduler.released().await, [Key::from("failed")]);
@@ -353,14 +353,14 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
 }
 
 #[tokio::test]
-async fn what_fails_without_a_connection_does_not_delay_what_follows() {
+async fn failures_without_a_connection_do_not_delay_later_requests() {
     let options = ClientOptions {
         reconnect: Reconnect::Within(TIMEOUT),
         ..ClientOptions::default()
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let waiting = submit(&client, "waiting");
-    // A release that the scheduler is not known to have read.
+    // A release that may not have been read by the scheduler
     drop(submit(&client, "x"));
     scheduler.stream.sender.close().await.expect("closed");
     assert_eq!(done(&waiting).await.name(), "lost");
@@ -375,8 +375,8 @@ async fn what_fails_without_a_connection_does_not_delay_what_follows() {
     assert_eq!(done(&future).await.name(), "finished");
 }
 
-/// How many requests for data a worker gets, and for how many keys in all, when a client
-/// gathers `count` keys directly and the worker answers like this.
+/// Number of requests and keys that a worker receives when a client gathers
+/// `count` keys directly.
 async fn asked_of_a_worker(
     count: usize,
     answer: fn(&[Key]) -> Vec<Key>,
@@ -462,7 +462,7 @@ async fn asked_of_a_worker(
 }
 
 #[tokio::test]
-async fn a_worker_that_sends_other_keys_than_it_is_asked_for_is_asked_a_few_times() {
+async fn retries_a_worker_that_sends_other_keys_a_few_times() {
     let other = |keys: &[Key]| {
         let name = |key: &Key| Key::from(format!("other-{}", key.as_str().unwrap_or_default()));
         keys.iter().map(name).collect()
@@ -479,7 +479,7 @@ async fn a_worker_that_sends_other_keys_than_it_is_asked_for_is_asked_a_few_time
 }
 
 #[tokio::test]
-async fn the_cost_of_a_worker_that_sends_key_by_key_is_linear() {
+async fn gathering_key_by_key_takes_linear_time() {
     let one = |keys: &[Key]| keys[..1].to_vec();
     let (_, few, _) = asked_of_a_worker(100, one).await;
     let (_, many, _) = asked_of_a_worker(200, one).await;
@@ -498,9 +498,9 @@ async fn tasks_are_not_submitted_to_a_scheduler_that_cannot_read_them() {
     );
     let error = client.map("operator.neg", [1]).expect_err("too old");
     assert!(matches!(error, PeerError::Release { .. }), "{error}");
-    // What it can read is sent, and nothing came before.
+    // Tasks that it can read are sent, and nothing was sent before.
     let future = client.future("x").expect("sent");
-    let desires = scheduler.heard().await;
+    let desires = scheduler.next_message().await;
     assert!(
         matches!(desires, FromClient::ClientDesiresKeys(_)),
         "{desires:?}"
@@ -511,7 +511,7 @@ async fn tasks_are_not_submitted_to_a_scheduler_that_cannot_read_them() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_an_address_is_told() {
+async fn reports_the_fault_of_an_address() {
     let error = Client::connect("127.0.0.1").await.expect_err("no port");
     assert_eq!(
         error.to_string(),
@@ -526,7 +526,7 @@ async fn what_is_wrong_with_an_address_is_told() {
 }
 
 #[tokio::test]
-async fn a_hook_that_panics_ends_the_client_and_its_futures() {
+async fn panicking_callback_ends_the_client_and_its_futures() {
     let options = ClientOptions {
         unknown: Some(Arc::new(|_: &Unknown| panic!("as the test wants"))),
         ..ClientOptions::default()
@@ -553,7 +553,7 @@ async fn a_panic_under_a_lock_ends_the_client() {
     let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = client.future("x").expect("it is connected");
     crate::failure::poison(&client.shared.entries);
-    // Whoever sees it next notices.
+    // The next user of the lock notices.
     assert!(client.future("y").is_err());
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");

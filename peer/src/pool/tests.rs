@@ -36,7 +36,7 @@ fn ping() -> Request {
     Request::from(Ping::default())
 }
 
-/// Asks in the background.
+/// Sends a request in the background.
 fn call(pool: &Arc<Pool>, address: &Address) -> tokio::task::JoinHandle<Result<Value, PeerError>> {
     let (pool, address) = (Arc::clone(pool), address.clone());
     tokio::spawn(async move { pool.call(&address, &ping()).await })
@@ -57,7 +57,7 @@ async fn answer(channel: &mut Channel, reply: impl Field) {
 async fn a_forgotten_peer_has_no_comms_and_its_requests_end() {
     let peer = Peer::new().await;
     let pool = pool();
-    // Two comms, one of which becomes idle while on the other a reply is owed.
+    // Two comms, one idle and one with a pending request
     let asked = call(&pool, &peer.address);
     let mut owing = peer.accept().await;
     assert!(receive(&mut owing).await.is_some());
@@ -71,7 +71,7 @@ async fn a_forgotten_peer_has_no_comms_and_its_requests_end() {
     assert_eq!(receive(&mut idle).await, None);
     assert_eq!(receive(&mut owing).await, None);
     assert!(pool.lock().by_address.is_empty());
-    // It may come back.
+    // The peer may come back.
     let again = call(&pool, &peer.address);
     let mut comm = peer.accept().await;
     answer(&mut comm, Value::from("pong")).await;
@@ -124,7 +124,7 @@ async fn idle_comms_are_closed_after_a_while() {
 }
 
 #[tokio::test]
-async fn only_keys_that_were_asked_for_are_accepted() {
+async fn accepts_only_requested_keys() {
     let peer = Peer::new().await;
     let pool = pool();
     let asked = {
@@ -153,7 +153,7 @@ async fn only_keys_that_were_asked_for_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_panic_in_the_pool_closes_its_comms_and_no_more() {
+async fn panic_in_the_pool_only_closes_its_comms() {
     let peer = Peer::new().await;
     let pool = pool();
     let asked = call(&pool, &peer.address);

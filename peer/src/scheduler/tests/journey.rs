@@ -1,6 +1,6 @@
 use super::*;
 
-/// x, y, and z that adds them.
+/// x, y, and their sum z.
 fn example() -> [Task; 3] {
     let (x, y) = (Key::from("x"), Key::from("y"));
     [
@@ -74,7 +74,7 @@ async fn a_result_that_was_lost_with_its_worker_is_computed_again() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_an_error_of_its_keys_and_nothing_else() {
+async fn unreadable_graphs_fail_only_their_keys() {
     let scheduler = scheduler("inproc://unreadable").await;
     let _worker = Worker::new(scheduler.address(), "inproc://unreadable-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
@@ -94,7 +94,7 @@ async fn what_cannot_be_read_is_an_error_of_its_keys_and_nothing_else() {
             "{error}"
         );
     }
-    // Nor is this the end of the stream.
+    // The stream stays open.
     client.say(FromClient::Unknown(Unknown {
         op: "something-new".to_owned(),
         ..Unknown::default()

@@ -1,5 +1,5 @@
-//! The scheduler over comms, with a client and workers that are no more than
-//! typed messages.
+//! The scheduler over comms, with a client and workers that exchange typed
+//! messages.
 
 use crate::protocol::{ReplyStatus, WorkerStatus};
 use core::time::Duration;
@@ -42,7 +42,7 @@ async fn connect(address: &Address) -> Channel {
     Channel::new(comm, Ends::new("test", "scheduler", None))
 }
 
-/// A client: its stream, and a comm for requests.
+/// A client with its stream, and a comm for requests.
 struct Client {
     stream: BatchSender<FromClient>,
     receiver: Receiver,
@@ -99,7 +99,7 @@ impl Client {
         self.heard.pop_front()
     }
 
-    /// Waits until the results are there; each is told once.
+    /// Waits until the results are in memory; each is reported once.
     async fn wait(&mut self, keys: &[&str]) {
         let mut left: Vec<Key> = keys.iter().map(|key| Key::from(*key)).collect();
         while !left.is_empty() {
@@ -126,7 +126,7 @@ impl Client {
     }
 }
 
-/// A worker that adds, over and over; its data is there for all to see.
+/// A worker that adds, and shares its data with the tests.
 struct Worker {
     address: Address,
     data: Arc<Mutex<HashMap<Key, Serialized>>>,
@@ -270,7 +270,7 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
     }
 }
 
-/// Adds whole numbers; anything else is an error.
+/// Adds integers; other arguments are errors.
 fn run(message: ComputeTask, data: &Mutex<HashMap<Key, Serialized>>) -> FromWorker {
     let task = Task::read(&message.run_spec, &message.key).expect("a task");
     let number = |argument: &Argument| match argument {

@@ -1,4 +1,4 @@
-//! Panics: of the state machine, and of hooks.
+//! Panics of the state machine and of callbacks.
 
 use super::*;
 use crate::channel::ObservedMessage;
@@ -53,7 +53,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
 }
 
 #[tokio::test]
-async fn a_hook_that_panics_is_not_called_again_and_all_goes_on() {
+async fn panicking_callback_is_not_called_again() {
     let count = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&count);
     let options = Options {
@@ -74,7 +74,7 @@ async fn a_hook_that_panics_is_not_called_again_and_all_goes_on() {
     assert_eq!(*lock(&count), 1);
 }
 
-/// Panics over the second message of one client.
+/// Panics at the second message of one client.
 struct Fragile;
 
 impl Observer for Fragile {
@@ -103,7 +103,7 @@ async fn a_client_whose_stream_ends_by_a_panic_is_removed() {
         ..ClientDesiresKeys::default()
     });
     broken.say(HeartbeatClient::default());
-    // It cannot be spoken for any more.
+    // The client is not registered any more.
     until(|| {
         let left = scheduler.inspect(|state| state.client_count());
         left == 1

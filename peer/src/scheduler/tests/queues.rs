@@ -1,9 +1,9 @@
-//! Peers that do not read what they are sent.
+//! Peers that do not read their messages.
 
 use super::*;
 use crate::protocol::WorkerStatus;
 
-/// Options with this limit on queues, and what is noticed.
+/// Options with a limit on queues, and the notices.
 fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let kept = Arc::clone(&notices);
@@ -50,14 +50,14 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
     assert_eq!(not_reading(&notices), ["silent"]);
     until(|| scheduler.inspect(State::task_count) == 0).await;
     assert!(scheduler.shared.queued_len() <= 256 << 10);
-    // Others are served.
+    // Other clients are served.
     client.say(desires(1, None));
     let told = client.next().await;
     assert!(matches!(told, ToClient::CancelledKeys(_)), "{told:?}");
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_does_not_grow_with_what_is_sent_to_it() {
+async fn bounds_the_queue_of_a_client() {
     const LIMIT: usize = 256 << 10;
     let peak = async |count: usize| {
         let (options, notices) = limited(LIMIT);
@@ -75,7 +75,7 @@ async fn what_waits_for_a_client_does_not_grow_with_what_is_sent_to_it() {
         peak
     };
     let (once, twice) = (peak(1000).await, peak(2000).await);
-    // The message that exceeds the limit is still counted.
+    // The message that exceeds the limit is counted too.
     assert!(once > LIMIT / 2 && once < LIMIT / 8 * 9, "{once} bytes");
     assert!(twice < once / 8 * 9, "{once} bytes, then {twice}");
 }
@@ -95,7 +95,7 @@ async fn answers_to_one_message_do_not_exceed_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_is_read_from_a_client_that_does_not_read_answers() {
+async fn stops_reading_from_clients_that_do_not_read() {
     const LIMIT: usize = 1 << 20;
     const BATCH: usize = 100;
     let (options, notices) = limited(LIMIT);
@@ -115,7 +115,7 @@ async fn no_more_is_read_from_a_client_that_does_not_read_answers() {
         let mut sending = Box::pin(async {
             sender.send(&batch).await.expect("it listens");
         });
-        // Time passes only when all wait.
+        // Tokio's paused time only advances when all tasks wait.
         let waited = tokio::time::timeout(Duration::from_secs(5), &mut sending).await;
         sent += BATCH;
         if waited.is_err() {

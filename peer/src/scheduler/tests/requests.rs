@@ -73,7 +73,7 @@ async fn data_for_all_is_on_all() {
 }
 
 #[tokio::test]
-async fn scattering_waits_for_a_worker_but_not_for_ever() {
+async fn scattering_waits_for_a_worker_with_a_timeout() {
     let (scheduler, _, mut client) = cluster("patience", 0).await;
     let mut request = scattered(&["a"]);
     request.timeout = Some(0.05);
@@ -92,7 +92,7 @@ async fn scattering_waits_for_a_worker_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn what_a_holder_does_not_have_comes_from_another_or_is_missing() {
+async fn fetches_from_another_holder_or_reports_missing_keys() {
     let (scheduler, workers, mut client) = cluster("holders", 2).await;
     let mut request = scattered(&["a", "b"]);
     request.broadcast = Value::from(true);
@@ -102,7 +102,7 @@ async fn what_a_holder_does_not_have_comes_from_another_or_is_missing() {
     for _ in 0..8 {
         assert_eq!(client.gather("a").await, Value::from("a"));
     }
-    // Whoever did not have it is not thought to any more.
+    // A worker that lacked the data is no longer listed as a holder.
     let keys = [Key::from("a")];
     let who_has = scheduler.inspect(|state| state.who_has(Some(&keys)));
     assert_eq!(who_has[0].1, [workers[1].address.to_string()]);
@@ -118,10 +118,10 @@ async fn what_a_holder_does_not_have_comes_from_another_or_is_missing() {
 }
 
 #[tokio::test]
-async fn a_holder_that_does_not_answer_is_passed_over() {
+async fn skips_unreachable_holders() {
     let (scheduler, workers, mut client) = cluster("silent", 1).await;
     let _: Keys = client.call(scattered(&["a"])).await.expect("it is done");
-    // One that has registered, and where nobody listens.
+    // One that is registered but does not listen.
     let mut ghost = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
         address: "inproc://nobody".to_owned(),
@@ -148,7 +148,7 @@ async fn a_holder_that_does_not_answer_is_passed_over() {
 }
 
 #[tokio::test]
-async fn it_says_what_it_knows() {
+async fn answers_queries() {
     let (scheduler, workers, mut client) = cluster("knows", 2).await;
     let all = Request::from(Identity {
         n_workers: Some(-1),
@@ -231,7 +231,7 @@ async fn it_says_what_it_knows() {
 }
 
 #[tokio::test]
-async fn odd_requests_are_answered_and_the_comm_goes_on() {
+async fn answers_unusual_requests() {
     let (_scheduler, _, mut client) = cluster("odd", 0).await;
     let unknown = Request::Unknown(Unknown {
         op: "do_something".to_owned(),
@@ -256,7 +256,7 @@ async fn odd_requests_are_answered_and_the_comm_goes_on() {
     assert_eq!(reply.status, Some(ReplyStatus::UncaughtError));
     let text = reply.exception_text.expect("it says why");
     assert!(text.contains("has no field keys"), "{text}");
-    // One that wants no answer gets none, and the next one its own.
+    // A request without reply, then one with a reply
     let silent = Request::from(Ping {
         reply: Some(false),
         ..Ping::default()
@@ -275,7 +275,7 @@ async fn odd_requests_are_answered_and_the_comm_goes_on() {
         .await
         .expect("it replies");
     assert_eq!(same, Value::from(1));
-    // What is no request ends it, as does one that says so.
+    // An invalid request closes the comm, and so does one with `close`.
     client
         .requests
         .sender
@@ -289,7 +289,7 @@ async fn odd_requests_are_answered_and_the_comm_goes_on() {
 }
 
 #[tokio::test]
-async fn a_comm_ends_when_it_is_asked_to() {
+async fn closes_a_comm_on_request() {
     let (scheduler, _, mut client) = cluster("ends", 0).await;
     let reply: String = client.call(CloseComm::default()).await.expect("it replies");
     assert_eq!(reply, "OK");
@@ -320,7 +320,7 @@ async fn a_comm_ends_when_it_is_asked_to() {
 }
 
 #[tokio::test]
-async fn it_ends_when_it_is_terminated() {
+async fn ends_when_terminated() {
     let (scheduler, _workers, mut client) = cluster("terminate", 1).await;
     let reply: String = client.call(Terminate::default()).await.expect("it replies");
     assert_eq!(reply, "OK");
@@ -330,7 +330,7 @@ async fn it_ends_when_it_is_terminated() {
 }
 
 #[tokio::test]
-async fn a_worker_retires_when_others_have_what_it_had() {
+async fn retires_a_worker_once_its_data_is_copied() {
     let (scheduler, workers, mut client) = cluster("retires", 1).await;
     client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     client.wait(&["x"]).await;
@@ -348,7 +348,7 @@ async fn a_worker_retires_when_others_have_what_it_had() {
 }
 
 #[tokio::test]
-async fn streams_end_over_what_nobody_understands() {
+async fn malformed_messages_end_a_stream() {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let seen = Arc::clone(&notices);
     let options = Options {
@@ -359,7 +359,7 @@ async fn streams_end_over_what_nobody_understands() {
     };
     let scheduler = scheduler_with("inproc://nonsense", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
-    // A message without the field that it is about.
+    // A message without a mandatory field
     client.say(FromClient::Unknown(Unknown {
         op: "report-key".to_owned(),
         ..Unknown::default()

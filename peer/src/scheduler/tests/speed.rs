@@ -1,4 +1,5 @@
-//! How long things take: printed, not judged, for other things run here too.
+//! Timings, which are printed but not checked, because other tests run at the
+//! same time.
 
 use crate::protocol::WorkerStatus;
 use std::time::Instant;
@@ -49,7 +50,7 @@ async fn ten_thousand(at: &str, worker: &str) {
     println!("{at}: {COUNT} tasks take {:?}", start.elapsed());
 }
 
-/// Only the state, without comms and encoding.
+/// The state machine alone, without comms and encoding.
 #[test]
 fn ten_thousand_tasks_by_the_state_alone() {
     const COUNT: usize = 10_000;

@@ -1,9 +1,9 @@
-//! Workers that say what they should not, and workers that come and go.
+//! Workers that send invalid messages, and workers that come and go.
 
 use super::*;
 use crate::protocol::{ReplyStatus, WorkerStatus};
 
-/// A worker that listens at an address and has joined, and does nothing by itself.
+/// A registered worker that listens, and does nothing by itself.
 struct Odd {
     listener: Listener,
     address: String,
@@ -51,7 +51,7 @@ fn value(text: &str) -> Serialized {
 }
 
 #[tokio::test]
-async fn results_that_were_not_asked_for_do_not_reach_clients() {
+async fn unrequested_results_do_not_reach_clients() {
     let scheduler = scheduler("inproc://unasked").await;
     let worker = Odd::new(scheduler.address(), "inproc://unasked-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
@@ -64,7 +64,7 @@ async fn results_that_were_not_asked_for_do_not_reach_clients() {
         client: "me".to_owned(),
         ..Scatter::default()
     };
-    // Nor are claims to have data that was not given.
+    // Reports of data that was not sent are ignored too.
     let sizes = ["a", "b", "a", "c"].map(|name| (Key::from(name), 1));
     let reply = UpdateDataReply {
         status: ReplyStatus::Ok,
@@ -90,8 +90,9 @@ async fn results_that_were_not_asked_for_do_not_reach_clients() {
     assert_eq!(data, [(Key::from("a"), value("a"))]);
 }
 
-/// How many requests, and for how many keys, a worker gets that sends a few of the keys
-/// that a client gathers, and how many keys the client is told to be missing.
+/// Number of requests and keys that a worker receives if it sends some of the
+/// keys that a client gathers, and number of keys reported as missing to the
+/// client.
 async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
     let address = format!("inproc://gather-{count}-{sent}");
     let scheduler = scheduler(&address).await;
@@ -154,7 +155,7 @@ async fn a_worker_that_sends_few_keys_is_asked_for_each_once() {
 }
 
 #[tokio::test]
-async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
+async fn impossible_reports_leave_no_state() {
     let scheduler = scheduler("inproc://claims").await;
     let mut worker = Odd::new(scheduler.address(), "inproc://claims-1").await;
     let other = Worker::new(scheduler.address(), "inproc://claims-2").await;
@@ -223,7 +224,7 @@ async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
     assert_eq!(who_has[0].1, [other.address.to_string()]);
     assert_eq!(sizes[0].1, 28);
     scheduler.inspect(State::check);
-    // A heartbeat of a worker that is not there.
+    // A heartbeat of an unknown worker
     let heartbeat = HeartbeatWorker {
         address: "inproc://claims-3".to_owned(),
         ..HeartbeatWorker::default()
@@ -235,7 +236,7 @@ async fn claims_of_workers_that_cannot_be_true_leave_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_of_workers_that_come_and_go() {
+async fn keeps_nothing_of_workers_that_left() {
     let scheduler = scheduler("tcp://127.0.0.1:0").await;
     let mut client = Client::new(scheduler.address(), "me").await;
     for number in 0..50 {
@@ -257,7 +258,7 @@ async fn nothing_is_kept_of_workers_that_come_and_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stream_of_a_worker_that_is_let_go_ends_though_it_does_not_read() {
+async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     let scheduler = scheduler("inproc://let-go").await;
     let mut worker = Odd::new(scheduler.address(), "inproc://let-go-1").await;
     let ask = FromWorker::from(RequestRefreshWhoHas {
@@ -273,7 +274,7 @@ async fn the_stream_of_a_worker_that_is_let_go_ends_though_it_does_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_retires_though_what_it_works_on_does_not_end() {
+async fn worker_with_endless_task_retires() {
     let scheduler = scheduler("inproc://retires-busy").await;
     let mut busy = Odd::new(scheduler.address(), "inproc://retires-busy-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
@@ -293,7 +294,7 @@ async fn a_worker_retires_though_what_it_works_on_does_not_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_stays_whose_data_no_other_takes() {
+async fn worker_stays_if_its_data_cannot_be_copied() {
     let scheduler = scheduler("inproc://stays").await;
     let worker = Worker::new(scheduler.address(), "inproc://stays-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
@@ -307,7 +308,7 @@ async fn a_worker_stays_whose_data_no_other_takes() {
     assert_eq!(reply, Value::Dict(Vec::new().into()));
     client.submit([Task::new("y", "operator.add", [3, 4])], &["y"]);
     client.wait(&["y"]).await;
-    // Another that does not do what it is asked for.
+    // Another one that ignores the request
     let other = Odd::new(scheduler.address(), "inproc://stays-2").await;
     let start = tokio::time::Instant::now();
     let asked = tokio::spawn({
@@ -319,7 +320,7 @@ async fn a_worker_stays_whose_data_no_other_takes() {
     tokio::time::timeout(late, core::future::pending::<()>())
         .await
         .expect_err("time passes");
-    // Another that does.
+    // One that copies the data
     let _third = Worker::new(scheduler.address(), "inproc://stays-3").await;
     let reply = asked.await.expect("no panic").expect("it replies");
     assert!(reply.get(&worker.address.to_string()).is_some(), "{reply}");

@@ -1,6 +1,5 @@
-//! Random graphs, random answers in random order, random losses: in the end every
-//! key that is wanted is in memory or has failed, and when nobody wants any more,
-//! nothing is left.
+//! Random graphs, replies, delays and losses. In the end every wanted key is in
+//! memory or has failed, and when no keys are wanted, the state is empty.
 
 use crate::protocol::TaskState;
 use crate::protocol::WorkerStatus;
@@ -9,8 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::scheduler::state::choose::next;
 
-/// A worker that does as it is told, but slowly: what goes to it and comes from it
-/// waits until chance delivers it.
+/// A worker that handles messages late: messages to and from it are queued and
+/// delivered at random.
 #[derive(Default)]
 struct Slow {
     address: String,
@@ -86,7 +85,7 @@ fn finished(task: &ComputeTask) -> FromWorker {
     })
 }
 
-/// What a client believes of what it wants.
+/// A client's view of the keys that it wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Belief {
     Pending,
@@ -108,7 +107,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let policy = Policy {
             seed,
-            // Those that are lost at random are not to blame.
+            // Tasks do not fail because of random losses.
             allowed_failures: u32::MAX,
             ..Policy::default()
         };
@@ -153,7 +152,7 @@ impl World {
                         _ => continue,
                     };
                     for key in keys {
-                        // It may have released it meanwhile.
+                        // It may have been released meanwhile.
                         if let Some(known) = beliefs.get_mut(&key) {
                             *known = belief;
                         }
@@ -204,7 +203,7 @@ impl World {
         let mut names: Vec<String> = (0..count).map(|_| self.key()).collect();
         names.sort_unstable();
         names.dedup();
-        // Only on lower ones, so that no two graphs make a cycle.
+        // Dependencies have lower numbers, so that no two graphs form a cycle.
         let mut tasks = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let lower = names.get(..index).unwrap_or_default();
@@ -260,13 +259,13 @@ impl World {
         self.state.update_data(Some(name), &who_has, &[(key, 8)]);
     }
 
-    /// Some keys that the client wants.
+    /// Some of the client's keys.
     fn some(&mut self, client: ClientId) -> Vec<Key> {
         let all: Vec<Key> = self.clients[&client].keys().cloned().collect();
         all.into_iter().filter(|_| self.number(3) == 0).collect()
     }
 
-    /// A task of a worker gets a step further.
+    /// Advances a random task of a worker.
     fn work(&mut self, id: WorkerId) {
         let index = self.workers[&id].tasks.len();
         let index = self.number(index);
@@ -396,7 +395,7 @@ impl World {
         self.listen();
     }
 
-    /// All that is under way arrives, and all that can be done is done.
+    /// Delivers all messages and completes all tasks.
     fn calm_down(&mut self) {
         if self.workers.is_empty() {
             self.add_worker();
@@ -480,14 +479,14 @@ impl World {
 }
 
 #[test]
-fn in_the_end_all_that_is_wanted_is_there_and_nothing_else() {
+fn random_events_lead_to_a_consistent_state() {
     for seed in 0..100 {
         World::run(seed);
     }
 }
 
 #[test]
-fn the_same_happens_again() {
+fn same_seed_gives_same_outputs() {
     let history = |seed| {
         let mut world = World::new(seed);
         let mut history = Vec::new();
@@ -501,6 +500,6 @@ fn the_same_happens_again() {
         }
         history
     };
-    // The token of each expression is random, and is not among what is compared.
+    // The token of each expression is random, and is not compared.
     assert_eq!(history(7), history(7));
 }

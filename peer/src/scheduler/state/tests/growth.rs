@@ -1,11 +1,11 @@
-//! Work in proportion to what is asked for: each test compares how many steps
-//! are taken for one size and for twice as much.
+//! Complexity tests, which compare the number of steps for one size and twice
+//! that size.
 
 use super::*;
 use crate::protocol::WorkerStatus;
 use crate::scheduler::STEPS;
 
-/// Asserts that twice the size takes about twice the steps at most.
+/// Asserts that doubling the size about doubles the steps at most.
 #[track_caller]
 fn assert_linear(size: usize, steps: impl Fn(usize) -> u64) {
     let (one, two) = (steps(size), steps(2 * size));
@@ -25,8 +25,8 @@ fn name(number: usize) -> String {
     format!("x-{number}")
 }
 
-/// A state whose workers do everything at once. Not checked, for that takes
-/// steps, too.
+/// A state whose workers handle everything at once. Its consistency is not
+/// checked, because that takes steps too.
 struct Eager {
     state: State,
     client: ClientId,
@@ -75,8 +75,7 @@ impl Eager {
         self.state.client_says(self.client, message.into());
     }
 
-    /// Lets workers work until there is nothing left to be done; a task whose key
-    /// begins with `bad` fails.
+    /// Runs all tasks; those whose key begins with `bad` fail.
     fn work(&mut self) {
         loop {
             let outputs: Vec<Output> = self.state.outputs().collect();
@@ -132,14 +131,14 @@ fn constant(key: String) -> Node {
     Node::new(key.as_str(), "operator.add", [1, 2])
 }
 
-/// One task that depends on `count` others.
+/// One task with `count` dependencies.
 fn fan_in(count: usize) -> Vec<Node> {
     let last = Node::new("z", "builtins.sum", (0..count).map(on).collect::<Vec<_>>());
     let tasks = (0..count).map(|number| constant(name(number)));
     tasks.chain([last]).collect()
 }
 
-/// As many that depend on one, which has this key.
+/// `count` tasks that depend on the task `first`.
 fn fan_out(count: usize, first: &str) -> Vec<Node> {
     let on = Argument::Result(Key::from(first));
     let tasks =
@@ -155,7 +154,7 @@ fn names(count: usize) -> Keys {
 }
 
 #[test]
-fn graphs_of_any_shape_take_steps_in_proportion() {
+fn graphs_take_linear_time() {
     let chain = |count: usize| -> Vec<Node> {
         let next = |number| Node::new(name(number).as_str(), "operator.neg", [on(number - 1)]);
         let first = constant(name(0));
@@ -184,7 +183,7 @@ fn graphs_of_any_shape_take_steps_in_proportion() {
 }
 
 #[test]
-fn what_a_lost_worker_had_takes_steps_in_proportion() {
+fn losing_a_worker_takes_linear_time() {
     assert_linear(500, |size| {
         let mut cluster = Eager::new(1);
         cluster.submit(fan_in(size), names(size));
@@ -203,7 +202,7 @@ fn what_a_lost_worker_had_takes_steps_in_proportion() {
 }
 
 #[test]
-fn data_released_one_by_one_under_a_result_takes_steps_in_proportion() {
+fn releasing_dependencies_takes_linear_time() {
     assert_linear(500, |size| {
         let mut cluster = Eager::new(2);
         cluster.scatter(size, 0);
@@ -218,7 +217,7 @@ fn data_released_one_by_one_under_a_result_takes_steps_in_proportion() {
                 cluster.release([name(number)].into_iter().collect());
             }
         });
-        // The result stays.
+        // The result stays in memory.
         assert_eq!(cluster.state.task_count(), 1);
         cluster.state.check();
         steps
@@ -226,7 +225,7 @@ fn data_released_one_by_one_under_a_result_takes_steps_in_proportion() {
 }
 
 #[test]
-fn names_of_workers_in_annotations_are_not_searched_one_by_one() {
+fn worker_restrictions_take_logarithmic_time() {
     assert_linear(500, |size| {
         let mut cluster = Eager::new(3);
         let workers = (0..size).map(|number| Value::from(format!("other-{number}")));
@@ -238,13 +237,13 @@ fn names_of_workers_in_annotations_are_not_searched_one_by_one() {
             cluster.work();
         });
         assert_eq!(cluster.state.has_what(None)[0].1.len(), size);
-        // Without the logarithm.
+        // Ignoring the logarithm
         steps / u64::from(size.ilog2())
     });
 }
 
 #[test]
-fn idle_workers_look_at_tasks_that_they_may_not_do_in_proportion() {
+fn stealing_skips_unsuitable_tasks_in_linear_time() {
     assert_linear(200, |size| {
         let mut cluster = Eager::new(size);
         let workers = Value::list(["tcp://w0:1"]);
@@ -261,7 +260,7 @@ fn idle_workers_look_at_tasks_that_they_may_not_do_in_proportion() {
 }
 
 #[test]
-fn a_worker_that_retires_is_asked_about_each_result_a_few_times() {
+fn retiring_checks_each_result_a_few_times() {
     assert_linear(500, |size| {
         let mut cluster = Eager::new(2);
         cluster.scatter(size, 0);
@@ -284,7 +283,7 @@ fn a_worker_that_retires_is_asked_about_each_result_a_few_times() {
 }
 
 #[test]
-fn workers_that_are_named_twice_are_told_of_once() {
+fn lists_repeated_workers_once() {
     let mut cluster = Eager::new(2);
     cluster.scatter(10, 0);
     let twice = vec!["tcp://w0:1".to_owned(); 100];
@@ -293,7 +292,7 @@ fn workers_that_are_named_twice_are_told_of_once() {
 }
 
 #[test]
-fn nothing_is_kept_of_tasks_workers_and_clients_that_are_gone() {
+fn keeps_nothing_of_removed_tasks_workers_and_clients() {
     let mut cluster = Eager::new(1);
     let mut places = Vec::new();
     for round in 0..200 {
@@ -340,7 +339,7 @@ fn nothing_is_kept_of_tasks_workers_and_clients_that_are_gone() {
 }
 
 #[test]
-fn a_dependency_that_is_listed_twice_is_waited_for_once() {
+fn counts_repeated_dependencies_once() {
     let mut cluster = Cluster::new();
     let me = cluster.client("me");
     let worker = cluster.worker("tcp://w0:1", 1);

@@ -1,11 +1,11 @@
-//! Messages that make no sense: they are passed over, and leave nothing behind.
+//! Inconsistent messages, which must be ignored and leave no state behind.
 
 use super::*;
 use crate::protocol::TaskState;
 use crate::protocol::WorkerStatus;
 use crate::scheduler::state::choose::next;
 
-/// Few keys and names, so that they meet.
+/// Few keys and names, so that messages refer to the same ones.
 struct Chaos(u64);
 
 impl Chaos {
@@ -140,7 +140,7 @@ impl Chaos {
 }
 
 #[test]
-fn no_sequence_of_messages_panics_or_leaves_anything() {
+fn random_messages_neither_panic_nor_leak() {
     for seed in 0..150 {
         let mut chaos = Chaos(seed);
         let mut cluster = Cluster::new();
@@ -188,7 +188,7 @@ fn no_sequence_of_messages_panics_or_leaves_anything() {
                     cluster.state.client_says(client, message);
                 }
                 _ => {
-                    // Also of workers that are gone.
+                    // Including workers that have left.
                     if let Some(worker) = workers.get(chaos.number(8) as usize) {
                         let message = chaos.worker_message();
                         cluster.state.worker_says(*worker, message);
@@ -197,7 +197,7 @@ fn no_sequence_of_messages_panics_or_leaves_anything() {
             }
             cluster.listen();
         }
-        // What is held for nobody is done first.
+        // Tasks without futures are completed first.
         let forgotten = ClientReleasesKeys {
             keys: cluster.state.by_key.keys().collect(),
             client: Some("fire-and-forget".to_owned()),
@@ -207,7 +207,7 @@ fn no_sequence_of_messages_panics_or_leaves_anything() {
         for client in clients.drain(..) {
             cluster.state.remove_client(client);
         }
-        // Scattered for a client that is none.
+        // Scattered for an unknown client.
         cluster.listen();
         cluster.assert_empty_but_for_running(&workers);
     }
@@ -225,7 +225,7 @@ impl Cluster {
 }
 
 #[test]
-fn unknown_ops_are_noticed_and_passed_over() {
+fn unknown_ops_are_reported_and_ignored() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -245,7 +245,7 @@ fn unknown_ops_are_noticed_and_passed_over() {
 }
 
 #[test]
-fn results_of_other_runs_and_other_workers_do_not_count() {
+fn ignores_results_of_other_runs_and_workers() {
     let mut cluster = Cluster::new();
     let (first, second) = (
         cluster.worker("tcp://a:1", 1),
@@ -267,7 +267,7 @@ fn results_of_other_runs_and_other_workers_do_not_count() {
     assert_eq!(cluster.status("x"), Some(TaskState::Processing));
     cluster.finish(on, "x");
     cluster.ordered(on);
-    // Said twice is said once.
+    // Repeated reports count once.
     cluster.report(on, finished(run_id));
     assert!(cluster.ordered(on).is_empty());
     assert_eq!(cluster.told(client), ["key-in-memory x"]);

@@ -1,4 +1,4 @@
-//! The steps of the "Journey of a Task", by its words.
+//! The steps of the "Journey of a Task", quoted from its documentation.
 
 use super::*;
 use crate::protocol::TaskState;
@@ -22,7 +22,7 @@ fn step_2_it_has_to_connect_all_of_those_dependencies() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 4);
     let client = cluster.client("me");
-    // One scattered, one computed earlier, one that comes along.
+    // One scattered, one computed earlier, one in the same graph
     cluster.scatter("me", "x", 8, &["tcp://a:1"]);
     cluster.submit(client, [add("y", &[])], &["y"]);
     cluster.submit(client, [add("z", &["x", "y", "w"]), add("w", &[])], &["z"]);
@@ -108,7 +108,7 @@ fn step_3_z_waits_on_a_stack_associated_with_the_chosen_worker() {
     let client = cluster.client("me");
     let tasks = ["a", "b", "c", "z"].map(|key| add(key, &[]));
     cluster.submit(client, tasks, &["a", "b", "c", "z"]);
-    // One for its thread, and one ahead.
+    // One for its thread, and one in advance
     assert_eq!(
         cluster.ordered(worker),
         ["compute-task a", "compute-task b"]
@@ -197,7 +197,7 @@ fn step_6_if_x_or_y_are_no_longer_needed_workers_delete_them() {
     assert_eq!(cluster.status("x"), Some(TaskState::Released));
     cluster.ordered(worker);
     cluster.pass(500);
-    // Somebody still wants y.
+    // A client still wants y.
     assert_eq!(cluster.ordered(worker), ["free-keys x"]);
 }
 
@@ -283,7 +283,7 @@ fn step_8_nor_while_computations_depend_on_z_in_the_immediate_future() {
 }
 
 #[test]
-fn step_8_the_recipe_to_create_the_result_of_z_persists() {
+fn step_8_the_run_spec_of_z_persists() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 4);
     let client = cluster.client("me");
@@ -291,7 +291,7 @@ fn step_8_the_recipe_to_create_the_result_of_z_persists() {
     cluster.finish(worker, "z");
     cluster.finish(worker, "next");
     cluster.pass(500);
-    // It is gone, and asked for again.
+    // The result was deleted, and is requested again.
     cluster.submit(client, [add("other", &["z"])], &["other"]);
     assert_eq!(cluster.place("z"), Some(worker));
     cluster.finish(worker, "z");
@@ -300,7 +300,7 @@ fn step_8_the_recipe_to_create_the_result_of_z_persists() {
 }
 
 #[test]
-fn data_is_not_deleted_that_has_come_back_under_its_key() {
+fn does_not_delete_data_under_a_reused_key() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -309,7 +309,7 @@ fn data_is_not_deleted_that_has_come_back_under_its_key() {
     cluster.release(client, &["z"]);
     cluster.ordered(worker);
     cluster.submit(client, [add("z", &[])], &["z"]);
-    // What the worker still has may be another z.
+    // The worker's old data may differ from the new z.
     assert_eq!(cluster.ordered(worker), ["free-keys z", "compute-task z"]);
     cluster.running.insert(
         (worker, Key::from("z")),
@@ -321,7 +321,7 @@ fn data_is_not_deleted_that_has_come_back_under_its_key() {
     cluster.finish(worker, "z");
     cluster.pass(500);
     assert!(cluster.ordered(worker).is_empty());
-    // The same of what is scattered anew.
+    // The same for scattered data
     cluster.release(client, &["z"]);
     cluster.scatter("me", "z", 8, &["tcp://a:1"]);
     cluster.pass(500);
@@ -330,7 +330,7 @@ fn data_is_not_deleted_that_has_come_back_under_its_key() {
 }
 
 #[test]
-fn the_story_of_a_task_has_its_stages_and_why_they_changed() {
+fn story_has_stages_and_stimuli() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");

@@ -1,10 +1,10 @@
-//! What is lost: workers, results, and hope.
+//! Loss of workers and results.
 
 use super::*;
 use crate::protocol::TaskState;
 
 #[test]
-fn tasks_of_a_worker_that_is_gone_go_to_another() {
+fn tasks_of_a_lost_worker_move_to_another() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -19,7 +19,7 @@ fn tasks_of_a_worker_that_is_gone_go_to_another() {
 }
 
 #[test]
-fn a_result_that_only_it_had_is_computed_again_with_what_that_needs() {
+fn recomputes_results_that_only_the_lost_worker_had() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 4);
     let client = cluster.client("me");
@@ -45,7 +45,7 @@ fn a_result_that_only_it_had_is_computed_again_with_what_that_needs() {
 }
 
 #[test]
-fn nothing_is_computed_again_that_another_worker_has_too() {
+fn does_not_recompute_replicated_results() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -65,7 +65,7 @@ fn nothing_is_computed_again_that_another_worker_has_too() {
 }
 
 #[test]
-fn a_task_that_needs_what_is_lost_waits_again() {
+fn task_waits_again_for_lost_dependency() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -76,7 +76,7 @@ fn a_task_that_needs_what_is_lost_waits_again() {
     cluster.submit_with(client, [add("z", &["x"])], &["z"], &only);
     assert_eq!(cluster.place("z"), Some(second));
     cluster.lose_worker(first);
-    // The other cannot go on with it, and is told so.
+    // The other task is cancelled, because it cannot continue.
     assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
     let told = cluster.ordered(second);
     assert!(told.contains(&"free-keys z".to_owned()), "{told:?}");
@@ -86,7 +86,7 @@ fn a_task_that_needs_what_is_lost_waits_again() {
 }
 
 #[test]
-fn a_task_that_took_down_more_than_three_workers_fails() {
+fn task_that_kills_more_than_three_workers_fails() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     cluster.submit(
@@ -113,7 +113,7 @@ fn a_task_that_took_down_more_than_three_workers_fails() {
 }
 
 #[test]
-fn a_worker_that_leaves_in_peace_is_no_reproach() {
+fn leaving_workers_do_not_count_as_killed() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     cluster.submit(client, [add("a", &[])], &["a"]);
@@ -126,7 +126,7 @@ fn a_worker_that_leaves_in_peace_is_no_reproach() {
 }
 
 #[test]
-fn scattered_data_that_is_lost_is_lost_with_all_that_still_needs_it() {
+fn losing_scattered_data_cancels_its_dependents() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -157,7 +157,7 @@ fn scattered_data_that_is_lost_is_lost_with_all_that_still_needs_it() {
             "lost-data x",
         ]
     );
-    // What was made of it is still there, and cannot be made again.
+    // The result computed from it is in memory, but cannot be recomputed.
     assert_eq!(cluster.status("y"), Some(TaskState::Memory));
     cluster.lose_worker(second);
     assert_eq!(
@@ -168,7 +168,7 @@ fn scattered_data_that_is_lost_is_lost_with_all_that_still_needs_it() {
 }
 
 #[test]
-fn a_worker_that_deleted_a_result_by_itself_is_believed() {
+fn handles_deletions_by_workers() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -208,7 +208,7 @@ fn a_worker_that_misses_its_heartbeats_is_removed() {
 }
 
 #[test]
-fn holders_are_told_to_a_worker_that_cannot_find_its_data() {
+fn tells_holders_to_workers_with_missing_data() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     cluster.client("me");
@@ -232,7 +232,7 @@ fn holders_are_told_to_a_worker_that_cannot_find_its_data() {
 }
 
 #[test]
-fn a_worker_that_retires_gets_nothing_more_and_others_copy_what_it_has() {
+fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");

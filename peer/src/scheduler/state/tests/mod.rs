@@ -1,4 +1,4 @@
-//! Each step alone, over typed messages.
+//! Tests of single steps with typed messages.
 
 use crate::protocol::TaskState;
 use crate::protocol::WorkerStatus;
@@ -17,7 +17,7 @@ mod journey;
 mod loss;
 mod rules;
 
-/// A scheduler, and what it has said.
+/// A state machine, and its outputs.
 struct Cluster {
     state: State,
     now: Duration,
@@ -25,10 +25,9 @@ struct Cluster {
     to_workers: BTreeMap<WorkerId, Vec<ToWorker>>,
     ended: Vec<Output>,
     notices: Vec<Notice>,
-    /// Workers that are to be sent no more before what they were sent has been
-    /// written.
+    /// Workers that must not be sent more until their messages are written.
     undrained: Vec<WorkerId>,
-    /// What was sent to be computed, and neither answered nor taken back.
+    /// Tasks that were sent and neither answered nor withdrawn.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
 }
 
@@ -46,7 +45,7 @@ impl Cluster {
         }
     }
 
-    /// Files what the scheduler has said, and checks it.
+    /// Collects the outputs, and checks the state.
     fn listen(&mut self) {
         self.state.check();
         for output in self.state.outputs().collect::<Vec<_>>() {
@@ -192,7 +191,7 @@ impl Cluster {
         self.listen();
     }
 
-    /// Where a task was sent that has not been answered.
+    /// The worker that a pending task was sent to.
     fn place(&self, key: &str) -> Option<WorkerId> {
         let key = Key::from(key);
         let mut places = self.running.keys().filter(|(_, running)| *running == key);
@@ -205,7 +204,7 @@ impl Cluster {
         self.state.status(&Key::from(key))
     }
 
-    /// What the client was told since it was last asked for: op, and keys.
+    /// The messages to a client since the last call: op and keys.
     fn told(&mut self, client: ClientId) -> Vec<String> {
         let messages = self.to_clients.remove(&client).unwrap_or_default();
         let words = messages.into_iter().map(|message| {
@@ -232,7 +231,7 @@ impl Cluster {
         words.collect()
     }
 
-    /// The same of a worker.
+    /// The messages to a worker since the last call.
     fn ordered(&mut self, worker: WorkerId) -> Vec<String> {
         let messages = self.to_workers.remove(&worker).unwrap_or_default();
         let words = messages.into_iter().map(|message| {
@@ -252,7 +251,7 @@ impl Cluster {
         words.collect()
     }
 
-    /// Nothing is left of tasks, here and on workers.
+    /// Asserts that no tasks are left, here and on workers.
     fn assert_empty(&mut self) {
         self.pass(500);
         assert_eq!(self.state.task_count(), 0);
@@ -264,7 +263,7 @@ impl Cluster {
     }
 }
 
-/// A task that adds what these keys are.
+/// A task that adds the values of keys.
 fn add(key: &str, dependencies: &[&str]) -> Node {
     let keys = dependencies
         .iter()

@@ -1,4 +1,4 @@
-//! Errors, cancellation, restrictions, resources, and what else was promised.
+//! Errors, cancellation, restrictions, resources, and other guarantees.
 
 use super::*;
 use crate::protocol::TaskState;
@@ -26,7 +26,7 @@ fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
         ]
     );
     assert_eq!(cluster.told(other), ["task-erred last Exception: boom"]);
-    // One that comes later, and another look.
+    // A later client, and a repeated request
     cluster.submit(other, [add("later", &["x"])], &["later"]);
     assert_eq!(cluster.told(other), ["task-erred later Exception: boom"]);
     let again = ReportKey {
@@ -39,7 +39,7 @@ fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
     cluster.release(one, &["x", "y", "fine"]);
     cluster.release(other, &["last", "later"]);
     cluster.assert_empty();
-    // The worker forgets it as well.
+    // The worker forgets the task too.
     let told = cluster.ordered(worker);
     assert!(
         told.iter().any(|words| words == "free-keys x fine"),
@@ -48,7 +48,7 @@ fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
 }
 
 #[test]
-fn a_task_with_retries_is_tried_again() {
+fn retries_tasks_with_retries() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -64,7 +64,7 @@ fn a_task_with_retries_is_tried_again() {
 }
 
 #[test]
-fn failed_tasks_are_tried_again_when_somebody_says_so() {
+fn retries_failed_tasks_on_request() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -103,7 +103,7 @@ fn cancelling_a_key_cancels_what_depends_on_it() {
 }
 
 #[test]
-fn cancelling_leaves_others_what_they_want_unless_it_is_forced() {
+fn cancelling_spares_keys_of_other_clients_unless_forced() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let (one, other) = (cluster.client("one"), cluster.client("other"));
@@ -120,7 +120,7 @@ fn cancelling_leaves_others_what_they_want_unless_it_is_forced() {
 }
 
 #[test]
-fn keys_with_unknown_dependencies_are_cancelled_and_the_rest_goes_on() {
+fn cancels_only_keys_with_unknown_dependencies() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 4);
     let client = cluster.client("me");
@@ -170,7 +170,7 @@ fn tasks_that_are_submitted_and_not_wanted_are_not_kept() {
 }
 
 #[test]
-fn a_client_that_is_gone_releases_all_its_keys() {
+fn removed_client_releases_its_keys() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -180,7 +180,7 @@ fn a_client_that_is_gone_releases_all_its_keys() {
     cluster.say(client, CloseClient::default());
     assert_eq!(cluster.ended, [Output::EndClient(client)]);
     cluster.assert_empty();
-    // The same client again, while the first is still thought to be there.
+    // The client reconnects before its old stream has ended.
     let first = cluster.client("me");
     let second = cluster.client("me");
     cluster.state.remove_client(first);
@@ -189,7 +189,7 @@ fn a_client_that_is_gone_releases_all_its_keys() {
 }
 
 #[test]
-fn what_is_fired_and_forgotten_is_kept_until_it_is_done() {
+fn keeps_fire_and_forget_tasks_until_done() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -220,7 +220,7 @@ fn what_is_fired_and_forgotten_is_kept_until_it_is_done() {
 }
 
 #[test]
-fn tasks_run_only_where_they_may() {
+fn restrictions_are_respected() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://10.0.0.1:1", 8);
     let second = cluster.worker("tcp://10.0.0.2:1", 1);
@@ -348,7 +348,7 @@ fn a_worker_that_is_paused_gets_nothing_until_it_runs() {
 }
 
 #[test]
-fn a_worker_with_nothing_to_do_takes_over_from_the_stack_of_another() {
+fn idle_workers_take_over_queued_tasks() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -356,7 +356,7 @@ fn a_worker_with_nothing_to_do_takes_over_from_the_stack_of_another() {
     cluster.submit(client, tasks, &["a", "b", "c", "d"]);
     assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     let second = cluster.worker("tcp://b:1", 1);
-    // The last first: the others are about to be done anyway.
+    // The last tasks first, because the first start soon.
     assert_eq!(cluster.place("d"), Some(second));
     assert_eq!(cluster.status("c"), Some(TaskState::Queued));
     cluster.finish(second, "d");
@@ -365,7 +365,7 @@ fn a_worker_with_nothing_to_do_takes_over_from_the_stack_of_another() {
 }
 
 #[test]
-fn nothing_is_taken_over_that_takes_longer_to_fetch_than_to_wait_for() {
+fn does_not_move_tasks_with_expensive_inputs() {
     let mut cluster = Cluster::new();
     cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -378,7 +378,7 @@ fn nothing_is_taken_over_that_takes_longer_to_fetch_than_to_wait_for() {
 }
 
 #[test]
-fn short_tasks_are_sent_further_ahead() {
+fn sends_more_short_tasks_in_advance() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -433,7 +433,7 @@ fn a_task_that_leaves_the_thread_pool_or_is_given_back_frees_its_slot() {
 }
 
 #[test]
-fn names_and_addresses_of_workers_are_theirs_alone() {
+fn worker_names_and_addresses_are_unique() {
     let mut cluster = Cluster::new();
     cluster.worker("tcp://a:1", 1);
     let mut other = RegisterWorker {
@@ -450,7 +450,7 @@ fn names_and_addresses_of_workers_are_theirs_alone() {
 }
 
 #[test]
-fn heartbeats_are_the_rarer_the_more_workers_there_are() {
+fn heartbeat_interval_grows_with_the_number_of_workers() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     assert_eq!(cluster.state.heartbeat_interval(), 0.5);
@@ -519,6 +519,6 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
         cluster.state.drained(worker);
         cluster.listen();
     }
-    // 64 MiB at a time.
+    // 64 MiB at a time
     assert_eq!(sent, [64, 128, 192, 256]);
 }
