@@ -1,31 +1,30 @@
-//! How much memory and how many steps an input may take for its length, so that
-//! growth is found and not only crashes.
+//! Budgets of memory and steps for an input by its length, to detect excessive
+//! growth besides crashes.
 
 use std::sync::OnceLock;
 
 use crate::meter;
 
-/// Whether to print what each input takes, by which limits are chosen.
+/// Whether to print the consumption of each input, to choose budgets.
 static SHOW: OnceLock<bool> = OnceLock::new();
 
-/// What an input may take: so much in any case, and so much for each of its
-/// bytes.
+/// The resources that an input may use: a base and an amount per byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Bytes of memory at once.
     pub memory_len: Linear,
-    /// Bytes of all allocations, one after the other.
+    /// Total bytes of all allocations.
     pub allocated_len: Linear,
-    /// Loads from memory, which are only counted in what `.ci/run` builds.
+    /// Loads from memory, which are only counted in builds by `.ci/run`.
     pub steps: Linear,
 }
 
 /// An amount that may grow with the length of the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
-    /// Whatever the length.
+    /// The base amount.
     pub base: u64,
-    /// For each byte.
+    /// The amount per byte of input.
     pub per_byte: u64,
 }
 
@@ -37,7 +36,7 @@ impl Linear {
 }
 
 impl Budget {
-    /// The same with `factor` times as much for each byte.
+    /// Multiplies the amounts per byte by `factor`.
     #[must_use]
     pub const fn times(self, factor: u64) -> Self {
         const fn scale(linear: Linear, factor: u64) -> Linear {
@@ -53,12 +52,12 @@ impl Budget {
         }
     }
 
-    /// Does `work` on an input of `len` bytes.
+    /// Runs `work` on an input of `len` bytes and checks the budget.
     ///
     /// # Panics
     ///
-    /// If that takes more memory than the budget. If it takes more steps, the
-    /// process aborts at that moment: it might never return.
+    /// If `work` uses more memory than the budget. If it takes more steps, the
+    /// process aborts at once, since `work` might never return.
     pub fn check<R>(&self, len: usize, work: impl FnOnce() -> R) -> R {
         meter::reset_peak();
         let before = meter::taken();

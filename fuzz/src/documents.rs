@@ -1,4 +1,4 @@
-//! What `daskwire inspect` prints, and `daskwire encode` reads.
+//! The documents of `daskwire inspect` and `daskwire encode`.
 
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
@@ -8,7 +8,7 @@ use daskwire_cli::inspect::{Inspector, Options};
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated};
 
-/// JSON of everything, and a text for people.
+/// The budget for JSON and for readable text.
 const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 4 << 20,
@@ -24,11 +24,11 @@ const BUDGET: Budget = Budget {
     },
 };
 
-/// What is inspected can be encoded again, and is then inspected the same; and any
-/// document at all is encoded or refused.
+/// Checks that inspected messages can be encoded again with the same result,
+/// and that any document is encoded or refused.
 ///
-/// The input: what it is and how it is to be read, and a stream, the frames of a
-/// message, or JSON.
+/// The input: its kind and options, then a stream, the frames of a message, or
+/// JSON.
 pub(crate) fn documents(input: &[u8]) {
     let mut choices = Choices(input);
     let (kind, flags) = (choices.byte(), choices.byte());
@@ -79,7 +79,8 @@ fn stream(bytes: &[u8], flags: u8) {
             let Ok(document) = inspector.json(&recorded) else {
                 continue;
             };
-            // Text says what payloads are, so a damaged header is an error there.
+            // The text describes payloads, so a damaged header is an error
+            // there.
             assert!(text.is_err() || text.is_ok_and(|text| text.ends_with('\n')));
             // Of the classic layout, unknown keys of its own headers are
             // not in the document.
@@ -97,7 +98,7 @@ fn stream(bytes: &[u8], flags: u8) {
             let recorded = inspector.next_message().expect("our own message");
             let again = inspector.json(&recorded.expect("a message"));
             let again = again.expect("our own message");
-            // Of keys that a map repeats the last counts, and the payloads of the
+            // Of duplicate keys the last is used, and the payloads of the
             // others are not encoded.
             let [before, after] =
                 [&document, &again].map(|document| document["payloads"].as_array().map(Vec::len));
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
     use crate::meter;
 
-    /// A message of the modern layout whose body nests so many of these.
+    /// A message of the modern layout with a body nested this deep.
     fn nested(opening: &[u8], depth: usize) -> Vec<u8> {
         let body = [&opening.repeat(depth), &b"\xc0"[..]].concat();
         let mut stream = (body.len() as u64 + 16).to_le_bytes().to_vec();

@@ -11,8 +11,8 @@ use daskwire_pickle::{Level, Options, WriteError, Writer};
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated};
 
-/// All that a scheduler, a worker and a client do with a graph. The base is what
-/// shared nodes of its pickle may stand for, however short it is.
+/// The budget for a scheduler, a worker and a client with a graph. The base
+/// covers the expansion of shared nodes of a short pickle.
 const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 384 << 20,
@@ -28,11 +28,11 @@ const BUDGET: Budget = Budget {
     },
 };
 
-/// What the scheduler makes of a graph and what reading all of it makes agree; a
-/// task is read the same from what a worker is sent; and both cost no more than
-/// the pickle is long, however often it shares a part.
+/// Checks that the scheduler's outline of a graph agrees with a full read, that
+/// a task is read the same as by a worker, and that the cost of both is linear
+/// in the pickle, regardless of sharing.
 ///
-/// The input: whether a pickle or choices of a graph follow.
+/// The input: a flag, then a pickle or choices for a graph.
 pub(crate) fn graph(input: &[u8]) {
     let mut choices = Choices(input);
     let pickle: Bytes = match choices.byte() % 4 {
@@ -49,7 +49,7 @@ pub(crate) fn graph(input: &[u8]) {
             expr_ser: expression.clone(),
             ..UpdateGraph::default()
         });
-        // As a worker takes it: the whole pickle as one task.
+        // As in a worker: the whole pickle as one task.
         task(&expression, &Key::from("x"));
         let outlines = fuzzing::outlines(&expression);
         let Ok(graph) = Graph::read(&expression) else {
@@ -62,7 +62,7 @@ pub(crate) fn graph(input: &[u8]) {
         assert_eq!(outlines.len(), graph.tasks.len());
         for ((key, dependencies, run_spec), read) in outlines.iter().zip(&graph.tasks) {
             assert_eq!(*key, read.key);
-            // The outline also has those in a function that is no function.
+            // The outline also has those in invalid functions.
             let is_listed = |key: &Key| dependencies.contains(key);
             assert!(read.dependencies().iter().all(is_listed), "{read:?}");
             task(run_spec, key);
@@ -86,7 +86,7 @@ fn write(task: &Task) {
     }
 }
 
-/// The pickle of a graph of these choices.
+/// The pickle of a graph from these choices.
 fn written(choices: &Choices<'_>) -> Result<Vec<u8>, WriteError> {
     let mut out = vec![0; 64 * choices.0.len() + (1 << 10)];
     let mut levels = vec![Level::EMPTY; 256];
@@ -142,7 +142,7 @@ impl Nodes<'_, '_, '_, '_> {
         }
     }
 
-    /// Ends what was begun last, and shares it from now on.
+    /// Ends the value begun last and shares it from now on.
     fn share(&mut self) {
         let index = self.writer.end().memoize();
         self.shared.push(index);
@@ -193,7 +193,7 @@ impl Nodes<'_, '_, '_, '_> {
             2 => {
                 self.writer.none();
             }
-            // What was shared before, as often as there are choices.
+            // A value shared before.
             3..=5 => match self.shared.len() {
                 0 => {
                     self.writer.i64(1);

@@ -1,15 +1,16 @@
-//! Inputs as what they stand for: choices, and frames that may repeat parts of
+//! Decoding of fuzz inputs: choices, and frames that may repeat parts of
 //! themselves, so that few bytes make a structure of any depth and width.
 
 use bytes::Bytes;
 
-/// The longest frame that repetition makes.
+/// The maximum length of a frame made by repetition, in bytes.
 const MAX_FRAME_LEN: usize = 1 << 16;
 
-/// Bytes on the wire from which on a message gets no more frames.
+/// The length on the wire from which on a message gets no more frames, in
+/// bytes.
 const MAX_MESSAGE_LEN: usize = 1 << 17;
 
-/// Bytes as choices. Where they end, everything is 0.
+/// Bytes as choices. After the end every choice is 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
 
@@ -45,7 +46,7 @@ impl<'a> Choices<'a> {
         bytes
     }
 
-    /// Some bytes after their length, repeated or not.
+    /// Bytes after their length, optionally repeated.
     ///
     /// The length has two bytes; its two highest bits say whether the bytes are a
     /// [repetition](repeated), and whether there is more than one such piece of
@@ -64,7 +65,7 @@ impl<'a> Choices<'a> {
         (frame, count)
     }
 
-    /// All that is left, as the frames of a message.
+    /// The rest, as the frames of a message.
     pub(crate) fn frames(mut self) -> Vec<Bytes> {
         let mut frames = Vec::new();
         let mut room = MAX_MESSAGE_LEN;
@@ -79,9 +80,9 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// Five parts, of which the second and the fourth are repeated: the lengths of the
-/// first four and the times come first, in a byte each. The times are a power of
-/// two.
+/// Five parts, of which the second and the fourth are repeated: first come the
+/// lengths of the first four and the logarithm of the repetitions, in a byte
+/// each.
 pub(crate) fn repeated(data: &[u8]) -> Vec<u8> {
     let mut choices = Choices(data);
     let times = 1_usize << (choices.byte() % 14);

@@ -1,9 +1,9 @@
-//! What must hold for any input, one function for each surface.
+//! Properties for any input, one function per fuzz target.
 //!
-//! The targets in `fuzz_targets/` call these with what libFuzzer makes up, and
-//! `cargo test -p daskwire-fuzz` calls them with every committed seed. A
-//! function returns when its properties hold and panics when they do not, or when
-//! the input takes more memory or steps than its length allows (see `budget.rs`).
+//! The targets in `fuzz_targets/` call these functions with inputs of
+//! libFuzzer, and `cargo test -p daskwire-fuzz` calls them with every committed
+//! seed. A function panics if a property does not hold or the input uses more
+//! memory or steps than its budget (see `budget.rs`).
 
 mod budget;
 mod documents;
@@ -58,7 +58,7 @@ use pickles::{pickle_tree, pickle_writer};
 use spill::spill_file;
 use values::typed;
 
-/// What must hold for any input of a target.
+/// A fuzz target and the function that checks its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Surface {
     /// The name of the target and of its folder of seeds.
@@ -68,7 +68,7 @@ pub struct Surface {
 }
 
 impl Surface {
-    /// Panics if something does not hold for `input`.
+    /// Panics if a property does not hold for `input`.
     pub fn run(&self, input: &[u8]) {
         match self.budget {
             Some(budget) => budget.check(input.len(), || (self.body)(input)),
@@ -77,7 +77,7 @@ impl Surface {
     }
 }
 
-/// Makes [`SURFACES`], and a test for each that replays its seeds.
+/// Defines [`SURFACES`], and a test for each that replays its seeds.
 macro_rules! surfaces {
     ($($name:ident: $budget:expr,)*) => {
         /// All surfaces.
@@ -100,7 +100,7 @@ macro_rules! surfaces {
 surfaces! {
     prelude: CORE,
     msgpack: CORE,
-    // It writes as much as the input says, and not in proportion to its length.
+    // Its output is not proportional to the length of the input.
     pickle_writer: None,
     message_modern: DECOMPRESSING,
     message_classic: DECOMPRESSING,
@@ -117,7 +117,7 @@ surfaces! {
     pickle: CORE,
     pickle_tree: CORE,
     typed: DECOMPRESSING,
-    // These make more of an input than it is long, and have budgets of their own.
+    // These expand their input and have their own budgets.
     messages: None,
     values: None,
     pickled: None,
@@ -128,11 +128,11 @@ surfaces! {
     scheduler_machine: None,
 }
 
-/// The program of a fuzz target: runs the surface of that name with what libFuzzer
-/// makes up.
+/// The program of a fuzz target: runs the surface of that name with inputs of
+/// libFuzzer.
 ///
-/// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. Built by anything
-/// else, the program says so and fails.
+/// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. In other builds the
+/// program prints an error and fails.
 #[macro_export]
 macro_rules! target {
     ($surface:ident) => {
@@ -151,14 +151,14 @@ macro_rules! target {
 ///
 /// # Panics
 ///
-/// If something does not hold for `input`, or there is no such surface.
+/// If a property does not hold for `input`, or there is no such surface.
 pub fn run(name: &str, input: &[u8]) {
     let surface = SURFACES.iter().find(|surface| surface.name == name);
     surface.expect("a surface of this name").run(input);
 }
 
-/// What the decoders of the core may take, with what these functions take
-/// themselves to look at the results.
+/// The budget for the decoders of core, including the checks of these
+/// functions.
 const CORE: Option<Budget> = Some(Budget {
     memory_len: Linear {
         base: 8 << 20,
@@ -174,8 +174,8 @@ const CORE: Option<Budget> = Some(Budget {
     },
 });
 
-/// The same where frames are decompressed: a zstd frame of some 20 bytes may become
-/// [`LIMITS`]' `decompressed_len`, and is read more than once.
+/// The budget with decompression: a zstd frame of about 20 bytes may decompress
+/// to `decompressed_len` of [`LIMITS`], and is read more than once.
 const DECOMPRESSING: Option<Budget> = Some(Budget {
     memory_len: Linear {
         base: 64 << 20,
@@ -191,7 +191,7 @@ const DECOMPRESSING: Option<Budget> = Some(Budget {
     },
 });
 
-/// Small enough that an input of some kilobytes costs some kilobytes.
+/// Small limits, so that an input of some kilobytes costs some kilobytes.
 const LIMITS: Limits = Limits {
     frame_count: 1 << 10,
     frame_len: 1 << 20,
@@ -202,7 +202,7 @@ const LIMITS: Limits = Limits {
     decompressed_len: 1 << 20,
 };
 
-/// The same for pickles.
+/// Small limits for pickles.
 const PICKLE_LIMITS: daskwire_pickle::Limits = daskwire_pickle::Limits {
     opcode_count: 1 << 16,
     value_count: 1 << 16,
@@ -229,8 +229,7 @@ fn prefix(input: &[u8]) -> Option<(Prefix, &[u8])> {
     Some((prefix, rest))
 }
 
-/// Frames in vectors, which must never be asked for more than has arrived
-/// allows.
+/// Frames in vectors, which check the order and sizes of requests.
 #[derive(Default)]
 struct Frames(Vec<Vec<u8>>);
 
@@ -252,8 +251,8 @@ impl FrameBuffers for Frames {
     }
 }
 
-/// Any split of a stream gives the same messages and the same error as reading
-/// it whole.
+/// Checks that any split of a stream gives the same messages and error as the
+/// whole.
 fn prelude(input: &[u8]) {
     let Some((prefix, rest)) = prefix(input) else {
         return;
@@ -304,7 +303,7 @@ fn prelude(input: &[u8]) {
                     let got = frames.0.get(index).map_or(&[][..], Vec::as_slice);
                     assert_eq!(got, *frame, "frame {index}");
                 }
-                // What is written again has the same frames.
+                // A rewritten message has the same frames.
                 let mut out = vec![0; prelude_len(prefix, cut.len()).expect("it fits")];
                 encode_prelude(prefix, lengths.iter().copied(), &mut out).expect("it fits");
                 out.extend_from_slice(framed.frames);
@@ -328,12 +327,12 @@ fn prelude(input: &[u8]) {
     }
 }
 
-/// Tokens, skipping and writing agree about every document.
+/// Checks that tokens, skipping and writing agree for every document.
 fn msgpack(input: &[u8]) {
     let mut reader = Reader::with_limits(input, &LIMITS);
     let skipped = reader.skip();
     let mut tokens = Reader::with_limits(input, &LIMITS);
-    // Enough to hold any document of this length in its shortest form.
+    // Large enough for any document of this length in its shortest form.
     let mut buffer = vec![0xa5; input.len() + 16];
     let mut writer = Writer::new(&mut buffer);
     let walked = loop {
@@ -360,7 +359,7 @@ fn msgpack(input: &[u8]) {
             assert!(len <= bytes.len(), "the shortest form is longer");
             let written = writer.finish().expect("complete, and it fits").to_vec();
             assert_eq!(written.len(), len);
-            // Written again it stays as it is.
+            // Writing it again changes nothing.
             let mut reader = Reader::with_limits(&written, &LIMITS);
             let mut again = vec![0x5a; written.len()];
             let mut writer = Writer::new(&mut again);
@@ -386,17 +385,17 @@ fn msgpack(input: &[u8]) {
     let _ = Document::new(input).to_string();
 }
 
-/// Any frames as a message of the current layout.
+/// Any frames as a message of the modern layout.
 fn message_modern(input: &[u8]) {
     message(input, Layout::Modern);
 }
 
-/// Any frames as a message of the documented layout.
+/// Any frames as a message of the classic layout.
 fn message_classic(input: &[u8]) {
     message(input, Layout::Classic);
 }
 
-/// Frames as the input has them: each with two bytes of length in front.
+/// The frames of the input, each after a length of two bytes.
 fn split_frames(input: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
     let mut rest = input;
@@ -435,7 +434,7 @@ fn message(input: &[u8], layout: Layout) {
     let _ = Stream::new(&stream, Prefix::U64).to_string();
 }
 
-/// Walks a message and returns how many payloads it met.
+/// Walks a message and returns the number of payloads.
 fn walk(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> usize {
     let mut walk = message.walk(levels);
     let mut owed = 1_u64;
@@ -450,7 +449,7 @@ fn walk(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> usize {
     payloads
 }
 
-/// Merging into buffers of other content gives the same.
+/// Checks that merging does not depend on the former contents of buffers.
 fn use_payload(payload: &daskwire::message::Payload<'_, &[u8]>) {
     let Ok(count) = payload.logical_count() else {
         return;
@@ -481,7 +480,7 @@ fn use_payload(payload: &daskwire::message::Payload<'_, &[u8]>) {
     }
 }
 
-/// What can be forwarded can be read again, and holds the same.
+/// Checks that forwarded payloads can be read again with the same contents.
 fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
     let (mut body, mut headers) = (vec![0; 64], vec![0; 1 << 16]);
     let mut slots = vec![&[][..]; payload.frames().len() + 8];
@@ -638,8 +637,8 @@ fn snappy(input: &[u8]) {
     );
 }
 
-/// Decompressing any bytes, and compressing them and back; miniz_oxide reads
-/// the same from them in its own way.
+/// Decompressing any bytes, compared with miniz_oxide, and compressing them and
+/// back.
 fn zlib(input: &[u8]) {
     codec(Codec::Zlib, input);
     compress(&mut Zlib::with_level(1), input, |packed| {
@@ -652,14 +651,15 @@ fn zstd(input: &[u8]) {
     codec(Codec::Zstd, input);
 }
 
-/// A buffer of other content gives the same, and nothing is written behind.
+/// Checks that the result does not depend on the former contents of the buffer,
+/// and that nothing is written past the end.
 fn codec(codec: Codec, input: &[u8]) {
     let declared = decompressed_len(codec, input, &LIMITS);
     let run = |fill: u8| {
         let mut out = vec![fill; 1 << 16];
         let result = decompress(codec, input, &mut out, &LIMITS);
         result.map(|len| {
-            // miniz_oxide may write ahead in what it was given.
+            // miniz_oxide may write ahead in its buffer.
             assert!(
                 codec == Codec::Zlib || out.iter().skip(len).all(|byte| *byte == fill),
                 "written behind the end"
@@ -696,7 +696,8 @@ fn compress(compression: &mut dyn Compression, input: &[u8], theirs: impl Fn(&[u
     assert_eq!(theirs(&packed), input);
 }
 
-/// Any bytes as a handshake; what is read can be written and read again.
+/// Any bytes as a handshake; a parsed handshake can be written and parsed
+/// again.
 fn handshake(input: &[u8]) {
     if let Some(first) = input.first_chunk() {
         let _ = detect_prefix(first);
@@ -753,7 +754,7 @@ fn round_trip(input: &[u8]) {
         while let Some(item) = walk.next_item().expect("opening has checked the body") {
             match builder.item(item, &message) {
                 Ok(_) => items.push(item),
-                // A payload that is named very often does not fit.
+                // A payload with very many references does not fit.
                 Err(BuildError::Slots(_) | BuildError::Pending(_)) => return,
                 Err(error) => panic!("{error}"),
             }
@@ -770,8 +771,8 @@ fn round_trip(input: &[u8]) {
             while let Some(item) = walk.next_item().expect("our own") {
                 let before = items.get(count).expect("as many items");
                 match (before, &item) {
-                    // Where a payload is named twice, it is there twice now;
-                    // and the nil that a payload replaced may stand elsewhere.
+                    // A payload with two references is now present twice, and
+                    // the nil that a payload replaced may be elsewhere.
                     (Item::Payload(one), Item::Payload(other)) => {
                         let one = message.payload(*one).expect("checked");
                         let other = again.payload(*other).expect("our own");
@@ -792,7 +793,7 @@ fn round_trip(input: &[u8]) {
         });
         match again {
             Ok(()) => {}
-            // Placeholders take more room than what they stood for.
+            // Placeholders can be longer than the values that they replace.
             Err(error)
                 if matches!(
                     error.kind,
@@ -803,10 +804,10 @@ fn round_trip(input: &[u8]) {
     });
 }
 
-/// rmpv reads the same values from the same bytes.
+/// Checks that rmpv reads the same values from the same bytes.
 fn rmp(input: &[u8]) {
-    // rmpv reserves memory for what is announced, so announcements that cannot
-    // hold are only ours to refuse.
+    // rmpv reserves memory for declared counts, so implausible counts are not
+    // passed to it.
     let mut reader = Reader::with_limits(input, &LIMITS);
     let Ok(document) = reader.skip() else {
         return;
@@ -820,7 +821,7 @@ fn rmp(input: &[u8]) {
     let mut ours = Reader::with_limits(document, &LIMITS);
     compare(&mut ours, &theirs);
     assert!(ours.is_empty());
-    // In the shortest form both write the same.
+    // Both write the same shortest form.
     let mut buffer = vec![0; document.len() + 16];
     let mut writer = Writer::new(&mut buffer);
     let mut ours = Reader::with_limits(document, &LIMITS);
@@ -833,7 +834,7 @@ fn rmp(input: &[u8]) {
         writer.token(token);
     }
     if !is_text {
-        // rmpv writes text that is not UTF-8 as a byte string.
+        // rmpv writes strings that are not UTF-8 as byte strings.
         return;
     }
     let mut written = Vec::new();
@@ -876,8 +877,8 @@ fn compare(ours: &mut Reader<'_>, theirs: &rmpv::ValueRef<'_>) {
     }
 }
 
-/// Any bytes as the certificate of a peer: they are believed only if they are
-/// just those of a member of the cluster.
+/// Any bytes as the certificate of a peer: trusted only if equal to that of a
+/// member of the cluster.
 fn certificate(input: &[u8]) {
     static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
     let (verifier, known) = MEMBERS.get_or_init(|| {
@@ -907,7 +908,8 @@ fn certificate(input: &[u8]) {
     }
 }
 
-/// What is an address is the same address when it is printed and read again.
+/// Checks that a parsed address is the same after printing and parsing it
+/// again.
 fn address(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else {
         return;
@@ -917,11 +919,12 @@ fn address(input: &[u8]) {
     }
 }
 
-/// The opcodes of a pickle lie end to end, each as long as the table of opcodes
-/// says; arguments are parts of the input; with and without text opcodes, whole
-/// and cut, the same is read; buffers are taken in order, where they lie.
+/// Checks that the opcodes of a pickle are contiguous, with the lengths of the
+/// opcode table; that arguments are parts of the input; that the result is the
+/// same with and without text opcodes, whole and truncated; and that buffers
+/// are borrowed in order.
 ///
-/// The first byte of the input says how many buffers there are.
+/// The first byte of the input is the number of buffers.
 fn pickle(input: &[u8]) {
     let Some((&buffer_count, input)) = input.split_first() else {
         return;
@@ -977,7 +980,7 @@ fn pickle(input: &[u8]) {
             .all(|token| token.opcode != Opcode::Stop)
     );
 
-    // Cut before its end, a pickle has no other opcodes.
+    // A truncated pickle has the same opcodes up to the end.
     let cut = end.saturating_sub(1 + usize::from(buffer_count));
     let (fewer, cut_error) =
         pickle_tokens(PickleReader::with_limits(&input[..cut], &PICKLE_LIMITS).text_opcodes(true));
@@ -1031,7 +1034,7 @@ fn pickle(input: &[u8]) {
     }
 }
 
-/// All opcodes of a pickle, and what ended it if that was an error.
+/// All opcodes of a pickle, and the error if there was one.
 fn pickle_tokens(
     mut reader: PickleReader<'_>,
 ) -> (Vec<PickleToken<'_>>, Option<daskwire_pickle::PickleError>) {
@@ -1049,7 +1052,7 @@ fn pickle_tokens(
     }
 }
 
-/// Whether these are the same, a NaN being the same as another.
+/// Whether two tokens are equal, including NaNs.
 fn same(one: &[PickleToken<'_>], other: &[PickleToken<'_>]) -> bool {
     let is_nan = |token: &PickleToken<'_>| matches!(token.argument, Argument::Float(value) if value.is_nan());
     one.len() == other.len()
@@ -1060,7 +1063,7 @@ fn same(one: &[PickleToken<'_>], other: &[PickleToken<'_>]) -> bool {
         })
 }
 
-/// How many bytes an opcode takes, by nothing but its form.
+/// The length of an opcode according to its form, in bytes.
 fn pickle_len(opcode: Opcode, rest: &[u8]) -> usize {
     let line = |rest: &[u8]| 1 + rest.iter().position(|&byte| byte == b'\n').expect("a line");
     1 + match opcode.form() {

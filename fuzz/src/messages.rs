@@ -11,7 +11,7 @@ use daskwire_peer::{Key, Value};
 use crate::budget::{Budget, Linear};
 use crate::input::{Choices, wire_len};
 
-/// Reading a message, writing what was read, and reading that.
+/// The budget for reading a message, writing it and reading it again.
 pub(crate) const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 1 << 20,
@@ -27,9 +27,9 @@ pub(crate) const BUDGET: Budget = Budget {
     },
 };
 
-/// What is read is written, and read the same again.
+/// Checks that a message round-trips.
 ///
-/// The input: which kind of message, and its frames.
+/// The input: the kind of message, then its frames.
 pub(crate) fn messages(input: &[u8]) {
     let mut choices = Choices(input);
     let kind = choices.byte();

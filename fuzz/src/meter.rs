@@ -1,5 +1,5 @@
-//! Counts what the code under test takes: heap memory, by a global allocator
-//! that counts, and steps, by a hook at each load of instrumented code.
+//! Counters for the code under test: heap memory, by a global allocator, and
+//! steps, by a hook at each load of instrumented code.
 
 #![allow(
     unsafe_code,
@@ -11,19 +11,19 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::System;
 
-/// Bytes that a thread may have beyond what it started with before allocation
-/// fails, so that runaway code is stopped before it takes the machine with it.
+/// The limit of live bytes per thread, after which allocation fails, to stop
+/// runaway code.
 const HARD_LIMIT: u64 = 4 << 30;
 
-/// What was taken so far. All of these only count this thread, other than
-/// `steps`, which are of the process.
+/// The consumption so far, of this thread except for `steps`, which are of the
+/// process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken {
-    /// Bytes that are allocated now.
+    /// Bytes allocated now.
     pub(crate) live_len: u64,
-    /// The most bytes that were allocated at once since [`reset_peak`].
+    /// The peak of allocated bytes since [`reset_peak`].
     pub(crate) peak_len: u64,
-    /// Bytes of all allocations, those that were freed included.
+    /// Total bytes of all allocations, including freed ones.
     pub(crate) allocated_len: u64,
     /// Loads from memory; 0 without the instrumentation.
     pub(crate) steps: u64,
@@ -46,7 +46,7 @@ thread_local! {
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static STEP_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// What this thread has taken.
+/// The consumption of this thread.
 pub(crate) fn taken() -> Taken {
     Taken {
         steps: STEPS.load(Ordering::Relaxed),
@@ -63,12 +63,13 @@ pub(crate) fn reset_peak() {
     });
 }
 
-/// Aborts the process once so many steps were executed; returns the limit before.
+/// Sets the number of steps after which the process aborts, and returns the
+/// former limit.
 pub(crate) fn limit_steps(limit: u64) -> u64 {
     STEP_LIMIT.swap(limit, Ordering::Relaxed)
 }
 
-/// Counts an allocation. `false` if it is too much.
+/// Counts an allocation. Returns false if it exceeds the limit.
 fn add(len: usize) -> bool {
     let mut taken = TAKEN.get();
     let len = len as u64;
@@ -91,9 +92,9 @@ fn subtract(len: usize) {
     });
 }
 
-// SAFETY: every block comes from `System` with the layout that the caller gave,
-// and goes back to it with that layout; what is counted has no part in that. The
-// counters neither allocate nor have a destructor, so they can be used here.
+// SAFETY: every block comes from `System` with the caller's layout and is
+// returned to it with that layout, regardless of the counters. The counters
+// neither allocate nor have a destructor, so they can be used here.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !add(layout.size()) {
@@ -118,8 +119,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_len: usize) -> *mut u8 {
-        // Where the block moves, both are there for a moment; in place, neither
-        // more nor less than what is new.
+        // A moved block exists twice for a moment; otherwise only the new bytes
+        // count.
         if !add(new_len) {
             return core::ptr::null_mut();
         }
@@ -132,7 +133,7 @@ unsafe impl GlobalAlloc for Counting {
 
 #[cfg(count_steps)]
 fn step() {
-    // One thread does nearly all of the work: a lost step makes no difference.
+    // One thread does nearly all of the work, so lost steps are negligible.
     let steps = STEPS.load(Ordering::Relaxed).wrapping_add(1);
     STEPS.store(steps, Ordering::Relaxed);
     if steps > STEP_LIMIT.load(Ordering::Relaxed) {
@@ -140,9 +141,9 @@ fn step() {
     }
 }
 
-/// Functions that are called before each load from memory in code that was
-/// compiled with `--cfg count_steps -Cllvm-args=-sanitizer-coverage-trace-loads`.
-/// Those whose names begin like theirs are not instrumented themselves.
+/// The functions called before each load from memory in code compiled with
+/// `--cfg count_steps -Cllvm-args=-sanitizer-coverage-trace-loads`. Functions
+/// with this name prefix are not instrumented.
 macro_rules! hooks {
     ($($name:ident: $loaded:ty,)*) => {$(
         // SAFETY: the instrumentation reserves the name for such a function, and
@@ -167,7 +168,7 @@ hooks! {
 #[cold]
 #[inline(never)]
 fn too_many_steps() -> ! {
-    // What prints is instrumented too.
+    // The printing code is instrumented too.
     STEP_LIMIT.store(u64::MAX, Ordering::Relaxed);
     eprintln!("the input takes more steps than its length allows");
     std::process::abort();

@@ -1,4 +1,4 @@
-//! Payloads opened, and the values that come of them.
+//! Payloads deserialized to values.
 
 use core::fmt::{self, Write as _};
 use core::hash::Hasher as _;
@@ -13,8 +13,8 @@ use crate::budget::{Budget, Linear};
 use crate::input::{Choices, repeated, wire_len};
 use crate::messages;
 
-/// Opening a payload without compression, and what is done with its value. The base
-/// is what shared nodes of a pickle may stand for, however short it is.
+/// The budget for opening an uncompressed payload and using its value. The base
+/// covers the expansion of shared nodes of a short pickle.
 pub(crate) const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 192 << 20,
@@ -30,9 +30,9 @@ pub(crate) const BUDGET: Budget = Budget {
     },
 };
 
-/// The payloads of a message are opened, and their values hold.
+/// Opens the payloads of a message and checks their values.
 ///
-/// The input: a byte that is not used, and the frames of a message.
+/// The input: an unused byte, then the frames of a message.
 pub(crate) fn values(input: &[u8]) {
     let mut choices = Choices(input);
     choices.byte();
@@ -56,7 +56,8 @@ pub(crate) fn values(input: &[u8]) {
     }
 }
 
-/// Compressed data may become as much as its codec allows.
+/// The budget for a payload: compressed data may expand by the ratio of its
+/// codec.
 fn budget(payload: &Serialized) -> Budget {
     let has = |name: &[u8]| {
         let mut windows = payload.header().windows(name.len());
@@ -89,7 +90,7 @@ fn collect<'v>(value: &'v Value, into: &mut Vec<&'v Serialized>) {
     }
 }
 
-/// Writes nowhere.
+/// A formatter sink that discards its input.
 struct Nowhere(usize);
 
 impl fmt::Write for Nowhere {
@@ -99,7 +100,7 @@ impl fmt::Write for Nowhere {
     }
 }
 
-/// Whatever it is, it can be printed, measured, cloned and dropped.
+/// Checks that any value can be printed, measured, cloned and dropped.
 pub(crate) fn hold(value: &Value) {
     let mut nowhere = Nowhere(0);
     write!(nowhere, "{value}").expect("nothing fails");
@@ -108,9 +109,9 @@ pub(crate) fn hold(value: &Value) {
     assert_eq!(copy.type_name(), value.type_name());
 }
 
-/// What is written of a value is read as the same value.
+/// Checks that a value round-trips.
 pub(crate) fn write_again(value: &Value) {
-    // One that is serialized stays as it is, whatever that is.
+    // A serialized value is unchanged.
     if matches!(value, Value::Serialized(_)) {
         return;
     }
@@ -121,10 +122,11 @@ pub(crate) fn write_again(value: &Value) {
         let read = written.open().expect("what was written can be read");
         Serialized::of(&read).expect("what was read can be written")
     };
-    // The arrays of payloads in it are in the first pickle, and beside the second.
+    // The arrays of payloads in it are in the first pickle and out of band in
+    // the second.
     let second = read(&written);
     let third = read(&second);
-    // What is shared may differ. A NaN is not equal to itself, but is shown the same.
+    // Sharing may differ. NaN is not equal to itself but prints the same.
     let shown = |written: &Serialized| {
         let mut digest = Digest(DefaultHasher::new());
         let value = written.open().expect("it was read before");
@@ -134,7 +136,7 @@ pub(crate) fn write_again(value: &Value) {
     assert_eq!(shown(&third), shown(&second));
 }
 
-/// A hash of what is written.
+/// A formatter sink that hashes its input.
 struct Digest(DefaultHasher);
 
 impl fmt::Write for Digest {
@@ -144,9 +146,9 @@ impl fmt::Write for Digest {
     }
 }
 
-/// Values are pickled and read back, and pickles of any origin are read.
+/// Checks that pickled values round-trip, and that any pickle can be read.
 ///
-/// The input: whether a pickle or choices of a value follow.
+/// The input: a flag, then a pickle or choices for a value.
 pub(crate) fn pickled(input: &[u8]) {
     let mut choices = Choices(input);
     let kind = choices.byte();
@@ -174,7 +176,7 @@ pub(crate) fn pickled(input: &[u8]) {
     }
 }
 
-/// A value of choices; counts what is in it.
+/// A value from choices; counts its parts.
 pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) -> Value {
     *count += 1;
     let kind = choices.below(if depth == 0 { 14 } else { 22 });
@@ -216,7 +218,7 @@ pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) 
             Value::Dict((0..len).map(|_| (next(), next())).collect())
         }
         20 => {
-            // A payload in a value, which is opened to be pickled with it.
+            // A payload in a value, which is opened for pickling.
             let inner = value(choices, depth - 1, count);
             Serialized::of(&inner).map_or(Value::None, Value::Serialized)
         }

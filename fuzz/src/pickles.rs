@@ -1,4 +1,4 @@
-//! Pickles: what is written is right, whatever the calls.
+//! Properties of the pickle writer and tree.
 
 #[path = "../../core/pickle/tests/it/longer.rs"]
 mod pickle_longer;
@@ -11,12 +11,12 @@ use daskwire_pickle::{
     Placement, Protocol, Reader, WriteError, Writer,
 };
 
-/// So many values are written in all to fill what was announced, and so many
-/// long texts, so that an input does not take seconds.
+/// The maximum numbers of values to complete containers and of long strings, so
+/// that an input does not take seconds.
 const FILL_COUNT: u64 = 10_000;
 const LONG_COUNT: usize = 6;
 
-/// Bytes as choices. Where they end, everything is 0.
+/// Bytes as choices. After the end every choice is 0.
 struct Choices<'a> {
     rest: &'a [u8],
     long_count: usize,
@@ -54,7 +54,7 @@ impl<'a> Choices<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// Mostly few members.
+    /// A number of members, mostly small.
     fn count(&mut self) -> usize {
         match self.byte() {
             byte @ 0..=199 => usize::from(byte % 5),
@@ -65,7 +65,8 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// Mostly short, some around the lengths where something changes.
+    /// Data, mostly short, sometimes around the lengths where the encoding
+    /// changes.
     fn data(&mut self) -> Vec<u8> {
         let byte = self.byte();
         let len = match byte {
@@ -80,7 +81,8 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// Writes what the choices say, and returns how many buffers are not in it.
+/// Writes values from the choices and returns the number of out-of-band
+/// buffers.
 fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
     let mut beside = 0;
     let mut memoized = 0;
@@ -143,7 +145,7 @@ fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
     beside
 }
 
-/// Writes all that is owed.
+/// Writes all values owed.
 fn fill<'w, 'b, 'l>(
     choices: &mut Choices<'_>,
     writer: &'w mut Writer<'b, 'l>,
@@ -158,8 +160,8 @@ fn fill<'w, 'b, 'l>(
     writer
 }
 
-/// No sequence of calls panics; measuring and writing agree; and a pickle that
-/// comes about leaves one value on the stack of whoever loads it.
+/// Checks that no sequence of calls panics, that measuring and writing agree,
+/// and that loading the pickle leaves one value on the stack.
 pub(crate) fn pickle_writer(input: &[u8]) {
     let (&choice, input) = input.split_first().unwrap_or((&0, &[]));
     let mut levels = vec![Level::EMPTY; usize::from(choice >> 2 & 15)];
@@ -186,7 +188,7 @@ pub(crate) fn pickle_writer(input: &[u8]) {
         }
         assert_eq!(out.pop(), Some(0xa5), "it wrote behind the end");
 
-        // A part of the buffer is too small, by as much.
+        // Every shorter buffer is too small by the missing length.
         let available = len.saturating_sub(usize::from(choice >> 4) + 1);
         let mut part = vec![0; available];
         let mut writer = Writer::with_options(&mut part, &mut levels, options);
@@ -209,7 +211,7 @@ pub(crate) fn pickle_writer(input: &[u8]) {
     }
 }
 
-/// A pickle of a tree, which must be one of the same tree, and its buffers.
+/// Writes a tree as a pickle with its buffers.
 fn written_again<'p>(tree: &Tree<'p>) -> Option<(Vec<u8>, Vec<&'p [u8]>)> {
     let mut levels = vec![Level::EMPTY; 512];
     let mut write = |out: &mut [u8]| {
@@ -233,7 +235,7 @@ fn written_again<'p>(tree: &Tree<'p>) -> Option<(Vec<u8>, Vec<&'p [u8]>)> {
     Some((out, buffers))
 }
 
-/// Writes what a value begins with, and announces what follows.
+/// Writes the start of a value with its number of members.
 fn begin<'p>(writer: &mut Writer<'_, '_>, node: Node<'_, 'p>, buffers: &mut Vec<&'p [u8]>) {
     let operations: Vec<Operation<'_, '_>> = node.operations().collect();
     for operation in operations.iter().rev() {
@@ -278,8 +280,9 @@ fn begin<'p>(writer: &mut Writer<'_, '_>, node: Node<'_, 'p>, buffers: &mut Vec<
     };
 }
 
-/// With and without frames it is one tree, if it is one at all: the writer does
-/// not look at what is called. What the writer makes of that tree is it again.
+/// Checks that the pickle gives the same tree with and without frames, if it is
+/// valid (the writer does not check callables), and that writing the tree
+/// reproduces it.
 fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
     let buffers: Vec<[u8; 1]> = (0..beside).map(|index| [index.to_le_bytes()[0]]).collect();
     let tree = Tree::with_buffers(framed, &buffers);
@@ -300,10 +303,11 @@ fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
     }
 }
 
-/// Any pickle is a tree or an error; a tree can be shown, compared, gone through
-/// and converted, whatever it is. The same pickle in other opcodes is the same.
+/// Checks that any pickle is a tree or an error, that any tree can be shown,
+/// compared, walked and converted, and that the same pickle in other opcodes
+/// gives the same tree.
 ///
-/// The first byte of the input says how many buffers there are.
+/// The first byte of the input is the number of buffers.
 pub(crate) fn pickle_tree(input: &[u8]) {
     let Some((&buffer_count, input)) = input.split_first() else {
         return;
@@ -324,7 +328,7 @@ pub(crate) fn pickle_tree(input: &[u8]) {
             return;
         }
     };
-    // The reader has nothing against it either, and the buffers fit.
+    // The reader accepts it too, with the same buffers.
     let mut items = Buffers::new(reader, &buffers);
     while items.next_item().expect("it was read").is_some() {}
     assert_eq!(items.reader().position(), tree.pickle_len());
@@ -408,7 +412,7 @@ fn opcode(rest: &[u8]) -> (Opcode, &[u8], &[u8]) {
     (opcode, argument, rest)
 }
 
-/// The same without its frames, each of which must hold whole opcodes.
+/// The pickle without its frames, each of which must have whole opcodes.
 fn without_frames(pickle: &[u8]) -> Vec<u8> {
     let (mut bare, mut rest) = (Vec::new(), pickle);
     while !rest.is_empty() {
@@ -436,7 +440,7 @@ fn without_frames(pickle: &[u8]) -> Vec<u8> {
     bare
 }
 
-/// What can be on the stack.
+/// An entry of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Item {
     Value,
@@ -444,7 +448,7 @@ enum Item {
     Mark,
 }
 
-/// Follows the stack as a loader does.
+/// Simulates the stack of a loader.
 fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
     let (mut stack, mut memo, mut buffers) = (Vec::new(), Vec::new(), 0);
     let mut rest = pickle;
@@ -558,7 +562,7 @@ fn made_of(stack: &mut Vec<Item>, count: usize) {
     stack.push(Item::Value);
 }
 
-/// Whether there is something on top that items or a state can be for.
+/// Checks that the top can have items or a state.
 fn check_top(stack: &[Item]) {
     assert!(!matches!(stack.last(), None | Some(Item::Mark)));
 }

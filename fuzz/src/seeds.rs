@@ -1,4 +1,4 @@
-//! Every committed seed, through the function of its surface.
+//! Replay of the committed seeds.
 
 use std::path::Path;
 
@@ -38,8 +38,8 @@ fn every_target_has_a_surface() {
     surfaces.sort_unstable();
     assert_eq!(targets, surfaces);
 
-    // `cargo fuzz build` takes the programs that the manifest lists, and leaves
-    // out without a word those whose features are not on.
+    // `cargo fuzz build` builds the programs in the manifest and silently skips
+    // those whose features are off.
     let manifest = include_str!("../Cargo.toml");
     let mut programs: Vec<&str> = manifest
         .split("[[bin]]\nname = \"")

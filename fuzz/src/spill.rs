@@ -1,4 +1,4 @@
-//! Spill files, damaged.
+//! Damaged spill files.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,11 +10,11 @@ use daskwire_peer::{Serialized, Value};
 use crate::input::Choices;
 use crate::opened;
 
-/// A file that was changed after it was written is found out, or holds what was
-/// written; and any file at all is read or refused.
+/// Checks that a changed file is detected or has the same contents, and that
+/// any file is read or refused.
 ///
-/// The input: a byte, and a file without its checksum; or choices of a value, and
-/// of what happens to its file.
+/// The input: a byte, then a file without its checksum, or choices for a value
+/// and the damage to its file.
 pub(crate) fn spill_file(input: &[u8]) {
     let mut choices = Choices(input);
     match choices.byte() % 4 {
@@ -91,7 +91,7 @@ fn damage(value: Value, mut choices: Choices<'_>) {
     }
 }
 
-/// A directory of this process.
+/// A directory for this process.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

@@ -12,22 +12,22 @@ use daskwire_pickle::tree::Tree;
 
 use super::read_options;
 
-/// The most elements that are looked at one by one: broadcasting makes as many
-/// as anyone likes of a few bytes.
+/// The maximum number of elements visited, since broadcasting makes any number
+/// of elements from a few bytes.
 const LOOKED_AT: usize = 1 << 10;
 
-/// A header and data, whatever they are, become a value inside of the data, or
-/// an error; and what an array says is what is read of it when it was written.
+/// Checks that any header and data give a value within the data or an error,
+/// and that arrays round-trip.
 ///
-/// The input: the kind of payload and whether it is split, how long the header
-/// is, the header, the data.
+/// The input: the kind of payload and whether it is split, the length of the
+/// header, the header, the data.
 pub(crate) fn typed(input: &[u8]) {
     let [choice, low, high, rest @ ..] = input else {
         return;
     };
     let header_len = usize::from(u16::from_le_bytes([*low, *high]));
     let Some((header, data)) = rest.split_at_checked(header_len) else {
-        // Short inputs are types and classes too.
+        // Short inputs are also used as types and classes.
         types(rest);
         return;
     };
@@ -150,8 +150,7 @@ pub(crate) fn use_array(array: &Array<'_>) {
     }
 }
 
-/// Fields lie within their records, at all levels; there may be more of them
-/// than anyone can look at.
+/// Checks that fields are within their records at all levels, up to a budget.
 pub(crate) fn use_fields(array: &Array<'_>, of: ElementType<'_>) {
     let mut left = vec![(*array, of)];
     let mut budget = 200_usize;
@@ -177,7 +176,7 @@ pub(crate) fn use_fields(array: &Array<'_>, of: ElementType<'_>) {
     }
 }
 
-/// The same of a type alone, from a list and from a pickle.
+/// Checks a type alone, from a list and from a pickle.
 fn record_types(input: &[u8]) {
     let use_type = |of: ElementType<'_>| {
         if let Some(dtype) = of.dtype()
@@ -212,7 +211,7 @@ fn elements<E: Element>(array: &Array<'_>) {
     }
 }
 
-/// What was written is read as it was.
+/// Checks that an array round-trips.
 fn write(array: &Array<'_>) {
     let (mut body, mut headers) = ([0; 64], [0; 4096]);
     let mut slots = [&[][..]; 8];
@@ -256,7 +255,7 @@ fn write(array: &Array<'_>) {
     opened.expect("our own");
 }
 
-/// Types are printed as they are read; a class is one or is none.
+/// Checks that types display as they parse, and that classes are recognised.
 fn types(input: &[u8]) {
     record_types(input);
     if let Ok(text) = core::str::from_utf8(input) {

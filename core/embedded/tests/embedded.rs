@@ -1,6 +1,6 @@
-//! Comms over embedded-io, blocking and async, and storage in heapless vectors:
-//! streams that give and take little, fail anywhere, end anywhere, and futures
-//! that are dropped at every poll.
+//! Tests of comms over embedded-io, blocking and async, and of heapless
+//! storage: short reads and writes, failures and ends at every operation, and
+//! futures dropped at every poll.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 #![allow(clippy::std_instead_of_alloc, reason = "a test has std")]
 
@@ -29,22 +29,22 @@ type Error = CommError<ErrorKind>;
 
 // Streams.
 
-/// What a stream does once instead of what it should.
+/// A fault that a stream has once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Fails(ErrorKind),
-    /// Says that it took or gave so many.
+    /// Reports this number of bytes.
     Says(usize),
 }
 
-/// Gives bytes, a few at a time.
+/// A stream that returns a few bytes per read.
 struct Source {
     bytes: Vec<u8>,
     at: usize,
     most: usize,
     operations: usize,
     fault: Option<(usize, Fault)>,
-    /// Addresses that the last read was to fill.
+    /// The address range of the last read.
     asked: Range<usize>,
 }
 
@@ -88,14 +88,14 @@ impl Source {
     }
 }
 
-/// Takes bytes, a few at a time.
+/// A stream that accepts a few bytes per write.
 #[derive(Default)]
 struct Sink {
     bytes: Vec<u8>,
     most: usize,
     operations: usize,
     fault: Option<(usize, Fault)>,
-    /// Bytes that were there at the last flush.
+    /// The length at the last flush.
     flushed: usize,
     /// Addresses of each write.
     given: Vec<Range<usize>>,
@@ -202,7 +202,7 @@ impl embedded_io_async_07::Write for Sink {
     }
 }
 
-/// Polls a future so many times at most, and drops it then.
+/// Polls a future at most this many times, then drops it.
 fn polled_times<F: Future>(times: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -216,7 +216,7 @@ fn run<F: Future>(future: F) -> F::Output {
     polled_times(1_000_000, future).expect("it comes to an end")
 }
 
-// Both adapters by one name each, so that each test is for both.
+// A common interface of both adapters, so that each test covers both.
 
 trait Reading {
     fn over(source: Source, prefix: Prefix, limits: Limits) -> Self;
@@ -374,7 +374,7 @@ fn recorded() -> [(Prefix, Vec<Message>, Vec<u8>); 3] {
     })
 }
 
-/// A message as it is on the wire.
+/// The bytes of a message on the wire.
 fn wire(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![0; prelude_len(prefix, frames.len()).unwrap()];
     let lengths = frames.iter().map(|frame| frame.len() as u64);
@@ -387,8 +387,8 @@ fn slices(frames: &[Vec<u8>]) -> Vec<&[u8]> {
     frames.iter().map(|frame| &frame[..]).collect()
 }
 
-/// Three messages, with frames that are empty, small, and larger than the
-/// buffer of the writers here.
+/// Three messages with frames that are empty, small, and larger than the
+/// writers' buffer.
 const SAMPLE: [&[&[u8]]; 3] = [
     &[b"\x80"],
     &[b"", b"header", &[7; 300], b"", &[8; 90], b"end", b""],
@@ -414,7 +414,7 @@ fn read<R: Reading>(reader: &mut R) -> Result<Option<Message>, Error> {
     }))
 }
 
-/// Reads until there is no message more, and returns how that was said.
+/// Reads all messages and returns the result at the end.
 fn read_all<R: Reading>(reader: &mut R) -> (Vec<Message>, Result<(), Error>) {
     let mut messages = Vec::new();
     loop {
@@ -422,7 +422,7 @@ fn read_all<R: Reading>(reader: &mut R) -> (Vec<Message>, Result<(), Error>) {
             Ok(Some(message)) => messages.push(message),
             Ok(None) => return (messages, Ok(())),
             Err(error) => {
-                // No other message, and no other read.
+                // No further message or read.
                 let operations = reader.source().operations;
                 assert_eq!(read(reader), Err(Closed::AfterError.into()));
                 assert_eq!(reader.source().operations, operations);
@@ -454,7 +454,7 @@ fn messages_arrive_in_pieces_of_any_size<A: Adapter>() {
             let mut over = reader::<A>(&bytes, most, prefix);
             assert_eq!(read_all(&mut over), (messages.clone(), Ok(())), "{most}");
         }
-        // Frames side by side.
+        // Frames back to back.
         let mut over = reader::<A>(&bytes, 7, prefix);
         let mut storage = [0; 1024];
         let mut arena = Arena::new(&mut storage);
@@ -493,7 +493,7 @@ fn stream_may_end_only_between_messages<A: Adapter>() {
 fn end_of_stream_is_final<A: Adapter>() {
     let mut over = reader::<A>(b"", 50, Prefix::U64);
     assert_eq!(read(&mut over), Ok(None));
-    // Some streams have more after an end. It would be another comm.
+    // Some streams return data after an end, which would be another comm.
     over.source().bytes = sample(Prefix::U64);
     assert_eq!(read(&mut over), Ok(None));
     assert_eq!(over.lengths(), None);
@@ -535,7 +535,7 @@ fn read_errors_are_final<A: Adapter>() {
 fn interrupted_operations_are_repeated<A: Adapter>() {
     let interrupted = Fault::Fails(ErrorKind::Interrupted);
     let bytes = sample(Prefix::U64);
-    // Some 20 reads and 17 writes and flushes.
+    // About 20 reads and 17 writes and flushes.
     for operation in 1..17 {
         let source = Source::new(&bytes, 50).with(operation, interrupted);
         let mut over = A::Reader::over(source, Prefix::U64, Limits::HOST);
@@ -593,7 +593,7 @@ fn overreported_reads_and_writes_are_detected<A: Adapter>() {
     );
 }
 
-/// Must not be asked.
+/// A store that must not be used.
 struct Unasked;
 
 impl FrameBuffers for Unasked {
@@ -671,7 +671,7 @@ fn small_read_buffers_are_reported<A: Adapter>() {
     let mut few: Heapless<Heapless<u8, 9>, 2> = Heapless::new();
     assert_eq!(over.read(&mut few), Err(no_room(2, 1, 11, 42)));
 
-    // The table of lengths: 32 frames fit, and the error knows it.
+    // The table of lengths: 32 frames fit, as the error reports.
     let frames = [&b"a"[..]; 33];
     let mut over = A::Reader::over(
         Source::new(&wire(Prefix::None, &frames), 50),
@@ -714,7 +714,7 @@ fn heapless_views_and_reused_vectors_hold_frames() {
     }
 }
 
-/// A view is no value that a decoder could own.
+/// A view cannot be owned by a decoder.
 struct Table<'a>(&'a mut VecView<u8>);
 
 impl daskwire::frame::PreludeStorage for Table<'_> {
@@ -767,7 +767,7 @@ fn write_errors_are_final<A: Adapter>() {
             let mut over = A::Writer::over(Sink::new(50).with(operation, fault), Prefix::U64);
             let outcome = SAMPLE.iter().find_map(|frames| over.write(frames).err());
             let Some(error) = outcome else {
-                // What a flush says of bytes means nothing.
+                // Flushes do not report bytes.
                 assert!(matches!(fault, Fault::Says(_)));
                 assert_eq!(over.sink().bytes, bytes);
                 continue;
@@ -785,7 +785,7 @@ fn write_errors_are_final<A: Adapter>() {
                 _ => panic!("{fault:?}: {error}"),
             }
             assert!(bytes.starts_with(&over.sink().bytes));
-            // Poisoned: nothing leaves any more.
+            // Poisoned: nothing more is sent.
             let operations = over.sink().operations;
             let earlier = Err(Closed::AfterError.into());
             assert_eq!(over.write(SAMPLE[0]), earlier);
@@ -827,7 +827,7 @@ fn small_messages_take_one_write_and_large_frames_no_copy<A: Adapter>() {
     let given = &over.sink().given;
     assert_eq!((given.len(), &given[1]), (3, &range));
 
-    // And they arrive where they belong.
+    // The frames are received in the right buffers.
     let bytes = wire(Prefix::U64, &[&large]);
     let mut over = reader::<A>(&bytes, usize::MAX, Prefix::U64);
     let mut place = [0; 1000];
@@ -894,7 +894,7 @@ fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
             Layout::Classic => (CLASSIC, classic),
         };
         for most in [1, 5, 1000] {
-            // Who answers need not know the prefix.
+            // The responding side need not know the prefix.
             for (role, made_with) in [
                 (speak, prefix),
                 (HandshakeRole::Respond, Prefix::None),
@@ -909,7 +909,7 @@ fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
                 let sent = wire(prefix, frames);
                 assert_eq!(writer.sink().bytes, sent);
                 assert_eq!(writer.sink().flushed, sent.len());
-                // And then messages, in the form that was found.
+                // Then messages with the detected prefix and layout.
                 assert_eq!(read_all(&mut reader).0.len(), 3);
                 writer.write(SAMPLE[1]).unwrap();
                 assert_eq!(writer.sink().bytes[sent.len()..], wire(prefix, SAMPLE[1]));
@@ -920,7 +920,7 @@ fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
 
 fn handshake_limits_apply<A: Adapter>() {
     let ours = Handshake::new(None);
-    // Before the handshake 64 KiB, whatever is allowed after it.
+    // For the handshake 64 KiB, regardless of the limits after it.
     let long = wire(Prefix::U64, &[&vec![0; (64 << 10) + 1]]);
     let mut reader = A::Reader::over(Source::new(&long, 50), Prefix::U64, Limits::HOST);
     let mut writer = A::Writer::over(Sink::new(50), Prefix::U64);
@@ -1015,7 +1015,7 @@ fn handshake_fails_if_the_stream_ends_anywhere<A: Adapter>() {
             assert_eq!(error == CommError::Closed(Closed::BeforeHandshake), cut < 8);
         }
     }
-    // And fail anywhere, in either half.
+    // Failures at every operation of both halves.
     for operation in 1.. {
         let fault = Fault::Fails(ErrorKind::TimedOut);
         let source = Source::new(&theirs, 11).with(operation, fault);
@@ -1045,7 +1045,7 @@ type PolledWriter = <Polled as Adapter>::Writer;
 fn dropped_read_loses_nothing() {
     let bytes = sample(Prefix::U64);
     for most in [1, 7, 100, 1000] {
-        // Dropped once, after so many polls, and after every one.
+        // Dropped once, after each number of polls, and after every poll.
         for drop_after in 0..=bytes.len() + 9 {
             for again in [false, true] {
                 let mut over: PolledReader = reader::<Polled>(&bytes, most, Prefix::U64);
@@ -1053,7 +1053,8 @@ fn dropped_read_loses_nothing() {
                 for frames in SAMPLE {
                     store.clear();
                     let mut times = drop_after;
-                    // 2 polls are an operation that waits and its end.
+                    // An operation takes 2 polls: one that waits and one that
+                    // completes.
                     let count = loop {
                         match polled_times(times, over.read_message(&mut store)) {
                             Some(outcome) => break outcome.unwrap().unwrap(),
@@ -1088,12 +1089,12 @@ fn dropped_write_poisons_if_partially_sent() {
                 let outcome = over.write(SAMPLE[0]);
                 let next = wire(Prefix::U64, SAMPLE[0]);
                 if left.is_empty() {
-                    // It has not happened.
+                    // The write had no effect.
                     seen[0] += 1;
                     assert_eq!(outcome, Ok(()));
                     assert_eq!(over.sink().bytes, next);
                 } else if left == whole {
-                    // It was to be flushed, which the next one does.
+                    // Only the flush is missing, which the next write does.
                     seen[1] += 1;
                     assert_eq!(outcome, Ok(()));
                     assert_eq!(over.sink().bytes, [left, next].concat());
@@ -1159,13 +1160,13 @@ fn dropped_handshake_fails_both_halves() {
     }
 }
 
-// The seam.
+// The comm traits.
 
 fn is_send<T: Send>(value: T) -> T {
     value
 }
 
-/// Written against the seam, for any comm.
+/// Generic over the comm traits.
 async fn relay<R: CommReader, W: CommWriter>(reader: &mut R, writer: &mut W) -> Result<usize, ()> {
     let mut storage = [0; 1024];
     let mut arena = Arena::new(&mut storage);
@@ -1193,7 +1194,7 @@ fn blocking_halves_implement_the_comm_traits() {
     let bytes = sample(Prefix::U64);
     let mut reader = reader::<Blocking>(&bytes, 9, Prefix::U64);
     let mut writer = <Blocking as Adapter>::Writer::over(Sink::new(9), Prefix::U64);
-    // One poll: its futures never wait.
+    // One poll is enough: its futures never wait.
     let outcome = polled_times(1, relay(&mut reader, &mut writer));
     assert_eq!(outcome, Some(Ok(3)));
     assert_eq!(writer.sink().bytes, bytes);
@@ -1203,8 +1204,8 @@ fn blocking_halves_implement_the_comm_traits() {
     assert_eq!(over.sink().operations, 0);
 }
 
-/// What is shown in the documentation of the module: for one stream, the traits
-/// of the seam are there for async comms too.
+/// The example of the module documentation: the comm traits for async comms
+/// over a concrete stream.
 struct Concrete<T>(T);
 
 impl CommReader for Concrete<PolledReader> {

@@ -49,14 +49,14 @@ fn exception<'t, 'p>(node: Node<'t, 'p>) -> Exception<'t, 'p> {
     }
 }
 
-/// Its class and what it is called with.
+/// Its class and arguments.
 fn said(exception: &Exception<'_, '_>) -> (String, Vec<String>) {
     let name = exception.class.name.to_str().expect("text").into_owned();
     let arguments = exception.arguments.map(|node| node.to_string());
     (name, arguments.collect())
 }
 
-/// Python 2, for which protocols 0 to 2 are, has no other.
+/// The only class in Python 2, which uses protocols 0 to 2.
 fn class_of_files(protocol: usize) -> &'static str {
     match protocol {
         0..=2 => "OSError",
@@ -173,12 +173,12 @@ fn recursive_tracebacks_end() {
         frames_of(&object(&[&whole[..], b"Vtb_next\nN"].concat())),
         2
     );
-    // What is not as tblib writes it is left out.
+    // Frames in another form than tblib's are ignored.
     assert_eq!(frames_of(&object(b"Vtb_frame\nh\x01")), 1);
     assert_eq!(frames_of(&object(b"Vtb_lineno\nK\x02")), 1);
     assert_eq!(frames_of(&object(b"Vtb_frame\nh\x01Vtb_lineno\nVno\n")), 1);
     assert_eq!(frames_of(&traceback_of(b"K\x05")), 1);
-    // One that contains itself takes no longer than it is large.
+    // One that contains itself takes linear time.
     let itself = [&whole[..], b"Vtb_next\nh\x02"].concat();
     assert!((2..1_000).contains(&frames_of(&object(&itself))));
     let wide = [&itself[..], &b"K\0N".repeat(200_000)].concat();

@@ -1,5 +1,5 @@
-//! Payloads as values: every array, byte string and pickle of the recorded
-//! messages, what is wrong with them when something is, and the same written.
+//! Tests of payloads as values: reading and writing every array, byte string
+//! and pickle of the recorded messages, and errors.
 
 use crate::support;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use daskwire_numpy::{
 use daskwire_pickle::{self as pickle, Mutability, PickleBuffer, Placement, Protocol};
 use serde_json::Value;
 
-/// Opens a vector and does something with each payload of it.
+/// Opens a vector and calls `with` for each payload.
 fn each_payload(vector: &support::Vector, mut with: impl FnMut(usize, Payload<'_, &[u8]>, &Value)) {
     let frames = vector.frames();
     let mut room = Room::new();
@@ -40,7 +40,7 @@ fn numbers(value: &Value) -> Vec<usize> {
         .collect()
 }
 
-/// The value's own entries as the vector has them.
+/// The entries of the value's class, as described in the vector.
 fn own(header: &Value) -> &Value {
     header.get("sub-header").unwrap_or(header)
 }
@@ -90,7 +90,7 @@ fn every_array_of_every_release_matches_its_header() {
                     );
                 }
                 _ => {
-                    // Of records the fields, of void elements nothing.
+                    // Records have fields, void elements do not.
                     let has_fields = with_type(header, |header| {
                         let array = header.over(&bytes).unwrap();
                         let record = match header.element_type() {
@@ -119,7 +119,7 @@ fn every_array_of_every_release_matches_its_header() {
             plain += 1;
             let array = header.over(&bytes).unwrap();
             assert_eq!(array.items().len(), shape_len(array.shape()), "{name}");
-            // The same from the payload, in place or copied.
+            // The same from the payload, borrowed or copied.
             let mut copy = vec![0xa5; bytes.len()];
             let is_plain = payload_is_plain(json);
             match typed.array() {
@@ -142,7 +142,7 @@ fn every_array_of_every_release_matches_its_header() {
                     other => panic!("{name}: {other}"),
                 },
             }
-            // zlib does not say how long it is.
+            // zlib has no declared length.
             if typed.data_len().unwrap().is_some() {
                 assert_eq!(typed.array_into(&mut copy).unwrap(), array, "{name}");
                 if !bytes.is_empty() {
@@ -224,7 +224,7 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
         }
         each_payload(&vector, |number, payload, json| {
             let name = format!("{} payload {number}", vector.name);
-            // Some are put together by hand, and are no pickles.
+            // Some are written by hand and are not pickles.
             if vector.name.contains("/hm-") {
                 return;
             }
@@ -282,7 +282,7 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
                 && json["kind"] == "serialized"
             {
                 let said: Vec<_> = list.iter().map(Value::as_bool).collect();
-                // The last ones: some releases have one for the pickle too.
+                // The last flags: some releases have one for the pickle too.
                 assert!(said.ends_with(&flags), "{name}: {said:?} {flags:?}");
             }
         });
@@ -317,7 +317,7 @@ fn a_memoryview_is_read_as_dask_wrote_it() {
         let (needed, available) = (6, 11);
         let differs = DimensionsError::LengthDiffers { needed, available };
         assert_eq!(short.kind, TypedErrorKind::Dimensions(differs));
-        // 24 bytes would be 4 each, which is no H.
+        // 24 bytes would be 4 each, which is not an H.
         let long = header.over(&[0; 24]).unwrap_err();
         assert_eq!(long.kind, TypedErrorKind::NotPlain);
     });
@@ -410,7 +410,7 @@ fn elements_are_read_as_numbers() {
     });
 }
 
-/// The first three, for a test that compares no more.
+/// Takes the first three items, for brevity.
 trait FirstThree: Iterator + Sized {
     fn next_chunk_of_3(mut self) -> [Self::Item; 3] {
         [(); 3].map(|()| self.next().unwrap())
@@ -494,7 +494,7 @@ fn split_data_is_read_in_parts_or_copied() {
         assert!(found.iter().copied().eq(0..1000));
         let array = typed.array_into(&mut room).unwrap();
         assert!(array.elements::<u32>().unwrap().eq(0..1000));
-        // They arrived side by side.
+        // The frames are adjacent.
         let joined = typed.join_in(&vector.bytes).unwrap();
         assert_eq!(joined, array.bytes());
         assert!(core::ptr::eq(joined.as_ptr(), payload.frames()[0].as_ptr()));
@@ -503,7 +503,7 @@ fn split_data_is_read_in_parts_or_copied() {
     });
 }
 
-/// A header of an array whose own entries are these, over a frame.
+/// A header of an array with these entries.
 fn header_with(own: &[(&str, &[u8])]) -> Vec<u8> {
     let mut space = vec![0; 4096];
     let mut writer = msgpack::Writer::new(&mut space);
@@ -534,7 +534,7 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
         .unwrap_err()
 }
 
-/// PROTOCOL TYPED-3, TYPED-4: what is wrong is said, and where.
+/// PROTOCOL TYPED-3, TYPED-4: errors have the kind and location of the fault.
 #[test]
 fn inconsistent_arrays_are_refused() {
     const F8: &[u8] = b"\x92\x00\xa3<f8";
@@ -582,7 +582,7 @@ fn inconsistent_arrays_are_refused() {
     );
     let large = b"\x91\xcf\x20\0\0\0\0\0\0\0";
     assert_eq!(of(large, b"\x91\x08", &[0; 8]), DimensionsError::TooLarge);
-    // The last element of two would end beyond what can be counted.
+    // The end of the second element would overflow.
     let far = b"\x91\xcf\x7f\xff\xff\xff\xff\xff\xff\xff";
     let error = of(b"\x91\x03", far, &[0; 24]);
     assert_eq!(error, DimensionsError::TooLarge);
@@ -631,7 +631,7 @@ fn inconsistent_arrays_are_refused() {
     let counts = DimensionsError::CountsDiffer { shape, other };
     let found = broadcast(b"\x92\x04\x04", b"\x91\x01", b"\x91\x00", &[0; 8]);
     assert_eq!(found, counts);
-    // 2^64 elements, of 8 bytes that are there.
+    // 2^64 elements of 8 bytes.
     let found = broadcast(
         b"\x92\xcf\0\0\0\x01\0\0\0\0\xcf\0\0\0\x01\0\0\0\0",
         b"\x92\x01\x01",
@@ -696,7 +696,7 @@ fn only_known_classes_are_recognised() {
         read(b"\x80\x02c__builtin__\nbytearray\nq\0."),
         Ok("builtins bytearray".into())
     );
-    // A call, more than one, a text alone, bytes behind, something from the memo.
+    // A call, several calls, a string alone, trailing bytes, a memo reference.
     let class = b"\x80\x04\x8c\x01m\x8c\x01n\x93";
     let with = |rest: &[u8]| [class, rest].concat();
     assert_eq!(read(&with(b")R.")), Err(9));
@@ -757,7 +757,7 @@ fn dtypes_display_as_they_parse() {
         assert_eq!(dtype.to_string(), text);
         assert_eq!(dtype.to_text().as_str(), text);
     }
-    // Where there is no order, it is not looked at.
+    // The order is ignored if it does not apply.
     for (text, same) in [
         ("<b1", "|b1"),
         (">i1", "|i1"),
@@ -818,7 +818,7 @@ fn dtypes_display_as_they_parse() {
     }
 }
 
-/// Every type there and back, in both orders.
+/// Every type round-trips in both byte orders.
 #[test]
 fn elements_round_trip() {
     fn both<E: Element + PartialEq + core::fmt::Debug>(values: &[E]) {
@@ -838,7 +838,7 @@ fn elements_round_trip() {
         assert_eq!(array.decode_into(&mut out), Ok(values));
         let error = array.decode_into(&mut out[..1]).unwrap_err();
         assert!(matches!(error.kind, TypedErrorKind::BufferTooSmall(_)));
-        // As if it were written by the other kind of machine.
+        // As written by a machine with the other byte order.
         let mut swapped = bytes.to_vec();
         let part_len = match dtype.kind() {
             Kind::Complex => dtype.item_len() / 2,
@@ -866,7 +866,7 @@ fn elements_round_trip() {
     both(&[[1.5_f64, 2.5], [3.5, 4.5]]);
 }
 
-/// What a builder of messages needs.
+/// The buffers of a message builder.
 struct Space {
     body: [u8; 256],
     headers: [u8; 4096],
@@ -905,14 +905,13 @@ impl Space {
 }
 
 /// Each recorded array, byte string, view and pickle of the current release,
-/// written again from what was read, is the message that Dask wrote, byte for
-/// byte; nothing is copied.
+/// read and written again, equals Dask's message byte for byte, without copies.
 #[test]
 fn written_payloads_match_dask() {
     let mut names = Vec::new();
     for vector in vectors() {
         let version = vector.release();
-        // From here on the header is what it is today.
+        // The header is unchanged since this release.
         if vector.layout() == Layout::Classic
             || version < (2021, 11, 0)
             || vector.payloads().len() != 1
@@ -1011,7 +1010,7 @@ fn written_payloads_match_dask() {
     }
 }
 
-/// The classic layout too: what is written there reads as the same.
+/// Values written in the classic layout read back equal.
 #[test]
 fn values_are_equal_in_both_layouts() {
     let bytes: Vec<u8> = (0..96).collect();
@@ -1066,7 +1065,7 @@ fn values_are_equal_in_both_layouts() {
         assert_eq!(count_taken(there.items()), 2);
         assert!(core::ptr::eq(there.buffers()[0].as_ptr(), bytes.as_ptr()));
     }
-    // A __Pickled__ is only in one.
+    // Only one layout has __Pickled__.
     let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
     let frames = space
         .build(Layout::Modern, &mut slots, |builder| {
@@ -1102,7 +1101,7 @@ fn non_contiguous_arrays_are_refused() {
     // 16 bytes of elements over 32.
     let error = Array::with_dimensions(DType::F32, apart, &bytes).unwrap_err();
     assert!(matches!(error.kind, TypedErrorKind::Dimensions(_)));
-    // As many bytes as elements, but one of them twice.
+    // The length matches, but one element is used twice.
     let twice = Dimensions::with_strides(&[2, 2], &[4, 4]).unwrap();
     let array = Array::with_dimensions(DType::F32, twice, &bytes[..16]).unwrap();
     assert_eq!(array.order(), None);
@@ -1130,7 +1129,7 @@ fn non_contiguous_arrays_are_refused() {
     );
 }
 
-/// PROTOCOL TYPED-7: what numpy writes, opcode for opcode.
+/// PROTOCOL TYPED-7: the output matches numpy's opcode for opcode.
 #[test]
 fn pickled_arrays_match_numpy() {
     let write = |array: &Array<'_>, placement| {
@@ -1156,7 +1155,7 @@ fn pickled_arrays_match_numpy() {
           \x8c\x05numpy\x8c\x05dtype\x93\x8c\x02U2\x89\x88\x87R(K\x03\x8c\x01<NNNK\x08K\x04K\x08tb\
           K\x02\x85\x8c\x01CtR."
     );
-    // The recorded ones, but for what is memoized there.
+    // The recorded pickles, except for memoization.
     let recorded = vector("modern-nosplit-2026.8.0/topickle-buffers");
     each_payload(&recorded, |number, payload, json| {
         if number != 0 {

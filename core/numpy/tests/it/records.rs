@@ -1,5 +1,4 @@
-//! Arrays that are more than elements of one kind: records, masked arrays and
-//! arrays of objects, of the recorded messages and of nobody.
+//! Tests of records, masked arrays and arrays of objects, recorded and made up.
 
 use std::fmt::Write as _;
 
@@ -13,7 +12,7 @@ use daskwire_numpy::{
 use daskwire_pickle::tree::Tree;
 use serde_json::Value;
 
-/// Opens a vector and does something with each payload of it.
+/// Opens a vector and calls `with` for each payload.
 fn each_payload(name: &str, mut with: impl FnMut(&str, Payload<'_, &[u8]>)) {
     let vector = vector(name);
     let frames = vector.frames();
@@ -30,8 +29,7 @@ fn each_payload(name: &str, mut with: impl FnMut(&str, Payload<'_, &[u8]>)) {
     }
 }
 
-/// A type as text: `V12{n@0 <u4, x@4 <f8}`, with `(title)` and shape where there
-/// are any.
+/// A type as text: `V12{n@0 <u4, x@4 <f8}`, with optional `(title)` and shape.
 fn text(element_type: &ElementType<'_>) -> String {
     let ElementType::Record(record) = element_type else {
         return element_type.dtype().map_or("?".into(), |d| d.to_string());
@@ -61,7 +59,7 @@ fn array_header<'a>(description: &Description<'a>) -> ArrayHeader<'a> {
     }
 }
 
-/// Does something with a header whose type is read, where it is a pickle.
+/// Calls a function with a header whose pickled type has been read.
 pub(crate) fn with_type<R>(
     header: &ArrayHeader<'_>,
     with: impl FnOnce(&ArrayHeader<'_>) -> R,
@@ -161,7 +159,7 @@ fn records_have_the_fields_that_numpy_gave_them() {
                         assert!(waves.eq([[1.0, 2.0]; 4]));
                         let text = field(&["text"]);
                         assert_eq!(text.items().next(), Some(&[0, 0, 0, 97, 0, 0, 0, 98][..]));
-                        // Nothing was copied, and there is something in between.
+                        // Nothing was copied, and there are bytes in between.
                         assert_eq!(text.bytes().as_ptr(), array.bytes()[136..].as_ptr());
                         let error = titled.memory_elements::<i32>().map(drop).unwrap_err();
                         assert!(
@@ -199,7 +197,7 @@ fn records_have_the_fields_that_numpy_gave_them() {
                         assert!(array.items().eq([&b"12345"[..], b"67890"]));
                     }
                 }
-                // What does not fit these records is refused.
+                // Fields of other records are refused.
                 let other = RecordType::from_list(b"\x91\x92\xa0\xa5|V999").unwrap();
                 let other = other.field("").unwrap().unwrap();
                 let error = array.field(&other).unwrap_err();
@@ -213,8 +211,8 @@ fn records_have_the_fields_that_numpy_gave_them() {
     }
 }
 
-/// PROTOCOL TYPED-8: up to 1.16.3 fields are a list, with space in between as
-/// fields without a name.
+/// PROTOCOL TYPED-8: up to 1.16.3 fields are a list, with padding as fields
+/// without a name.
 #[test]
 fn lists_of_fields_are_records() {
     let expected = [
@@ -354,7 +352,7 @@ fn masked_arrays_have_their_masks() {
         );
         assert_eq!(seen, 8);
     }
-    // A mask of something else.
+    // A mask of another type.
     let bytes = [0; 6];
     let data = Array::new(DType::U8, &[2, 3], Order::C, &bytes).unwrap();
     let kind = |mask| MaskedArray::new(data, Some(mask)).unwrap_err().kind;
@@ -364,7 +362,7 @@ fn masked_arrays_have_their_masks() {
     assert!(matches!(kind(other), TypedErrorKind::OtherType { .. }));
 }
 
-/// PROTOCOL TYPED-8: what is wrong is said, and where.
+/// PROTOCOL TYPED-8: errors have the kind and location of the fault.
 #[test]
 fn invalid_field_lists_are_refused() {
     let refused = |list: &[u8]| RecordType::from_list(list).unwrap_err();
@@ -385,10 +383,10 @@ fn invalid_field_lists_are_refused() {
         let error = refused(list);
         assert_eq!(error.at, at, "{}: {error}", list.escape_ascii());
     }
-    // More than memory can have, by one field and by all together.
+    // Lengths that overflow, of one field and of all together.
     let large = b"\x91\x93\xa1a\xa3<f8\xcf\x7f\xff\xff\xff\xff\xff\xff\xff";
     assert_eq!(refused(large).expected, "lengths that do not overflow");
-    // 16 levels of records are read, and no more.
+    // At most 16 levels of records are read.
     let levels = |count: usize| {
         let mut list = b"\x91\x92\xa1a".repeat(count);
         list.extend(b"\xa3<f8");
@@ -408,7 +406,7 @@ fn invalid_field_lists_are_refused() {
         refused(&levels(17)).expected,
         "records in at most 16 levels"
     );
-    // A field that is not text is said when someone asks for it.
+    // A field with an invalid name is reported on access.
     let list = b"\x92\x92\xa1a\xa3<f8\x92\x01\xa3<f8";
     let record = RecordType::from_list(list).unwrap();
     assert!(record.field("a").unwrap().is_some());
@@ -419,13 +417,13 @@ fn invalid_field_lists_are_refused() {
     assert!(fields.next().is_none());
 }
 
-/// The pickle of a type that is called by the name that is memoized as 2.
+/// The pickle of a type, called by the name memoized as 2.
 fn type_pickle(state: &[u8]) -> Vec<u8> {
     let head = b"\x80\x04\x8c\x05numpy\x94\x8c\x05dtype\x94\x93\x94";
     [head, state, b"."].concat()
 }
 
-/// The call of `numpy.dtype`, memoized as 2 before, and its state.
+/// The call of `numpy.dtype`, memoized as 2, and its state.
 fn type_of(name: &str, state: &[u8]) -> Vec<u8> {
     let len = u8::try_from(name.len()).unwrap();
     let callable: &[u8] = b"h\x02";
@@ -447,7 +445,7 @@ fn pickles_other_than_dtypes_are_refused() {
     let f8 = type_of("f8", F8);
     assert_eq!(read(&whole(&f8)).unwrap(), "<f8");
     for (at, byte) in whole(&f8).iter().enumerate() {
-        // All of it is needed, and nothing may follow.
+        // Truncated pickles and trailing items are refused.
         let pickle = whole(&f8);
         assert!(read(&pickle[..at]).is_none(), "{at}");
         if *byte == b'R' {
@@ -481,17 +479,17 @@ fn pickles_other_than_dtypes_are_refused() {
         };
         record.fields().next().unwrap().map(|field| field.offset())
     };
-    // Outside of its record, under another name, without a field.
+    // Out of the record, under another name, without a field.
     assert!(first(&record(8, b"\x8c\x01a\x85", &one(1))).is_err());
     assert!(first(&record(8, b"\x8c\x01b\x85", &one(0))).is_err());
     assert!(first(&record(8, b"\x8c\x01a\x85", b"}")).is_err());
     assert_eq!(first(&record(8, b"\x8c\x01a\x85", &one(0))), Ok(0));
 }
 
-/// PROTOCOL TYPED-8: a type that contains itself ends.
+/// PROTOCOL TYPED-8: a type that contains itself is refused at the depth limit.
 #[test]
 fn self_containing_dtype_is_limited_to_16_levels() {
-    // Memoized behind REDUCE, where it has no fields yet.
+    // Memoized after REDUCE, before it has fields.
     let pickle = b"\x80\x04\x8c\x05numpy\x94\x8c\x05dtype\x94\x93\x94\x8c\x02V8\x89\x88\x87R\x94\
         (K\x03\x8c\x01|N\x8c\x01a\x8c\x01b\x86}(\x8c\x01ah\x03K\x00\x86\x8c\x01bh\x03K\x00\x86u\
         K\x08K\x01K\x10tb.";
@@ -515,7 +513,7 @@ fn self_containing_dtype_is_limited_to_16_levels() {
     );
 }
 
-/// Many fields, each of which refers to what was before.
+/// Many fields, each with memo references.
 #[test]
 fn dtype_with_3000_fields_takes_linear_time() {
     let mut names = Vec::new();
@@ -536,7 +534,7 @@ fn dtype_with_3000_fields_takes_linear_time() {
             }
             _ => {
                 fields.push(b'j');
-                // Behind the names, their tuple and the dictionary.
+                // After the names, their tuple and the dictionary.
                 fields.extend((count + 5).to_le_bytes());
             }
         }
@@ -571,7 +569,7 @@ fn dtype_with_3000_fields_takes_linear_time() {
     assert_eq!(found, 3_000);
 }
 
-/// Types that only Python knows are refused; their arrays cannot be looked into.
+/// Types that only Python knows are refused.
 #[test]
 fn dtypes_of_other_packages_stay_pickles() {
     let pickle = b"\x80\x04\x8c\x09ml_dtypes\x8c\x08bfloat16\x93.";
@@ -604,7 +602,7 @@ mod in_trees {
     /// Type, shape and items.
     type Sent = (String, Vec<usize>, Vec<Vec<u8>>);
 
-    /// What the arrays of a message are, by name.
+    /// The arrays of a message by name.
     fn sent(name: &str) -> BTreeMap<String, Sent> {
         let mut found = BTreeMap::new();
         each_payload(name, |name, payload| {
@@ -623,7 +621,7 @@ mod in_trees {
         found
     }
 
-    /// PROTOCOL TYPED-10: what is in pickles is what is in headers.
+    /// PROTOCOL TYPED-10: pickled arrays equal those with headers.
     #[test]
     fn pickled_arrays_equal_array_payloads() {
         for generation in ["classic-2.30.1", "modern-nosplit-2026.8.0"] {
@@ -700,7 +698,7 @@ mod in_trees {
                     };
                     let what: Vec<_> = found.items().map(|item| item.to_string()).collect();
                     let (shape, expected): (&[usize], &[&str]) = match name.as_str().unwrap() {
-                        // In the order of C, though the other one is not.
+                        // In C order, unlike the other one.
                         "objects" | "fortran" => (
                             &[2, 3],
                             &["1", "\"two\"", "None", "2.5", "b\"bytes\"", "(3, 4)"],
