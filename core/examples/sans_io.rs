@@ -110,7 +110,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
     let prelude = decoder.prelude().ok_or("no message")?;
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames, &mut slots)?;
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
     let reading = ReadOptions {
         limits: Limits::MICROCONTROLLER,
         ..ReadOptions::default()
@@ -120,7 +120,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
         Layout::Modern,
         &reading,
         &mut levels,
-        &mut places,
+        &mut payload_slots,
         &mut [],
     )?;
     let op = message.op().ok_or("a message without op")?;

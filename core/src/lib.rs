@@ -38,9 +38,9 @@
 //! let mut slots = [&[][..]; 4];
 //! let frames = framed.prelude.split(framed.frames, &mut slots)?;
 //!
-//! let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+//! let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
 //! let message = Message::open(
-//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
+//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut payload_slots, &mut [],
 //! )?;
 //! assert!(message.op().is_some_and(|op| op == "ping"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

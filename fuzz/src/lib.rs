@@ -399,11 +399,11 @@ fn message_classic(input: &[u8]) {
 fn split_frames(input: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
     let mut rest = input;
-    while let Some((len, behind)) = rest.split_first_chunk() {
-        let len = usize::from(u16::from_le_bytes(*len)).min(behind.len());
-        let (frame, behind) = behind.split_at(len);
+    while let Some((len, after)) = rest.split_first_chunk() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(after.len());
+        let (frame, after) = after.split_at(len);
         frames.push(frame);
-        rest = behind;
+        rest = after;
     }
     frames
 }
@@ -662,7 +662,7 @@ fn codec(codec: Codec, input: &[u8]) {
             // miniz_oxide may write ahead in its buffer.
             assert!(
                 codec == Codec::Zlib || out.iter().skip(len).all(|byte| *byte == fill),
-                "written behind the end"
+                "written past the end"
             );
             out.truncate(len);
             out

@@ -1,4 +1,4 @@
-//! The states of a worker and of a scheduler, driven by messages.
+//! The state machines of a worker and of a scheduler, driven by messages.
 
 use core::time::Duration;
 
@@ -18,7 +18,7 @@ use daskwire_peer::{Key, Value};
 use crate::budget::{Budget, Linear};
 use crate::input::Choices;
 
-/// Steps of a machine, and a check of all of it after each.
+/// The budget for steps of a machine with a full check after each.
 const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 4 << 20,
@@ -38,7 +38,7 @@ const HERE: &str = "tcp://127.0.0.1:1";
 const PEERS: [&str; 4] = ["tcp://127.0.0.1:10", "tcp://127.0.0.1:11", HERE, "nowhere"];
 
 impl Choices<'_> {
-    /// One of few keys, so that they meet.
+    /// One of few keys, so that they collide.
     fn key(&mut self) -> Key {
         match self.below(12) {
             number @ 0..10 => Key::from(format!("k-{number}")),
@@ -86,15 +86,14 @@ impl Choices<'_> {
         WorkerStatus::from(all[self.below(all.len())])
     }
 
-    /// A document of the input itself: the last frame of the message is all that
-    /// it has.
+    /// A message with a document from the input, which is its last frame.
     fn raw(&mut self) -> Vec<Bytes> {
         let len = self.byte();
         vec![Bytes::copy_from_slice(self.bytes(len.into()))]
     }
 }
 
-/// The message as it comes over the wire.
+/// Passes a message through encoding and decoding.
 fn sent<T: Message>(messages: &Vec<T>) -> Vec<T>
 where
     Vec<T>: Message,
@@ -103,10 +102,11 @@ where
     T::decode_batch(&frames).expect("it can be read")
 }
 
-/// Whatever the scheduler says and peers answer, in whatever order: what the
-/// worker counts is right, and when all is freed, nothing is left.
+/// Checks that for any messages of the scheduler and replies of peers in any
+/// order the worker's counters are right, and that nothing is left when
+/// everything is freed.
 ///
-/// The input: how many threads and transfers there are, and steps.
+/// The input: the numbers of threads and transfers, then steps.
 pub(crate) fn worker_machine(input: &[u8]) {
     let mut choices = Choices(input);
     BUDGET.check(input.len(), || {
@@ -209,7 +209,7 @@ fn worker_step(worker: &mut WorkerMachine, choices: &mut Choices<'_>) {
     worker.batch(sent(&vec![message]));
 }
 
-/// All is freed, and what is under way comes back.
+/// Frees everything and completes all operations.
 fn clear(worker: &mut WorkerMachine) {
     let closing = WorkerStatusChange {
         status: WorkerStatus::Closing,
@@ -228,8 +228,8 @@ fn clear(worker: &mut WorkerMachine) {
     assert_eq!(worker.counts(), []);
 }
 
-/// Whatever clients and workers say, in whatever order: what the scheduler counts
-/// is right, and when they are gone, nothing is left.
+/// Checks that for any messages of clients and workers in any order the
+/// scheduler's counters are right, and that nothing is left when they are gone.
 ///
 /// The input: steps.
 pub(crate) fn scheduler_machine(input: &[u8]) {
@@ -250,7 +250,7 @@ struct Cluster<'c> {
     now: Duration,
     clients: Vec<ClientId>,
     workers: Vec<WorkerId>,
-    /// What was sent to be computed: on which worker, under which number.
+    /// The tasks sent to workers: the worker and the run id.
     running: Vec<(WorkerId, Key, i64)>,
 }
 
@@ -413,7 +413,7 @@ impl<'c> Cluster<'c> {
                 }
             }
             18..=24 => {
-                // A worker answers what it was told.
+                // A worker replies to a message.
                 let index = self.choices.below(self.running.len());
                 if index < self.running.len() {
                     let (worker, key, run_id) = self.running.swap_remove(index);

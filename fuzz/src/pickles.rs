@@ -186,7 +186,7 @@ pub(crate) fn pickle_writer(input: &[u8]) {
             }
             (written, measured) => panic!("{written:?} written, {measured:?} measured"),
         }
-        assert_eq!(out.pop(), Some(0xa5), "it wrote behind the end");
+        assert_eq!(out.pop(), Some(0xa5), "it wrote past the end");
 
         // Every shorter buffer is too small by the missing length.
         let available = len.saturating_sub(usize::from(choice >> 4) + 1);
@@ -428,12 +428,12 @@ fn without_frames(pickle: &[u8]) -> Vec<u8> {
         let mut frame = &after[..frame_len];
         bare.extend(frame);
         while !frame.is_empty() {
-            let (inner, _, behind) = opcode(frame);
+            let (inner, _, after) = opcode(frame);
             assert_ne!(inner, Opcode::Frame, "a frame in a frame");
             let begun = frame_len - frame.len();
             assert!(begun < 1 << 16, "the frame should have ended");
-            assert!(frame.len() - behind.len() <= 1 << 16, "too long for frames");
-            frame = behind;
+            assert!(frame.len() - after.len() <= 1 << 16, "too long for frames");
+            frame = after;
         }
         rest = &after[frame_len..];
     }

@@ -62,7 +62,7 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
                 .map_or(pickled.buffer_count(), |flags| flags.len()),
             pickled.buffer_count()
         );
-        if let Ok(there) = pickled.in_place() {
+        if let Ok(there) = pickled.borrowed() {
             assert_eq!(there.buffers().len(), pickled.buffer_count());
             let mut items = there.items();
             while let Ok(Some(item)) = items.next_item() {
@@ -228,10 +228,7 @@ fn write(array: &Array<'_>) {
     };
     if builder.array_payload(array, &options).is_err() {
         let is_record = array.dtype().kind() == Kind::Record;
-        assert!(
-            is_record || array.order().is_none(),
-            "it lies one behind the other"
-        );
+        assert!(is_record || array.order().is_none(), "it is contiguous");
         return;
     }
     let frames = builder.finish(&mut []).expect("it is whole");

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use daskwire::message::{Layout, ReadOptions, Workspace};
 use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
 use daskwire_numpy::{
-    Array, ArrayHeader, Description, ElementType, InPlace, PickledPayload, TypedPayload,
+    Array, ArrayHeader, BorrowedPickle, Description, ElementType, PickledPayload, TypedPayload,
 };
 use daskwire_pickle::tree::{Node, Registry, Tree, Value};
 use daskwire_pickle::{Limits, Reader};
@@ -193,7 +193,7 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
     let opened = workspace.with_message(frames, layout, &reading, |message, _| {
         let payload = message.payload(0).expect("a payload");
         if let Ok(pickled) = PickledPayload::read(&payload) {
-            let there: InPlace<'_, _> = pickled.in_place().expect("one frame each");
+            let there: BorrowedPickle<'_, _> = pickled.borrowed().expect("one frame each");
             return pickled_text(there.pickle(), there.buffers());
         }
         let typed = TypedPayload::read(&payload).expect("a value");

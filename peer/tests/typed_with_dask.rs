@@ -240,7 +240,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
     };
     let pickled = || {
         let pickled = PickledPayload::read(payload).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let there = pickled.in_place().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let there = pickled.borrowed().unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut items = there.items();
         while items.next_item().expect("a good pickle").is_some() {}
         assert_eq!(items.used_count(), pickled.buffer_count());

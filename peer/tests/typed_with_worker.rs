@@ -405,7 +405,7 @@ impl<'a> Pickle<'a> {
     /// and the pickle says of it what the header says.
     fn of(key: &str, payload: &Payload<'a, &'a [u8]>) -> Self {
         let pickled = PickledPayload::read(payload).unwrap_or_else(|e| panic!("{key}: {e}"));
-        let there = pickled.in_place().unwrap_or_else(|e| panic!("{key}: {e}"));
+        let there = pickled.borrowed().unwrap_or_else(|e| panic!("{key}: {e}"));
         assert!(is_frame(payload, there.pickle()), "{key} was copied");
         let writeable: Vec<_> = pickled.writeable().expect("flags").collect();
         let mut items = there.items();
@@ -444,7 +444,7 @@ impl<'a> Pickle<'a> {
             let Ok(Native::Array(array)) = known::native(&registry, node) else {
                 continue;
             };
-            let Some(array) = array.in_place() else {
+            let Some(array) = array.borrowed() else {
                 panic!("an array was copied: {array:?}");
             };
             let data = array.bytes();

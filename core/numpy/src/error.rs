@@ -68,7 +68,7 @@ pub enum TypedErrorKind {
     InParts,
     /// The elements have the other byte order or are not aligned for this
     /// machine.
-    NotInPlace,
+    NotNative,
     /// A buffer is too small. The length is in bytes, or in elements for a
     /// buffer of elements. The caller can supply a larger one.
     BufferTooSmall(BufferTooSmall),
@@ -148,9 +148,9 @@ impl fmt::Display for TypedErrorKind {
             Self::InParts => {
                 f.write_str("the data is in several frames; copy it or read it in parts")
             }
-            Self::NotInPlace => f.write_str(
-                "the elements do not lie as this machine has them; they have to be copied",
-            ),
+            Self::NotNative => {
+                f.write_str("the elements are not in native form and must be copied")
+            }
             Self::BufferTooSmall(error) => error.fmt(f),
         }
     }

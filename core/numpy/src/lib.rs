@@ -32,9 +32,9 @@
 //! builder.array_payload(&array, &WriteOptions::default())?;
 //! let frames = builder.finish(&mut [])?;
 //!
-//! let (mut levels, mut places) = ([Level::EMPTY; 4], [PayloadSlot::EMPTY; 1]);
+//! let (mut levels, mut payload_slots) = ([Level::EMPTY; 4], [PayloadSlot::EMPTY; 1]);
 //! let message = Message::open(
-//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
+//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut payload_slots, &mut [],
 //! )?;
 //! let payload = message.payload(0)?;
 //! let again = TypedPayload::read(&payload)?.array()?;
@@ -90,7 +90,7 @@ pub use masked::{FillValue, MaskedArray, MaskedHeader};
 #[cfg(feature = "bytemuck")]
 pub use native_slice::as_bytes;
 pub use payload::TypedPayload;
-pub use pickled::{InPlace, PickledPayload};
+pub use pickled::{BorrowedPickle, PickledPayload};
 pub use record::{ElementType, Field, Fields, RecordType};
 #[cfg(feature = "alloc")]
 pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};

@@ -11,20 +11,20 @@ impl<'d> Array<'d> {
     /// # Errors
     ///
     /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
-    /// * [`TypedErrorKind::NotInPlace`] if they have the other byte order or
+    /// * [`TypedErrorKind::NotNative`] if they have the other byte order or
     ///   are not aligned for `E`; use [`decode_into`](Self::decode_into) to
     ///   copy them.
     pub fn memory_slice<E: Element + Pod>(&self) -> Result<&'d [E], TypedError> {
         // Checks the type.
         let _ = self.memory_elements::<E>()?;
-        let not_in_place = TypedError::of_value(TypedErrorKind::NotInPlace);
+        let not_native = TypedError::of_value(TypedErrorKind::NotNative);
         if !self.dtype().is_native() {
-            return Err(not_in_place);
+            return Err(not_native);
         }
         if self.bytes().is_empty() {
             return Ok(&[]);
         }
-        bytemuck::try_cast_slice(self.bytes()).map_err(|_| not_in_place)
+        bytemuck::try_cast_slice(self.bytes()).map_err(|_| not_native)
     }
 }
 

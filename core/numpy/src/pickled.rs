@@ -98,7 +98,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if they
     ///   must be merged, see [`merged`](Self::merged);
     /// * a fault in the header.
-    pub fn in_place(&self) -> Result<InPlace<'a, T>, TypedError> {
+    pub fn borrowed(&self) -> Result<BorrowedPickle<'a, T>, TypedError> {
         let mut frames = self.payload.logical_frames()?;
         let pickle = match self.in_header {
             Some(pickle) => pickle,
@@ -123,7 +123,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
                 return Err(self.error(TypedErrorKind::InParts));
             }
         }
-        Ok(InPlace { pickle, buffers })
+        Ok(BorrowedPickle { pickle, buffers })
     }
 
     fn slice(
@@ -152,7 +152,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
         slots: &'s mut [&'o [u8]],
-    ) -> Result<InPlace<'s, &'o [u8]>, TypedError>
+    ) -> Result<BorrowedPickle<'s, &'o [u8]>, TypedError>
     where
         'a: 'o,
     {
@@ -170,7 +170,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         for (place, frame) in places.iter_mut().zip(frames) {
             *place = frame;
         }
-        Ok(InPlace {
+        Ok(BorrowedPickle {
             pickle,
             buffers: places,
         })
@@ -184,20 +184,20 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
 
 /// A pickle and its buffers, each one slice.
 #[derive(Debug)]
-pub struct InPlace<'a, T> {
+pub struct BorrowedPickle<'a, T> {
     pickle: &'a [u8],
     buffers: &'a [T],
 }
 
-impl<T> Clone for InPlace<'_, T> {
+impl<T> Clone for BorrowedPickle<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for InPlace<'_, T> {}
+impl<T> Copy for BorrowedPickle<'_, T> {}
 
-impl<'a, T: AsRef<[u8]>> InPlace<'a, T> {
+impl<'a, T: AsRef<[u8]>> BorrowedPickle<'a, T> {
     /// The pickle.
     pub const fn pickle(&self) -> &'a [u8] {
         self.pickle

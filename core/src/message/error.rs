@@ -119,7 +119,7 @@ pub enum MessageErrorKind {
     },
     /// The message has more payloads, sets and enum members than the caller
     /// supplied slots for; counted in slots. The caller can supply more.
-    TooFewPlaces(BufferTooSmall),
+    TooFewSlots(BufferTooSmall),
     /// The buffer for the decompressed body is too small. The caller can supply
     /// a larger one.
     BodyBuffer(BufferTooSmall),
@@ -151,7 +151,7 @@ impl MessageError {
         matches!(
             self.kind,
             MessageErrorKind::TooFewLevels { .. }
-                | MessageErrorKind::TooFewPlaces(_)
+                | MessageErrorKind::TooFewSlots(_)
                 | MessageErrorKind::BodyBuffer(_)
                 | MessageErrorKind::DataBuffer(_)
                 | MessageErrorKind::TooFewEnds(_)
@@ -239,7 +239,7 @@ impl fmt::Display for MessageErrorKind {
                 f,
                 "the body is nested deeper than the {available} levels supplied"
             ),
-            Self::TooFewPlaces(error) => write!(f, "places: {error}"),
+            Self::TooFewSlots(error) => write!(f, "slots: {error}"),
             Self::BodyBuffer(error) => write!(f, "decompressing the body: {error}"),
             Self::DataBuffer(error) => write!(f, "the data of a payload: {error}"),
             Self::TooFewEnds(error) => write!(f, "ends of logical frames: {error}"),

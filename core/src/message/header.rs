@@ -176,16 +176,16 @@ impl<'a> PayloadHeader<'a> {
         (self.frame, self.find(key).map_or(self.at, |(_, at)| at))
     }
 
-    fn typed<R>(
+    fn entry<R>(
         &self,
         key: &'static str,
         expected: &'static str,
         read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
     ) -> Result<Option<R>, MessageError> {
-        self.typed_at(self.find(key), key, expected, read)
+        self.entry_at(self.find(key), key, expected, read)
     }
 
-    fn typed_at<R>(
+    fn entry_at<R>(
         &self,
         found: Option<(&'a [u8], usize)>,
         key: &'static str,
@@ -228,13 +228,13 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn text(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
-        self.typed(key, words(Kind::Str), |reader| {
+        self.entry(key, words(Kind::Str), |reader| {
             reader.str().map(|text| text.to_str())
         })
     }
 
     fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
-        self.typed(key, "an integer of 0 or more", Reader::u64)
+        self.entry(key, "an integer of 0 or more", Reader::u64)
     }
 
     fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
@@ -246,7 +246,7 @@ impl<'a> PayloadHeader<'a> {
         found: Option<(&'a [u8], usize)>,
         key: &'static str,
     ) -> Result<Option<ItemList<'a>>, MessageError> {
-        let list = self.typed_at(found, key, words(Kind::Array), |reader| {
+        let list = self.entry_at(found, key, words(Kind::Array), |reader| {
             let left = reader.array()?;
             Ok((*reader, left))
         })?;
@@ -315,7 +315,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor a string.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("type-serialized", words(Kind::Bin), |reader| {
+        self.entry("type-serialized", words(Kind::Bin), |reader| {
             match reader.peek()? {
                 Token::Str(text) => Ok(text.as_bytes()),
                 _ => reader.bin(),
@@ -399,7 +399,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.typed("pickled-obj", words(Kind::Bin), Reader::bin)
+        self.entry("pickled-obj", words(Kind::Bin), Reader::bin)
     }
 
     /// Whether the payload is a collection with separately serialized elements
@@ -409,7 +409,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.typed("is-collection", words(Kind::Bool), Reader::bool)?;
+        let found = self.entry("is-collection", words(Kind::Bool), Reader::bool)?;
         Ok(found.unwrap_or_default())
     }
 

@@ -29,9 +29,9 @@
 //!     b"hello",
 //! ];
 //! let mut levels = [Level::EMPTY; 8];
-//! let mut places = [PayloadSlot::EMPTY; 4];
+//! let mut slots = [PayloadSlot::EMPTY; 4];
 //! let message = Message::open(
-//!     &frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut places, &mut [],
+//!     &frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut slots, &mut [],
 //! )?;
 //!
 //! let mut walk = message.walk(&mut levels);

@@ -17,7 +17,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     ///
     /// * `levels`: one per level of nesting to accept (6 are enough for every
     ///   message of a real scheduler);
-    /// * `places`: one slot for each payload, set and enum member;
+    /// * `slots`: one slot for each payload, set and enum member;
     /// * `scratch`: the buffer for a decompressed body, which only the classic
     ///   layout has. May be empty otherwise.
     ///
@@ -26,14 +26,14 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// * a fault in the body, a placeholder or a path;
     /// * [`MessageErrorKind::FramesShared`] if two placeholders refer to the
     ///   same frame;
-    /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewPlaces`]
+    /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewSlots`]
     ///   or [`MessageErrorKind::BodyBuffer`] if a buffer is too small.
     pub fn open(
         frames: &'a [T],
         layout: Layout,
         options: &ReadOptions,
         levels: &mut [Level],
-        places: &'a mut [PayloadSlot],
+        slots: &'a mut [PayloadSlot],
         scratch: &'a mut [u8],
     ) -> Result<Self, MessageError> {
         let mut heads = None;
@@ -48,10 +48,10 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         };
         check_len(body_frame, body, options)?;
         let mut path_count = 0;
-        let mut table = Table::new(places, 0);
+        let mut table = Table::new(slots, 0);
         if let Some(heads) = &heads {
-            if heads.count <= table.places.len() {
-                path_count = heads.note(frames, table.places)?;
+            if heads.count <= table.slots.len() {
+                path_count = heads.note(frames, table.slots)?;
                 table.count = path_count;
             } else {
                 // Continue only to determine the number of slots needed.
@@ -75,25 +75,25 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             .map_err(|kind| MessageError::new(body_frame, 0, kind))?;
         table.pack();
         let count = table.count;
-        let places = places.get_mut(..count).unwrap_or_default();
+        let slots = slots.get_mut(..count).unwrap_or_default();
         // The entries with paths are already in order and stay at the start.
-        if let Some(found) = places.get_mut(path_count..) {
+        if let Some(found) = slots.get_mut(path_count..) {
             sort(found, |a, b| {
                 let key = |place: &PayloadSlot| (place.0.is_special(), place.0.start());
                 key(a).cmp(&key(b))
             });
         }
-        let payload_count = places
+        let payload_count = slots
             .iter()
             .position(|place| place.0.is_special())
             .unwrap_or(count);
         if layout == Layout::Modern
-            && let Some(placeholders) = places.get_mut(..payload_count)
+            && let Some(placeholders) = slots.get_mut(..payload_count)
         {
             set_frame_limits(placeholders, frames.len())?;
         }
-        let places: &'a [PayloadSlot] = places;
-        let (payloads, specials) = places.split_at_checked(payload_count).unwrap_or_default();
+        let slots: &'a [PayloadSlot] = slots;
+        let (payloads, specials) = slots.split_at_checked(payload_count).unwrap_or_default();
         Ok(Self {
             layout,
             frames,
@@ -194,13 +194,13 @@ impl Scan<'_> {
                     let below = if range.0 == range.1 || is_key {
                         (0, 0)
                     } else {
-                        self.below(level, range, depth, table.places)?
+                        self.below(level, range, depth, table.slots)?
                     };
                     level.owed = level.owed.wrapping_sub(1);
                     below
                 }
             };
-            let below = self.resolve(token, below, depth, table.places)?;
+            let below = self.resolve(token, below, depth, table.slots)?;
             let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
             // An empty map with payloads to insert is a level for the walk.
             let opens = child_count != 0 || below.0 != below.1;
@@ -242,7 +242,7 @@ impl Scan<'_> {
             }
         }
         reader.finish().map_err(&malformed)?;
-        for place in table.places.iter().take(self.path_count) {
+        for place in table.slots.iter().take(self.path_count) {
             if let Some(spot) = place.0.path()
                 && !spot.resolved
             {

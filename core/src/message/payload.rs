@@ -172,12 +172,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             .sub_frame_count()?
             .ok_or_else(|| parsed.missing_entry("num-sub-frames"))?;
         let first_frame = index.saturating_add(1);
-        let behind = frames.get(first_frame..).unwrap_or_default();
+        let after = frames.get(first_frame..).unwrap_or_default();
         let frames = usize::try_from(needed)
             .ok()
-            .and_then(|count| behind.get(..count))
+            .and_then(|count| after.get(..count))
             .ok_or_else(|| {
-                let available = behind.len();
+                let available = after.len();
                 parsed.fault(MessageErrorKind::FramesMissing { needed, available })
             })?;
         if first_frame.saturating_add(frames.len()) > limit {

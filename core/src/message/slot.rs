@@ -86,7 +86,7 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
 /// A table that is filled from the start. It keeps counting when it is full, so
 /// that the error has the number of entries needed.
 pub(super) struct Table<'p> {
-    pub(super) places: &'p mut [PayloadSlot],
+    pub(super) slots: &'p mut [PayloadSlot],
     pub(super) count: usize,
     /// The maximum number of entries so far.
     pub(super) most: usize,
@@ -95,9 +95,9 @@ pub(super) struct Table<'p> {
 }
 
 impl<'p> Table<'p> {
-    pub(super) const fn new(places: &'p mut [PayloadSlot], count: usize) -> Self {
+    pub(super) const fn new(slots: &'p mut [PayloadSlot], count: usize) -> Self {
         Self {
-            places,
+            slots,
             count,
             most: count,
             has_free: false,
@@ -105,7 +105,7 @@ impl<'p> Table<'p> {
     }
 
     pub(super) fn push(&mut self, spot: Location) {
-        if let Some(place) = self.places.get_mut(self.count) {
+        if let Some(place) = self.slots.get_mut(self.count) {
             *place = PayloadSlot(spot);
         }
         self.count = self.count.saturating_add(1);
@@ -117,7 +117,7 @@ impl<'p> Table<'p> {
     pub(super) fn retain(&mut self, first: usize, kept: core::ops::Range<usize>) {
         self.count = kept.end;
         if kept.len() > kept.start.saturating_sub(first) {
-            for place in self.places.iter_mut().take(kept.start).skip(first) {
+            for place in self.slots.iter_mut().take(kept.start).skip(first) {
                 *place = PayloadSlot::EMPTY;
                 self.has_free = true;
             }
@@ -125,8 +125,8 @@ impl<'p> Table<'p> {
         }
         self.count = first;
         for from in kept {
-            if let Some(&place) = self.places.get(from)
-                && let Some(to) = self.places.get_mut(self.count)
+            if let Some(&place) = self.slots.get(from)
+                && let Some(to) = self.slots.get_mut(self.count)
             {
                 *to = place;
             }
@@ -137,15 +137,15 @@ impl<'p> Table<'p> {
     /// Moves the free entries to the end.
     pub(super) fn pack(&mut self) {
         if self.has_free {
-            let entries = self.places.get_mut(..self.count).unwrap_or_default();
+            let entries = self.slots.get_mut(..self.count).unwrap_or_default();
             self.count = keep(entries, |spot| !matches!(spot, Location::Free));
         }
     }
 
     pub(super) fn check(&self) -> Result<(), MessageErrorKind> {
-        let available = self.places.len();
+        let available = self.slots.len();
         if self.most > available {
-            return Err(MessageErrorKind::TooFewPlaces(BufferTooSmall {
+            return Err(MessageErrorKind::TooFewSlots(BufferTooSmall {
                 needed: self.most,
                 available,
             }));
@@ -155,11 +155,11 @@ impl<'p> Table<'p> {
 }
 
 /// Moves the entries that satisfy `wanted` to the start, in order.
-pub(super) fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
+pub(super) fn keep(slots: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
     let mut kept = 0_usize;
-    for index in 0..places.len() {
-        if places.get(index).is_some_and(|place| wanted(&place.0)) {
-            swap(places, kept, index);
+    for index in 0..slots.len() {
+        if slots.get(index).is_some_and(|place| wanted(&place.0)) {
+            swap(slots, kept, index);
             kept = kept.saturating_add(1);
         }
     }
@@ -170,50 +170,50 @@ pub(super) fn keep(places: &mut [PayloadSlot], wanted: impl Fn(&Location) -> boo
 /// `slice::sort_unstable` panics for inconsistent orders, which would fail the
 /// bare-metal test.
 pub(super) fn sort(
-    places: &mut [PayloadSlot],
+    slots: &mut [PayloadSlot],
     order: impl Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
 ) {
-    let before = |places: &[PayloadSlot], one: usize, other: usize| match (
-        places.get(one),
-        places.get(other),
+    let before = |slots: &[PayloadSlot], one: usize, other: usize| match (
+        slots.get(one),
+        slots.get(other),
     ) {
         (Some(one), Some(other)) => order(one, other).is_lt(),
         _ => false,
     };
-    if places.is_sorted_by(|one, other| order(one, other).is_le()) {
+    if slots.is_sorted_by(|one, other| order(one, other).is_le()) {
         return;
     }
     // Moves an entry of the heap down to its position before `end`.
-    let sift = |places: &mut [PayloadSlot], mut at: usize, end: usize| loop {
+    let sift = |slots: &mut [PayloadSlot], mut at: usize, end: usize| loop {
         let mut child = at.saturating_mul(2).saturating_add(1);
         let second = child.saturating_add(1);
-        if second < end && before(places, child, second) {
+        if second < end && before(slots, child, second) {
             child = second;
         }
-        if child >= end || !before(places, at, child) {
+        if child >= end || !before(slots, at, child) {
             return;
         }
-        swap(places, at, child);
+        swap(slots, at, child);
         at = child;
     };
-    let len = places.len();
+    let len = slots.len();
     for at in (0..len / 2).rev() {
-        sift(places, at, len);
+        sift(slots, at, len);
     }
     for end in (1..len).rev() {
-        swap(places, 0, end);
-        sift(places, 0, end);
+        swap(slots, 0, end);
+        sift(slots, 0, end);
     }
 }
 
 /// Swaps two entries within bounds. `slice::swap` panics out of bounds, which
 /// would fail the bare-metal test.
-fn swap(places: &mut [PayloadSlot], one: usize, other: usize) {
-    if let (Some(&first), Some(&second)) = (places.get(one), places.get(other)) {
-        if let Some(place) = places.get_mut(one) {
+fn swap(slots: &mut [PayloadSlot], one: usize, other: usize) {
+    if let (Some(&first), Some(&second)) = (slots.get(one), slots.get(other)) {
+        if let Some(place) = slots.get_mut(one) {
             *place = second;
         }
-        if let Some(place) = places.get_mut(other) {
+        if let Some(place) = slots.get_mut(other) {
             *place = first;
         }
     }

@@ -21,7 +21,7 @@ use super::{Layout, Level, Message, MessageError, MessageErrorKind, PayloadSlot,
 #[derive(Debug, Default)]
 pub struct Workspace {
     levels: Vec<Level>,
-    places: Vec<PayloadSlot>,
+    slots: Vec<PayloadSlot>,
     body: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl Workspace {
     pub const fn new() -> Self {
         Self {
             levels: Vec::new(),
-            places: Vec::new(),
+            slots: Vec::new(),
             body: Vec::new(),
         }
     }
@@ -56,7 +56,7 @@ impl Workspace {
                 layout,
                 options,
                 &mut self.levels,
-                &mut self.places,
+                &mut self.slots,
                 &mut self.body,
             );
             let error = match opened {
@@ -68,9 +68,9 @@ impl Workspace {
                     let len = available.saturating_mul(2).max(16);
                     self.levels.resize(len, Level::EMPTY);
                 }
-                MessageErrorKind::TooFewPlaces(short) => {
+                MessageErrorKind::TooFewSlots(short) => {
                     let len = short.needed.max(short.available.saturating_mul(2));
-                    self.places.resize(len, PayloadSlot::EMPTY);
+                    self.slots.resize(len, PayloadSlot::EMPTY);
                 }
                 MessageErrorKind::BodyBuffer(short) => {
                     let len = short.needed.max(short.available.saturating_mul(2));

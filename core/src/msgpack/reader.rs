@@ -1004,7 +1004,7 @@ static SHAPES: [[u8; 2]; 256] = {
             0xd8 => [18, 0],
             _ => [0, 0],
         };
-        #[allow(clippy::indexing_slicing, reason = "a byte, into as many places")]
+        #[allow(clippy::indexing_slicing, reason = "a byte indexes 256 entries")]
         {
             shapes[marker as usize] = shape;
         }

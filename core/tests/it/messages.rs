@@ -212,14 +212,14 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
         }
         let joined: Vec<u8> = logical.parts().concat();
         assert_eq!(&joined, frame, "{}", context());
-        let in_place = logical.join_in(&vector.bytes).unwrap();
-        assert_eq!(in_place, frame, "{}", context());
+        let borrowed = logical.join_in(&vector.bytes).unwrap();
+        assert_eq!(borrowed, frame, "{}", context());
         // The same memory, not a copy.
         if !frame.is_empty() {
-            assert!(vector.bytes.as_ptr_range().contains(&in_place.as_ptr()));
+            assert!(vector.bytes.as_ptr_range().contains(&borrowed.as_ptr()));
         }
         match logical.as_slice() {
-            Some(slice) if !slice.is_empty() => assert_eq!(slice.as_ptr(), in_place.as_ptr()),
+            Some(slice) if !slice.is_empty() => assert_eq!(slice.as_ptr(), borrowed.as_ptr()),
             Some(_) => assert!(frame.is_empty()),
             None => assert!(logical.parts().len() > 1, "{}", context()),
         }
@@ -1889,7 +1889,7 @@ fn slots_are_needed_for_payloads_sets_and_enum_members() {
         }
         let error = opened.unwrap_err();
         assert!(error.is_callers());
-        let MessageErrorKind::TooFewPlaces(short) = error.kind else {
+        let MessageErrorKind::TooFewSlots(short) = error.kind else {
             panic!("{error}");
         };
         let needed = 3;
@@ -1979,7 +1979,7 @@ fn retry_with_the_size_reported_succeeds() {
                     assert_eq!(available, levels.len());
                     levels.push(Level::EMPTY);
                 }
-                MessageErrorKind::TooFewPlaces(short) => {
+                MessageErrorKind::TooFewSlots(short) => {
                     place_tries += 1;
                     assert_eq!(short.available, places.len());
                     places.resize(short.needed, PayloadSlot::EMPTY);

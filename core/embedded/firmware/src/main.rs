@@ -41,18 +41,18 @@ mod deadline;
 mod register;
 mod uart;
 
-/// How long the whole conversation may take, in seconds.
+/// The timeout of the whole connection, in seconds.
 const PATIENCE: u32 = 10;
 
-/// Room for the longest message that is accepted, in bytes. A scheduler says
-/// some 750 bytes of itself and of each worker, so this is for 40 workers.
+/// The maximum message length, in bytes. A scheduler sends
+/// about 750 bytes about itself and each worker: enough for 40 workers.
 const MESSAGE_LEN: usize = 32 << 10;
 
-/// Frames of the longest message that is accepted. An identity has 1, and 2 in
-/// the classic layout.
+/// The maximum number of frames of a message. An identity has 1, or 2 in the
+/// classic layout.
 const FRAME_COUNT: usize = 8;
 
-/// What is accepted of the scheduler once it is known to be one.
+/// The limits for messages of the scheduler after the handshake.
 const LIMITS: Limits = Limits {
     frame_count: FRAME_COUNT as u64,
     frame_len: MESSAGE_LEN as u64,
@@ -149,8 +149,8 @@ fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fau
         limits: LIMITS,
         ..ReadOptions::default()
     };
-    let (mut levels, mut places) = ([Level::EMPTY; 16], [PayloadSlot::EMPTY; 4]);
-    let message = Message::open(frames, layout, &reading, &mut levels, &mut places, &mut [])?;
+    let (mut levels, mut payload_slots) = ([Level::EMPTY; 16], [PayloadSlot::EMPTY; 4]);
+    let message = Message::open(frames, layout, &reading, &mut levels, &mut payload_slots, &mut [])?;
 
     let (mut id, mut workers) = (message.reader(), message.reader());
     if !id.find("id")? || !workers.find("workers")? {
@@ -240,7 +240,7 @@ enum Fault {
     /// The same, for its prelude.
     Encode(daskwire::frame::EncodeError),
     /// A buffer of ours, for what arrives.
-    Room(daskwire::BufferTooSmall),
+    Buffer(daskwire::BufferTooSmall),
     /// The text could not be written.
     Text(fmt::Error),
 }
@@ -273,6 +273,6 @@ from! {
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
     Encode: daskwire::frame::EncodeError,
-    Room: daskwire::BufferTooSmall,
+    Buffer: daskwire::BufferTooSmall,
     Text: fmt::Error,
 }

@@ -11,18 +11,19 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// There is one, and neither reading nor writing it touches memory.
+    /// A register exists at `address`, and reading or writing it does not
+    /// access memory.
     pub const unsafe fn at(address: usize) -> Self {
         Self(address)
     }
 
-    /// What it holds. Reading may change what the device does.
+    /// Reads the register, which may have side effects.
     pub fn read(self) -> u32 {
         // SAFETY: as `at` was promised.
         unsafe { with_exposed_provenance::<u32>(self.0).read_volatile() }
     }
 
-    /// Writes all of it.
+    /// Writes the register.
     pub fn write(self, value: u32) {
         // SAFETY: as `at` was promised.
         unsafe { with_exposed_provenance_mut::<u32>(self.0).write_volatile(value) }

@@ -1,7 +1,7 @@
 //! The first serial line of the chip, a PL011, without interrupts.
 //!
-//! The line has no flow control, so what arrives while nobody reads may be
-//! lost. The conversation in `main.rs` takes turns for that reason.
+//! The line has no flow control, so bytes that are not read in time may be
+//! lost. For that reason the two sides in `main.rs` take turns.
 
 use core::fmt;
 
@@ -35,18 +35,18 @@ mod at {
 const RECEIVE_EMPTY: u32 = 1 << 4;
 const TRANSMIT_FULL: u32 = 1 << 5;
 
-/// What went wrong with a byte stands above it: overrun, break, parity, framing.
+/// The error bits above a byte: overrun, break, parity, framing.
 const BYTE_ERRORS: u32 = 0xf00;
 
 /// The serial line.
 pub struct Uart(());
 
-/// Why no byte came, or went.
+/// The error of reading or writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UartError {
-    /// The time is over.
+    /// The deadline has passed.
     Timeout,
-    /// A byte was lost before this one, because nobody read in time.
+    /// A byte before this one was lost because it was not read in time.
     Overrun,
     /// The line was disturbed, or runs at another speed.
     Line,
@@ -63,7 +63,7 @@ impl fmt::Display for UartError {
 }
 
 impl Uart {
-    /// Turns the line on: 115,200 baud, 8 bits, no parity.
+    /// Enables the line with 115,200 baud, 8 bits, no parity.
     ///
     /// The queue of 16 bytes stays off. Turning it on empties it, and an
     /// emulated line may have got its first byte before the program runs.
@@ -82,14 +82,14 @@ impl Uart {
         Self(())
     }
 
-    /// Waits for a byte, takes what else is there, and returns how many bytes
-    /// of `into` that filled.
+    /// Waits for a byte, reads all further bytes available to `into`, and
+    /// returns their number.
     ///
     /// # Errors
     ///
-    /// * [`UartError::Timeout`] if nothing came, also if bytes keep coming
+    /// * [`UartError::Timeout`] if no byte arrived, or if bytes keep arriving
     ///   after the deadline;
-    /// * [`UartError::Overrun`] or [`UartError::Line`] if a byte is not good.
+    /// * [`UartError::Overrun`] or [`UartError::Line`] if a byte is faulty.
     pub fn read(&mut self, into: &mut [u8], deadline: &mut Deadline) -> Result<usize, UartError> {
         let mut count = 0_usize;
         for place in into {
@@ -101,7 +101,7 @@ impl Uart {
                     return Err(UartError::Timeout);
                 }
             }
-            // A peer that never stops must not keep us here.
+            // A peer that never stops sending must not block this loop.
             if deadline.has_passed() {
                 return Err(UartError::Timeout);
             }
@@ -120,7 +120,7 @@ impl Uart {
     ///
     /// # Errors
     ///
-    /// [`UartError::Timeout`] if the line does not take them in time.
+    /// [`UartError::Timeout`] if the line does not accept them in time.
     pub fn write(&mut self, bytes: &[u8], deadline: &mut Deadline) -> Result<(), UartError> {
         for byte in bytes {
             while at::FLAGS.read() & TRANSMIT_FULL != 0 {

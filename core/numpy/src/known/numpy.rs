@@ -64,7 +64,7 @@ impl<'t, 'p> NdArray<'t, 'p> {
 
     /// The array over the pickle or a buffer; `None` if its data is a copy, as
     /// in protocols 0 to 2.
-    pub fn in_place(&self) -> Option<Array<'p>> {
+    pub fn borrowed(&self) -> Option<Array<'p>> {
         match self.data {
             Cow::Borrowed(data) => Some(self.over(data)),
             Cow::Owned(_) => None,

@@ -49,7 +49,7 @@ fn own(header: &Value) -> &Value {
 #[test]
 fn every_array_of_every_release_matches_its_header() {
     let mut releases: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut plain, mut records, mut in_place) = (0, 0_usize, 0);
+    let (mut plain, mut records, mut borrowed) = (0, 0_usize, 0);
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
             continue;
@@ -130,7 +130,7 @@ fn every_array_of_every_release_matches_its_header() {
                     if let Some(frame) = frame {
                         assert!(core::ptr::eq(there.bytes().as_ptr(), frame.as_ptr()));
                     }
-                    in_place += 1;
+                    borrowed += 1;
                 }
                 Err(error) => match error.kind {
                     TypedErrorKind::Compressed => assert!(!is_plain, "{name}"),
@@ -156,8 +156,8 @@ fn every_array_of_every_release_matches_its_header() {
         });
     }
     assert!(
-        plain >= 120 && records > 5 && in_place > 90,
-        "{plain} {records} {in_place}"
+        plain >= 120 && records > 5 && borrowed > 90,
+        "{plain} {records} {borrowed}"
     );
     assert!(releases.len() >= 18, "{releases:?}");
 }
@@ -177,7 +177,7 @@ fn shape_len(shape: &[usize]) -> usize {
 /// PROTOCOL HEADER-5
 #[test]
 fn byte_strings_are_their_frames() {
-    let (mut count, mut in_place) = (0, 0);
+    let (mut count, mut borrowed) = (0, 0);
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
             continue;
@@ -206,18 +206,18 @@ fn byte_strings_are_their_frames() {
             }
             if let Ok(there) = typed.as_slice() {
                 assert_eq!(there, bytes);
-                in_place += 1;
+                borrowed += 1;
             }
             count += 1;
         });
     }
-    assert!(count > 300 && in_place > 150, "{count} {in_place}");
+    assert!(count > 300 && borrowed > 150, "{count} {borrowed}");
 }
 
 /// PROTOCOL TYPED-5
 #[test]
 fn pickle_payloads_have_the_right_number_of_buffers() {
-    let (mut in_place, mut merged_count, mut with_buffers) = (0, 0, 0);
+    let (mut borrowed, mut merged_count, mut with_buffers) = (0, 0, 0);
     for vector in vectors() {
         if vector.missing_body_codec().is_some() {
             continue;
@@ -245,9 +245,9 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
             }
             with_buffers += usize::from(pickled.buffer_count() > 0);
             let whole = merged(&payload).unwrap();
-            let buffers = match pickled.in_place() {
+            let buffers = match pickled.borrowed() {
                 Ok(there) => {
-                    in_place += 1;
+                    borrowed += 1;
                     if let Some(frame) = payload.frames().last() {
                         let last = there.buffers().last().map_or(there.pickle(), AsRef::as_ref);
                         let is_header =
@@ -288,8 +288,8 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
         });
     }
     assert!(
-        in_place > 60 && merged_count > 3 && with_buffers > 8,
-        "{in_place} {merged_count} {with_buffers}"
+        borrowed > 60 && merged_count > 3 && with_buffers > 8,
+        "{borrowed} {merged_count} {with_buffers}"
     );
 }
 
@@ -946,7 +946,7 @@ fn written_payloads_match_dask() {
             let mut space = Space::new();
             let mut slots = [&[][..]; 64];
             let pickled = PickledPayload::read(&payload).and_then(|p| {
-                let there = p.in_place()?;
+                let there = p.borrowed()?;
                 Ok((
                     there.pickle(),
                     there.pickle_buffers(p.writeable()?).collect::<Vec<_>>(),
@@ -1056,7 +1056,7 @@ fn values_are_equal_in_both_layouts() {
         let payload = message.payload(0).unwrap();
         let pickled = PickledPayload::read(&payload).unwrap();
         assert!(pickled.writeable().unwrap().eq([Some(true), Some(false)]));
-        let there = pickled.in_place().unwrap();
+        let there = pickled.borrowed().unwrap();
         assert!(
             there
                 .pickle_buffers(pickled.writeable().unwrap())
@@ -1081,7 +1081,7 @@ fn values_are_equal_in_both_layouts() {
     let pickled = PickledPayload::read(&payload).unwrap();
     assert!(pickled.writeable().unwrap().eq([None, None]));
     assert_eq!(
-        pickled.in_place().unwrap().buffers(),
+        pickled.borrowed().unwrap().buffers(),
         [&bytes[..], &bytes[..3]]
     );
     let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
@@ -1161,7 +1161,7 @@ fn pickled_arrays_match_numpy() {
         if number != 0 {
             return;
         }
-        let there = PickledPayload::read(&payload).unwrap().in_place().unwrap();
+        let there = PickledPayload::read(&payload).unwrap().borrowed().unwrap();
         let mut theirs = there.items();
         let mut opcodes = Vec::new();
         while let Some(item) = theirs.next_item().unwrap() {
@@ -1194,14 +1194,14 @@ fn native_slices_borrow_elements() {
     place.copy_from_slice(bytes);
     let odd = Array::new(dtype, &[6], Order::C, place).unwrap();
     let error = odd.memory_slice::<f64>().unwrap_err();
-    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    assert_eq!(error.kind, TypedErrorKind::NotNative);
     let swapped = match ByteOrder::NATIVE {
         ByteOrder::Big => ByteOrder::Little,
         _ => ByteOrder::Big,
     };
     let other = Array::new(f64::dtype(swapped), &[6], Order::C, bytes).unwrap();
     let error = other.memory_slice::<f64>().unwrap_err();
-    assert_eq!(error.kind, TypedErrorKind::NotInPlace);
+    assert_eq!(error.kind, TypedErrorKind::NotNative);
     let none = Array::new(dtype, &[0], Order::C, &place[..0]).unwrap();
     assert_eq!(none.memory_slice::<f64>(), Ok(&[][..]));
     assert!(as_bytes::<u16>(&[]).is_empty());

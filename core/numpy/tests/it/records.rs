@@ -647,7 +647,7 @@ mod in_trees {
                     assert_eq!(array.shape(), shape);
                     assert!(array.items().eq(items.iter().map(Vec::as_slice)), "{node}");
                     assert_eq!(array.writeable(), Some(true));
-                    assert_eq!(found.in_place(), Some(array));
+                    assert_eq!(found.borrowed(), Some(array));
                     if shape.len() == 1 && of.contains("path") {
                         let y = field(&array, found.element_type(), &["path", "y"]);
                         assert!(y.elements::<f64>().unwrap().eq((0..12).map(f64::from)));

@@ -86,10 +86,10 @@ fn for_each_path<'p, 'a>(
             }
             level.owed = level.owed.wrapping_sub(1);
         }
-        while let Some((payload, behind)) = pending.split_first()
+        while let Some((payload, after)) = pending.split_first()
             && payload.at == at
         {
-            pending = behind;
+            pending = after;
             found(levels.get(..depth).unwrap_or_default(), payload);
         }
         let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);

@@ -20,7 +20,7 @@ impl Scan<'_> {
         level: &Level,
         range: (usize, usize),
         depth: usize,
-        places: &mut [PayloadSlot],
+        slots: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let index;
         let element = match level.nesting {
@@ -34,8 +34,8 @@ impl Scan<'_> {
             }
         };
         let element_index = depth.saturating_sub(1);
-        let found = matching(self.paths, places, range, element_index, element);
-        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(found.0)
+        let found = matching(self.paths, slots, range, element_index, element);
+        if let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(found.0)
             && found.0 < found.1
             && Elements::new(span(self.paths, spot.path)).len() == depth
         {
@@ -54,10 +54,10 @@ impl Scan<'_> {
         token: Token<'_>,
         below: (usize, usize),
         depth: usize,
-        places: &mut [PayloadSlot],
+        slots: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
-        for place in places.get_mut(low..high).unwrap_or_default() {
+        for place in slots.get_mut(low..high).unwrap_or_default() {
             let Location::Path(spot) = &mut place.0 else {
                 continue;
             };
@@ -94,12 +94,12 @@ impl Scan<'_> {
 /// The part of `range` whose paths have `element` at position `index`.
 pub(in crate::message) fn matching(
     paths: &[u8],
-    places: &[PayloadSlot],
+    slots: &[PayloadSlot],
     range: (usize, usize),
     index: usize,
     element: &[u8],
 ) -> (usize, usize) {
-    let part = places.get(range.0..range.1).unwrap_or_default();
+    let part = slots.get(range.0..range.1).unwrap_or_default();
     let low = part.partition_point(|place| element_order(paths, place, index, element).is_lt());
     let rest = part.get(low..).unwrap_or_default();
     let len = rest.partition_point(|place| element_order(paths, place, index, element).is_le());

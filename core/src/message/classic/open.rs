@@ -109,13 +109,13 @@ impl<'a> Heads<'a> {
         }))
     }
 
-    /// Stores the payloads in `places`, ordered by path; `places` has one slot
+    /// Stores the payloads in `slots`, ordered by path; `slots` has one slot
     /// per head. Returns the number of payloads
     /// (PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8).
     pub(in crate::message) fn note<T>(
         &self,
         frames: &[T],
-        places: &mut [PayloadSlot],
+        slots: &mut [PayloadSlot],
     ) -> Result<usize, MessageError> {
         let document = self.document;
         let malformed = MessageError::malformed(2);
@@ -123,8 +123,8 @@ impl<'a> Heads<'a> {
 
         // First all heads, sorted by their paths.
         let mut heads = self.heads;
-        let places = places.get_mut(..self.count).unwrap_or_default();
-        for place in places.iter_mut() {
+        let slots = slots.get_mut(..self.count).unwrap_or_default();
+        for place in slots.iter_mut() {
             let path = next_span(&mut heads).map_err(&malformed)?;
             let head = next_span(&mut heads).map_err(&malformed)?;
             *place = PayloadSlot(Location::Path(ClassicEntry {
@@ -143,7 +143,7 @@ impl<'a> Heads<'a> {
         }
         // Effectively stable: of two heads for one path the later one is used,
         // as in a Python dict.
-        sort(places, |a, b| {
+        sort(slots, |a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
                 let head = |place: &PayloadSlot| place.0.path().map(|spot| spot.head.0);
                 head(b).cmp(&head(a))
@@ -157,10 +157,10 @@ impl<'a> Heads<'a> {
             let at = keys.position();
             let path = next_span(&mut keys).map_err(&malformed)?;
             check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
-            let place = places.partition_point(|place| {
+            let place = slots.partition_point(|place| {
                 compare_paths(path_of(document, place), span(document, path)).is_lt()
             });
-            let spot = match places.get_mut(place) {
+            let spot = match slots.get_mut(place) {
                 Some(PayloadSlot(Location::Path(spot)))
                     if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
                 {
@@ -194,9 +194,9 @@ impl<'a> Heads<'a> {
         }
 
         // Heads without a key belong to no payload.
-        let count = keep(places, |spot| spot.path().is_some_and(|spot| spot.claimed));
-        let places = places.get_mut(..count).unwrap_or_default();
-        for pair in places.windows(2) {
+        let count = keep(slots, |spot| spot.path().is_some_and(|spot| spot.claimed));
+        let slots = slots.get_mut(..count).unwrap_or_default();
+        for pair in slots.windows(2) {
             if let [shorter, longer] = pair
                 && begins_with(path_of(document, longer), path_of(document, shorter))
             {
@@ -205,16 +205,16 @@ impl<'a> Heads<'a> {
             }
         }
         if let Some(mut bytestrings) = self.bytestrings {
-            mark_bytestrings(document, &mut bytestrings, places)?;
+            mark_bytestrings(document, &mut bytestrings, slots)?;
         }
         // Each index occurs once, so this fills every entry.
         for index in 0..count {
-            let number = places
+            let number = slots
                 .get(index)
                 .and_then(|place| place.0.path())
                 .map(|s| s.number);
             if let Some(number) = number
-                && let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(number as usize)
+                && let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(number as usize)
             {
                 spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
             }
@@ -227,11 +227,11 @@ impl<'a> Heads<'a> {
 fn mark_bytestrings(
     document: &[u8],
     bytestrings: &mut Reader<'_>,
-    places: &mut [PayloadSlot],
+    slots: &mut [PayloadSlot],
 ) -> Result<(), MessageError> {
     let at = bytestrings.position();
     let fault = |kind| MessageError::new(2, at, kind);
-    for place in places.iter_mut() {
+    for place in slots.iter_mut() {
         if let Location::Path(spot) = &mut place.0 {
             spot.bytestring = Some(false);
         }
@@ -242,8 +242,8 @@ fn mark_bytestrings(
     for _ in 0..count {
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
         let place =
-            places.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
-        if let Some(PayloadSlot(Location::Path(spot))) = places.get_mut(place)
+            slots.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
+        if let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(place)
             && compare_paths(span(document, spot.path), path).is_eq()
         {
             spot.bytestring = Some(true);

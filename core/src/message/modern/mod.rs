@@ -13,15 +13,15 @@ pub(super) fn set_frame_limits(
     frame_count: usize,
 ) -> Result<(), MessageError> {
     sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
-    let mut behind = offset(frame_count);
+    let mut end = offset(frame_count);
     for place in placeholders.iter_mut().rev() {
         if let Location::Placeholder { frame, limit, .. } = &mut place.0 {
-            if *frame == behind {
+            if *frame == end {
                 let kind = MessageErrorKind::FramesShared;
-                return Err(MessageError::new(behind as usize, 0, kind));
+                return Err(MessageError::new(end as usize, 0, kind));
             }
-            *limit = behind;
-            behind = *frame;
+            *limit = end;
+            end = *frame;
         }
     }
     sort(placeholders, |a, b| a.0.start().cmp(&b.0.start()));

@@ -1,14 +1,13 @@
-//! Start, text output and exit on a bare Cortex-M: all that stands between a
-//! program and the chip. Text and exit status travel by semihosting, which qemu
-//! and debuggers understand.
+//! Start, text output and exit on a bare Cortex-M. Text and exit status use
+//! semihosting, which qemu and debuggers support.
 //!
-//! A program includes this file as a module; its `program` is what runs.
+//! A program includes this file as a module and defines the function `program`.
 
 use core::arch::asm;
 use core::fmt::{self, Write};
 
 unsafe extern "C" {
-    /// There is no such function: whatever calls it does not link.
+    /// An undefined function: a program that calls it does not link.
     fn daskwire_panics() -> !;
 
     // Addresses from link.x; nothing is stored there.
@@ -28,8 +27,8 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { daskwire_panics() }
 }
 
-/// What the chip reads first: the top of the stack, then what to run on reset
-/// and on the exceptions that a fault causes.
+/// The vector table: the top of the stack, then the handlers of reset and
+/// faults.
 #[repr(C)]
 struct Vectors {
     stack_top: *mut u8,
@@ -49,7 +48,7 @@ static VECTORS: Vectors = Vectors {
     faults: [fault; 5],
 };
 
-/// What unused stack holds, to tell afterwards how much was used.
+/// The pattern of unused stack, to measure the stack in use.
 const PAINT: u8 = 0xa5;
 
 /// # Safety
@@ -90,7 +89,7 @@ fn stack_pointer() -> usize {
     at
 }
 
-/// Bytes of flash, and the most bytes of stack in use at any time so far.
+/// The bytes of flash, and the peak of stack use in bytes.
 #[inline(never)]
 pub fn memory_used() -> (usize, usize) {
     // SAFETY: the stack is memory that can be read from its end up.
@@ -111,7 +110,7 @@ pub fn static_len() -> usize {
     (&raw const __bss_end).addr().wrapping_sub(start)
 }
 
-/// Text to whoever listens on the debugging interface.
+/// Text output to the debugging interface.
 pub struct Semihosting;
 
 impl Write for Semihosting {

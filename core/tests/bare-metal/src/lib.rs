@@ -1,11 +1,11 @@
-//! What the programs here do with daskwire: everything that needs no heap.
+//! The functions of the test programs: they use everything in daskwire that
+//! needs no heap.
 //!
 //! All buffers are on the stack. Inputs go through [`black_box`], so that the
-//! compiler knows nothing of them and has to keep the code for every other
-//! input too, the ones that no test has thought of.
+//! compiler keeps the code for all inputs.
 //!
-//! Not used: compressing with lz4, which is the work of the crate lz4_flex and
-//! has panics that the linker finds. Decompressing lz4 is daskwire's own.
+//! Not used: compression with lz4, since the crate lz4_flex contains panics.
+//! Decompression of lz4 is part of daskwire.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -34,24 +34,24 @@ use daskwire_pickle::{
 };
 use embedded_io::ErrorKind;
 
-/// A message that a real release sent, and what is in it.
+/// A message of a real release, and its contents.
 #[derive(Clone, Copy)]
 pub struct Recorded {
-    /// What it is.
+    /// The name of the message.
     pub name: &'static str,
     /// Its bytes on the wire.
     pub bytes: &'static [u8],
-    /// What stands in front of the prelude.
+    /// The prefix of the prelude.
     pub prefix: Prefix,
     /// Its layout.
     pub layout: Layout,
-    /// Bytes of its payload, decompressed.
+    /// The length of its decompressed payload, in bytes.
     pub plain_len: usize,
-    /// FNV-1a of them, from the releases' own decompression.
+    /// FNV-1a of the decompressed payload, computed with Dask's decompression.
     pub plain_hash: u64,
 }
 
-/// Answers to get-data: five float64 ones with lz4, in both layouts.
+/// Replies to get-data: five float64 ones with lz4, in both layouts.
 pub const ONES: [Recorded; 2] = [
     Recorded {
         name: "distributed 2026.8.0, lz4",
@@ -84,39 +84,39 @@ pub const SNAPPY: Recorded = Recorded {
 /// A handshake.
 pub const HANDSHAKE: &[u8] = include_bytes!("../../vectors/modern-nosplit-2026.8.0/handshake.bin");
 
-/// Bytes of the recorded messages, to take them off the size of a program.
+/// The length of the recorded messages, to subtract from the size of a program.
 pub const RECORDED_LEN: usize =
     ONES[0].bytes.len() + ONES[1].bytes.len() + SNAPPY.bytes.len() + HANDSHAKE.len();
 
-/// What went wrong, as text: the error types of daskwire in one.
+/// All error types of daskwire in one, for formatting.
 pub enum Fault {
-    /// On the stream.
+    /// An error on the stream.
     Frame(daskwire::frame::FrameError),
-    /// In the message.
+    /// An error in the message.
     Message(daskwire::message::MessageError),
-    /// In what is built.
+    /// An error of the message builder.
     Build(daskwire::message::BuildError),
-    /// In the prelude that is written.
+    /// An error of the encoded prelude.
     Encode(daskwire::frame::EncodeError),
-    /// In the handshake.
+    /// An error in the handshake.
     Handshake(daskwire::handshake::HandshakeError),
-    /// In compression.
+    /// An error of compression.
     Compression(daskwire::compression::CompressionError),
-    /// In a document.
+    /// An error in a document.
     Document(daskwire::msgpack::Malformed),
-    /// In a document that is written.
+    /// An error of a written document.
     Write(daskwire::msgpack::WriteError),
-    /// In a pickle that is written.
+    /// An error of a written pickle.
     PickleWrite(daskwire_pickle::WriteError),
-    /// In a buffer that goes beside a pickle.
+    /// An error of an out-of-band buffer.
     PickleBuffer(PickleBufferError),
-    /// In a pickle.
+    /// An error in a pickle.
     Pickle(daskwire_pickle::PickleError),
-    /// In a comm.
+    /// An error of a comm.
     Comm(CommError<ErrorKind>),
-    /// Too little room.
-    Room(BufferTooSmall),
-    /// It is not what it should be.
+    /// A buffer is too small.
+    Buffer(BufferTooSmall),
+    /// A wrong result.
     Wrong(&'static str),
     /// The text could not be written.
     Text(fmt::Error),
@@ -154,7 +154,7 @@ from! {
     PickleBuffer: PickleBufferError,
     Pickle: daskwire_pickle::PickleError,
     Comm: CommError<ErrorKind>,
-    Room: BufferTooSmall,
+    Buffer: BufferTooSmall,
     Text: fmt::Error,
 }
 
@@ -172,7 +172,7 @@ fn fnv(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The limits, unknown to the compiler.
+/// The options, opaque to the compiler.
 fn reading() -> ReadOptions {
     ReadOptions {
         limits: black_box(Limits::MICROCONTROLLER),
@@ -181,10 +181,10 @@ fn reading() -> ReadOptions {
     }
 }
 
-/// The least that is of use: takes a message from a stream in pieces, finds its
-/// payload and decompresses it. Returns its length and hash.
+/// The minimal use: decodes a message from a stream in pieces, and decompresses
+/// its payload. Returns its length and hash.
 ///
-/// `PLAIN` is the room for it, in bytes.
+/// `PLAIN` is the size of the buffer for it, in bytes.
 pub fn decode<const PLAIN: usize>(
     stream: &[u8],
     prefix: Prefix,
@@ -201,13 +201,13 @@ pub fn decode<const PLAIN: usize>(
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames.filled(), &mut slots)?;
 
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
     let message = Message::open(
         frames,
         layout,
         &reading(),
         &mut levels,
-        &mut places,
+        &mut payload_slots,
         &mut [],
     )?;
     let mut found = (0, 0);
@@ -222,15 +222,15 @@ pub fn decode<const PLAIN: usize>(
     Ok(found)
 }
 
-/// Decodes a message and builds answers to it: its payload forwarded in both
-/// layouts, and sent anew. Returns the payload's length and hash.
+/// Decodes a message and builds replies: its payload forwarded in both layouts,
+/// and sent again. Returns the payload's length and hash.
 pub fn exchange(
     stream: &[u8],
     prefix: Prefix,
     layout: Layout,
     text: &mut dyn Write,
 ) -> Result<(usize, u64), Fault> {
-    // As a program does that reads into the place that the decoder names.
+    // Reads into the buffer that the decoder returns.
     let mut storage = [0; 1024];
     let mut arena = Arena::new(&mut storage);
     let mut decoder = FrameDecoder::new(prefix, [0_u8; 64], reading().limits);
@@ -261,13 +261,13 @@ pub fn exchange(
     )?;
 
     let (mut levels, mut more_levels) = ([Level::EMPTY; 8], [Level::EMPTY; 8]);
-    let (mut places, mut body) = ([PayloadSlot::EMPTY; 4], [0; 256]);
+    let (mut payload_slots, mut body) = ([PayloadSlot::EMPTY; 4], [0; 256]);
     let message = Message::open(
         frames,
         layout,
         &reading(),
         &mut levels,
-        &mut places,
+        &mut payload_slots,
         &mut body,
     )?;
     message.check()?;
@@ -304,7 +304,7 @@ pub fn exchange(
         let mut wire = [0; 1024];
         let wire = join(answer, &mut wire)?;
         if target == Layout::Modern && layout == Layout::Modern {
-            // Forwarded as it is, prelude and all.
+            // Forwarded unchanged, including the prelude.
             ensure(
                 wire.len() == envelope_len(&framed),
                 "what was forwarded has another length",
@@ -320,7 +320,7 @@ fn envelope_len(framed: &FramedMessage<'_>) -> usize {
     usize::try_from(framed.message_len()).unwrap_or(usize::MAX)
 }
 
-/// A message as one run of bytes.
+/// Joins the frames of a message.
 fn join<'o>(frames: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
     let lengths = frames.iter().map(|frame| frame.len() as u64);
     let mut len = encode_prelude(Prefix::U64, lengths, out)?;
@@ -337,7 +337,7 @@ fn join<'o>(frames: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
     out.get(..len).ok_or(Fault::Wrong("no room"))
 }
 
-/// Asks a payload everything that it can be asked.
+/// Calls all methods of a payload.
 fn look_at(payload: &Payload<'_, &[u8]>, whole: &[u8], text: &mut dyn Write) -> Result<(), Fault> {
     payload.check()?;
     let count = payload.logical_count()?;
@@ -359,13 +359,13 @@ fn look_at(payload: &Payload<'_, &[u8]>, whole: &[u8], text: &mut dyn Write) -> 
     Ok(())
 }
 
-/// Reads a payload as a value, and writes an array again. What is no value that
-/// is opened is none of the faults here.
+/// Reads a payload as a value, and writes an array again. Errors of values are
+/// ignored.
 fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     let (mut body, mut headers) = ([0; 32], [0; 512]);
     let (mut slots, mut room) = ([&[][..]; 4], [0; 64]);
     if let Ok(pickled) = PickledPayload::read(payload)
-        && let Ok(there) = pickled.in_place()
+        && let Ok(there) = pickled.borrowed()
     {
         let mut items = there.items();
         while let Ok(Some(item)) = items.next_item() {
@@ -442,7 +442,7 @@ fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Builds a message of a payload of our own, split and once more compressed.
+/// Builds a message with a new payload, split and compressed again.
 fn send_anew(frame: &[u8]) -> Result<(), Fault> {
     let frame = frame.get(..64).unwrap_or(frame);
     let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa4dask"), ("type", b"\xa5bytes")];
@@ -475,7 +475,7 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads a handshake, agrees, and writes ours.
+/// Parses a handshake, negotiates, and writes ours.
 pub fn handshake(stream: &[u8]) -> Result<u8, Fault> {
     let limits = black_box(Limits::HANDSHAKE);
     let first = stream.first_chunk().ok_or(Fault::Wrong("no handshake"))?;
@@ -499,7 +499,7 @@ pub fn handshake(stream: &[u8]) -> Result<u8, Fault> {
     Ok(agreed.pickle_protocol)
 }
 
-/// A stream as hardware has it: gives and takes a few bytes at a time.
+/// A stream like a serial port: reads and writes a few bytes at a time.
 struct Serial<'a> {
     received: &'a [u8],
     sent: &'a mut [u8],
@@ -536,8 +536,8 @@ impl embedded_io::Write for Serial<'_> {
     }
 }
 
-/// Does the handshake over streams of embedded-io, and sends every message
-/// back. Returns how many there were.
+/// Does the handshake over streams of embedded-io and echoes every message.
+/// Returns the number of messages.
 pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, Fault> {
     let (mut received, mut sent) = ([0; 1024], [0; 1024]);
     let received = lay(&[greeting, stream], &mut received)?;
@@ -573,15 +573,14 @@ pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, 
     Ok(count)
 }
 
-/// Copies bytes. `copy_from_slice` has a panic for lengths that differ, which is
-/// left in where code is made small.
+/// Copies bytes without the panic of `copy_from_slice` for different lengths.
 fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;
     }
 }
 
-/// Pieces side by side.
+/// Joins pieces.
 fn lay<'o>(pieces: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
     let mut len = 0_usize;
     for piece in pieces {
@@ -593,7 +592,7 @@ fn lay<'o>(pieces: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
     out.get(..len).ok_or(Fault::Wrong("no room"))
 }
 
-/// Compresses with snappy where it pays, and undoes that.
+/// Compresses with snappy if worthwhile, and decompresses the result.
 pub fn compress(data: &[u8], table: &mut SnappyTable) -> Result<usize, Fault> {
     let mut snappy = Snappy::new(table);
     let (mut packed, mut plain) = ([0; 12_000], [0; 10_000]);
@@ -630,7 +629,7 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
     if let Ok(true) = reader.find("op") {
         black_box(reader.str().ok());
     }
-    // Each of them is asked for what may be something else.
+    // Calls each method, also for values of another kind.
     let at = Reader::with_limits(document, &limits);
     black_box((at.clone().nil().ok(), at.clone().bool().ok()));
     black_box((
@@ -643,7 +642,7 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Writes whatever the bytes say, and returns how long the pickle is.
+/// Writes a pickle from choices and returns its length.
 pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
     let mut levels = [daskwire_pickle::Level::EMPTY; 8];
     let mut out = [0; 512];
@@ -708,8 +707,8 @@ pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
     Ok(writer.finish()?.len())
 }
 
-/// Each message with one byte after the other made wrong: refused or not, it
-/// has to come back. Returns how many were refused, and how many were not.
+/// Decodes the message with each byte damaged; each call must return. Returns
+/// the numbers of refused and accepted messages.
 pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fault> {
     struct Nothing;
     impl Write for Nothing {
@@ -767,8 +766,8 @@ const PICKLE: &[u8] = b"\x80\x05(\x97\x98\x97\x94C\x01b\x96\x01\0\0\0\0\0\0\0a\x
     q\x01h\x01r\x02\0\0\0j\x02\0\0\0\x82\x01U\x01aI01\nI-5\nL12L\nF1_0.5\nS'\\x41\\101'\nV\\u0041\np3\ng3\n\
     cos\npath\nPid\nlR.";
 
-/// Reads a pickle with its buffers, as it is and with each byte damaged.
-/// Returns how many opcodes it has and how many damaged copies are refused.
+/// Reads a pickle with its buffers, unchanged and with each byte damaged.
+/// Returns the numbers of opcodes and of refused copies.
 pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> {
     let buffers = black_box([&b"one"[..], b"two"]);
     let count = |pickle: &[u8]| {
@@ -810,7 +809,7 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
     Ok((whole, refused))
 }
 
-/// All of it, told in lines of text.
+/// Runs everything and prints the results.
 pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), Fault> {
     for message in &ONES {
         let bytes = black_box(message.bytes);
@@ -879,20 +878,20 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
     Ok(())
 }
 
-/// Panics if the input says so: what the linker has to find.
+/// Panics depending on the input, which the linker must detect.
 #[cfg(feature = "break-no-panic")]
 pub fn break_a_promise() -> u8 {
     black_box(HANDSHAKE)[black_box(3)]
 }
 
-/// Allocates: what the linker has to find.
+/// Allocates, which the linker must detect.
 #[cfg(feature = "break-no-heap")]
 pub fn break_a_promise() -> u8 {
     extern crate alloc;
     alloc::vec![7_u8; black_box(3)].pop().unwrap_or_default()
 }
 
-/// Keeps both promises.
+/// Neither panics nor allocates.
 #[cfg(not(any(feature = "break-no-panic", feature = "break-no-heap")))]
 pub const fn break_a_promise() -> u8 {
     0

@@ -1,4 +1,4 @@
-//! The proof for a Cortex-M4: everything, as on the host.
+//! The link test for a Cortex-M4: everything, as on the host.
 
 #![no_std]
 #![no_main]

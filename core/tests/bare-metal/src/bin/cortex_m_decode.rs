@@ -1,5 +1,5 @@
-//! How small it gets on a Cortex-M4: takes one message from a stream, in the
-//! current layout, and decompresses its payload with lz4. Nothing else.
+//! The minimum size on a Cortex-M4: decodes one message of the modern layout
+//! from a stream and decompresses its payload with lz4.
 
 #![no_std]
 #![no_main]

@@ -1,5 +1,5 @@
-//! The proof for this machine: no standard library, no allocator, and a panic
-//! handler that nothing must ever need.
+//! The link test for this machine: no standard library, no allocator, and a
+//! panic handler that must not be reachable.
 //!
 //! Links with the C library for the start of a program, `write` and `memcpy`.
 
@@ -14,7 +14,7 @@ use daskwire::compression::SnappyTable;
 #[link(name = "c")]
 unsafe extern "C" {
     fn write(file: c_int, bytes: *const c_void, len: usize) -> isize;
-    /// There is no such function: whatever calls it does not link.
+    /// An undefined function: a program that calls it does not link.
     fn daskwire_panics() -> !;
 }
 
@@ -32,12 +32,12 @@ impl fmt::Write for Out {
         while !rest.is_empty() {
             // SAFETY: `rest` is that many bytes that can be read.
             let count = unsafe { write(1, rest.as_ptr().cast(), rest.len()) };
-            let behind = usize::try_from(count)
+            let after = usize::try_from(count)
                 .ok()
                 .filter(|count| *count != 0)
                 .and_then(|count| rest.get(count..));
-            match behind {
-                Some(behind) => rest = behind,
+            match after {
+                Some(after) => rest = after,
                 None => return Err(fmt::Error),
             }
         }
@@ -45,7 +45,7 @@ impl fmt::Write for Out {
     }
 }
 
-/// What the C library calls.
+/// The entry point for the C library.
 // SAFETY: the name is that of the program's start, and this is its signature.
 #[unsafe(no_mangle)]
 pub extern "C" fn main(_count: c_int, _arguments: *const *const c_char) -> c_int {
