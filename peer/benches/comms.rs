@@ -58,7 +58,7 @@ impl Lane {
         let (transports, options) = (transports(), CommOptions::default());
         let listener = transports.bind(&address, options.clone()).await;
         let listener = listener.expect("a port");
-        let address = listener.local_address().expect("it is bound");
+        let address = listener.local_address().expect("bound address");
         tokio::spawn(async move {
             while let Ok(incoming) = listener.accept().await {
                 tokio::spawn(async move {

@@ -261,13 +261,13 @@ impl Pool {
         keys: Vec<Key>,
         who: Option<String>,
     ) -> Result<DataReply, PeerError> {
-        let (reply, _) = self.get_data_counting(address, keys, who).await?;
+        let (reply, _) = self.get_data_with_extra_count(address, keys, who).await?;
         Ok(reply)
     }
 
     /// Like [`get_data`](Self::get_data), with the number of unrequested keys in
     /// the reply.
-    pub(crate) async fn get_data_counting(
+    pub(crate) async fn get_data_with_extra_count(
         &self,
         address: &Address,
         keys: Vec<Key>,

@@ -200,7 +200,7 @@ async fn arrays_go_there_and_back(client: &Client) {
     let array = Array::from_slice(&[10, 100], &values).expect("a thousand");
     for route in [Route::Scheduler, Route::Direct] {
         let data = [(Key::unique("array"), array.clone())];
-        let scattered = client.scatter_by(data, route).await.expect("it is there");
+        let scattered = client.scatter_by(data, route).await.expect("exists");
         let doubled = client
             .submit("numpy.add", [&scattered[0], &scattered[0]])
             .expect("submitted");

@@ -27,7 +27,7 @@ fn agree(environment: Environment, op: &str, count: usize, render: impl Fn(&[&[u
         for (number, described) in values.iter().enumerate() {
             let mut frames: Vec<&[u8]> = Vec::new();
             for len in described["frames"].as_array().expect("a list") {
-                let len = usize::try_from(len.as_u64().expect("a length")).expect("it fits");
+                let len = usize::try_from(len.as_u64().expect("a length")).expect("fits");
                 let (frame, behind) = rest.split_at(len);
                 frames.push(frame);
                 rest = behind;

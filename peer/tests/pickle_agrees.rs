@@ -44,7 +44,7 @@ fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> 
         .unwrap_or_else(|| panic!("{answer}"));
     let len = |value: &Value| {
         let len = value.as_u64().expect("a length");
-        usize::try_from(len).expect("it fits")
+        usize::try_from(len).expect("fits")
     };
     let mut rest = data.as_slice();
     for expected in pickles {

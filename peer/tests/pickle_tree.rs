@@ -23,7 +23,7 @@ fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) ->
         .unwrap_or_else(|| panic!("{answer}"));
     let mut rest = data.as_slice();
     let mut take = |len: &serde_json::Value| {
-        let len = usize::try_from(len.as_u64().expect("a length")).expect("it fits");
+        let len = usize::try_from(len.as_u64().expect("a length")).expect("fits");
         let (part, behind) = rest.split_at(len);
         rest = behind;
         part
@@ -152,7 +152,7 @@ fn integer(value: Int<'_>) -> Vec<u8> {
     let mut bytes = match value {
         Int::Big(big) if big.to_i128().is_none() => big.as_bytes().to_vec(),
         Int::Decimal(decimal) if decimal.to_i128().is_none() => of_digits(decimal.as_bytes()),
-        _ => value.to_i128().expect("it fits").to_le_bytes().to_vec(),
+        _ => value.to_i128().expect("fits").to_le_bytes().to_vec(),
     };
     while let [.., before, last] = bytes[..]
         && last == if before < 0x80 { 0 } else { 0xff }

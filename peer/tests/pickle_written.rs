@@ -579,7 +579,7 @@ fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
     let mut out = vec![0xa5; len];
     let mut writer = Writer::with_options(&mut out, &mut levels, options);
     write(&mut writer);
-    assert_eq!(writer.finish().expect("it fits").len(), len);
+    assert_eq!(writer.finish().expect("fits").len(), len);
     out
 }
 

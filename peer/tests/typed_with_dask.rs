@@ -29,7 +29,7 @@ impl Data {
         let encode = |count: i16| {
             let mut bytes = vec![0; 8 * usize::from(count.unsigned_abs())];
             let values: Vec<f64> = (0..count).map(f64::from).collect();
-            encode_into(&values, &mut bytes).expect("it fits");
+            encode_into(&values, &mut bytes).expect("fits");
             bytes
         };
         Self {
@@ -140,7 +140,7 @@ fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d
         })
         .expect("it lies one behind the other");
     }
-    let len = writer.finish().expect("it fits").len();
+    let len = writer.finish().expect("fits").len();
     out.truncate(len);
     buffers
 }
@@ -374,7 +374,7 @@ fn walk<'a, T: AsRef<[u8]>>(
                 text.to_str().expect("UTF-8").clone_into(&mut name);
             }
             Item::Payload(number) => {
-                check(&name, &message.payload(number).expect("it is there"));
+                check(&name, &message.payload(number).expect("exists"));
                 *count += 1;
             }
             _ => {}

@@ -490,7 +490,7 @@ fn values<'a>(
                 panic!("a value without a key");
             };
             let key = msgpack::Reader::new(key).str().expect("a text").to_str();
-            let payload = message.payload(number).expect("it is there");
+            let payload = message.payload(number).expect("exists");
             values.insert(key.to_owned(), payload);
         }
     }
@@ -711,7 +711,7 @@ impl Given {
 /// The bytes of elements.
 fn bytes<E: Element>(elements: &[E]) -> Vec<u8> {
     let mut bytes = vec![0; size_of_val(elements)];
-    encode_into(elements, &mut bytes).expect("it fits");
+    encode_into(elements, &mut bytes).expect("fits");
     bytes
 }
 
@@ -728,7 +728,7 @@ fn transposed() -> Vec<u8> {
     let view = Array::with_dimensions(DType::U16, axes, &bytes).expect("a good array");
     assert_eq!(view.order(), None);
     let mut copy = vec![0; bytes.len()];
-    let again = view.copy_into(&mut copy).expect("it fits");
+    let again = view.copy_into(&mut copy).expect("fits");
     assert_eq!(again.order(), Some(Order::C));
     copy
 }
@@ -853,7 +853,7 @@ fn object<'d>(arrays: &[(&str, Array<'d>, Placement)], out: &mut Vec<u8>) -> Vec
         });
         written.expect("it lies one behind the other");
     }
-    let len = writer.finish().expect("it fits").len();
+    let len = writer.finish().expect("fits").len();
     out.truncate(len);
     buffers
 }

@@ -402,7 +402,7 @@ fn plain_files(directory: &Path, count: usize, len: usize) -> (f64, f64) {
     let started = Instant::now();
     for index in 0..count {
         let file = fs::File::open(directory.join(index.to_string()));
-        std::io::Read::read_exact(&mut file.expect("it is there"), &mut data).expect("it is read");
+        std::io::Read::read_exact(&mut file.expect("exists"), &mut data).expect("it is read");
     }
     let read = started.elapsed().as_secs_f64();
     let _ = fs::remove_dir_all(&directory);

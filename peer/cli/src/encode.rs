@@ -143,8 +143,8 @@ pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
                 break;
             }
         }
-        let (document, behind) = rest.split_at_checked(len)?;
-        rest = behind;
+        let (document, after) = rest.split_at_checked(len)?;
+        rest = after;
         (len != 0).then_some((first, document))
     })
     .filter(|(_, document)| !document.trim().is_empty())

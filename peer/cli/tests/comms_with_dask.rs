@@ -1,5 +1,5 @@
-//! Comms of a real Dask over TCP and TLS, with certificates of each shape that its
-//! clusters have.
+//! Comms with a real Dask over TCP and TLS, with the kinds of certificates that
+//! its clusters use.
 
 use core::time::Duration;
 use std::fs;
@@ -12,22 +12,22 @@ use daskwire_peer::identity::{identity, options};
 use daskwire_peer::{transports, transports_with_tls};
 use daskwire_testing::{Environment, Peer};
 
-/// One of the certificates that the tests of `daskwire-tcp` use too.
+/// A certificate of the tests of `daskwire-tcp`.
 fn certificate(name: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     workspace.join("comm/tests/tls").join(name)
 }
 
-/// Files, in the order of Dask's settings: authority, certificate, key.
+/// Files in the order of Dask's settings: authority, certificate, key.
 struct Files([PathBuf; 3]);
 
 impl Files {
-    /// X.509 version 1, as Dask's own test certificates.
+    /// X.509 version 1, like Dask's own test certificates.
     fn v1() -> Self {
         Self(["ca.pem", "v1-cert.pem", "v1-key.pem"].map(certificate))
     }
 
-    /// One certificate for everything.
+    /// A single self-signed certificate.
     fn self_signed() -> Self {
         Self([(); 3].map(|()| certificate("self-signed.pem")))
     }
@@ -46,7 +46,7 @@ impl Files {
     }
 }
 
-/// How long a scheduler may take.
+/// Timeout for a scheduler.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -68,7 +68,7 @@ fn asks(scheduler: &Peer, files: &Files) {
 }
 
 #[test]
-fn a_scheduler_with_temporary_certificates_says_who_it_is() {
+fn identity_with_temporary_certificates() {
     let scratch =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{}", std::process::id()));
     fs::create_dir_all(&scratch).expect("a test may write below target/");
@@ -77,7 +77,7 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
     let pem = scratch.join("temporary.pem");
     let text = fs::read_to_string(&pem).expect("the script wrote it");
     asks(&scheduler, &Files([(); 3].map(|()| pem.clone())));
-    // The same, not through files.
+    // The same certificate, not from files
     let from_text = TlsSettings::new(text.as_str(), text.as_str()).build();
     let transports = transports_with_tls(&from_text.expect("good settings"));
     let address = scheduler.address().parse().expect("an address");
@@ -106,7 +106,7 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
         !output.status.success() && said.contains("--tls-ca-file"),
         "{said}"
     );
-    // Another certificate, which neither side believes.
+    // A certificate that neither side trusts
     let other = certificate("self-signed.pem");
     let other = other.to_str().expect("UTF-8");
     let output = run(&["--tls-ca-file", other, "--tls-cert", other]);
@@ -117,7 +117,7 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
         "{said}"
     );
     assert!(said.contains(other), "{said}");
-    // One that only Dask does not.
+    // A certificate that only Dask does not trust
     let output = run(&["--tls-ca-file", pem, "--tls-cert", other]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
@@ -130,21 +130,21 @@ fn a_scheduler_with_temporary_certificates_says_who_it_is() {
 }
 
 #[test]
-fn a_scheduler_with_certificates_of_version_1_says_who_it_is() {
+fn identity_with_version_1_certificates() {
     let files = Files::v1();
     let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &files.arguments());
     asks(&scheduler, &files);
 }
 
 #[test]
-fn a_scheduler_with_one_self_signed_certificate_says_who_it_is() {
+fn identity_with_a_self_signed_certificate() {
     let files = Files::self_signed();
     let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &files.arguments());
     asks(&scheduler, &files);
 }
 
 #[test]
-fn a_scheduler_without_tls_is_told_apart() {
+fn detects_a_scheduler_without_tls() {
     let scheduler = daskwire_testing::scheduler();
     let address = scheduler.address().replace("tcp://", "tls://");
     let transports = transports_with_tls(&Files::v1().tls());
@@ -154,9 +154,9 @@ fn a_scheduler_without_tls_is_told_apart() {
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
 }
 
-/// Accepts one comm of Dask and sends back what comes, to its end.
+/// Accepts one comm of Dask, and echoes its messages until it ends.
 ///
-/// Without files it is in the clear.
+/// Without files, the comm is not encrypted.
 fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&str]) {
     let runtime = runtime();
     let transports = match files {
@@ -187,7 +187,7 @@ fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&s
     let client = Peer::spawn(Environment::Current, "echo_client.py", &arguments);
     let spoken = files.map_or("TCP".to_owned(), |_| format!("TLSv{version}"));
     assert_eq!(client.address(), spoken);
-    // Dask closes without a word, so this is about the end too.
+    // Dask closes without a message, so this tests the end of a comm too.
     let count = echo.join().expect("it does not panic");
     assert_eq!(count.expect("the comm ends well"), lengths.len());
 }
@@ -207,7 +207,7 @@ fn a_comm_of_dask_gets_back_what_it_sends_in_the_clear() {
     echo_to_dask(None, "-", "close", &["1", "100000", "100000000"]);
 }
 
-/// More than 32 bits with a sign hold; some 10 GB of memory for a while.
+/// Exceeds a signed 32-bit length; takes some 10 GB of memory.
 #[test]
 fn a_comm_of_dask_gets_back_two_gibibytes() {
     echo_to_dask(None, "-", "close", &["2147483649"]);
@@ -215,7 +215,7 @@ fn a_comm_of_dask_gets_back_two_gibibytes() {
 }
 
 #[test]
-fn a_comm_of_dask_may_speak_tls_1_2() {
+fn dask_may_use_tls_1_2() {
     echo_to_dask(Some(&Files::v1()), "1.2", "close", &["1", "100000"]);
 }
 

@@ -1,5 +1,5 @@
-//! `daskwire inspect` and `daskwire encode` as they are used: files and standard
-//! input in, text and JSON out, errors for people, exit statuses.
+//! Tests of `daskwire inspect` and `daskwire encode` as commands: files and
+//! standard input in; text, JSON, errors and exit status out.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,12 +17,12 @@ use command::{Ran, run};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Fewer than this are not the vectors that the repository has.
+/// The repository has at least this many vectors.
 const MIN_VECTORS: usize = 750;
 const MIN_HOSTILE: usize = 200;
 const MIN_STREAMS: usize = 18;
 
-/// Their release reads enum members as maps, every later one as members.
+/// Releases that read enum members as maps; later ones read them as members.
 const READ_AS_MAPS: [&str; 2] = ["classic-2.30.1/case-enum", "classic-2.30.1/enum"];
 
 /// Compressed by an unknown codec.
@@ -34,7 +34,7 @@ const BLOSC: [&str; 5] = [
     "modern-total-2021.12.0-blosc/blosc-or-lz4-bytes",
 ];
 
-/// `inspect` or `encode` with these options, of a file.
+/// Runs `inspect` or `encode` with options on a file.
 fn of_file(options: &str, file: &Path) -> Ran {
     let mut arguments: Vec<&std::ffi::OsStr> =
         options.split_whitespace().map(AsRef::as_ref).collect();
@@ -42,13 +42,13 @@ fn of_file(options: &str, file: &Path) -> Ran {
     run(&arguments, None)
 }
 
-/// The same of standard input.
+/// Runs it on standard input.
 fn of_input(options: &str, input: &[u8]) -> Ran {
     let arguments: Vec<&str> = options.split_whitespace().chain(["-"]).collect();
     run(&arguments, Some(input))
 }
 
-/// Does the work for each item, on all processors.
+/// Calls a function for each item, on all processors.
 fn each<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -67,17 +67,17 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors")
 }
 
-/// A recorded message, or one that is wrong, or a stream of several.
+/// A recorded message, an invalid one, or a stream of several.
 struct Vector {
-    /// Folder and name.
+    /// The name of the vector, with its folder.
     name: String,
     file: PathBuf,
-    /// What is known of it.
+    /// The description of the vector.
     json: Value,
 }
 
 impl Vector {
-    /// All of a folder whose names end like this.
+    /// All vectors in a folder with a given file name ending.
     fn all(folder: &Path, ending: &str) -> Vec<Self> {
         let mut vectors: Vec<Self> = std::fs::read_dir(folder)
             .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -100,7 +100,7 @@ impl Vector {
         vectors
     }
 
-    /// Every message that a real release wrote.
+    /// All messages written by real releases.
     fn recorded() -> Vec<Self> {
         let folders = std::fs::read_dir(root()).unwrap();
         let vectors: Vec<Self> = folders
@@ -138,7 +138,7 @@ impl Vector {
         }
     }
 
-    /// The options that say what could be found out.
+    /// The options that set what could be detected.
     fn explicit(&self) -> String {
         format!("--prefix {} --layout {}", self.prefix(), self.layout())
     }
@@ -148,7 +148,7 @@ impl Vector {
     }
 }
 
-/// Without the order of map entries and of the members of sets.
+/// Normalizes the order of map entries and set members.
 fn normal(value: &Value) -> Value {
     let sorted = |items: &Value| {
         let mut items: Vec<Value> = items.as_array().unwrap().iter().map(normal).collect();
@@ -179,14 +179,14 @@ fn parse(line: &str, name: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"))
 }
 
-/// The one document of an output.
+/// The only document of an output.
 #[track_caller]
 fn document(out: &str, name: &str) -> Value {
     assert_eq!(out.matches('\n').count(), 1, "{name}");
     parse(out, name)
 }
 
-/// What `inspect --json` has to print for this vector, without the frames of
+/// The expected output of `inspect --json` for a vector, without the frames of
 /// payloads.
 fn expected(vector: &Vector) -> Value {
     let mut expected = json!({
@@ -203,7 +203,7 @@ fn expected(vector: &Vector) -> Value {
     normal(&expected)
 }
 
-/// Takes the frames of payloads out of a document.
+/// Removes the frames of payloads from a document.
 fn take_payload_frames(document: &mut Value) -> Vec<Value> {
     let payloads = document["payloads"].as_array_mut().unwrap();
     payloads
@@ -212,8 +212,8 @@ fn take_payload_frames(document: &mut Value) -> Vec<Value> {
         .collect()
 }
 
-/// Without `--payloads` these are frames of the message, as they are there, one
-/// behind the other.
+/// Without `--payloads`, these are the frames of the message, unchanged and in
+/// order.
 fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
     let name = &vector.name;
     let frames = vector.json["frames"].as_array().unwrap();
@@ -238,7 +238,7 @@ fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
     }
 }
 
-/// Compares all that is printed of a vector with these options.
+/// Compares the output for a vector with these options.
 fn check_recorded(vector: &Vector, options: &str) {
     let name = &vector.name;
     let ran = of_file(&format!("inspect --json {options}"), &vector.file);
@@ -271,14 +271,14 @@ fn check_recorded(vector: &Vector, options: &str) {
 }
 
 #[test]
-fn recorded_messages_mean_what_their_release_made_of_them() {
+fn inspect_agrees_with_the_release_of_each_vector() {
     let vectors = Vector::recorded();
     for name in READ_AS_MAPS.iter().chain(&BLOSC) {
         assert!(vectors.iter().any(|vector| vector.name == *name), "{name}");
     }
     each(&vectors, |vector| {
         for options in ["", " --payloads"] {
-            // Found out, and said.
+            // With detection, and with explicit options
             check_recorded(vector, options);
             check_recorded(vector, &format!("{}{options}", vector.explicit()));
         }
@@ -312,7 +312,7 @@ fn streams_are_one_document_per_line_and_message() {
             let count = |key: &str| found[key].as_array().map(Vec::len).unwrap() as u64;
             assert_eq!(message["n_frames"], count("frames"), "{name}");
             assert_eq!(message["n_payloads"], count("payloads"), "{name}");
-            // Prelude and frames are all there is between two offsets.
+            // Between two offsets are only prelude and frames.
             let frames = found["frames"].as_array().unwrap();
             let data: u64 = frames
                 .iter()
@@ -322,7 +322,8 @@ fn streams_are_one_document_per_line_and_message() {
             let len = prefix_len + 8 + 8 * count("frames") + data;
             assert_eq!(message["len"], len, "{name}");
         }
-        // Said, from standard input, and as text: the same messages.
+        // The same messages with explicit options, from standard input, and as
+        // text.
         let said = of_input(&format!("inspect --json {}", stream.explicit()), &bytes);
         assert_eq!(said.good(name), auto.text(), "{name}");
         let text = of_file("inspect --payloads", &stream.file);
@@ -336,7 +337,8 @@ fn streams_are_one_document_per_line_and_message() {
             let at = format!(" at byte {}: ", message["offset"]);
             assert!(head.contains(&at), "{name}: {head}");
         }
-        // Cut in its last message: all others, and the offset of that one.
+        // Truncated in the last message: all others are printed, then the offset
+        // of that one.
         let cut = of_input("inspect --json", &bytes[..bytes.len() - 1]);
         let last = messages.last().unwrap();
         let error = cut.refused(name);
@@ -350,7 +352,7 @@ fn streams_are_one_document_per_line_and_message() {
     });
 }
 
-/// The messages that the table of decisions accepts, or the first of them.
+/// The messages that the decision table accepts, at least the first of them.
 fn accepted() -> Vec<String> {
     let accepted: Vec<String> = std::fs::read_to_string(root().join("../../PROTOCOL.md"))
         .unwrap()
@@ -365,11 +367,11 @@ fn accepted() -> Vec<String> {
     accepted
 }
 
-/// Within the limit of the command, which is the limit of a host.
+/// Within the limits of the command, which are those of a host.
 const BOMB: &str = "hostile/nosplit--zlib-bomb";
 
 #[test]
-fn hostile_messages_are_refused_in_one_line_that_says_where() {
+fn hostile_messages_are_refused_with_a_location() {
     let accepted = accepted();
     let hostile = Vector::hostile();
     let refused = AtomicUsize::new(0);
@@ -403,14 +405,14 @@ fn hostile_messages_are_refused_in_one_line_that_says_where() {
             let Some(fault) = error.strip_prefix(&place) else {
                 panic!("{name}: {error}");
             };
-            // In a frame, or before frames can be told apart.
+            // The error names a frame, unless the framing itself is malformed.
             let (place, what) = fault.split_once(": ").unwrap();
             let is_framing = place.starts_with("at byte ") && place.ends_with(" of the message");
             let is_frame = place.starts_with("in frame ") && place.contains(", at byte ");
             assert!(is_framing || is_frame, "{name}: {fault}");
             assert!(what.len() > 15, "{name}: {what}");
         }
-        // Whatever is guessed, it ends in an orderly way.
+        // Other guesses also end without a crash.
         let ran = of_file("inspect --payloads", &vector.file);
         if ran.status != Some(0) {
             ran.refused(name);
@@ -421,12 +423,12 @@ fn hostile_messages_are_refused_in_one_line_that_says_where() {
     assert!(refused > 400, "{refused}");
 }
 
-/// Compares an output with the file that holds it.
+/// Compares an output with a golden file.
 fn check_golden(vector: &str, options: &str, golden: &str) {
     let file = root().join(format!("{vector}.bin"));
     let ran = of_file(&format!("inspect {options}"), &file);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/inspect/{golden}.txt"));
-    // To accept a change that was read: DASKWIRE_WRITE_GOLDEN=1 cargo test
+    // To accept a reviewed change: DASKWIRE_WRITE_GOLDEN=1 cargo test
     if std::env::var_os("DASKWIRE_WRITE_GOLDEN").is_some() {
         std::fs::write(&golden, ran.good(vector)).unwrap();
         return;
@@ -437,7 +439,7 @@ fn check_golden(vector: &str, options: &str, golden: &str) {
 }
 
 #[test]
-fn the_text_shows_frames_header_body_payloads_sizes_and_compression() {
+fn text_matches_golden_files() {
     for (vector, options, golden) in [
         (
             "modern-nosplit-2026.8.0/docs-get-data-ones5",
@@ -522,7 +524,7 @@ fn the_text_shows_frames_header_body_payloads_sizes_and_compression() {
 }
 
 #[test]
-fn every_recorded_message_has_a_text_that_fits_a_screen() {
+fn text_of_every_vector_fits_a_screen() {
     each(&Vector::recorded(), |vector| {
         let name = &vector.name;
         let ran = of_file("inspect", &vector.file);
@@ -540,7 +542,7 @@ fn every_recorded_message_has_a_text_that_fits_a_screen() {
             let line = format!("\n  payload {number} at [");
             assert!(text.contains(&line), "{name}: {text}");
         }
-        // Only a line of one value, which cannot be broken, is longer.
+        // Only a single value, which cannot be broken, may exceed the width.
         for line in text.lines().filter(|line| line.chars().count() > 100) {
             let shown = line.split("… cut short").next().unwrap();
             let outside_texts: String = shown.split('"').step_by(2).collect();
@@ -553,7 +555,7 @@ fn every_recorded_message_has_a_text_that_fits_a_screen() {
     });
 }
 
-/// Documents with all data in them, in the order of the vectors.
+/// The documents of vectors with all data, in order.
 fn with_data(vectors: &[&Vector]) -> Vec<String> {
     let mut input = Vec::new();
     for vector in vectors {
@@ -569,8 +571,8 @@ fn with_data(vectors: &[&Vector]) -> Vec<String> {
     lines
 }
 
-/// What stays the same on the way to bytes and back: all but offsets and how
-/// wide numbers were written.
+/// The parts of a document that survive encoding: all but offsets and the widths
+/// of numbers.
 fn kept(document: &Value) -> Value {
     let keys = ["layout", "message", "payloads"];
     normal(
@@ -581,7 +583,7 @@ fn kept(document: &Value) -> Value {
     )
 }
 
-/// Vectors that have a generation, and so prefix and layout, in common.
+/// Vectors grouped by prefix and layout.
 fn by_generation(vectors: &[Vector]) -> Vec<Vec<&Vector>> {
     let mut groups = BTreeMap::<&str, Vec<&Vector>>::new();
     for vector in vectors {
@@ -592,14 +594,14 @@ fn by_generation(vectors: &[Vector]) -> Vec<Vec<&Vector>> {
 }
 
 #[test]
-fn what_is_encoded_again_is_the_same_message() {
+fn encode_reverses_inspect() {
     let vectors = Vector::recorded();
     let identical = AtomicUsize::new(0);
     each(&by_generation(&vectors), |group| {
         let name = &group[0].name;
         let lines = with_data(group);
         let layout = group[0].layout();
-        // As it was, and with the other prefix that the layout had.
+        // As recorded, and with the other prefix of the layout
         let other = if layout == "classic" && group[0].prefix() == "none" {
             "u64"
         } else {
@@ -624,7 +626,7 @@ fn what_is_encoded_again_is_the_same_message() {
             for ((vector, line), document) in group.iter().zip(&lines).zip(documents) {
                 let (mut before, mut after) = (parse(line, name), parse(document, name));
                 if vector.name.starts_with("classic-1.14.0/") {
-                    // It did not write which payloads are bytestrings.
+                    // It did not record which payloads are bytestrings.
                     for document in [&mut before, &mut after] {
                         for payload in document["payloads"].as_array_mut().unwrap() {
                             payload.as_object_mut().unwrap().remove("bytestring");
@@ -639,7 +641,7 @@ fn what_is_encoded_again_is_the_same_message() {
             }
         }
     });
-    // Most are as msgpack-python writes them in the order of their maps.
+    // Most are written as msgpack-python does, in the order of their maps.
     let identical = identical.into_inner();
     assert!(identical > vectors.len() / 2, "{identical}");
 }
@@ -667,7 +669,7 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
         "this cannot be converted to the other layout: \
          it is a collection with a header for each element",
     );
-    // Classic headers say what each frame becomes.
+    // Classic headers have the compression of each frame.
     add(
         is_modern && compressed_by("zlib"),
         "this cannot be converted to the other layout: \
@@ -707,13 +709,13 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
     obstacles
 }
 
-/// Path and logical frames of each payload, in an order of their own.
+/// The path and logical frames of each payload, in a canonical order.
 fn contents(payloads: &[Value]) -> Vec<Value> {
     let mut contents: Vec<Value> = payloads
         .iter()
         .map(|payload| {
             let mut frames = payload["frames"].as_array().unwrap().clone();
-            // In the classic layout the pickle is a frame before its buffers.
+            // In the classic layout, the pickle is a frame before its buffers.
             if let Some(pickle) = payload["header"].get("pickled-obj") {
                 let frame = match pickle["$bytes"].as_str() {
                     Some(text) => {
@@ -733,7 +735,7 @@ fn contents(payloads: &[Value]) -> Vec<Value> {
     contents
 }
 
-/// A message without the numbers of its payloads, which differ between layouts.
+/// A message without the numbers of its payloads, which depend on the layout.
 fn without_numbers(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(without_numbers).collect(),
@@ -747,7 +749,7 @@ fn without_numbers(value: &Value) -> Value {
 }
 
 #[test]
-fn the_other_layout_holds_the_same_or_encode_says_why_not() {
+fn encode_converts_layouts_or_reports_why_not() {
     let vectors = Vector::recorded();
     let refused = AtomicUsize::new(0);
     each(&by_generation(&vectors), |group| {
@@ -801,7 +803,7 @@ fn the_other_layout_holds_the_same_or_encode_says_why_not() {
     assert!((60..80).contains(&refused), "{refused}");
 }
 
-/// A document with this message and these payloads.
+/// A document with a message and payloads.
 fn written(message: &str, payloads: &str) -> String {
     format!(
         r#"{{"layout": "modern", "prefix": "u64", "message": {message}, "payloads": {payloads}}}"#
@@ -809,7 +811,7 @@ fn written(message: &str, payloads: &str) -> String {
 }
 
 #[test]
-fn encode_names_the_place_and_what_was_expected() {
+fn encode_reports_location_and_expectation() {
     let payload = |header: &str, frames: &str| {
         let payload =
             format!(r#"{{"kind": "serialized", "header": {header}, "frames": {frames}}}"#);
@@ -895,7 +897,7 @@ fn encode_names_the_place_and_what_was_expected() {
         let ran = of_input("encode", input.as_bytes());
         let error = ran.refused(expected);
         assert_eq!(error.strip_prefix("standard input: "), Some(*expected));
-        // Not half a stream.
+        // No partial output
         assert!(ran.out.is_empty(), "{expected}");
     }
     let ran = of_input("encode", b"\"\xff\"");
@@ -917,7 +919,7 @@ fn encode_reads_documents_that_are_spread_over_lines() {
     assert_eq!(two.out, [one.out.as_slice(), &one.out].concat());
 }
 
-/// A folder for the files of one test, which goes with it.
+/// A folder for the files of one test, which is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -930,7 +932,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left is in the folder of the build.
+        // Failing to remove it does no harm: it is in the build directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -955,7 +957,7 @@ fn encode_writes_to_a_file_if_asked() {
 }
 
 #[test]
-fn usage_is_explained_and_misuse_is_status_2() {
+fn help_and_usage_errors() {
     let help = run(&["--help"], None);
     for word in ["Usage: daskwire", "inspect", "encode", "identity"] {
         assert!(help.good("help").contains(word), "{word}");
@@ -981,7 +983,7 @@ fn usage_is_explained_and_misuse_is_status_2() {
     assert_eq!(version.good("version"), expected);
 
     for (arguments, expected) in [
-        (&[][..], "Usage: daskwire <COMMAND>"),
+        (&[][..], "Usage: daskwire [OPTIONS] <COMMAND>"),
         (&["inspekt"], "unrecognized subcommand 'inspekt'"),
         (&["inspect"], "<FILE>"),
         (
@@ -1008,7 +1010,7 @@ fn usage_is_explained_and_misuse_is_status_2() {
 }
 
 #[test]
-fn input_that_cannot_be_read_is_named() {
+fn names_unreadable_input() {
     let folder = Folder::new("unreadable");
     let missing = folder.0.join("missing.bin");
     for command in ["inspect", "encode"] {
@@ -1025,7 +1027,7 @@ fn input_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_stream_that_ends_too_early_says_how_far_it_should_go() {
+fn truncated_streams_report_the_expected_length() {
     let empty = of_input("inspect", b"");
     let expected = "standard input: the input is empty: no message at byte 0";
     assert_eq!(empty.refused("empty"), expected);
@@ -1034,7 +1036,7 @@ fn a_stream_that_ends_too_early_says_how_far_it_should_go() {
     let message = std::fs::read(folder.join("docs-get-data-ones5.bin")).unwrap();
     for len in 1..message.len() {
         for options in ["inspect --prefix u64", "inspect --json --prefix u64"] {
-            // Every prelude byte, and some of the data.
+            // Every byte of the prelude, and some of the data
             if len > 48 && len % 37 != 0 {
                 continue;
             }
@@ -1055,15 +1057,15 @@ fn a_stream_that_ends_too_early_says_how_far_it_should_go() {
 }
 
 #[test]
-fn a_guess_is_said_once() {
-    // Two frames, the first of them empty, or a leading length of 2.
+fn reports_a_guess_once() {
+    // Two frames, the first of them empty, or a prefix of 2
     let neither = of_input("inspect", b"\x02\0\0\0\0\0\0\0\x03");
     let error = neither.refused("neither");
     let expected = "; read without a leading length (--prefix none), which is a guess";
     assert!(error.ends_with(expected), "{error}");
 
-    // 40 messages with a leading length, or one of 24 frames: the first 25
-    // numbers are the count and the lengths of its frames.
+    // 40 messages with a prefix, or one of 24 frames: the first 25 numbers are
+    // the count and lengths of its frames.
     let mut both = Vec::new();
     for _ in 0..39 {
         both.extend([24_u64, 1, 8].map(u64::to_le_bytes).concat());
@@ -1079,7 +1081,7 @@ fn a_guess_is_said_once() {
         "daskwire: standard input is ambiguous; \
          read as a stream with a leading length (--prefix u64)\n"
     );
-    // Who says which it is hears nothing.
+    // With an explicit option there is no note.
     let said = of_input("inspect --json --prefix u64", &both);
     assert_eq!(said.good("said"), ran.text());
     let other = of_input("inspect --json --prefix none", &both);
@@ -1092,7 +1094,7 @@ fn a_guess_is_said_once() {
 
 #[cfg(unix)]
 #[test]
-fn whoever_reads_may_stop() {
+fn reader_may_close_the_pipe() {
     let stream = root().join("streams/modern-nosplit-2026.8.0-0.stream.bin");
     let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["inspect", "--json"])

@@ -1,4 +1,4 @@
-//! The journey of a task on the embedded cluster, over every transport.
+//! The journey of a task on an embedded cluster, over every transport.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use daskwire_peer::cluster::{LocalCluster, Transport};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Every step, in its order, as the documentation tells it.
+/// Checks each step in the order of the documentation.
 async fn the_journey_over(transport: Transport) {
     let recorder = Arc::new(Recorder::new(true));
     let cluster = LocalCluster::builder()
@@ -51,7 +51,7 @@ async fn the_journey_over(transport: Transport) {
         assert_eq!(followed.matches(op).count(), count, "{op}\n{text}");
     }
     assert!(followed.contains("free-keys"), "{text}");
-    // Nothing is left anywhere.
+    // Nothing is left in the cluster.
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     while cluster
         .workers()

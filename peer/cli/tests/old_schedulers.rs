@@ -1,4 +1,4 @@
-//! Schedulers of releases that have tasks in another form: nothing here harms them.
+//! Schedulers of old releases, whose tasks have another form, must not be harmed.
 
 #[path = "support/command.rs"]
 mod command;
@@ -12,7 +12,7 @@ fn daskwire(line: &str) -> Ran {
 }
 
 #[test]
-fn a_scheduler_of_2020_is_left_alone() {
+fn refuses_a_scheduler_of_2020() {
     let scheduler = Peer::spawn(Environment::Documented, "old_scheduler.py", &[]);
     let at = scheduler.address();
     let identity = || {

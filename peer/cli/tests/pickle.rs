@@ -1,5 +1,5 @@
-//! `daskwire pickle` as it is used: files and standard input in, a listing out,
-//! errors for people, exit statuses.
+//! Tests of `daskwire pickle` as a command: files and standard input in; listing,
+//! errors and exit status out.
 
 #[path = "support/command.rs"]
 mod command;
@@ -11,20 +11,20 @@ use command::Ran;
 use daskwire_cli::pickle::{Options, list};
 use serde_json::Value;
 
-/// `daskwire pickle`.
+/// Runs `daskwire pickle`.
 fn run(arguments: &[&str], input: &[u8]) -> Ran {
     let arguments: Vec<&str> = ["pickle"].iter().chain(arguments).copied().collect();
     command::run(&arguments, Some(input))
 }
 
-/// A file below `target/` with these bytes.
+/// Writes a file below `target/`.
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pickle-{name}"));
     std::fs::write(&path, bytes).expect("a test may write below target/");
     path
 }
 
-/// The listing as a program gets it, and what is wrong with the pickle.
+/// The listing from the library, and the fault.
 fn listed(pickle: &[u8]) -> (String, Option<String>) {
     let mut out = Vec::new();
     let fault = list(pickle, &Options::default(), &mut out).expect("a vector takes all");
@@ -34,7 +34,8 @@ fn listed(pickle: &[u8]) -> (String, Option<String>) {
 
 #[test]
 fn a_pickle_that_calls_is_listed_and_not_called() {
-    // os.system("touch …") of an object with that __reduce__, twice, and more behind it.
+    // os.system("touch …"), twice, in an object with that __reduce__, followed by
+    // more.
     let pickle = b"\x80\x04\x95\x2b\0\0\0\0\0\0\0](\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\
         \x8c\x08touch /x\x94\x85\x94R\x94h\x02h\x04Re.more";
     let ran = run(&["-"], pickle);
@@ -72,7 +73,7 @@ names, which loading imports:
 }
 
 #[test]
-fn names_are_found_however_they_are_made() {
+fn finds_names_of_all_forms() {
     for (pickle, remark) in [
         (&b"cos\nsystem\n)R."[..], "calls os:system"),
         (b"(ios\nsystem\n.", "calls os:system"),
@@ -115,11 +116,11 @@ fn names_are_found_however_they_are_made() {
 }
 
 #[test]
-fn what_is_shown_is_one_line_without_control_characters() {
-    let text = "\u{1b}[2J\n\u{202e}é".repeat(40);
+fn output_has_no_control_characters() {
+    let message = "\u{1b}[2J\n\u{202e}é".repeat(40);
     let mut pickle = vec![b'X'];
-    pickle.extend(u32::try_from(text.len()).expect("short").to_le_bytes());
-    pickle.extend_from_slice(text.as_bytes());
+    pickle.extend(u32::try_from(message.len()).expect("short").to_le_bytes());
+    pickle.extend_from_slice(message.as_bytes());
     pickle.extend_from_slice(b"B\x03\0\0\0\xff\n\"cm\x1b\nf\xc2\x85\n.");
     let (shown, fault) = listed(&pickle);
     assert_eq!(fault, None);
@@ -139,7 +140,7 @@ fn what_is_shown_is_one_line_without_control_characters() {
         "{shown}"
     );
     assert!(shown.contains(r"m\u{1b}:f\u{85}"), "{shown}");
-    // Bytes are bytes, whatever characters they happen to be.
+    // Byte strings are shown as bytes, whatever characters they contain.
     let (shown, _) = listed(b"C\x06\x07\n\xc3\xa9\"\x7f.");
     assert!(shown.contains(r#"b"\x07\n\xc3\xa9\"\x7f""#), "{shown}");
 }
@@ -187,7 +188,7 @@ fn buffers_are_matched_and_counted() {
         ran.text()
     );
 
-    // The listing is whole all the same.
+    // The listing is complete all the same.
     for (buffers, fault) in [
         (vec![&one], "at byte 3: NEXT_BUFFER needs one more"),
         (vec![&one, &two, &one], "at byte 6: the pickle uses 2 of 3"),
@@ -205,7 +206,7 @@ fn buffers_are_matched_and_counted() {
 }
 
 #[test]
-fn a_bad_pickle_is_listed_as_far_as_it_goes() {
+fn lists_malformed_pickles_up_to_the_fault() {
     for (pickle, lines, fault) in [
         (&b""[..], 0, "at byte 0: the pickle ends without STOP"),
         (
@@ -223,7 +224,8 @@ fn a_bad_pickle_is_listed_as_far_as_it_goes() {
             1,
             "at byte 1: the pickle ends inside INT; expected a line feed",
         ),
-        // Loading would end there, the listing does not: CPython is the judge.
+        // Loading would fail there, and the listing continues; checked with
+        // CPython.
         (
             b"R(0N.",
             5,
@@ -271,9 +273,9 @@ fn a_bad_pickle_is_listed_as_far_as_it_goes() {
     );
 }
 
-/// What takes time or memory in the square of the input takes minutes here.
+/// Anything that took quadratic time or memory would take minutes here.
 #[test]
-fn hostile_pickles_are_listed_in_proportion() {
+fn lists_hostile_pickles_in_linear_time() {
     const COUNT: usize = 300_000;
     let text = |len: usize| {
         let mut pickle = vec![b'X'];
@@ -282,7 +284,7 @@ fn hostile_pickles_are_listed_in_proportion() {
         pickle
     };
     let marks = vec![b'('; COUNT];
-    // A long text in many names.
+    // A long string in many names
     let names = [
         text(COUNT),
         b"q\0q\x01".to_vec(),
@@ -290,7 +292,7 @@ fn hostile_pickles_are_listed_in_proportion() {
     ]
     .concat();
     let no_mark = [vec![b'N'; COUNT], vec![b't'; COUNT]].concat();
-    // Many texts that only their ends tell apart.
+    // Many strings that differ only at their ends
     let escaped = b"V\\u0061a\n0".repeat(COUNT / 10);
     let memo = b"Nr\x00\xc2\xeb\x0b0".repeat(COUNT / 7);
     for mut pickle in [marks, names, no_mark, escaped, memo] {
@@ -311,10 +313,10 @@ fn hostile_pickles_are_listed_in_proportion() {
     }
 }
 
-/// Nothing is wrong with what CPython writes, and every name that its own
-/// disassembly shows is there.
+/// Pickles written by CPython have no faults, and every name that its
+/// disassembler shows is listed.
 #[test]
-fn what_cpython_writes_is_listed_whole() {
+fn lists_pickles_of_cpython_completely() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors/pickles");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("the folder of pickles") {

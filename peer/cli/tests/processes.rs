@@ -1,4 +1,4 @@
-//! What peers notice when a process ends, politely or by `kill -9`.
+//! What peers observe when a process ends, cleanly or by `kill -9`.
 #![cfg(unix)]
 
 #[path = "support/relay.rs"]
@@ -11,7 +11,7 @@ use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports};
 use daskwire_quic::{Quic, QuicOptions};
 use relay::{Relay, certificate};
 
-/// Bytes of each message.
+/// Length of each message.
 const LEN: usize = 1 << 20;
 
 fn transports() -> Transports {
@@ -27,14 +27,14 @@ fn transports() -> Transports {
     daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic))
 }
 
-/// Somebody who sends messages of 1 MiB without end to whoever asks.
+/// A peer that sends messages of 1 MiB endlessly on each comm.
 async fn talker() -> Address {
     let any = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = transports()
         .bind(&any, CommOptions::default())
         .await
         .expect("a port");
-    let address = listener.local_address().expect("it is bound");
+    let address = listener.local_address().expect("bound address");
     tokio::spawn(async move {
         while let Ok(incoming) = listener.accept().await {
             tokio::spawn(async move {
@@ -51,7 +51,7 @@ async fn talker() -> Address {
     address
 }
 
-/// A comm to the talker through a relay that listens at `listen`.
+/// A comm to the peer through a relay that listens at `listen`.
 async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Transports, Comm) {
     let relay = Relay::start(listen, &talker.to_string());
     let transports = transports();
@@ -61,7 +61,7 @@ async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Transports, 
     (relay, transports, comm.expect("a comm"))
 }
 
-/// Reads until the comm ends, and says how long that took from `since` on.
+/// Reads until the comm ends, and returns the time since `since`.
 async fn read_to_the_end(comm: &mut Comm, since: Instant) -> Duration {
     loop {
         match comm.read_message().await {
@@ -81,14 +81,14 @@ fn unix(name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_is_killed_is_noticed() {
+async fn detects_a_killed_process() {
     let talker = talker().await;
     let unix = unix("killed");
     for (listen, rounds, at_most) in [
         ("tcp://127.0.0.1:0", 10, Duration::from_secs(1)),
         ("tls://127.0.0.1:0", 10, Duration::from_secs(1)),
         (&*unix, 10, Duration::from_secs(1)),
-        // Nobody speaks for a process that is gone: its silence is noticed.
+        // A dead process cannot close its connections; its silence is detected.
         ("quic://127.0.0.1:0", 3, Duration::from_secs(6)),
     ] {
         for round in 0..rounds {
@@ -99,7 +99,7 @@ async fn a_process_that_is_killed_is_noticed() {
                 relay.signal("KILL");
                 (before, Instant::now())
             };
-            // What was received before it was killed takes its time to be read.
+            // Data received before the kill takes time to be read.
             let reading = read_to_the_end(&mut comm, Instant::now());
             let ((before, killed), end) = tokio::time::timeout(Duration::from_secs(30), async {
                 tokio::join!(killing, async {
@@ -108,7 +108,7 @@ async fn a_process_that_is_killed_is_noticed() {
                 })
             })
             .await
-            .unwrap_or_else(|_| panic!("{listen}: nobody has noticed"));
+            .unwrap_or_else(|_| panic!("{listen}: not detected"));
             assert!(end >= before, "{listen}: the end came by itself");
             let late = end.saturating_duration_since(killed);
             assert!(late <= at_most, "{listen}: noticed after {late:?}");
@@ -118,7 +118,7 @@ async fn a_process_that_is_killed_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_that_is_asked_to_stop_says_so_to_its_peers() {
+async fn stopping_a_relay_closes_its_connections() {
     let talker = talker().await;
     let unix = unix("stopped");
     for listen in [
@@ -134,7 +134,7 @@ async fn a_relay_that_is_asked_to_stop_says_so_to_its_peers() {
             let asked = Instant::now();
             let reading = read_to_the_end(&mut comm, asked);
             let late = tokio::time::timeout(Duration::from_secs(30), reading).await;
-            let late = late.unwrap_or_else(|_| panic!("{listen}: nobody has noticed"));
+            let late = late.unwrap_or_else(|_| panic!("{listen}: not detected"));
             assert!(
                 late < Duration::from_secs(2),
                 "{listen}: noticed after {late:?}"

@@ -1,6 +1,6 @@
-//! Real Dask, asked: it reads what we write, and we read what it writes.
+//! Differential tests with real Dask, reading and writing.
 //!
-//! The peers are real releases in environments of their own, see `support`.
+//! The peers are real releases in their own environments, see `daskwire-testing`.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use daskwire_peer::identity::{identity, options};
 use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
 
-/// A xorshift generator: the same numbers every time.
+/// A deterministic random number generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -50,8 +50,8 @@ fn parse(text: &str) -> Value {
     serde::Deserialize::deserialize(&mut parser).expect("the peer answers in JSON")
 }
 
-/// What a description says, without the order of map entries, the members of
-/// sets, and the numbers of payloads.
+/// Normalizes a description: the order of map entries and set members, and the
+/// numbers of payloads.
 fn meaning(description: &Value) -> Value {
     let payloads: Vec<Value> = description["payloads"]
         .as_array()
@@ -115,13 +115,13 @@ fn layout_of(environment: Environment) -> (Prefix, Layout) {
 
 fn reading(environment: Environment) -> ReadOptions {
     ReadOptions {
-        // 2.30.1 leaves them maps.
+        // 2.30.1 leaves them as maps.
         sets_and_enums: matches!(environment, Environment::Current),
         ..ReadOptions::default()
     }
 }
 
-/// Our description of a message, payloads merged.
+/// Our description of a message, with merged payloads.
 fn describe(message: &[u8], environment: Environment) -> Value {
     let (prefix, layout) = layout_of(environment);
     let options = Options {
@@ -140,16 +140,16 @@ fn describe(message: &[u8], environment: Environment) -> Value {
 }
 
 fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
-    let mut stream = vec![0; prelude_len(prefix, frames.len()).expect("it fits")];
+    let mut stream = vec![0; prelude_len(prefix, frames.len()).expect("fits")];
     let lengths = frames.iter().map(|frame| frame.len() as u64);
-    encode_prelude(prefix, lengths, &mut stream).expect("it fits");
+    encode_prelude(prefix, lengths, &mut stream).expect("fits");
     for frame in frames {
         stream.extend_from_slice(frame);
     }
     stream
 }
 
-/// Builds the message again from its items, in `to`.
+/// Builds a message again from its items, in the layout `to`.
 fn rebuild(
     frames: &[&[u8]],
     from: Layout,
@@ -203,12 +203,12 @@ fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors")
 }
 
-/// Every recorded message, built again by us, means the same to real Dask as the
-/// recorded bytes.
+/// Every recorded message, rebuilt by us, means the same to real Dask as the
+/// original.
 ///
 /// PROTOCOL FORWARD-1, MODERN-2 and CLASSIC-4
 #[test]
-fn real_dask_reads_every_vector_that_we_write_again() {
+fn real_dask_reads_rebuilt_vectors() {
     let mut same = BTreeMap::new();
     for environment in [Environment::Current, Environment::Documented] {
         let mut peer = daskwire_testing::loads(environment);
@@ -222,7 +222,7 @@ fn real_dask_reads_every_vector_that_we_write_again() {
                 .to_owned();
             let is_ours = match layout {
                 Layout::Modern => name.starts_with("modern-"),
-                // 2021.3.0 has split lists, which 2.30.1 does not know.
+                // 2021.3.0 has split lists, which 2.30.1 does not support.
                 Layout::Classic => name.starts_with("classic-") && !name.contains("total"),
             };
             // Neither environment has blosc.
@@ -242,8 +242,9 @@ fn real_dask_reads_every_vector_that_we_write_again() {
                 let question = json!({ "op": "read" });
                 let (theirs, _) = ask(&mut peer, &question, &recorded);
                 let (ours, _) = ask(&mut peer, &question, &written);
-                // Releases before read some of what this one refuses, such as a
-                // header without `bytestrings`; we write what it takes.
+                // Earlier releases accept messages that this one refuses, such as
+                // a header without `bytestrings`; only those that it accepts are
+                // written.
                 if theirs["ok"] == json!(true) {
                     assert_eq!(ours["ok"], json!(true), "{}: {ours}", file.display());
                     assert_eq!(meaning(&ours), meaning(&theirs), "{}", file.display());
@@ -259,7 +260,7 @@ fn real_dask_reads_every_vector_that_we_write_again() {
 
 /// Random messages of real Dask mean the same to us as to Dask.
 #[test]
-fn random_messages_of_real_dask_mean_the_same_to_us() {
+fn reads_random_messages_like_real_dask() {
     for environment in [Environment::Current, Environment::Documented] {
         let mut peer = daskwire_testing::loads(environment);
         for seed in 0..300 {
@@ -281,7 +282,7 @@ fn random_messages_of_real_dask_mean_the_same_to_us() {
     }
 }
 
-/// A payload forwarded into the other layout unpickles to the same value there.
+/// A payload forwarded in the other layout unpickles to the same value.
 ///
 /// PROTOCOL FORWARD-5 and FORWARD-6
 #[test]
@@ -316,8 +317,8 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
             if here["ok"] != json!(true) {
                 continue;
             }
-            // The pickles of new numpy name modules that old numpy lacks, and say of
-            // aligned records what it does not understand.
+            // Pickles of new numpy name modules that old numpy lacks, and
+            // describe aligned records in a way that it does not understand.
             const NUMPY_2: [&str; 2] = ["No module named 'numpy.", "incorrect value for flags"];
             if there["error"]
                 .as_str()
@@ -332,21 +333,22 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
                     !text.contains(" at 0x"),
                     "{name} is shown by its address: {text}"
                 );
-                // numpy 2.2 and later say the shape of an array that they cut.
+                // numpy 2.2 and later include the shape in the repr of a
+                // shortened array.
                 let mut parts = text.split(", shape=(");
                 let mut text: Vec<char> = parts.next().into_iter().flat_map(str::chars).collect();
                 for part in parts {
                     text.extend(part.split_once(')').expect("a shape ends").1.chars());
                 }
-                // Entries of maps may have another order, and tuples are lists.
+                // Map entries may be in another order, and tuples become lists.
                 text.sort_unstable();
                 text.into_iter()
                     .filter(|c| !"[](),' \n".contains(*c))
                     .collect::<String>()
             };
-            // What 2.30.1 leaves a map or makes a plain array (its own matrices
-            // too), what numpy 2 prints differently, and records of numpy 1 that are
-            // not aligned any more for numpy 2, whoever wrote them.
+            // What 2.30.1 leaves as a map or makes a plain array (also its own
+            // matrices), what numpy 2 prints differently, and aligned records of
+            // numpy 1, which numpy 2 reads as unaligned.
             let differing = [
                 "enum",
                 "sets",
@@ -386,7 +388,8 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
     }
 }
 
-/// Documents of msgpack-python: the same values for us, the same bytes by us.
+/// Documents of msgpack-python are read as the same values, and written as the
+/// same bytes.
 ///
 /// PROTOCOL MSGPACK-2 and MSGPACK-3
 #[test]
@@ -410,7 +413,7 @@ fn documents_of_msgpack_python_come_back_byte_for_byte() {
                 writer.token(reader.token().expect("a document"));
             }
             reader.finish().expect("all of it");
-            assert_eq!(writer.finish().expect("it fits"), bytes);
+            assert_eq!(writer.finish().expect("fits"), bytes);
             compared += 1;
         }
     }
@@ -447,12 +450,12 @@ fn block(random: &mut Random, seed: usize) -> Vec<u8> {
     block
 }
 
-/// Dask's own decompressors read our blocks, and we read those of its
+/// Dask's decompressors read our compressed blocks, and we read those of its
 /// compressors.
 ///
 /// PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and COMPRESS-4
 #[test]
-fn blocks_are_read_in_both_directions() {
+fn compressed_blocks_are_compatible() {
     let mut peer = Peer::spawn(Environment::Current, "compression_peer.py", &[]);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for seed in 0..600 {
@@ -500,13 +503,13 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// A payload that we split and compressed is what real Dask unpickles.
+/// Real Dask unpickles a payload that we split and compressed.
 ///
 /// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-7
 #[test]
-fn real_dask_opens_what_we_split_and_compress() {
+fn real_dask_reads_split_and_compressed_payloads() {
     let data = vec![7_u8; 70_000];
-    // pickle of the class `bytes` by its names
+    // A pickle of the class `bytes` by name
     let bytes_class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
     for environment in [Environment::Current, Environment::Documented] {
         let (prefix, layout) = layout_of(environment);
@@ -572,7 +575,7 @@ fn real_dask_opens_what_we_split_and_compress() {
 
 /// PROTOCOL HANDSHAKE-1
 #[test]
-fn a_real_scheduler_says_who_it_is() {
+fn requests_the_identity_of_a_real_scheduler() {
     let scheduler = daskwire_testing::scheduler_with_workers(2);
     let address: Address = scheduler.address().parse().expect("an address");
     let (answer, agreement) = runtime()
@@ -617,7 +620,7 @@ fn a_real_scheduler_says_who_it_is() {
 }
 
 #[test]
-fn a_closed_port_is_one_clear_error() {
+fn reports_a_closed_port() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["identity", "tcp://127.0.0.1:1"])
         .output()
@@ -628,7 +631,7 @@ fn a_closed_port_is_one_clear_error() {
     assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
 }
 
-/// Messages to and from processes of both generations, over their own comms.
+/// Exchanges messages with processes of both generations, over their own comms.
 ///
 /// PROTOCOL HANDSHAKE-1, FRAME-13 and CLASSIC-1
 #[test]
@@ -660,7 +663,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
             let known = comm.read_message().await.expect("read").expect("an answer");
             check_known(&known, layout);
 
-            // Back to it as it came, and here again: payload for payload.
+            // Back to the sender unchanged, and here again: payload for payload.
             let frames: Vec<&[u8]> = known.iter().map(AsRef::as_ref).collect();
             let reading = reading(environment);
             let sent = rebuild(&frames, layout, layout, &reading).expect("a message");
@@ -669,7 +672,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
             let echoed = comm.read_message().await.expect("read").expect("an answer");
             check_known(&echoed, layout);
 
-            // Small ones in a row, without waiting.
+            // Several small messages in a row, without waiting.
             for number in 0..50_u64 {
                 let mut buffer = [0; 64];
                 let mut writer = Writer::new(&mut buffer);
@@ -679,7 +682,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
                     .str("echo")
                     .str("number")
                     .u64(number);
-                let body = writer.finish().expect("it fits");
+                let body = writer.finish().expect("fits");
                 match layout {
                     Layout::Modern => comm.write_message(&[body]).await,
                     Layout::Classic => comm.write_message(&[&[][..], body]).await,
@@ -705,7 +708,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
     }
 }
 
-/// The array `arange(6.).reshape(2, 3)` and the bytes of the known answer.
+/// The array `arange(6.).reshape(2, 3)` and its expected bytes.
 fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
     let mut workspace = Workspace::new();
     workspace
@@ -732,7 +735,7 @@ fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
                     let header = payload.header().expect("a header");
                     let mut out = vec![0; 16_000];
                     let mut ends = [0; 4];
-                    let merged = payload.merge_into(&mut out, &mut ends).expect("it fits");
+                    let merged = payload.merge_into(&mut out, &mut ends).expect("fits");
                     if header.type_name() == Ok(Some("numpy.ndarray")) {
                         assert_eq!(header.dtype(), Ok(Some("<f8")));
                         let shape = header.shape().expect("a list").expect("a shape");

@@ -1,4 +1,4 @@
-//! What the README shows is what happens: each of its code blocks is run here.
+//! Runs each code block of the README, and compares the output with it.
 
 #[path = "support/command.rs"]
 mod command;
@@ -19,7 +19,7 @@ struct Block<'r> {
 
 fn blocks() -> Vec<Block<'static>> {
     let mut parts = README.split("\n```");
-    // What comes before the first block.
+    // The part before the first block.
     parts.next();
     let mut blocks = Vec::new();
     while let Some(part) = parts.next() {
@@ -30,7 +30,7 @@ fn blocks() -> Vec<Block<'static>> {
     blocks
 }
 
-/// The block with this in it.
+/// The block that contains `what`.
 #[track_caller]
 fn block(what: &str) -> &'static str {
     let found: Vec<_> = blocks()
@@ -46,8 +46,8 @@ fn workspace() -> PathBuf {
     package.join("../..")
 }
 
-/// Runs lines of the README in a shell, where `daskwire` and `cargo run --release` are
-/// the command of this build, and returns what they print.
+/// Runs lines of the README in a shell, where `daskwire` and `cargo run
+/// --release` are the command of this build, and returns the output.
 fn shell(lines: &str) -> String {
     let command = format!(
         "daskwire() {{ {} \"$@\"; }}\n{}",
@@ -64,8 +64,8 @@ fn shell(lines: &str) -> String {
     String::from_utf8(ran.stdout).expect("text")
 }
 
-/// The text without what is another number or name each time, and without the spaces
-/// that depend on these.
+/// The text without numbers and names that vary, and without the spaces that
+/// depend on them.
 fn shape(text: &str) -> String {
     let mut shape = String::new();
     for line in text.lines() {
@@ -77,7 +77,7 @@ fn shape(text: &str) -> String {
 }
 
 fn word_shape(word: &str) -> String {
-    // Times may be of another unit, and random names have letters among digits.
+    // Times may have other units, and random names contain letters among digits.
     if ["µs", "ms", "s"].contains(&word) {
         return "TIME".to_owned();
     }
@@ -97,18 +97,18 @@ fn word_shape(word: &str) -> String {
 }
 
 #[test]
-fn each_block_is_one_that_is_run_here() {
+fn every_block_has_a_test() {
     let known: [(&str, &str); 11] = [
         ("sh", "-- journey"),
         ("text", "# we follow z"),
         ("sh", "-- inspect"),
         ("text", "message \"get-data\""),
-        // That is what runs this.
+        // This test runs it.
         ("sh", "cargo test\n"),
         ("text", "$ daskwire identity"),
         ("text", "| daskwire pickle -"),
         ("sh", "daskwire relay"),
-        // A test of the documentation of this package.
+        // A documentation test of this package.
         ("rust", "fn relay<'a>"),
         ("rs", "async fn norm"),
         ("", ""),
@@ -123,13 +123,13 @@ fn each_block_is_one_that_is_run_here() {
 }
 
 #[test]
-fn a_journey_looks_as_it_is_shown() {
+fn journey_prints_what_is_shown() {
     let lines = block("-- journey");
     let told = shell(lines);
     let steps = |text: &str| {
         let steps = shape(text);
         let steps = steps.split("z = client.submit").nth(1).expect("z");
-        // Which comes first of two that go at the same time is not the same each time.
+        // The order of simultaneous messages varies.
         let mut lines: Vec<&str> = steps
             .lines()
             .take_while(|line| !line.starts_with("del"))
@@ -138,16 +138,16 @@ fn a_journey_looks_as_it_is_shown() {
         lines.join("\n")
     };
     let shown = block("# we follow z");
-    // What `submit` says of z depends on who is faster.
+    // The status of z after `submit` depends on timing.
     let same = |text: &str| steps(&text.replace("\"finished\"", "\"pending\""));
     assert_eq!(same(&told).trim(), same(shown).trim(), "{told}");
 }
 
 #[test]
-fn a_message_is_taken_apart_as_it_is_shown() {
+fn inspect_prints_what_is_shown() {
     let told = shell(block("-- inspect"));
     let mut told = told.lines();
-    // What is left out there stands behind the mark.
+    // Omitted parts follow the mark.
     for shown in block("message \"get-data\"").trim_end().lines() {
         let is_it = |line: &str| match shown.strip_suffix('…') {
             Some(begin) => line.starts_with(begin.trim_end()),
@@ -160,7 +160,7 @@ fn a_message_is_taken_apart_as_it_is_shown() {
 }
 
 #[test]
-fn a_recording_is_written_in_the_other_layout() {
+fn encode_writes_the_other_layout() {
     let vector = "core/tests/vectors/modern-nosplit-2026.8.0/docs-get-data-ones5.bin";
     let line =
         "daskwire inspect --json --data a.bin \\| daskwire encode --layout classic --prefix none -";
@@ -171,7 +171,7 @@ fn a_recording_is_written_in_the_other_layout() {
 }
 
 #[test]
-fn a_pickle_is_listed_as_it_is_shown() {
+fn pickle_prints_what_is_shown() {
     let (line, shown) = block("| daskwire pickle -")
         .strip_prefix("$ ")
         .and_then(|text| text.split_once('\n'))
@@ -180,7 +180,7 @@ fn a_pickle_is_listed_as_it_is_shown() {
 }
 
 #[test]
-fn a_scheduler_tells_who_it_is_as_it_is_shown() {
+fn identity_prints_what_is_shown() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let (line, shown) = block("$ daskwire identity")
         .strip_prefix("$ ")
@@ -194,7 +194,7 @@ fn a_scheduler_tells_who_it_is_as_it_is_shown() {
     assert_eq!(shape(&told), shape(shown), "{told}");
 }
 
-/// The commands of both sides, with ports that are free.
+/// The commands for both sides, with free ports.
 #[test]
 fn relays_carry_a_cluster_over_quic() {
     let scheduler = daskwire_testing::scheduler();
@@ -226,7 +226,7 @@ fn relays_carry_a_cluster_over_quic() {
     assert!(told.contains("workers    0"), "{told}");
 }
 
-/// A relay by its command line, which ends with this.
+/// A relay with the given command line.
 struct Relay {
     process: std::process::Child,
     address: String,
@@ -246,7 +246,7 @@ impl Relay {
         let mut said = std::io::BufReader::new(process.stderr.take().expect("a pipe"));
         let mut first = String::new();
         said.read_line(&mut first).expect("text");
-        // It may have more to say, and would wait if nobody read that.
+        // Drain its output, because a full pipe would block it.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = first
             .strip_prefix("daskwire: forwarding from ")

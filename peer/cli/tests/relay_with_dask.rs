@@ -18,7 +18,7 @@ fn a_client_submits_and_gathers_through_two_relays_over_quic() {
     let client = Peer::spawn(Environment::Current, "client.py", &arguments);
     assert_eq!(client.address(), "5050");
 
-    // Our own question goes over QUIC too.
+    // Our own request goes over QUIC too.
     let pem = certificate();
     let output = Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["identity", &inner.address])

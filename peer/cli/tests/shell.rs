@@ -1,4 +1,4 @@
-//! `daskwire journey`, `scatter`, `submit`, `gather` and `release` as they are used.
+//! Tests of `daskwire journey`, `scatter`, `submit`, `gather` and `release`.
 
 #[path = "support/command.rs"]
 mod command;
@@ -8,23 +8,23 @@ use std::path::PathBuf;
 use command::{Ran, run};
 use daskwire_testing::Peer;
 
-/// The words of a command line, none of which has spaces in it.
+/// Runs a command line, whose arguments contain no spaces.
 fn daskwire(line: &str) -> Ran {
     let words: Vec<&str> = line.split_whitespace().collect();
     run(&words, None)
 }
 
-/// A path below `target/`, where there is no file yet.
+/// A path below `target/` without a file.
 fn path(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shell-{name}"));
-    // There is none the first time.
+    // Fails the first time.
     let _ = std::fs::remove_file(&path);
     path
 }
 
-/// The steps of the documentation, of `z`, in their order.
+/// Checks the steps of the journey of `z`, in order.
 fn tells_the_journey(text: &str) {
-    // It is pending, unless the whole journey comes before the next line of code.
+    // It is pending, unless it is computed before the next line of code runs.
     let mut from = text.find("z is \"").expect("the journey of z");
     for line in [
         "Step 1, client",
@@ -73,7 +73,7 @@ fn a_journey_goes_through_a_real_cluster() {
 }
 
 #[test]
-fn files_go_to_a_cluster_and_come_back() {
+fn scatters_and_gathers_files() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let bytes: Vec<u8> = (0..3_000_000_u32)
@@ -86,7 +86,7 @@ fn files_go_to_a_cluster_and_come_back() {
         let ran = daskwire(&line);
         let key = ran.good(&line).trim();
         assert!(key.contains("shell-there"), "{key}");
-        // It is there after the command has ended, for others too.
+        // The data outlives the command, for other clients too.
         let line = format!("submit {at} builtins.len @{key}");
         assert_eq!(daskwire(&line).good(&line), "3000000\n");
         let line = format!("gather {at} {key} --output {} {route}", back.display());
@@ -109,7 +109,7 @@ fn files_go_to_a_cluster_and_come_back() {
 }
 
 #[test]
-fn standard_input_has_a_key_that_is_no_option() {
+fn keys_of_standard_input_do_not_look_like_options() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let ran = run(&["scatter", at, "-"], Some(b"some bytes"));
@@ -117,7 +117,7 @@ fn standard_input_has_a_key_that_is_no_option() {
     assert!(key.starts_with("stdin-"), "{key}");
     let line = format!("gather {at} {key}");
     assert_eq!(daskwire(&line).good(&line), "b'some bytes'\n");
-    // A key that others have made may begin as it likes.
+    // Keys made by others may begin with a dash.
     let line = format!("submit {at} operator.add 1 2 --key --sum-1 --hold");
     assert_eq!(daskwire(&line).good(&line), "--sum-1\n");
     let line = format!("submit {at} operator.neg @--sum-1");
@@ -130,7 +130,7 @@ fn standard_input_has_a_key_that_is_no_option() {
     gone(&cluster, key);
 }
 
-/// Waits until nobody holds that key: the cluster hears of it a little later.
+/// Waits until the key is released, which the cluster learns a little later.
 fn gone(cluster: &Peer, key: &str) {
     for _ in 0..600 {
         let ran = daskwire(&format!("gather {} {key}", cluster.address()));
@@ -158,7 +158,8 @@ fn functions_are_called_by_their_names() {
         ),
         ("numpy.linalg.norm [3,4]", "5.0"),
         ("builtins:str.upper text", "'TEXT'"),
-        // More than 128 bits, on both sides of a change of the number of bytes.
+        // More than 128 bits, just below and above a change of the number of
+        // bytes
         (
             "builtins.repr [1,-340282366920938463463374607431768211457,{\"a\":null}]",
             "\"[1, -340282366920938463463374607431768211457, {'a': None}]\"",
@@ -193,7 +194,7 @@ fn functions_are_called_by_their_names() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_to_a_person() {
+fn reports_errors_to_the_user() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
     let ran = daskwire(&format!("submit {at} operator.truediv 1 0"));
@@ -208,7 +209,7 @@ fn what_goes_wrong_is_said_to_a_person() {
     );
     let ran = daskwire(&format!("submit {at} no_such_module.function"));
     assert_eq!(ran.status, Some(1));
-    // Of a module that is missing the scheduler says no more.
+    // For a missing module, the scheduler gives no further details.
     assert!(
         ran.err.contains("deserialization of the task graph"),
         "{}",

@@ -1,5 +1,4 @@
-//! Nothing that a peer says reaches the terminal but as printable characters,
-//! whatever the command.
+//! Output of the command never contains a peer's unprintable characters.
 
 #[path = "support/command.rs"]
 mod command;
@@ -16,8 +15,8 @@ use daskwire_peer::worker::Functions;
 use daskwire_peer::{Key, RemoteError, Value};
 use tokio::runtime::Runtime;
 
-/// Characters that a terminal obeys, that reorder others, break lines, or take no
-/// place. Ends of lines and tabs are part of what the command itself prints.
+/// Characters that control a terminal, reorder text, break lines or are
+/// invisible. The command itself prints newlines and tabs.
 fn dangerous() -> impl Iterator<Item = char> {
     let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
     let controls = controls.filter(|character| !"\n\t".contains(*character));
@@ -46,7 +45,7 @@ fn is_clean(what: &str, printed: &str) {
     assert!(found.is_empty(), "{what}: {found:?} in {printed:?}");
 }
 
-/// Says something of the peer's, and nothing dangerous.
+/// The output has some of the peer's data, and nothing dangerous.
 #[track_caller]
 fn clean(what: &str, ran: &Ran) {
     is_clean(what, ran.text());
@@ -66,7 +65,7 @@ fn runtime() -> Runtime {
 fn message(frames: &[&[u8]]) -> Vec<u8> {
     let mut out = vec![0; prelude_len(Prefix::U64, frames.len()).expect("few")];
     let lengths = frames.iter().map(|frame| frame.len() as u64);
-    encode_prelude(Prefix::U64, lengths, &mut out).expect("it fits");
+    encode_prelude(Prefix::U64, lengths, &mut out).expect("fits");
     frames.iter().for_each(|frame| out.extend_from_slice(frame));
     out
 }
@@ -91,7 +90,7 @@ fn recordings() {
             .bin(text.as_bytes());
         out.str("data").map(1).str("__Serialized__").u64(1);
     });
-    // A payload of a serializer, a type and a codec of these names.
+    // A payload with these names of serializer, type and codec.
     let payload = document(|out| {
         out.map(5).str("serializer").str(text).str("type").str(text);
         out.str("compression").array(1).str(text).str("dtype");
@@ -102,7 +101,7 @@ fn recordings() {
         message(&[&document(|out| {
             out.map(1).str("op").str(text);
         })]),
-        // No MessagePack.
+        // Not MessagePack
         message(&[text.as_bytes()]),
     ] {
         for arguments in [
@@ -118,7 +117,7 @@ fn recordings() {
             is_clean(&arguments.join(" "), &ran.err);
         }
     }
-    // The same value for who parses the JSON.
+    // JSON parsers get the same value.
     let stream = message(&[&document(|out| {
         out.map(1).str("op").str(text);
     })]);
@@ -151,7 +150,7 @@ fn pickles_documents_and_names_of_files() {
     for command in ["inspect", "encode", "pickle"] {
         clean(command, &run(&[command, &name], None));
     }
-    // Nor do errors that name an address.
+    // Errors that mention an address
     let scheduler = format!("tcp://{name}");
     for arguments in [
         &["identity", &scheduler][..],
@@ -164,7 +163,7 @@ fn pickles_documents_and_names_of_files() {
     }
 }
 
-/// A scheduler that answers every first request with `reply`.
+/// A scheduler that answers the first request of each comm with `reply`.
 async fn fake(reply: Vec<u8>) -> Address {
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = daskwire_peer::transports()
@@ -189,7 +188,7 @@ async fn fake(reply: Vec<u8>) -> Address {
 }
 
 #[test]
-fn answers_of_schedulers() {
+fn replies_of_schedulers() {
     let text = hostile();
     let text = text.as_str();
     let identity = document(|out| {
@@ -279,9 +278,10 @@ fn results_and_exceptions() {
     });
 }
 
-/// The name of a worker, the prefix of a key, and why the worker ended.
+/// The name of a worker, the prefix of a key, and the reason why the worker
+/// ended.
 #[test]
-fn what_a_worker_tells() {
+fn output_of_a_worker() {
     let runtime = runtime();
     let cluster = runtime.block_on(cluster(0));
     let address = cluster.address().to_string();

@@ -1,5 +1,5 @@
-//! What becomes of data in workers of Rust, in a cluster of a real Dask: it goes
-//! to disk and back, moves on, gets lost and is made again.
+//! Data of Rust workers in a real Dask cluster: spilled to disk and read back,
+//! moved, lost and recomputed.
 
 #[path = "support/worker.rs"]
 mod worker;
@@ -15,7 +15,7 @@ use daskwire_peer::{Client, Value};
 use daskwire_testing::Peer;
 use daskwire_testing::cluster::{Cluster, until};
 
-/// A directory for the data of workers. It goes with what is in it.
+/// A directory for the data of workers, removed with its contents when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,12 +44,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left is in nobody's way.
+        // It is in the build directory, so failing to remove it does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A worker in this process that keeps nothing in memory.
+/// A worker in this process that spills all data.
 fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
     let address = cluster.scheduler.address().parse().expect("an address");
     Worker::builder(address)
@@ -73,10 +73,10 @@ fn rust_worker(cluster: &Cluster, name: &str, scratch: &Scratch, arguments: &[&s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_through_a_worker_and_its_disk_is_not_looked_at() {
+async fn forwards_data_through_disk_without_deserializing() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("forwarding");
-    // What only the worker in Python has goes straight from there to us.
+    // Data that only the Python worker has is fetched directly from it.
     let code = "df = pd.DataFrame({'a': range(100000), 'b': list('abcd') * 25000})\n\
                 made = [df, np.arange(1e6).reshape(1000, 1000).T, b'x' * 3000000, {'k': [1, df]},\n\
                         np.random.default_rng(1).random(5 << 20)]\n\
@@ -94,14 +94,14 @@ async fn what_goes_through_a_worker_and_its_disk_is_not_looked_at() {
         .expect("it connects");
     let futures: Vec<_> = keys
         .iter()
-        .map(|key| client.future(key.as_str()).expect("it is there"))
+        .map(|key| client.future(key.as_str()).expect("exists"))
         .collect();
     let before = client.gather_serialized(&futures, Route::Direct).await;
     let before = before.expect("all are there");
 
-    // Then another worker has them, and that on disk.
+    // Another worker fetches it, and spills it.
     let worker = spilling(&cluster, "rust", &scratch).start().await;
-    let worker = worker.expect("it starts");
+    let worker = worker.expect("worker starts");
     let code = "name = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
                 client.replicate(futures, n=2)\n\
                 client.retire_workers([name['worker-0']])\n\
@@ -134,11 +134,11 @@ async fn what_goes_through_a_worker_and_its_disk_is_not_looked_at() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_read_what_they_need_from_disk_and_the_scheduler_knows_where_data_is() {
+async fn tasks_read_inputs_from_disk_and_metrics_report_it() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("tasks");
     let worker = spilling(&cluster, "rust", &scratch).start().await;
-    let worker = worker.expect("it starts");
+    let worker = worker.expect("worker starts");
     let code = "xs = client.map(operator.mul, [bytes([i]) for i in range(20)], [1000000] * 20, workers='rust')\n\
                 wait(xs)\n\
                 len(xs)";
@@ -152,7 +152,7 @@ async fn tasks_read_what_they_need_from_disk_and_the_scheduler_knows_where_data_
     let tasks = worker.task_counters();
     assert_eq!(tasks["len"].count, 20);
     assert_eq!(tasks["len"].unspilled.count, 20);
-    // As the dashboard and the memory manager see it
+    // The view of the dashboard and the memory manager
     let code = "address = next(w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'rust')\n\
                 def memory(dask_scheduler):\n\
                 \x20   worker = dask_scheduler.workers[address]\n\
@@ -171,16 +171,16 @@ async fn tasks_read_what_they_need_from_disk_and_the_scheduler_knows_where_data_
 fn damage(scratch: &Scratch) -> usize {
     let files = scratch.files();
     for path in &files {
-        let mut file = fs::read(path).expect("it is there");
+        let mut file = fs::read(path).expect("exists");
         let at = file.len() / 2;
         file[at] ^= 1;
-        fs::write(path, file).expect("it is writable");
+        fs::write(path, file).expect("writable directory");
     }
     files.len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_disk_damaged_is_computed_again() {
+async fn recomputes_data_damaged_on_disk() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("damaged");
     let notices = Arc::new(Mutex::new(Vec::new()));
@@ -189,7 +189,7 @@ async fn what_a_disk_damaged_is_computed_again() {
         .on_notice(move |text| told.lock().expect("unpoisoned").push(text.to_owned()))
         .start()
         .await
-        .expect("it starts");
+        .expect("worker starts");
     let code = "x = client.submit(operator.mul, b'ab', 1000000, workers='rust')\n\
                 y = client.submit(operator.mul, b'abc', 1000000, workers='rust')\n\
                 wait([x, y])\n\
@@ -197,7 +197,7 @@ async fn what_a_disk_damaged_is_computed_again() {
     assert_eq!(cluster.python(code), "2");
     until("spilling", || worker.holdings().memory_len == 0).await;
     assert_eq!(damage(&scratch), 2);
-    // A task here needs one of them, and a worker in Python the other.
+    // A task here needs one of the keys, and a Python worker the other.
     let code = "here = client.submit(len, x, workers='rust')\n\
                 there = client.submit(len, y, workers='worker-0')\n\
                 (here.result(), there.result())";
@@ -208,7 +208,7 @@ async fn what_a_disk_damaged_is_computed_again() {
     let code = "events = [e['text'] for _, e in client.get_events('worker-notice')]\n\
                 (len(events), all('its data is lost' in e for e in events))";
     assert_eq!(cluster.python(code), "(2, True)");
-    // And a client
+    // And so does a client.
     damage(&scratch);
     assert_eq!(
         cluster.python("len(client.submit(operator.add, x, y, workers='rust').result())"),
@@ -218,12 +218,12 @@ async fn what_a_disk_damaged_is_computed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_whose_disk_fails_keeps_its_data_and_works_on() {
+async fn worker_with_failing_disk_keeps_data_in_memory() {
     let mut cluster = Cluster::new(0);
     let scratch = Scratch::new("failing");
     let worker = spilling(&cluster, "rust", &scratch).start().await;
-    let worker = worker.expect("it starts");
-    for entry in fs::read_dir(&scratch.0).expect("it is there").flatten() {
+    let worker = worker.expect("worker starts");
+    for entry in fs::read_dir(&scratch.0).expect("exists").flatten() {
         fs::remove_dir_all(entry.path()).expect("it is ours");
     }
     let code = "xs = client.map(operator.mul, [bytes([i]) for i in range(20)], [100000] * 20)\n\
@@ -243,7 +243,7 @@ async fn a_worker_whose_disk_fails_keeps_its_data_and_works_on() {
     cluster.check_logs();
 }
 
-/// Bytes of memory that the process has had at most.
+/// The peak memory of a process in bytes.
 fn peak(peer: &Peer) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", peer.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -252,7 +252,7 @@ fn peak(peer: &Peer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_times_the_memory_goes_through_a_computation() {
+async fn computes_with_four_times_the_memory_limit() {
     const LIMIT: u64 = 256 << 20;
     let mut cluster = Cluster::new(0);
     let scratch = Scratch::new("four-times");
@@ -263,7 +263,7 @@ async fn four_times_the_memory_goes_through_a_computation() {
         &scratch,
         &["--memory-limit", limit.as_str()],
     );
-    // 128 arrays of 8 MiB, all of which are wanted until the end
+    // 128 arrays of 8 MiB, all of which are needed until the end
     let code = "xs = [client.submit(native('linspace'), i, i + 1, 1 << 20) for i in range(128)]\n\
                 wait(xs)\n\
                 sums = client.map(native('sum'), xs, pure=False)\n\
@@ -281,17 +281,17 @@ async fn four_times_the_memory_goes_through_a_computation() {
         peak >> 20,
         LIMIT >> 20
     );
-    // Freed is freed, on disk too.
+    // Freed data is freed on disk too.
     cluster.python("del xs, sums, pairs");
     until("removing", || scratch.files().is_empty()).await;
     cluster.check_logs();
     assert!(worker.terminate(), "it ends well: {}", worker.log());
-    let left = fs::read_dir(&scratch.0).expect("it is there").count();
+    let left = fs::read_dir(&scratch.0).expect("exists").count();
     assert_eq!(left, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_killed_leaves_work_to_others_and_its_files_to_the_next() {
+async fn killed_worker_is_replaced_and_its_files_are_removed() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("killed");
     let limit = ["--memory-limit", "128MiB"];
@@ -312,7 +312,7 @@ async fn a_worker_that_is_killed_leaves_work_to_others_and_its_files_to_the_next
     let code = "wait(slow + more)\n\
                 (round(total.result(), 6), {f.status for f in more + slow})";
     assert_eq!(cluster.python(code), "(4064.0, {'finished'})");
-    let count = || fs::read_dir(&scratch.0).expect("it is there").count();
+    let count = || fs::read_dir(&scratch.0).expect("exists").count();
     assert_eq!(count(), 2, "the dead one and the other one");
     let _again = rust_worker(&cluster, "killed", &scratch, &limit);
     assert_eq!(count(), 2, "the new one and the other one");
@@ -330,7 +330,7 @@ async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
     let mut one = rust_worker(&cluster, "one", &scratch, &limit);
     let _two = rust_worker(&cluster, "two", &scratch, &limit);
     for (code, value) in [
-        // To and fro: made in Rust, changed in Python, summed in Rust
+        // Alternating: computed in Rust, changed in Python, summed in Rust
         (
             "xs = [client.submit(native('linspace'), i, i + 1, 10001, workers=['one', 'two']) for i in range(30)]\n\
              ys = [client.submit(np.multiply, x, 2, workers='worker-0') for x in xs]\n\
@@ -338,7 +338,7 @@ async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
              round(client.submit(sum, zs, workers='worker-0').result(), 3)",
             "9000900.0",
         ),
-        // Wherever there is time: functions that both have
+        // Functions that both support, run on any worker
         (
             "ns = [n for w in ('one', 'two', 'worker-0') for n in\n\
              \x20     client.map(operator.add, range(3333), [1] * 3333, workers=w, pure=False)]\n\
@@ -373,7 +373,7 @@ async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
     ] {
         assert_eq!(cluster.python(code), value, "{code}");
     }
-    // Asked to end, it hands over what only it has.
+    // When asked to end, it hands its unique data over.
     let code = "only = client.scatter([b'y' * 1000 + bytes([i]) for i in range(50)], workers='one', hash=False)\n\
                 len(only)";
     assert_eq!(cluster.python(code), "50");
@@ -390,12 +390,12 @@ async fn graphs_are_computed_by_one_worker_in_python_and_two_in_rust() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_value_larger_than_the_target_is_there_for_the_task_that_it_came_for() {
+async fn value_larger_than_the_target_is_available_to_its_task() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("larger");
     let worker = spilling(&cluster, "rust", &scratch).start().await;
-    let worker = worker.expect("it starts");
-    // Another one comes only when this one has run.
+    let worker = worker.expect("worker starts");
+    // Another one arrives only after this task has run.
     let code = "xs = client.map(np.ones, [1000000 + i for i in range(8)], workers='worker-0')\n\
                 wait(xs)\n\
                 [client.submit(len, x, workers='rust').result() - 1000000 for x in xs]";
@@ -407,11 +407,11 @@ async fn a_value_larger_than_the_target_is_there_for_the_task_that_it_came_for()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_without_a_place_for_data_says_so() {
+async fn reports_a_directory_that_cannot_be_created() {
     let cluster = Cluster::new(0);
     let scratch = Scratch::new("no-place");
     let file = scratch.0.join("file");
-    fs::write(&file, b"").expect("it is writable");
+    fs::write(&file, b"").expect("writable directory");
     let started = spilling(&cluster, "rust", &scratch)
         .local_directory(&file)
         .start()

@@ -1,4 +1,4 @@
-//! What `daskwire worker` does when it is asked to end, at any time.
+//! `daskwire worker` when it is asked to end at any time.
 #![cfg(unix)]
 
 #[path = "support/command.rs"]
@@ -25,7 +25,7 @@ impl Worker {
     fn start(arguments: &[&str]) -> Self {
         let daskwire = env!("CARGO_BIN_EXE_daskwire");
         let mut command = if cfg!(target_os = "linux") {
-            // The worker must not inherit that SIGHUP is ignored, as under `nohup`.
+            // The worker must not inherit an ignored SIGHUP, as under `nohup`.
             let mut command = Command::new("env");
             command.args(["--default-signal=HUP", daskwire]);
             command
@@ -47,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// The next line that it writes.
+    /// The next line of its standard error.
     fn line(&mut self) -> String {
         let mut line = String::new();
         let stderr = self.stderr.as_mut().expect("it is open");
@@ -62,7 +62,7 @@ impl Worker {
         assert!(sent.expect("the command kill").success());
     }
 
-    /// Waits until it has ended well, and returns what else can be read from it.
+    /// Waits until it has succeeded, and returns the rest of its standard error.
     fn ended(mut self) -> String {
         let mut rest = String::new();
         if let Some(stderr) = &mut self.stderr {
@@ -82,12 +82,13 @@ impl Drop for Worker {
 }
 
 #[test]
-fn a_worker_without_a_scheduler_says_so_and_ends_when_asked_to() {
-    // One port that refuses, one where connections are made and nothing is said.
+fn worker_without_a_scheduler_reports_it_and_can_be_stopped() {
+    // A port that refuses connections, and one that accepts them without
+    // replying.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let refusing = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addresses = [&silent, &refusing].map(|listener| {
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("bound address");
         format!("tcp://{address}")
     });
     drop(refusing);
@@ -121,12 +122,12 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
     let mut worker = Worker::start(&[&scheduler, "--name", "one"]);
     let line = worker.line();
     assert!(line.starts_with("daskwire: worker one at "), "{line}");
-    // It can be made nowhere else.
+    // It cannot be computed elsewhere.
     let on = Submission::default().workers(["one"]);
     let sum = client.call("operator.add").argument(1).argument(2).with(on);
     let sum = sum.submit().expect("submitted");
     sum.finished().await.expect("it is computed");
-    // A terminal that is gone takes no words either.
+    // Writing to a closed terminal fails too.
     worker.stderr = None;
     worker.signal("HUP");
     tokio::task::block_in_place(|| worker.ended());

@@ -1,5 +1,5 @@
-//! A worker in Rust in a cluster of a real Dask: its scheduler, its client and
-//! other workers are Python.
+//! A Rust worker in a real Dask cluster, whose scheduler, client and other
+//! workers are in Python.
 
 #[path = "support/worker.rs"]
 mod worker;
@@ -19,7 +19,7 @@ use daskwire_peer::{Array, RemoteError, Value};
 use daskwire_testing::TLS_ARGUMENTS;
 use daskwire_testing::cluster::{Cluster, until};
 
-/// What the worker can do besides Python's own.
+/// The worker's functions in addition to Python's.
 fn functions() -> Functions {
     Functions::python()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
@@ -38,7 +38,7 @@ fn functions() -> Functions {
         })
 }
 
-/// Workers in Rust for a cluster.
+/// Makes Rust workers for a cluster.
 trait Workers {
     fn worker(&self, name: &str) -> Builder;
 }
@@ -57,10 +57,10 @@ impl Workers for Cluster {
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_a_client_in_python_run_in_rust() {
     let mut cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     assert_eq!(worker.status(), WorkerStatus::Running);
 
-    // Results are those of Python, whoever names the function.
+    // Results match Python's for Python function names and native ones.
     for (code, value) in [
         ("client.submit(operator.add, 1, 2).result()", "3"),
         ("client.submit(native('hypot'), 3, 4).result()", "5.0"),
@@ -98,7 +98,7 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
             "client.compute(dask.delayed(dict)(x=a, y=[b], z={'k': (a, 1)})).result()",
             "{'x': -1, 'y': [-2], 'z': {'k': (-1, 1)}}",
         ),
-        // A chain, and many at once
+        // A chain, and many tasks at once
         (
             "f = client.submit(operator.add, 0, 1, pure=False)\n\
              for _ in range(100): f = client.submit(operator.add, f, 1, pure=False)\n\
@@ -126,9 +126,9 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_is_an_exception_in_python_and_leaves_the_worker_well() {
+async fn errors_are_exceptions_in_python_and_the_worker_continues() {
     let mut cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     for (code, error) in [
         (
             "client.submit(operator.truediv, 1, 0).result()",
@@ -194,8 +194,8 @@ async fn what_goes_wrong_is_an_exception_in_python_and_leaves_the_worker_well() 
     let sum = "client.submit(operator.add, 1, 1).result()";
     assert_eq!(cluster.python(sum), "2");
     cluster.check_logs();
-    // Other requests that a client may make of workers: the scheduler says in its
-    // log that this one was refused.
+    // Other requests of a client to workers: the scheduler logs that this one was
+    // refused.
     let refused = cluster
         .try_python("client.run(lambda: 1)")
         .expect_err("it is Python's");
@@ -208,9 +208,9 @@ async fn what_goes_wrong_is_an_exception_in_python_and_leaves_the_worker_well() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn arrays_come_and_go_and_what_nobody_computes_on_stays_as_it_is() {
+async fn transfers_arrays_and_forwards_unused_data_unchanged() {
     let mut cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     for (code, value) in [
         (
             "client.submit(native('double'), np.arange(3.)).result()",
@@ -229,7 +229,7 @@ async fn arrays_come_and_go_and_what_nobody_computes_on_stays_as_it_is() {
         assert_eq!(cluster.python(code), value, "{code}");
     }
 
-    // Twenty tasks at once read it once.
+    // Twenty tasks at once deserialize it once.
     let before = worker.counters();
     let code = "x = client.scatter(np.arange(1e6))\n\
                 futures = [client.submit(native('total'), x, pure=False) for _ in range(20)]\n\
@@ -253,7 +253,7 @@ async fn arrays_come_and_go_and_what_nobody_computes_on_stays_as_it_is() {
         cluster.python(code),
         "(True, True, np.True_, True, np.True_, True)"
     );
-    // An alias of something that is not known here
+    // An alias of an object unknown to Rust
     let code = "import dask\n\
                 alias = dask.delayed(client.scatter(df, hash=False))\n\
                 client.compute(alias).result().equals(df)";
@@ -265,9 +265,9 @@ async fn arrays_come_and_go_and_what_nobody_computes_on_stays_as_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn results_go_from_python_to_rust_and_back() {
     let mut cluster = Cluster::new(1);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     for (code, value) in [
-        // Made in Python, read in Rust, the result read in Python
+        // Computed in Python, used in Rust, and the result used in Python
         (
             "x = client.submit(np.arange, 1e5, workers='worker-0')\n\
              y = client.submit(native('double'), x, workers='rust')\n\
@@ -291,13 +291,13 @@ async fn results_go_from_python_to_rust_and_back() {
              client.submit(len, big, workers='rust').result()",
             "67108864",
         ),
-        // A number of numpy is a number, and a DataFrame goes through.
+        // A numpy scalar becomes a number, and a DataFrame is forwarded.
         (
             "n = client.submit(np.sum, [1.5, 2], workers='worker-0')\n\
              client.submit(native('hypot'), n, 0, workers='rust').result()",
             "3.5",
         ),
-        // Here and there
+        // In both directions
         (
             "xs = client.map(operator.add, range(200), range(200),\n\
              workers=['rust', 'worker-0'], pure=False)\n\
@@ -309,7 +309,7 @@ async fn results_go_from_python_to_rust_and_back() {
         assert_eq!(cluster.python(code), value, "{code}");
     }
 
-    // What only passes through is not looked at.
+    // Data that is only forwarded is not deserialized.
     cluster.python("del x, y, z, big, n, xs, ys");
     let code = "df = pd.DataFrame({'a': range(1000), 'b': list('abcd') * 250})\n\
                 f = client.scatter(df, workers='worker-0', hash=False)\n\
@@ -327,7 +327,7 @@ async fn results_go_from_python_to_rust_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn graphs_of_dask_run_fused_or_not() {
     let mut cluster = Cluster::new(1);
-    let _worker = cluster.worker("rust").start().await.expect("it starts");
+    let _worker = cluster.worker("rust").start().await.expect("worker starts");
     cluster.python("import dask\nfrom functools import reduce\nadd = dask.delayed(operator.add)");
     for (code, value) in [
         (
@@ -338,7 +338,7 @@ async fn graphs_of_dask_run_fused_or_not() {
             "dask.delayed(sum)([add(i, i) for i in range(100)]).compute(workers='rust')",
             "9900",
         ),
-        // Fused by the optimizer: one task that holds the others
+        // Fused by the optimizer: one task that contains the others
         (
             "from dask._task_spec import Task, TaskRef, fuse_linear_task_spec\n\
              graph = {('x', 0): Task(('x', 0), operator.add, 1, 2)}\n\
@@ -366,9 +366,9 @@ async fn tasks_are_stolen_and_cancelled() {
         .nthreads(1)
         .start()
         .await
-        .expect("it starts");
-    // All of them go to the one that has the data, until the other has nothing to
-    // do: it steals.
+        .expect("worker starts");
+    // All tasks go to the worker that has the data, until the other one is idle
+    // and steals some.
     let code = "client.submit(time.sleep, 0.1, workers='rust').result()\n\
                 client.submit(time.sleep, 0.1, workers='worker-0').result()\n\
                 futures = [client.submit(time.sleep, 0.1 + i / 1000, workers='rust', allow_other_workers=True)\n\
@@ -396,8 +396,12 @@ async fn tasks_are_stolen_and_cancelled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_retired_leaves_its_data_to_others() {
     let mut cluster = Cluster::new(1);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
-    let other = cluster.worker("other").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
+    let other = cluster
+        .worker("other")
+        .start()
+        .await
+        .expect("worker starts");
     let code = "futures = client.map(operator.add, range(50), range(50), workers='rust')\n\
                 big = client.submit(native('zeros'), 1000000, workers='rust')\n\
                 wait(futures + [big])\n\
@@ -407,7 +411,7 @@ async fn a_worker_that_is_retired_leaves_its_data_to_others() {
     assert_eq!(cluster.python(code), "(True, 2450, 1000000)");
     assert!(matches!(worker.ended().await, Ended::ByScheduler { .. }));
     assert_eq!(worker.status(), WorkerStatus::Closed);
-    // And the other way: from Python to Rust
+    // In the other direction: from Python to Rust
     let code = "client.retire_workers([name['worker-0']])\n\
                 (sum(client.gather(futures)), len(big.result()), \n\
                  {w for ws in client.who_has(futures).values() for w in ws} == {name['other']})";
@@ -423,7 +427,7 @@ async fn a_worker_that_is_retired_leaves_its_data_to_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn data_is_replicated_rebalanced_and_removed() {
     let mut cluster = Cluster::new(1);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     let code = "xs = client.scatter([bytes(10**6) for _ in range(8)], workers='worker-0', hash=False)\n\
                 client.amm.stop()\n\
                 client.rebalance()\n\
@@ -432,7 +436,7 @@ async fn data_is_replicated_rebalanced_and_removed() {
     assert_eq!(cluster.python(code), "{2}");
     assert_eq!(worker.keys().len(), 8);
     assert_eq!(worker.nbytes(), 8_000_000);
-    // The memory manager takes away what is there twice.
+    // The memory manager removes redundant replicas.
     cluster.python("client.amm.start()");
     let twice = "sum(len(w) for w in client.who_has(xs).values())";
     until("removing", || cluster.python(twice) == "8").await;
@@ -442,9 +446,9 @@ async fn data_is_replicated_rebalanced_and_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
+async fn tasks_survive_a_killed_holder_of_their_inputs() {
     let mut cluster = Cluster::new(2);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     let code = "xs = client.map(operator.mul, range(100), [2] * 100, workers='worker-0', allow_other_workers=True)\n\
                 wait(xs)\n\
                 sorted(i['name'] for i in client.scheduler_info()['workers'].values())";
@@ -456,15 +460,15 @@ async fn tasks_go_on_when_a_worker_is_killed_that_has_what_they_need() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_go_on_when_a_worker_stops_that_owes_what_they_need() {
+async fn tasks_survive_a_stopped_holder_of_their_inputs() {
     let mut cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     let stopped = worker::rust_worker(cluster.scheduler.address(), "stopped", &[]);
     let code = "there = dict(workers='stopped', allow_other_workers=True)\n\
                 a, b = client.map(operator.neg, [1, 2], **there)\n\
                 wait([a, b])\n\
                 client.submit(operator.neg, a, workers='rust').result()";
-    // There is a comm from now on.
+    // This opens a comm.
     assert_eq!(cluster.python(code), "1");
     stopped.signal("STOP");
     cluster.python("f = client.submit(operator.neg, b, workers='rust')");
@@ -483,7 +487,7 @@ async fn tasks_go_on_when_a_worker_stops_that_owes_what_they_need() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_refused_or_ends_with_its_scheduler() {
     let cluster = Cluster::new(0);
-    let worker = cluster.worker("rust").start().await.expect("it starts");
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
     let refused = cluster
         .worker("rust")
         .start()
@@ -509,7 +513,7 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
         }
     });
     let worker = cluster.worker("rust").functions(functions);
-    let worker = worker.start().await.expect("it starts");
+    let worker = worker.start().await.expect("worker starts");
     let code = "from urllib.parse import quote\n\
                 from urllib.request import urlopen\n\
                 import tempfile\n\

@@ -18,7 +18,7 @@ struct Scheduler {
     listener: Listener,
     requests: Channel,
     stream: Channel,
-    said: VecDeque<FromClient>,
+    received: VecDeque<FromClient>,
 }
 
 /// The relevant part of a Dask scheduler's reply to `versions`.
@@ -28,7 +28,7 @@ fn versions(release: &str) -> Value {
 }
 
 async fn accept(listener: &Listener) -> Channel {
-    let incoming = listener.accept().await.expect("somebody connects");
+    let incoming = listener.accept().await.expect("incoming comm");
     let comm = incoming.handshake().await.expect("a comm");
     Channel::new(comm, Ends::new("scheduler", "client", None))
 }
@@ -57,7 +57,7 @@ impl Scheduler {
             listener,
             requests,
             stream,
-            said: VecDeque::new(),
+            received: VecDeque::new(),
         };
         (scheduler, client)
     }
@@ -90,14 +90,14 @@ impl Scheduler {
 
     async fn next_message(&mut self) -> FromClient {
         loop {
-            match self.said.pop_front() {
+            match self.received.pop_front() {
                 Some(FromClient::HeartbeatClient(_)) => {}
                 Some(message) => return message,
                 None => {
                     let batch = self.stream.receiver.receive_batch::<FromClient>();
                     let batch = tokio::time::timeout(TIMEOUT, batch).await;
                     let batch = batch.expect("it says something").expect("it is well");
-                    self.said.extend(batch.expect("it is there"));
+                    self.received.extend(batch.expect("exists"));
                 }
             }
         }
@@ -336,7 +336,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     assert_eq!(done(&waiting).await.name(), "lost");
     (scheduler.requests, scheduler.stream) =
         Scheduler::register(&scheduler.listener, "2026.8.0").await;
-    scheduler.said.clear();
+    scheduler.received.clear();
     let again = submit_when_connected(&client, "failed").await;
     assert_eq!(again.status().name(), "pending");
     assert_eq!(failed.status().name(), "error");
@@ -368,7 +368,7 @@ async fn failures_without_a_connection_do_not_delay_later_requests() {
     assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
     (scheduler.requests, scheduler.stream) =
         Scheduler::register(&scheduler.listener, "2026.8.0").await;
-    scheduler.said.clear();
+    scheduler.received.clear();
     let future = submit_when_connected(&client, "x").await;
     assert_eq!(scheduler.submitted().await, [Key::from("x")]);
     scheduler.tell(in_memory("x")).await;

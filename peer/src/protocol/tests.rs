@@ -82,15 +82,15 @@ fn a_missing_field_is_named() {
 #[test]
 fn heap_len_counts_all_bytes() {
     const LEN: usize = 10_000;
-    let text = "x".repeat(LEN);
-    let pickled = || Value::Serialized(crate::error::exception("ValueError", &text));
+    let message = "x".repeat(LEN);
+    let pickled = || Value::Serialized(crate::error::exception("ValueError", &message));
     let exceptions = [
-        Value::from(text.as_str()),
-        Value::bytes(text.clone()),
+        Value::from(message.as_str()),
+        Value::bytes(message.clone()),
         pickled(),
         Value::list([Value::None, pickled()]),
         Value::dict([("key", Value::tuple([pickled()]))]),
-        Value::Serialized(Serialized::of(&Value::from(text.as_str())).expect("plain")),
+        Value::Serialized(Serialized::of(&Value::from(message.as_str())).expect("plain")),
     ];
     for exception in exceptions {
         let message = ToClient::from(TaskErredForClient {

@@ -448,8 +448,8 @@ impl<'b> TreeReader<'b> {
             sorted.sort_unstable_by_key(|buffer| buffer.as_ptr());
             sorted
         });
-        let behind = sorted.partition_point(|buffer| buffer.as_ptr() <= range.start);
-        let source = behind.checked_sub(1).and_then(|index| sorted.get(index));
+        let end = sorted.partition_point(|buffer| buffer.as_ptr() <= range.start);
+        let source = end.checked_sub(1).and_then(|index| sorted.get(index));
         match source.filter(|source| has_data(source)) {
             Some(source) => source.slice_ref(data),
             None => Bytes::copy_from_slice(data),

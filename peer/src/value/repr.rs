@@ -163,9 +163,9 @@ fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
     if (-4..16).contains(&exponent) {
         // The same digits, without trailing zeros.
         let digits = digits.bytes().filter(u8::is_ascii_digit).count();
-        let behind = i32::try_from(digits).unwrap_or(0) - 1 - exponent;
-        let behind = usize::try_from(behind).unwrap_or(0).max(1);
-        write!(to, "{number:.behind$}")
+        let decimals = i32::try_from(digits).unwrap_or(0) - 1 - exponent;
+        let decimals = usize::try_from(decimals).unwrap_or(0).max(1);
+        write!(to, "{number:.decimals$}")
     } else {
         let sign = if exponent < 0 { '-' } else { '+' };
         write!(to, "{digits}e{sign}{:02}", exponent.unsigned_abs())

@@ -355,7 +355,7 @@ fn logical_frames(
     payload: &Payload<'_, Bytes>,
     copied_len: &mut u64,
 ) -> Result<Vec<Bytes>, ValueError> {
-    let in_place: Result<Option<Vec<Bytes>>, _> = payload
+    let uncopied: Result<Option<Vec<Bytes>>, _> = payload
         .logical_frames()?
         .map(|frame| {
             let frame = frame?;
@@ -368,7 +368,7 @@ fn logical_frames(
         })
         .collect();
     // Fails if `lengths` cut through a frame; merging handles that.
-    if let Ok::<_, MessageError>(Some(frames)) = in_place {
+    if let Ok::<_, MessageError>(Some(frames)) = uncopied {
         return Ok(frames);
     }
     let (mut out, mut ends) = (Vec::new(), Vec::new());

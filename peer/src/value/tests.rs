@@ -255,14 +255,14 @@ fn bytes_have_their_own_constructor() {
 
 #[test]
 fn payloads_with_the_same_data_stay_apart_in_a_pickle() {
-    let row = Array::from_slice(&[16], &[1.0; 16]).expect("it fits");
+    let row = Array::from_slice(&[16], &[1.0; 16]).expect("fits");
     let square = Array::from_bytes(
         row.dtype(),
         &[4, 4],
         daskwire_numpy::Order::C,
         row.bytes().clone(),
     );
-    let square = square.expect("it fits");
+    let square = square.expect("fits");
     let payload = |array: &Array| {
         let payload = Serialized::of(&Value::from(array.clone())).expect("plain");
         Value::Serialized(payload)

@@ -81,8 +81,8 @@ impl Log {
         let newest = lines.iter().rev().take_while(|line| line.time >= start);
         let newest = newest.take(count).map(|line| {
             let level = line.level.name();
-            let text = format!("{} - daskwire - {level} - {}", date(line.time), line.text);
-            let mut fields = vec![Value::from(level), Value::from(text)];
+            let message = format!("{} - daskwire - {level} - {}", date(line.time), line.text);
+            let mut fields = vec![Value::from(level), Value::from(message)];
             if request.timestamps == Some(true) {
                 fields.insert(0, line.time.into());
             }
@@ -143,12 +143,12 @@ impl Shared {
         let running = machine.state.executing();
         let running = running.filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
         let stacks = running.map(|(key, since)| {
-            let text = format!(
+            let message = format!(
                 "{key}\n\tin Rust on the worker {}, for {:.1} s so far",
                 self.title,
                 now - since
             );
-            (key.to_value(), Value::list([text]))
+            (key.to_value(), Value::list([message]))
         });
         Value::Dict(stacks.collect())
     }

@@ -87,8 +87,8 @@ impl TaskContext<'_> {
             }
         }?;
         value.checked().map_err(|error| {
-            let text = format!("the worker {} cannot keep the result: {error}", self.worker);
-            RemoteError::new("RecursionError", &text)
+            let message = format!("the worker {} cannot keep the result: {error}", self.worker);
+            RemoteError::new("RecursionError", &message)
         })
     }
 
@@ -124,8 +124,8 @@ impl TaskContext<'_> {
             let needed: Vec<Key> = needed.filter(|key| !data.contains_key(key)).collect();
             if !needed.is_empty() {
                 if !begun.insert(key.clone()) {
-                    let text = format!("the fused task {key} depends on itself");
-                    return Err(RemoteError::new("ValueError", &text));
+                    let message = format!("the fused task {key} depends on itself");
+                    return Err(RemoteError::new("ValueError", &message));
                 }
                 open.extend(needed);
                 continue;
@@ -210,7 +210,7 @@ impl TaskContext<'_> {
                 .map(Arg::Shared)
                 .map_err(|error| damaged(key, &error));
         }
-        self.value(argument).map(Arg::Own)
+        self.value(argument).map(Arg::Owned)
     }
 
     /// The value of an argument. Its nesting was bounded when it was read.
@@ -242,19 +242,19 @@ impl TaskContext<'_> {
             Argument::Task(task) => self.work(task.work)?,
             Argument::Unknown(what) => {
                 let worker = self.worker;
-                let text = format!(
+                let message = format!(
                     "the worker {worker} runs functions in Rust, and an argument of this one is \
                      {what}, which only Python knows"
                 );
-                return Err(RemoteError::new("TypeError", &text));
+                return Err(RemoteError::new("TypeError", &message));
             }
         })
     }
 }
 
 fn missing(key: &Key) -> RemoteError {
-    let text = format!("the task needs {key}, which is not among its dependencies");
-    RemoteError::new("KeyError", &text)
+    let message = format!("the task needs {key}, which is not among its dependencies");
+    RemoteError::new("KeyError", &message)
 }
 
 /// The name under which a function is registered.

@@ -154,21 +154,21 @@ pub struct Arguments {
 /// An argument: a value that only this task uses, or one shared with others.
 #[derive(Clone, Debug)]
 pub(super) enum Arg {
-    Own(Value),
+    Owned(Value),
     Shared(Opened),
 }
 
 impl Arg {
     pub(super) fn value(&self) -> &Value {
         match self {
-            Self::Own(value) => value,
+            Self::Owned(value) => value,
             Self::Shared(opened) => opened,
         }
     }
 
     pub(super) fn into_value(self) -> Value {
         match self {
-            Self::Own(value) => value,
+            Self::Owned(value) => value,
             Self::Shared(opened) => Value::clone(&opened),
         }
     }
@@ -177,7 +177,7 @@ impl Arg {
 /// Positional arguments.
 impl FromIterator<Value> for Arguments {
     fn from_iter<I: IntoIterator<Item = Value>>(values: I) -> Self {
-        Self::new(values.into_iter().map(Arg::Own).collect(), Vec::new())
+        Self::new(values.into_iter().map(Arg::Owned).collect(), Vec::new())
     }
 }
 
@@ -213,7 +213,7 @@ impl Arguments {
     /// Adds a keyword argument.
     #[must_use]
     pub fn with_keyword(mut self, name: &str, value: Value) -> Self {
-        self.keywords.push((name.to_owned(), Arg::Own(value)));
+        self.keywords.push((name.to_owned(), Arg::Owned(value)));
         self
     }
 
@@ -399,7 +399,7 @@ mod tests {
     use crate::Array;
 
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
-        let given = values.iter().cloned().map(Arg::Own).collect();
+        let given = values.iter().cloned().map(Arg::Owned).collect();
         let arguments = Arguments::new(given, Vec::new());
         let result = functions
             .call(name, arguments)
@@ -468,8 +468,8 @@ mod tests {
         ] {
             assert_eq!(call(&functions, name, &values), Err(text.to_owned()));
         }
-        let keyword = vec![("base".to_owned(), Arg::Own(2.into()))];
-        let arguments = Arguments::new(vec![Arg::Own(2.into())], keyword);
+        let keyword = vec![("base".to_owned(), Arg::Owned(2.into()))];
+        let arguments = Arguments::new(vec![Arg::Owned(2.into())], keyword);
         let error = functions.call("half", arguments).expect("registered");
         assert_eq!(
             error.expect_err("no keywords").message,

@@ -686,8 +686,8 @@ impl Shared {
         }));
         // Any other worker would panic too, so the task fails.
         let result = evaluated.unwrap_or_else(|_| {
-            let text = format!("the worker {} panicked over the task", self.title);
-            Err(RemoteError::new("RuntimeError", &text))
+            let message = format!("the worker {} panicked over the task", self.title);
+            Err(RemoteError::new("RuntimeError", &message))
         });
         let lost = match &result {
             Ok(_) => Vec::new(),
@@ -737,11 +737,11 @@ impl Shared {
         steps: &Steps,
     ) -> Result<Datum, RemoteError> {
         if is_actor {
-            let text = format!(
+            let message = format!(
                 "the worker {} runs functions in Rust, not actors",
                 self.title
             );
-            return Err(RemoteError::new("NotImplementedError", &text));
+            return Err(RemoteError::new("NotImplementedError", &message));
         }
         let task = match spec {
             Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
@@ -786,14 +786,18 @@ impl Shared {
         };
         let receiving = self.transfers.receiving();
         let who = Some(self.address.clone());
-        match self.pool.get_data_counting(&address, keys, who).await {
+        match self
+            .pool
+            .get_data_with_extra_count(&address, keys, who)
+            .await
+        {
             Ok((reply, _)) if reply.status == ReplyStatus::Busy => (Answered::Busy, Vec::new()),
             Ok((reply, unasked_count)) => {
                 if unasked_count != 0 {
-                    let text = format!(
+                    let message = format!(
                         "{peer} sent {unasked_count} keys that it was not asked for; they are ignored"
                     );
-                    self.log.add(Level::Warning, &text);
+                    self.log.add(Level::Warning, &message);
                 }
                 let data = reply.data.unwrap_or_default().into_iter();
                 let data: Vec<(Key, Datum)> = data

@@ -190,13 +190,13 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::Versions(_) => shared.versions.clone(),
         Request::Terminate(_) | Request::CloseComm(_) => Value::from("OK"),
         request => {
-            let text = format!(
+            let message = format!(
                 "the worker {} runs functions in Rust and does not do {:?}",
                 shared.title,
                 request.op()
             );
-            shared.log.add(Level::Info, &text);
-            return Err(RemoteError::new("NotImplementedError", &text));
+            shared.log.add(Level::Info, &message);
+            return Err(RemoteError::new("NotImplementedError", &message));
         }
     }))
 }
@@ -270,8 +270,8 @@ async fn send_data(
             // The requester looks elsewhere for keys that the reply lacks.
             Err(DatumError::Lost) => lost.push(key),
             Err(DatumError::Value(error)) => {
-                let text = format!("the data of {key}: {error}");
-                let error = RemoteError::new("ValueError", &text);
+                let message = format!("the data of {key}: {error}");
+                let error = RemoteError::new("ValueError", &message);
                 return channel.sender.send(&error.to_status()).await;
             }
         }

@@ -298,8 +298,8 @@ fn sum(arguments: Arguments) -> Result<Value, RemoteError> {
 
 fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
     if a.shape() != b.shape() {
-        let text = format!("shapes {:?} and {:?} differ", a.shape(), b.shape());
-        return Err(wrong(&text));
+        let message = format!("shapes {:?} and {:?} differ", a.shape(), b.shape());
+        return Err(wrong(&message));
     }
     let (a, b) = (a.view()?, b.view()?);
     // With equal strides, elements are combined in memory order, which is several

@@ -1,5 +1,5 @@
-//! The `daskwire` command as it is used: arguments and standard input in, text out,
-//! one line for people if something is wrong, and an exit status.
+//! Runs the `daskwire` command: arguments and standard input in; output, one line
+//! of error, and exit status out.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// What a run of the command left behind.
+/// The outcome of a run of the command.
 pub struct Ran {
     pub status: Option<i32>,
     pub out: Vec<u8>,
@@ -23,7 +23,7 @@ impl Ran {
         std::str::from_utf8(&self.out).expect("text on standard output")
     }
 
-    /// What it printed, having found nothing to say about it.
+    /// The standard output of a run without errors.
     #[track_caller]
     pub fn good(&self, name: &str) -> &str {
         assert_eq!(self.err, "", "{name}");
@@ -31,7 +31,7 @@ impl Ran {
         self.text()
     }
 
-    /// What it said, in one line, having refused the input.
+    /// The error line of a run that refused its input.
     #[track_caller]
     pub fn refused(&self, name: &str) -> &str {
         assert_eq!(self.status, Some(1), "{name}: {}", self.err);
@@ -44,7 +44,7 @@ impl Ran {
     }
 }
 
-/// Runs it to its end.
+/// Runs a command until it ends.
 pub fn run<S: AsRef<OsStr>>(arguments: &[S], input: Option<&[u8]>) -> Ran {
     let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(arguments)
@@ -59,7 +59,7 @@ pub fn run<S: AsRef<OsStr>>(arguments: &[S], input: Option<&[u8]>) -> Ran {
     let pipe = child.stdin.take();
     let output = std::thread::scope(|scope| {
         if let (Some(mut pipe), Some(input)) = (pipe, input) {
-            // What it does not read is its own affair.
+            // The command may not read all of its input.
             scope.spawn(move || pipe.write_all(input));
         }
         child.wait_with_output().expect("the command ends")

@@ -6,10 +6,10 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// A relay, as the command.
+/// A running `daskwire relay`.
 pub(crate) struct Relay {
     process: Child,
-    /// Where it listens.
+    /// The address it listens on.
     pub address: String,
 }
 
@@ -44,7 +44,7 @@ impl Relay {
             .unwrap_or_else(|| panic!("the relay says: {first}"))
             .0
             .to_owned();
-        // Somebody has to read what else it says.
+        // Drain the rest of its output.
         std::thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
                 println!("{line}");
@@ -53,20 +53,20 @@ impl Relay {
         Self { process, address }
     }
 
-    /// Sends it a signal, by its name without `SIG`.
+    /// Sends a signal, by its name without `SIG`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
         let outcome = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(outcome.expect("the command kill").success());
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.wait().expect("it was started")
     }
 }
 
-/// One certificate for all, which is its own authority.
+/// A self-signed certificate for all parties.
 pub(crate) fn certificate() -> PathBuf {
     let pem = "../../comm/tests/tls/self-signed.pem";
     Path::new(env!("CARGO_MANIFEST_DIR")).join(pem)

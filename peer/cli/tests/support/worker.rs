@@ -4,7 +4,7 @@ use std::process::Command;
 
 use daskwire_testing::{Peer, address_after};
 
-/// A `daskwire worker` that works for the scheduler at that address.
+/// Starts a `daskwire worker` for the scheduler at an address.
 pub(crate) fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
     let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
     command

@@ -30,7 +30,7 @@ async fn scheduler_with(address: &str, options: Options) -> Scheduler {
     let transports = crate::transports();
     let listener = transports.bind(&address, daskwire_comm::CommOptions::default());
     let listener = listener.await.expect("it is free");
-    Scheduler::start([listener], options).expect("it starts")
+    Scheduler::start([listener], options).expect("worker starts")
 }
 
 async fn connect(address: &Address) -> Channel {

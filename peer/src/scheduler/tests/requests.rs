@@ -160,9 +160,7 @@ async fn answers_queries() {
     assert_eq!(identity.get("address"), Some(&Value::from(address)));
     assert_eq!(identity.get("total_threads"), Some(&Value::from(2)));
     let known = identity.get("workers").expect("they are listed");
-    let about = known
-        .get(&workers[0].address.to_string())
-        .expect("it is there");
+    let about = known.get(&workers[0].address.to_string()).expect("exists");
     assert_eq!(about.get("nthreads"), Some(&Value::from(1)));
     let none = Request::from(Identity {
         n_workers: Some(0),

@@ -5,7 +5,7 @@ use core::cmp::Ordering;
 use super::index::Index;
 use super::number::{Number, number};
 use super::text::bounded_repr;
-use super::{LONGEST, Result, error, not_covered, too_large, type_error};
+use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
 use crate::Value;
 
 fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
@@ -158,8 +158,8 @@ pub(super) fn len(value: &Value) -> Result<usize> {
         },
         Value::Serialized(what) => return Err(not_covered(&format!("the length of {what}"))),
         other => {
-            let text = format!("object of type '{}' has no len()", other.type_name());
-            return Err(type_error(&text));
+            let message = format!("object of type '{}' has no len()", other.type_name());
+            return Err(type_error(&message));
         }
     })
 }
@@ -178,8 +178,8 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
         Value::Array(_) => return Err(not_covered("iterating over arrays")),
         Value::Serialized(what) => return Err(not_covered(&format!("iterating over {what}"))),
         other => {
-            let text = format!("'{}' object is not iterable", other.type_name());
-            return Err(type_error(&text));
+            let message = format!("'{}' object is not iterable", other.type_name());
+            return Err(type_error(&message));
         }
     })
 }
@@ -190,19 +190,19 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         let found = entries.iter().find(|(key, _)| equal(key, index));
         return match found {
             Some((_, value)) => Ok(value.clone()),
-            None => Err(error("KeyError", &bounded_repr(index, LONGEST)?)),
+            None => Err(error("KeyError", &bounded_repr(index, MAX_LEN)?)),
         };
     }
     let Some(Number::Int(index)) = number(index) else {
         if let Value::Serialized(what) = index {
             return Err(not_covered(&format!("the index {what}")));
         }
-        let text = format!(
+        let message = format!(
             "{} indices must be integers or slices, not {}",
             from.type_name(),
             index.type_name()
         );
-        return Err(type_error(&text));
+        return Err(type_error(&message));
     };
     let what = match from {
         Value::Str(_) => "string",
@@ -231,8 +231,8 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Array(_) => Err(not_covered("an item of an array")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),
         other => {
-            let text = format!("'{}' object is not subscriptable", other.type_name());
-            Err(type_error(&text))
+            let message = format!("'{}' object is not subscriptable", other.type_name());
+            Err(type_error(&message))
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) use text::repr;
 type Result<T> = core::result::Result<T, RemoteError>;
 
 /// Maximum length of a repeated string, bytes or list.
-const LONGEST: usize = 1 << 30;
+const MAX_LEN: usize = 1 << 30;
 
 /// Python's maximum for `time.sleep`, in seconds.
 const MAX_SLEEP: f64 = 9_223_372_036.0;
@@ -39,8 +39,8 @@ pub(super) fn register(functions: Functions) -> Functions {
         arguments.exactly(1)?;
         let seconds = real(arguments.get(0).unwrap_or(&Value::None))?;
         if seconds > MAX_SLEEP {
-            let text = "timestamp too large to convert to C PyTime_t";
-            return Err(error("OverflowError", text));
+            let message = "timestamp too large to convert to C PyTime_t";
+            return Err(error("OverflowError", message));
         }
         let duration = core::time::Duration::try_from_secs_f64(seconds)
             .map_err(|_| error("ValueError", "sleep length must be non-negative"))?;
@@ -49,19 +49,19 @@ pub(super) fn register(functions: Functions) -> Functions {
     })
 }
 
-fn error(class: &str, text: &str) -> RemoteError {
-    RemoteError::new(class, text)
+fn error(class: &str, message: &str) -> RemoteError {
+    RemoteError::new(class, message)
 }
 
-fn type_error(text: &str) -> RemoteError {
-    error("TypeError", text)
+fn type_error(message: &str) -> RemoteError {
+    error("TypeError", message)
 }
 
 /// The error for what Python supports and this worker does not.
 fn not_covered(what: &str) -> RemoteError {
-    let text =
+    let message =
         format!("{what} is not covered by the functions of this worker, which does not run Python");
-    error("NotImplementedError", &text)
+    error("NotImplementedError", &message)
 }
 
 fn too_large() -> RemoteError {
@@ -185,11 +185,11 @@ fn real(value: &Value) -> Result<f64> {
 
 /// The error for a value that is not the required number: of another type, with
 /// `message`, or one that Python converts and this worker does not.
-fn no_number(value: &Value, text: &str) -> RemoteError {
+fn no_number(value: &Value, message: &str) -> RemoteError {
     match value {
         Value::LargeInt(_) => too_large(),
         Value::Array(_) | Value::Serialized(_) => not_covered("a number of arrays and objects"),
-        value => type_error(&format!("{text}{}", value.type_name())),
+        value => type_error(&format!("{message}{}", value.type_name())),
     }
 }
 
@@ -198,8 +198,8 @@ fn integer(value: &Value) -> Result<i128> {
     match number(value) {
         Some(Number::Int(value)) => Ok(value),
         _ => {
-            let text = "an integer is required, which cannot be made of a ";
-            Err(no_number(value, text))
+            let message = "an integer is required, which cannot be made of a ";
+            Err(no_number(value, message))
         }
     }
 }
@@ -255,8 +255,8 @@ fn sum(arguments: &Arguments) -> Result<Value> {
 fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value> {
     for (keyword, _) in arguments.keywords() {
         if !matches!(keyword, "key" | "default") {
-            let text = format!("got an unexpected keyword argument '{keyword}'");
-            return Err(arguments.wrong(&text));
+            let message = format!("got an unexpected keyword argument '{keyword}'");
+            return Err(arguments.wrong(&message));
         }
     }
     let default = arguments.keyword("default");
@@ -264,8 +264,8 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
         0 => return Err(arguments.wrong("expected at least 1 argument, got 0")),
         1 => items(arguments.get(0).unwrap_or(&Value::None))?,
         _ if default.is_some() => {
-            let text = "cannot have a default with several positional arguments";
-            return Err(arguments.wrong(text));
+            let message = "cannot have a default with several positional arguments";
+            return Err(arguments.wrong(message));
         }
         _ => arguments.iter().cloned().collect(),
     };
@@ -360,15 +360,15 @@ fn int(arguments: &Arguments) -> Result<Value> {
             .ok()
             .filter(|base| matches!(base, 0 | 2..=36));
         let Some(base) = base else {
-            let text = "int() base must be >= 2 and <= 36, or 0";
-            return Err(error("ValueError", text));
+            let message = "int() base must be >= 2 and <= 36, or 0";
+            return Err(error("ValueError", message));
         };
         let text = match value {
             Value::Str(text) => text[..].to_owned(),
             Value::Bytes(data) | Value::ByteArray(data) => ascii(data),
             _ => {
-                let text = "int() can't convert non-string with explicit base";
-                return Err(type_error(text));
+                let message = "int() can't convert non-string with explicit base";
+                return Err(type_error(message));
             }
         };
         return Ok(Value::Int(parse_int(value, &text, base)?));
@@ -380,9 +380,9 @@ fn int(arguments: &Arguments) -> Result<Value> {
             Some(Number::Int(value)) => value,
             Some(Number::Float(value)) => int_of_float(value)?,
             _ => {
-                let text = "int() argument must be a string, a bytes-like object or a real \
+                let message = "int() argument must be a string, a bytes-like object or a real \
                             number, not ";
-                return Err(no_number(value, text));
+                return Err(no_number(value, message));
             }
         },
     }))
@@ -400,8 +400,8 @@ fn float_of(arguments: &Arguments) -> Result<Value> {
             Some(Number::Int(value)) => float(value),
             Some(Number::Float(value)) => value,
             _ => {
-                let text = "float() argument must be a string or a real number, not ";
-                return Err(no_number(value, text));
+                let message = "float() argument must be a string or a real number, not ";
+                return Err(no_number(value, message));
             }
         },
     }))
@@ -412,8 +412,8 @@ fn string(arguments: &Arguments) -> Result<Value> {
     let [value, encoding, errors] = arguments.bind(["object", "encoding", "errors"], 0, 3)?;
     for option in [encoding, errors].into_iter().flatten() {
         if !matches!(option, Value::Str(_)) {
-            let text = "str() encoding and errors must be str, not ";
-            return Err(type_error(&format!("{text}{}", option.type_name())));
+            let message = "str() encoding and errors must be str, not ";
+            return Err(type_error(&format!("{message}{}", option.type_name())));
         }
     }
     let Some(value) = value else {
@@ -451,8 +451,8 @@ fn power(arguments: &Arguments) -> Result<Value> {
     }
     for value in [base, exponent, modulus] {
         if !matches!(number(value), Some(Number::Int(_))) {
-            let text = "pow() 3rd argument not allowed unless all arguments are integers, not ";
-            return Err(no_number(value, text));
+            let message = "pow() 3rd argument not allowed unless all arguments are integers, not ";
+            return Err(no_number(value, message));
         }
     }
     let (base, mut exponent, modulus) = (integer(base)?, integer(exponent)?, integer(modulus)?);
@@ -487,8 +487,8 @@ fn dict(arguments: &Arguments) -> Result<Value> {
             let pairs = items(pairs)?.into_iter().map(|pair| {
                 let pair = <[Value; 2]>::try_from(items(&pair)?);
                 let [key, value] = pair.map_err(|_| {
-                    let text = "dictionary update sequence element has another length than 2";
-                    error("ValueError", text)
+                    let message = "dictionary update sequence element has another length than 2";
+                    error("ValueError", message)
                 })?;
                 check_hashable(&key)?;
                 Ok((key, value))
@@ -522,8 +522,8 @@ fn round(arguments: &Arguments) -> Result<Value> {
     let [value, digits] = arguments.bind(["number", "ndigits"], 1, 2)?;
     let value = value.unwrap_or(&Value::None);
     if matches!(number(value), None | Some(Number::Complex(..))) {
-        let text = "no __round__ method is defined by type ";
-        return Err(no_number(value, text));
+        let message = "no __round__ method is defined by type ";
+        return Err(no_number(value, message));
     }
     let digits = some(digits).map(integer).transpose()?.map(Number::Int);
     match (number(value), digits.map(Some)) {
@@ -535,8 +535,8 @@ fn round(arguments: &Arguments) -> Result<Value> {
         (Some(Number::Float(value)), Some(Some(Number::Int(digits @ 0..=300)))) => {
             // Exact: formatting produces every digit of the float.
             let digits = usize::try_from(digits).unwrap_or_default();
-            let text = format!("{value:.digits$}");
-            Ok(Value::Float(text.parse().unwrap_or(value)))
+            let message = format!("{value:.digits$}");
+            Ok(Value::Float(message.parse().unwrap_or(value)))
         }
         _ => Err(not_covered("rounding to this many digits")),
     }
@@ -548,7 +548,7 @@ fn builtins(functions: Functions) -> Functions {
         ("len", |value| Ok(Value::from(len(value)?))),
         ("repr", |value| {
             check_shown(value)?;
-            Ok(Value::from(bounded_repr(value, LONGEST)?))
+            Ok(Value::from(bounded_repr(value, MAX_LEN)?))
         }),
         ("any", |value| {
             for item in items(value)? {
@@ -582,8 +582,8 @@ fn builtins(functions: Functions) -> Functions {
         ("chr", |value| {
             let code = match number(value) {
                 Some(Number::Int(code)) if i32::try_from(code).is_err() => {
-                    let text = "Python int too large to convert to C int";
-                    return Err(error("OverflowError", text));
+                    let message = "Python int too large to convert to C int";
+                    return Err(error("OverflowError", message));
                 }
                 Some(Number::Int(code)) => u32::try_from(code).ok().and_then(char::from_u32),
                 _ => return Err(bad_operand("chr()", value)),

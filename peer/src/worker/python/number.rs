@@ -2,7 +2,7 @@
 
 use super::index::Index;
 use super::text::repr;
-use super::{LONGEST, Result, error, not_covered, too_large, type_error};
+use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
 use crate::{RemoteError, Value};
 
 #[derive(Clone, Copy, Debug)]
@@ -126,9 +126,9 @@ fn joined<T: Clone>(a: &[T], b: &[T]) -> Result<Vec<T>> {
 
 /// Refuses a result with so many items that it takes too much memory.
 fn check_len<T>(count: usize) -> Result<()> {
-    if count.saturating_mul(size_of::<T>()) > LONGEST {
-        let text = "the result would have more than a GiB";
-        return Err(error("MemoryError", text));
+    if count.saturating_mul(size_of::<T>()) > MAX_LEN {
+        let message = "the result would have more than a GiB";
+        return Err(error("MemoryError", message));
     }
     Ok(())
 }
@@ -175,8 +175,8 @@ pub(super) fn mul(a: &Value, b: &Value) -> Result<Value> {
 
 fn repeat(sequence: &Value, count: i128) -> Result<Value> {
     if i64::try_from(count).is_err() {
-        let text = "cannot fit 'int' into an index-sized integer";
-        return Err(error("OverflowError", text));
+        let message = "cannot fit 'int' into an index-sized integer";
+        return Err(error("OverflowError", message));
     }
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     Ok(match sequence {
@@ -333,8 +333,8 @@ pub(super) fn pow(a: &Value, b: &Value) -> Result<Value> {
     let out_of_range = || error("OverflowError", "(34, 'Numerical result out of range')");
     let float_pow = |a: f64, b: f64| {
         if a == 0.0 && b < 0.0 {
-            let text = "0.0 cannot be raised to a negative power";
-            return Err(error("ZeroDivisionError", text));
+            let message = "0.0 cannot be raised to a negative power";
+            return Err(error("ZeroDivisionError", message));
         }
         if a < 0.0 && a.is_finite() && b.is_finite() && b != b.floor() {
             let (length, angle) = (a.abs().powf(b), core::f64::consts::PI * b);
@@ -472,8 +472,8 @@ pub(super) fn int_of_float(value: f64) -> Result<i128> {
 pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> {
     let invalid = || {
         let literal = repr(literal);
-        let text = format!("invalid literal for int() with base {base}: {literal}");
-        error("ValueError", &text)
+        let message = format!("invalid literal for int() with base {base}: {literal}");
+        error("ValueError", &message)
     };
     let trimmed = text.trim();
     check_ascii(trimmed)?;

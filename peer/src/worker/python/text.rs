@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Write as _};
 
-use super::{LONGEST, Result, error, not_covered, too_large};
+use super::{MAX_LEN, Result, error, not_covered, too_large};
 use crate::Value;
 
 /// The result of `repr()`.
@@ -15,7 +15,7 @@ pub(super) fn str_of(value: &Value) -> Result<String> {
         Value::Str(text) => Ok(text.as_ref().to_owned()),
         value => {
             check_shown(value)?;
-            bounded_repr(value, LONGEST)
+            bounded_repr(value, MAX_LEN)
         }
     }
 }

@@ -168,7 +168,7 @@ pub(super) enum Evicted {
     /// Number of bytes freed.
     Bytes(u64),
     /// The datum is in use, not in memory, or not in the store any more.
-    Kept,
+    Nothing,
     /// Writing the file failed.
     Failed(std::io::Error),
 }
@@ -532,7 +532,7 @@ impl Datum {
     pub(super) fn evict(&self) -> Evicted {
         let common = &self.0.common;
         let Some(directory) = &common.directory else {
-            return Evicted::Kept;
+            return Evicted::Nothing;
         };
         let is_idle = |forms: &Forms| {
             forms.stored_count != 0
@@ -542,7 +542,7 @@ impl Datum {
         };
         let mut forms = self.0.lock();
         if !is_idle(&forms) || forms.is_spilling {
-            return Evicted::Kept;
+            return Evicted::Nothing;
         }
         if let Some(file) = &forms.file {
             common.meters.dropped.add(file.len, Instant::now());
@@ -580,7 +580,7 @@ impl Datum {
                 if is_idle(&forms) {
                     return self.forget(forms);
                 }
-                Evicted::Kept
+                Evicted::Nothing
             }
             Ok(Err(error)) => {
                 let failures = &common.meters.spill_failure_count;
@@ -590,7 +590,7 @@ impl Datum {
             Err(error) => {
                 forms.unserializable = Some(Box::new(error));
                 self.0.account(&mut forms, false);
-                Evicted::Kept
+                Evicted::Nothing
             }
         }
     }

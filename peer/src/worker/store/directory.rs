@@ -45,8 +45,8 @@ impl SpillDirectory {
     /// The system's error, with the path.
     pub(crate) fn new(parent: &Path, id: &str) -> io::Result<Self> {
         let in_parent = |error: io::Error| {
-            let text = format!("{}: {error}", parent.display());
-            io::Error::new(error.kind(), text)
+            let message = format!("{}: {error}", parent.display());
+            io::Error::new(error.kind(), message)
         };
         let mut builder = private_directory();
         builder.recursive(true).create(parent).map_err(in_parent)?;

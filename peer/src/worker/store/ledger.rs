@@ -280,7 +280,7 @@ impl Common {
             }
             match datum.evict() {
                 Evicted::Bytes(len) => freed = freed.saturating_add(len),
-                Evicted::Kept => {}
+                Evicted::Nothing => {}
                 Evicted::Failed(error) => return (freed, Some(error)),
             }
         }

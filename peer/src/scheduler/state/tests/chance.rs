@@ -220,7 +220,7 @@ impl World {
             .collect();
         let client = self.pick_client();
         for key in &wanted {
-            let beliefs = self.clients.get_mut(&client).expect("it is there");
+            let beliefs = self.clients.get_mut(&client).expect("exists");
             beliefs.insert(Key::from(key.as_str()), Belief::Pending);
         }
         let annotations = match self.number(4) {
@@ -249,11 +249,11 @@ impl World {
         } else {
             "two"
         };
-        let slow = self.workers.get_mut(&worker).expect("it is there");
+        let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
         let address = slow.address.clone();
         self.state.forget_deletions([&key], &address);
-        let beliefs = self.clients.get_mut(&client).expect("it is there");
+        let beliefs = self.clients.get_mut(&client).expect("exists");
         beliefs.insert(key.clone(), Belief::Pending);
         let who_has = [(key.clone(), vec![address])];
         self.state.update_data(Some(name), &who_has, &[(key, 8)]);
@@ -280,7 +280,7 @@ impl World {
             let has =
                 |worker: &Slow| holders.contains(&worker.address) && worker.data.contains(key);
             let is_there = self.workers.values().any(has);
-            let worker = self.workers.get_mut(&id).expect("it is there");
+            let worker = self.workers.get_mut(&id).expect("exists");
             worker.outbox.push_back(if is_there {
                 worker.data.insert(key.clone());
                 added(key)
@@ -294,7 +294,7 @@ impl World {
                 return;
             }
         }
-        let worker = self.workers.get_mut(&id).expect("it is there");
+        let worker = self.workers.get_mut(&id).expect("exists");
         let (key, run_id) = (task.key.clone(), task.run_id);
         match outcome {
             0 => worker.outbox.push_back(FromWorker::from(LongRunning {
@@ -327,7 +327,7 @@ impl World {
     }
 
     fn deliver(&mut self, id: WorkerId) {
-        let worker = self.workers.get_mut(&id).expect("it is there");
+        let worker = self.workers.get_mut(&id).expect("exists");
         if let Some(message) = worker.outbox.pop_front() {
             self.state.worker_says(id, message);
         }
@@ -341,7 +341,7 @@ impl World {
             (4..6, _) => {
                 let client = self.pick_client();
                 let keys = self.some(client);
-                let beliefs = self.clients.get_mut(&client).expect("it is there");
+                let beliefs = self.clients.get_mut(&client).expect("exists");
                 beliefs.retain(|key, _| !keys.contains(key));
                 let message = ClientReleasesKeys {
                     keys: Keys(keys),
@@ -416,7 +416,7 @@ impl World {
                     is_calm = false;
                     count += 1;
                     assert!(count < 10_000, "they do not stop talking");
-                    self.workers.get_mut(&id).expect("it is there").read();
+                    self.workers.get_mut(&id).expect("exists").read();
                     self.deliver(id);
                     self.listen();
                 }

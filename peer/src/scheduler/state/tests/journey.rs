@@ -155,9 +155,7 @@ fn step_4_the_keys_of_its_arguments_and_where_they_are_are_in_the_message() {
             .who_has
             .iter()
             .find(|(known, _)| *known == Key::from(key));
-        found
-            .map(|(_, holders)| holders.clone())
-            .expect("it is there")
+        found.map(|(_, holders)| holders.clone()).expect("exists")
     };
     assert_eq!(holders("x"), ["tcp://a:1", "tcp://b:1"]);
     assert_eq!(holders("y"), ["tcp://b:1"]);

@@ -390,7 +390,7 @@ fn sends_more_short_tasks_in_advance() {
     let task = cluster
         .running
         .remove(&(worker, key.clone()))
-        .expect("it is there");
+        .expect("exists");
     let message = TaskFinished {
         key,
         run_id: task.run_id,
@@ -441,11 +441,11 @@ fn worker_names_and_addresses_are_unique() {
         name: Value::from("b"),
         ..RegisterWorker::default()
     };
-    let error = cluster.state.add_worker(&other).expect_err("it is there");
+    let error = cluster.state.add_worker(&other).expect_err("exists");
     assert_eq!(error, "worker already exists tcp://a:1");
     other.address = "tcp://b:1".to_owned();
     other.name = Value::from("tcp://a:1");
-    let error = cluster.state.add_worker(&other).expect_err("it is there");
+    let error = cluster.state.add_worker(&other).expect_err("exists");
     assert_eq!(error, "name taken, tcp://a:1");
 }
 
