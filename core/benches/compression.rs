@@ -1,4 +1,4 @@
-//! How fast the codecs are, as ratios to named peers in the same run.
+//! Speed of the codecs, as ratios to named peers in the same run.
 //!
 //! `cargo bench -p daskwire --bench compression [-- SUBSTRING]` on five kinds of 16 MiB. Every
 //! round runs all contestants one after the other; a figure is the median over
@@ -230,8 +230,8 @@ fn run(name: &str, payload: &[u8], rounds: usize) {
     race(name, "snappy decompress", len, rounds, snappy_work);
     assert!(a[..len] == *payload && b[..len] == *payload);
 
-    // What a sender pays to learn that a payload does not compress, or on top
-    // of compressing when it does.
+    // The cost of sampling: for a payload that does not compress, and in
+    // addition to compression for one that does.
     let policy = Policy {
         max_percent: 0,
         ..Policy::DASK

@@ -1,4 +1,4 @@
-//! Taking messages from a stream, against copying the same bytes.
+//! Decoding messages from a stream, compared with copying the same bytes.
 //!
 //! `cargo bench -p daskwire --bench frames`
 //!
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude, prelude_len};
 
-/// Counts allocations, so that the promise of none is measured too.
+/// Counts allocations, of which there must be none.
 struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands everything to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: MemoryLayout) -> *mut u8 {
@@ -53,7 +53,7 @@ fn time(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// Runs both in turn and returns the median ratio, with the least and the most.
+/// Runs both in turn and returns the median ratio with the minimum and maximum.
 fn ratio(mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (f64, f64, f64) {
     let mut ratios: Vec<f64> = (0..ROUNDS)
         .map(|round| {

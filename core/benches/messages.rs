@@ -1,4 +1,5 @@
-//! Reading and writing five real control messages, beside other crates.
+//! Reading and writing of five real control messages, compared with other
+//! crates.
 //!
 //! `cargo bench -p daskwire --bench messages` measures time: every peer does the
 //! same work in the same run, rounds interleaved, and each row prints our median
@@ -7,8 +8,8 @@
 //!
 //! `benches/instructions.py` counts instructions under callgrind, which repeat
 //! exactly, by running `--one WORK MESSAGE PEER COUNT`; `--list` prints what
-//! there is to run. `benches/python_msgpack.py` puts the C extension of Python
-//! beside our time, by running `--nanoseconds WORK MESSAGE PEER`.
+//! there is to run. `benches/python_msgpack.py` compares our time with the C
+//! extension of Python, by running `--nanoseconds WORK MESSAGE PEER`.
 #![allow(clippy::std_instead_of_alloc, reason = "a program has std")]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -36,7 +37,7 @@ mod zero;
 use model::{Batch, ComputeTask, Heartbeat, OnlyOp, RegisterWorker, TaskFinished};
 use read::Floor;
 
-/// Counts what it hands on.
+/// An allocator that counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +45,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is forwarded to the system's allocator.
 #[allow(unsafe_code, reason = "an allocator can only be implemented so")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -329,7 +330,7 @@ fn write_zerompk<T: zerompk::ToMessagePack + 'static>(
     });
 }
 
-/// Many short rounds: a median of them stands a machine that has other work.
+/// Many short rounds, whose median is robust on a busy machine.
 const ROUNDS: usize = 201;
 const ROUND: Duration = Duration::from_micros(200);
 
@@ -341,7 +342,7 @@ fn time(run: &mut dyn FnMut(), count: u32) -> f64 {
     start.elapsed().as_secs_f64() / f64::from(count)
 }
 
-/// How often to run so that a round takes as long as it should.
+/// The number of iterations for the duration of a round.
 fn calibrate(run: &mut dyn FnMut()) -> u32 {
     let mut count = 1;
     loop {
@@ -353,7 +354,7 @@ fn calibrate(run: &mut dyn FnMut()) -> u32 {
     }
 }
 
-/// Median, least, most.
+/// Median, minimum, maximum.
 fn summary(mut samples: Vec<f64>) -> (f64, f64, f64) {
     samples.sort_by(f64::total_cmp);
     (

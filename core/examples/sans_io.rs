@@ -1,9 +1,9 @@
-//! A comm driven by hand: no I/O, no heap, no runtime.
+//! A sans-IO comm: no I/O, no heap, no runtime.
 //!
-//! Bytes come in pieces from somewhere, as from the interrupt of a UART or a
-//! callback of a network stack. They go where the decoder says. When a message
-//! is complete it is opened in place and answered, with its payload forwarded
-//! untouched. What is to be sent is a list of slices, for whoever sends it.
+//! Bytes arrive in pieces, for example from the interrupt of a UART or a
+//! callback of a network stack, and are copied to the buffer that the decoder
+//! returns. A complete message is opened without copying and answered, with its
+//! payload forwarded unchanged. The reply is a list of slices to send.
 //!
 //! ```sh
 //! cargo run -p daskwire --example sans_io
@@ -19,22 +19,22 @@ use daskwire::message::{
 };
 use daskwire::msgpack::Writer;
 
-/// What the peer sends: its handshake, and a message with an array of five
+/// The bytes from the peer: its handshake, and a message with an array of five
 /// ones, both recorded from distributed 2026.8.0.
 const RECEIVED: [&[u8]; 2] = [
     include_bytes!("../tests/vectors/modern-nosplit-2026.8.0/handshake.bin"),
     include_bytes!("../tests/vectors/modern-nosplit-2026.8.0/docs-get-data-ones5.bin"),
 ];
 
-/// Stands for the hardware: gives up to `most` bytes at a time.
+/// Simulates the hardware: returns up to `most` bytes at a time.
 struct Wire {
-    /// The bytes that have not come yet.
+    /// The bytes that have not arrived yet.
     messages: [&'static [u8]; 2],
     most: usize,
 }
 
 impl Wire {
-    /// Fills the front of `space` and returns how many bytes came.
+    /// Fills the start of `space` and returns the number of bytes.
     fn receive(&mut self, space: &mut [u8]) -> usize {
         let next = self.messages.iter_mut().find(|bytes| !bytes.is_empty());
         let Some(bytes) = next else {
@@ -53,8 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         messages: RECEIVED,
         most: 100,
     };
-    // All the memory there is for what arrives: the lengths of 8 frames, and
-    // the frames of one message.
+    // All memory for incoming data: the lengths of 8 frames, and the frames of
+    // one message.
     let mut decoder = FrameDecoder::new(Prefix::U64, [0; 8 * 8], Limits::HANDSHAKE);
     let mut storage = [0; 1024];
 
@@ -62,13 +62,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     receive(&mut wire, &mut decoder, &mut frames)?;
     shake_hands(&decoder, frames.filled())?;
 
-    // From here on the peer may send more than a handshake takes.
+    // After the handshake larger limits apply.
     decoder.reset_with(Limits::MICROCONTROLLER);
     receive(&mut wire, &mut decoder, &mut frames)?;
     answer(&decoder, frames.filled())
 }
 
-/// Takes pieces from the wire until there is a message.
+/// Reads pieces from the wire until a message is complete.
 fn receive(
     wire: &mut Wire,
     decoder: &mut FrameDecoder<[u8; 64]>,
@@ -83,7 +83,7 @@ fn receive(
         let count = wire.receive(space);
         println!("    {wanted:3} bytes have a place, {count:3} came");
         if count == 0 {
-            // Within a message this is an error, which says where.
+            // Within a message this is an error with the offset.
             decoder.end()?;
             return Err("the peer has nothing more to say".into());
         }
@@ -134,7 +134,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
         );
     }
 
-    // The answer is {"status": "OK", "result": the payload}.
+    // The reply is {"status": "OK", "result": the payload}.
     let (mut body, mut headers) = ([0; 128], [0; 256]);
     let (mut slots, mut levels) = ([&[][..]; 8], [Level::EMPTY; 8]);
     let mut builder = MessageBuilder::new(
@@ -151,7 +151,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
     send(builder.finish(&mut levels)?)
 }
 
-/// Where the prelude and then each frame would leave.
+/// Here the prelude and then each frame would be sent.
 fn send(frames: &[&[u8]]) -> Result<(), Box<dyn Error>> {
     let mut prelude = [0; 16 + 8 * 8];
     let lengths = frames.iter().map(|frame| frame.len() as u64);

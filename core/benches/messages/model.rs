@@ -1,6 +1,6 @@
 //! The five messages as structs that borrow from the message and never allocate.
 //!
-//! `T` is text: what each reader makes of it (bytes, checked bytes, `&str`).
+//! `T` is the string type of each reader (bytes, validated bytes, `&str`).
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -40,7 +40,7 @@ impl<K, V, const N: usize> Pairs<K, V, N> {
     }
 }
 
-/// A key that is not expected, or more values than there is room for.
+/// An unexpected key, or more values than fit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unexpected;
 
@@ -209,13 +209,13 @@ pub(crate) struct RegisterWorker<T> {
     pub server_id: T,
 }
 
-/// Whoever only wants to know where a message goes.
+/// A reader that only needs the destination of a message.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct OnlyOp<'a> {
     pub op: &'a str,
 }
 
-/// An array of messages, each looked at when it has been read.
+/// An array of messages, each processed after it has been read.
 pub(crate) struct Batch<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Batch<T> {

@@ -7,7 +7,7 @@ use super::model::{
     Spilled, StartStop, TaskFinished, Transfer, Versions,
 };
 
-/// Text, checked or not.
+/// A string, validated or not.
 pub(crate) trait Words<'a>: Copy + Default {
     fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed>;
 }
@@ -457,7 +457,7 @@ pub(crate) fn register_worker<'a, T: Words<'a>>(
     Ok(message)
 }
 
-/// Looks at every token of a document, and checks its text if asked to.
+/// Reads every token of a document, and optionally validates its strings.
 pub(crate) fn walk<const CHECKED: bool>(document: &[u8]) -> Result<u64, Malformed> {
     let mut reader = Reader::new(document);
     let mut owed = 1_u64;

@@ -5,14 +5,14 @@ use super::model::{
     RegisterWorker, Spilled, StartStop, TaskFinished, Transfer, Unexpected, Versions,
 };
 
-/// What the readers have in common.
+/// The common interface of the readers.
 pub(crate) trait Pull<'a> {
     type Text: Copy + Default;
     type Error: From<Unexpected>;
 
     fn map(&mut self) -> Result<u32, Self::Error>;
     fn array(&mut self) -> Result<u32, Self::Error>;
-    /// A key that will be compared with the keys that are known.
+    /// Reads a key to compare with the known keys.
     fn key(&mut self) -> Result<&'a [u8], Self::Error>;
     fn text(&mut self) -> Result<Self::Text, Self::Error>;
     fn bin(&mut self) -> Result<&'a [u8], Self::Error>;
@@ -23,11 +23,11 @@ pub(crate) trait Pull<'a> {
     fn is_nil(&mut self) -> Result<bool, Self::Error>;
 }
 
-/// rmp's functions over a slice. (Its `read_str_from_slice` costs half as much
-/// again as what is done here.)
+/// rmp's functions over a slice. (Its `read_str_from_slice` costs 50 % more
+/// than this code.)
 pub(crate) struct Rmp<'a>(pub &'a [u8]);
 
-/// rmp has four error types; which one it was does not matter here.
+/// rmp has four error types, which are not distinguished here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RmpError;
 

@@ -1,4 +1,5 @@
-//! Writing the messages, written by hand once, for our writer and for rmp's.
+//! Writing of the messages, with the same hand-written code for our writer and
+//! rmp's.
 
 use daskwire::msgpack::Writer;
 
@@ -6,11 +7,11 @@ use super::model::{
     ComputeTask, Heartbeat, Metrics, Pairs, Rates, RegisterWorker, StartStop, TaskFinished,
 };
 
-/// What the writers have in common.
+/// The common interface of the writers.
 pub(crate) trait Sink {
     fn map(&mut self, count: u32);
     fn array(&mut self, count: u32);
-    /// Text that is known when the program is compiled.
+    /// Writes a string that is known at compile time.
     fn key(&mut self, key: &'static str);
     fn text(&mut self, text: &str);
     fn bin(&mut self, data: &[u8]);

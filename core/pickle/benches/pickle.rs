@@ -20,7 +20,7 @@ use std::time::Instant;
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{Level, PickleError, Reader, WriteError, Writer};
 
-/// Counts what it hands on.
+/// An allocator that counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -30,14 +30,14 @@ static PEAK: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is forwarded to the system's allocator.
 #[allow(unsafe_code, reason = "an allocator can only be implemented so")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         let held = HELD.fetch_add(layout.size() as u64, Ordering::Relaxed) + layout.size() as u64;
         PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: the caller keeps the promises of this same function.
+        // SAFETY: the caller upholds the contract of the same function.
         unsafe { System.alloc(layout) }
     }
 
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // What is large is moved by its pages, and is never there twice.
+        // Large blocks are moved by remapping pages, so they never exist twice.
         let held = HELD.fetch_add(new_size as u64, Ordering::Relaxed) + new_size as u64;
         HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         PEAK.fetch_max(held - layout.size() as u64, Ordering::Relaxed);
@@ -61,9 +61,9 @@ unsafe impl GlobalAlloc for Counting {
 const TASK_COUNT: usize = 10_000;
 const ROUNDS: usize = 101;
 
-/// `{key: Task(key, operator.add, TaskRef(key before), index)}`, as the scheduler
-/// of Dask pickles it; the first is `operator.add(0, 1)`. What is used again is
-/// memoized, in the order in which CPython comes upon it.
+/// `{key: Task(key, operator.add, TaskRef(key before), index)}`, as the
+/// scheduler of Dask pickles it; the first is `operator.add(0, 1)`. Values that
+/// are used again are memoized, in CPython's order.
 fn graph<'b>(
     out: &'b mut [u8],
     levels: &mut [Level],
@@ -137,7 +137,7 @@ fn tuples(out: &mut [u8]) -> Result<&[u8], WriteError> {
     writer.finish()
 }
 
-/// Seconds, the most bytes held on the way, and the bytes that the result holds.
+/// The time in seconds, the peak memory, and the memory of the result in bytes.
 fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
     let before = HELD.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -150,7 +150,7 @@ fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
     (took, most, held)
 }
 
-/// Whether the tree is as small as it has to be. Time is for people to judge.
+/// Checks the memory of the tree. The times are only printed.
 fn trees(rounds: usize) -> bool {
     let mut out = vec![0; 8 << 20];
     let pickle = tuples(&mut out).expect("written");
@@ -194,7 +194,7 @@ fn trees(rounds: usize) -> bool {
     memory.0 * 2 <= their_memory.0 && memory.1 * 2 <= their_memory.1
 }
 
-/// How many opcodes there are.
+/// The number of opcodes.
 fn read(pickle: &[u8]) -> Result<usize, PickleError> {
     let mut reader = Reader::new(pickle);
     let mut count = 0;
@@ -205,7 +205,7 @@ fn read(pickle: &[u8]) -> Result<usize, PickleError> {
     Ok(count)
 }
 
-/// The median of seconds that reading takes.
+/// The median time of reading, in seconds.
 fn read_seconds(pickle: &[u8], rounds: usize) -> f64 {
     let mut samples: Vec<f64> = (0..rounds)
         .map(|_| {

@@ -11,7 +11,7 @@
 //! | `lz4` | length as `u32`, then one block, as python-lz4 has it | both ways |
 //! | `snappy` | raw, without the stream framing | both ways |
 //! | `zlib` | a zlib stream | reading; writing with the feature `alloc` |
-//! | `zstd` | one frame that says its length | no: feature `zstd` brings `alloc` |
+//! | `zstd` | one frame that declares its length | no: feature `zstd` brings `alloc` |
 //!
 //! Each codec is a feature. A codec that is not enabled returns
 //! [`CompressionError::NotCompiledIn`]; its frames can still be forwarded.

@@ -63,7 +63,8 @@ impl Policy {
         whole.max(sampling)
     }
 
-    /// Compresses `frame` into `scratch` if the policy says so.
+    /// Compresses `frame` into `scratch` if that is worthwhile under this
+    /// policy.
     ///
     /// `random` returns a random number below its argument, from which the
     /// positions of the samples are chosen; larger numbers are reduced modulo

@@ -202,7 +202,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         self.layout
     }
 
-    /// What stands at the payload's place.
+    /// The kind of the payload's placeholder.
     pub const fn kind(&self) -> PayloadKind {
         self.kind
     }

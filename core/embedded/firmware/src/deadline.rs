@@ -1,4 +1,4 @@
-//! Time, from the counter that every Cortex-M has.
+//! Deadlines, measured with the SysTick counter of the Cortex-M.
 
 use super::register::Register;
 
@@ -15,10 +15,10 @@ const RUN: u32 = 0b101;
 /// The counter has 24 bits and counts down.
 const MASK: u32 = 0x00ff_ffff;
 
-/// A point in time after which nobody waits any longer.
+/// A point in time at which waiting ends.
 ///
-/// Ask [`has_passed`](Self::has_passed) more often than the counter goes round,
-/// which takes 1.4 seconds at 12 MHz; time between is lost otherwise.
+/// Call [`has_passed`](Self::has_passed) at least once per period of the
+/// counter, 1.4 seconds at 12 MHz; otherwise periods are missed.
 pub struct Deadline {
     last: u32,
     ticks_left: u32,
@@ -36,7 +36,7 @@ impl Deadline {
         }
     }
 
-    /// Whether it is over.
+    /// Whether the deadline has passed.
     pub fn has_passed(&mut self) -> bool {
         let now = CURRENT.read() & MASK;
         let ticks = self.last.wrapping_sub(now) & MASK;

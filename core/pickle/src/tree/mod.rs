@@ -30,7 +30,7 @@
 //! than `64 * n + 32 * k` bytes at any time, and most take less than `4 * n`;
 //! memo indices that are not consecutive take about 24 bytes more each.
 //!
-//! # What is refused
+//! # Refused pickles
 //!
 //! Everything that makes CPython's stack machine fail (see
 //! [`PickleErrorKind`]), and operations on built-in values that always fail,
