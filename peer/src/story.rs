@@ -13,8 +13,8 @@ use crate::{Key, Value};
 /// is 1,000).
 const MAX_COUNT: usize = 10_000;
 
-/// Bytes that keys, addresses and stimuli of a story take at most. What several
-/// events share counts for each.
+/// Bytes that the events of a story take at most, with their keys, addresses and
+/// stimuli. What several events share counts for each.
 const MAX_LEN: usize = 2 << 20;
 
 /// Bytes of a stimulus of a peer that are kept.
