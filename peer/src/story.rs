@@ -1,5 +1,4 @@
-//! What became of each task, for as long as it is remembered: the answer to Dask's
-//! `get_story`.
+//! The recent history of tasks, which answers Dask's `get_story`.
 
 use core::fmt;
 use core::mem::size_of;
@@ -9,26 +8,26 @@ use std::sync::Arc;
 use crate::protocol::Keys;
 use crate::{Key, Value};
 
-/// Events that a story has at most (Dask's `distributed.admin.low-level-log-length`
-/// is 1,000).
+/// Maximum number of events in a story (Dask's
+/// `distributed.admin.low-level-log-length` is 1,000).
 const MAX_COUNT: usize = 10_000;
 
 /// Bytes that the events of a story take at most, with their keys, addresses and
 /// stimuli. What several events share counts for each.
 const MAX_LEN: usize = 2 << 20;
 
-/// Bytes of a stimulus of a peer that are kept.
+/// Maximum length of a peer's stimulus in bytes; the rest is cut off.
 const MAX_STIMULUS_LEN: usize = 200;
 
-/// Why something happened: what Dask's messages call `stimulus_id`.
+/// The cause of an event, called `stimulus_id` in Dask's messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stimulus(Source);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
-    /// It came with a message.
+    /// From a message.
     Message(Arc<str>),
-    /// It happened here, so many seconds after 1970.
+    /// A local cause, and its time in seconds since 1970.
     Here(&'static str, f64),
 }
 
@@ -42,7 +41,7 @@ impl Stimulus {
         Self(Source::Message(text[..end].into()))
     }
 
-    /// Something that happened here, `now` seconds after 1970.
+    /// A local stimulus at `now` seconds after 1970.
     pub(crate) const fn here(what: &'static str, now: f64) -> Self {
         Self(Source::Here(what, now))
     }
@@ -55,7 +54,7 @@ impl Stimulus {
     }
 }
 
-/// As in messages: `task-finished-1795299067.9`.
+/// Formats as in messages: `task-finished-1795299067.9`.
 impl fmt::Display for Stimulus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -65,50 +64,50 @@ impl fmt::Display for Stimulus {
     }
 }
 
-/// Something that happened to a task, or to a piece of data.
+/// An event of a task or a datum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskEvent {
-    /// Its key.
+    /// The key of the task.
     pub key: Key,
-    /// What happened.
+    /// The change.
     pub change: TaskChange,
-    /// Why.
+    /// The cause.
     pub stimulus: Stimulus,
-    /// When, in seconds since 1970.
+    /// The time in seconds since 1970.
     pub time: f64,
 }
 
-/// What happened to a task.
+/// The change in a task's event.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TaskChange {
-    /// Its state changed. The names are Dask's.
+    /// The state of the task changed. The names are Dask's.
     State {
         /// The state before.
         from: &'static str,
         /// The state now.
         to: &'static str,
     },
-    /// The scheduler asked a worker to compute it.
+    /// The scheduler asked a worker to compute the task.
     Asked {
-        /// The state that it was in.
+        /// The state of the task at that time.
         state: &'static str,
     },
-    /// A peer was asked for it.
+    /// The data was requested from a peer.
     Requested {
         /// The address of the peer.
         peer: Arc<str>,
     },
-    /// A peer that was asked for it did not send it.
+    /// A peer did not send the requested data.
     NotSent {
         /// The address of the peer.
         peer: Arc<str>,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// It was taken out of memory, and is in a file.
+    /// The data was moved from memory to a file.
     Spilled {
-        /// Bytes of memory that are free now.
+        /// Bytes of memory freed.
         len: u64,
     },
 }
@@ -135,12 +134,12 @@ impl TaskEvent {
         size_of::<Self>() + self.key.as_msgpack().len() + peer + self.stimulus.len()
     }
 
-    /// As the log of a worker of Dask has it.
+    /// Formats as in the log of a Dask worker.
     fn of_worker(&self) -> Value {
         let key = self.key.to_value();
         let mut fields = match &self.change {
-            // The state that was recommended, that which it became, and what is
-            // recommended for other tasks.
+            // The recommended state, the actual state, and the recommendations
+            // for other tasks.
             TaskChange::State { from, to } => {
                 let nothing = Value::Dict([].into());
                 vec![key, (*from).into(), (*to).into(), (*to).into(), nothing]
@@ -166,7 +165,7 @@ impl TaskEvent {
         Value::List(fields.into())
     }
 
-    /// As the log of transitions of a scheduler of Dask has it.
+    /// Formats as in the transition log of a Dask scheduler.
     fn of_scheduler(&self) -> Option<Value> {
         let TaskChange::State { from, to } = &self.change else {
             return None;
@@ -182,7 +181,7 @@ impl TaskEvent {
     }
 }
 
-/// The last events of all tasks, the oldest first.
+/// The last events of all tasks, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     events: VecDeque<TaskEvent>,
@@ -201,8 +200,7 @@ impl Story {
         }
     }
 
-    /// The events of tasks with one of these keys, and those with one of these
-    /// stimuli.
+    /// The events of tasks with one of these keys, or with one of these stimuli.
     pub(crate) fn events<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         let keys: HashSet<&Key> = wanted.iter().collect();
         let texts: HashSet<&str> = wanted.iter().filter_map(Key::as_str).collect();
@@ -220,12 +218,12 @@ impl Story {
         })
     }
 
-    /// What a worker answers to `get_story`.
+    /// A worker's reply to `get_story`.
     pub(crate) fn of_worker(&self, wanted: &Keys) -> Value {
         Value::List(self.events(wanted).map(TaskEvent::of_worker).collect())
     }
 
-    /// What a scheduler answers to `get_story`.
+    /// A scheduler's reply to `get_story`.
     pub(crate) fn of_scheduler(&self, wanted: &Keys) -> Value {
         Value::List(
             self.events(wanted)
@@ -283,7 +281,7 @@ mod tests {
         assert!(story.len <= MAX_LEN);
         let len: usize = story.events.iter().map(TaskEvent::len).sum();
         assert_eq!(story.len, len);
-        // One that does not fit alone.
+        // An event that exceeds the limit by itself
         story.add(event(&"k".repeat(MAX_LEN), Stimulus::of_message("s")));
         assert_eq!((story.events.len(), story.len), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! The client against a real cluster: a scheduler and two workers of Dask, as
+//! The client with a real cluster: a scheduler and two workers of Dask, in
 //! processes.
 
 #[path = "support/client.rs"]
@@ -15,14 +15,14 @@ use daskwire_peer::{Array, Client, Key, PeerError, Value};
 use daskwire_testing::{Environment, Peer, TLS_PEM};
 use serde_json::json;
 
-/// How long something may take; this machine may be busy.
+/// Timeout of a single step; the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn integer(value: Value) -> i64 {
     i64::try_from(value).expect("an integer")
 }
 
-/// `count` tasks in one graph, each of which needs the one before.
+/// `count` tasks in one graph, each depending on the previous one.
 async fn a_chain_in_one_graph(client: &Client, count: i64) {
     let key = |index: i64| Key::list([Key::from("chain"), Key::from(index)]);
     let graph: Graph = (0..count)
@@ -43,7 +43,7 @@ async fn a_chain_in_one_graph(client: &Client, count: i64) {
     assert_eq!(integer(result), count);
 }
 
-/// A chain of which each task is submitted on its own.
+/// A chain whose tasks are submitted one by one.
 async fn a_chain_one_by_one(client: &Client) {
     let mut last = client.submit("operator.add", [0, 1]).expect("submitted");
     for _ in 0..99 {
@@ -101,7 +101,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
         assert!(error.traceback.contains("worker.py"), "{}", error.traceback);
         assert_eq!(future.status().name(), "error");
     }
-    // A key of a dictionary, as Python shows it.
+    // A missing key of a dictionary, formatted as in Python.
     let missing = client
         .call("operator.getitem")
         .argument(Value::dict([("a", 1)]))
@@ -110,7 +110,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
         .expect("submitted");
     let error = missing.result_within(TIMEOUT).await.expect_err("it fails");
     assert_eq!(error.to_string(), "KeyError: 'b'");
-    // A function that the scheduler cannot import fails; the client stays well.
+    // A function that the scheduler cannot import fails; the client continues.
     let unknown = client
         .submit("no_such_module.function", [1])
         .expect("submitted");
@@ -122,7 +122,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
         "{error}"
     );
     assert!(error.to_string().contains("no_such_module"), "{error}");
-    // Which one is in the cause.
+    // The cause names the function.
     let misspelt = client.submit("operator.ad", [1, 2]).expect("submitted");
     let error = misspelt.result_within(TIMEOUT).await.expect_err("it fails");
     let PeerError::Remote(error) = error else {
@@ -135,7 +135,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
     assert!(error.to_string().contains("AttributeError"), "{error}");
 }
 
-async fn arguments_of_every_kind_arrive(client: &Client) {
+async fn transfers_arguments_of_every_type(client: &Client) {
     let x = client.submit("operator.add", [40, 2]).expect("submitted");
     let cases: Vec<(TaskFuture, &str)> = vec![
         (
@@ -243,7 +243,7 @@ async fn tasks_are_cancelled(client: &Client) {
     assert!(matches!(error, PeerError::Cancelled { .. }), "{error}");
     assert_eq!(waiting.status().name(), "cancelled");
     client.cancel(&blockers, true).expect("sent");
-    // What depends on a key that nobody knows is cancelled by the scheduler.
+    // The scheduler cancels tasks with unknown dependencies.
     let lost = client
         .submit("operator.neg", [Key::from("there-is-no-such-key")])
         .expect("submitted");
@@ -251,7 +251,7 @@ async fn tasks_are_cancelled(client: &Client) {
     assert!(error.to_string().contains("lost dependencies"), "{error}");
 }
 
-async fn tasks_run_where_and_when_they_are_to(client: &Client) {
+async fn submission_settings_are_respected(client: &Client) {
     let workers = client.workers().await.expect("workers");
     assert_eq!(workers.len(), 2);
     for worker in &workers {
@@ -269,7 +269,7 @@ async fn tasks_run_where_and_when_they_are_to(client: &Client) {
             assert_eq!(holders, [worker.address.as_str()], "{key}");
         }
     }
-    // A resource that no worker has: it waits.
+    // A resource that no worker has, so the task waits.
     let never = client
         .call("operator.neg")
         .argument(1)
@@ -279,7 +279,7 @@ async fn tasks_run_where_and_when_they_are_to(client: &Client) {
         .expect("submitted");
     let early = never.result_within(Duration::from_millis(500)).await;
     assert!(matches!(early, Err(PeerError::Timeout { .. })));
-    // The same call is the same task, unless it is said not to be.
+    // Equal calls are the same task, unless they are impure.
     let one = client.submit("os.urandom", [16]).expect("submitted");
     let same = client.submit("os.urandom", [16]).expect("submitted");
     let other = client
@@ -306,7 +306,7 @@ async fn futures_come_as_they_are_done(client: &Client) {
             [Argument::from(&total), (-10_090).into()],
         )
         .expect("submitted");
-    // It waits for all of the others, and then some more.
+    // It waits for all the others, and then some more.
     let slow = client
         .call("time.sleep")
         .argument(&half)
@@ -324,8 +324,8 @@ async fn futures_come_as_they_are_done(client: &Client) {
     assert_eq!(distinct.len(), 11);
 }
 
-/// What nobody holds is gone from the cluster.
-async fn what_is_dropped_is_released(client: &Client) {
+/// Results without futures are deleted.
+async fn dropped_futures_release_their_keys(client: &Client) {
     let future = client
         .submit("operator.add", [123_456, 1])
         .expect("submitted");
@@ -342,7 +342,7 @@ async fn what_is_dropped_is_released(client: &Client) {
     reaches(client, &key, None).await;
 }
 
-/// Waits until the scheduler has a task in this state, or has no such task.
+/// Waits until a task is in this state in the scheduler, or unknown.
 async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
@@ -355,25 +355,26 @@ async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     }
 }
 
-/// All of it, on a cluster that was just started.
+/// All of the above, on a new cluster.
 async fn everything(client: &Client) {
     a_chain_in_one_graph(client, 500).await;
     a_chain_one_by_one(client).await;
     a_reduction_tree(client).await;
     errors_arrive_with_their_text(client).await;
-    arguments_of_every_kind_arrive(client).await;
+    transfers_arguments_of_every_type(client).await;
     arrays_go_there_and_back(client).await;
     tasks_are_cancelled(client).await;
-    tasks_run_where_and_when_they_are_to(client).await;
+    submission_settings_are_respected(client).await;
     futures_come_as_they_are_done(client).await;
-    what_is_dropped_is_released(client).await;
+    dropped_futures_release_their_keys(client).await;
 }
 
 fn no_complaints(cluster: &Peer) {
     complaints_only_of(&[], cluster);
 }
 
-/// Python has logged no warning and no error but those that begin like this.
+/// Asserts that Python has logged no warnings or errors except those with these
+/// prefixes.
 fn complaints_only_of(expected: &[&str], cluster: &Peer) {
     for process in core::iter::once(cluster).chain(cluster.workers()) {
         let complaints = process.complaints();
@@ -388,13 +389,13 @@ fn complaints_only_of(expected: &[&str], cluster: &Peer) {
     }
 }
 
-async fn a_client_of_rust_does_what_one_of_python_does(protocol: &str) {
+async fn rust_client_works_like_a_python_client(protocol: &str) {
     let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
     everything(&client).await;
     client.close().await.expect("closed");
     cluster.wait_for_log("Close client connection");
-    // One task divides by zero, and the module of another is missing.
+    // One task divides by zero, and another one needs a missing module.
     let deliberate = ["Compute Failed", "Error during deserialization of the task"];
     complaints_only_of(&deliberate, &cluster);
 }
@@ -427,10 +428,10 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
     no_complaints(&cluster);
 }
 
-async fn a_worker_that_is_killed_costs_time_only(protocol: &str) {
+async fn computation_survives_a_killed_worker(protocol: &str) {
     let mut cluster = daskwire_testing::scheduler_with_workers_over(protocol, 2);
     let client = client_at(cluster.address()).await;
-    // Results of the first step live on both workers when one of them dies.
+    // Results of the first step are on both workers when one of them is killed.
     let first: Vec<TaskFuture> = (0..200)
         .map(|index| {
             client
@@ -518,7 +519,7 @@ async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
     no_complaints(&cluster);
 }
 
-async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
+async fn rust_and_python_clients_share_results(protocol: &str) {
     let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 1);
     let mut python = Peer::spawn(
         Environment::Current,
@@ -532,14 +533,14 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
         assert_eq!(answer["ok"], json!(true), "{question}: {answer}");
         answer
     };
-    // Made here, read there.
+    // Computed here, used there
     let sum = client
         .call("operator.add")
         .argument(1)
         .argument(2)
         .key("rust-sum");
     let sum = sum.submit().expect("submitted");
-    // A key that the scheduler is asked for before it has the task is lost.
+    // A key that is requested before the scheduler has its task is lost.
     sum.finished().await.expect("a result");
     let array = Array::from_slice(&[3], &[1_i64, 2, 3]).expect("three");
     let array = client
@@ -555,7 +556,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
         ask(json!({"op": "read", "key": key}))["value"],
         "'some text'"
     );
-    // Made there, read here.
+    // Computed there, used here
     ask(json!({"op": "make", "key": "python-list", "value": "[1, 'two', numpy.arange(3)]"}));
     ask(json!({"op": "make", "key": "python-frame", "value": "pandas.DataFrame({'a': [1, 2]})"}));
     ask(
@@ -572,7 +573,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
         integer(total.result_within(TIMEOUT).await.expect("a result")),
         42
     );
-    // What Rust cannot read it can pass on.
+    // Objects unknown to Rust can be forwarded.
     let opaque = frame.result_within(TIMEOUT).await.expect("a result");
     let Value::Serialized(_) = &opaque else {
         panic!("{opaque}")
@@ -594,7 +595,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
         shape.result().await.expect("a result"),
         Value::tuple([2, 1])
     );
-    // Both together.
+    // Both together
     let keys = ["rust-sum", "python-sum"];
     assert_eq!(ask(json!({"op": "sum", "keys": keys}))["value"], "45");
     drop((sum, array, text));
@@ -602,7 +603,7 @@ async fn clients_of_rust_and_python_share_what_they_make(protocol: &str) {
     no_complaints(&cluster);
 }
 
-async fn a_scheduler_that_goes_away_ends_all_futures(protocol: &str) {
+async fn losing_the_scheduler_ends_all_futures(protocol: &str) {
     let cluster = daskwire_testing::scheduler_with_workers_over(protocol, 1);
     let client = client_at(cluster.address()).await;
     let waiting = client
@@ -656,7 +657,7 @@ async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
     client.close().await.expect("closed");
 }
 
-/// Each of these over each protocol, on a cluster of its own.
+/// Runs each of these over each protocol, on its own cluster.
 macro_rules! clusters {
     ($($test:ident)*) => {
         mod tcp {
@@ -680,10 +681,10 @@ macro_rules! clusters {
 }
 
 clusters! {
-    a_client_of_rust_does_what_one_of_python_does
+    rust_client_works_like_a_python_client
     ten_thousand_tasks_run_in_one_graph_and_one_by_one
-    a_worker_that_is_killed_costs_time_only
+    computation_survives_a_killed_worker
     a_gibibyte_is_scattered_and_gathered_directly
-    clients_of_rust_and_python_share_what_they_make
-    a_scheduler_that_goes_away_ends_all_futures
+    rust_and_python_clients_share_results
+    losing_the_scheduler_ends_all_futures
 }

@@ -1,4 +1,4 @@
-//! Work on the embedded cluster.
+//! Computations on the embedded cluster.
 
 use core::time::Duration;
 
@@ -121,7 +121,7 @@ async fn failures_reach_all_that_depend_on_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_lost_worker_had_is_computed_again() {
+async fn recomputes_results_of_a_lost_worker() {
     let mut cluster = LocalCluster::builder()
         .workers(3)
         .start()
@@ -167,7 +167,7 @@ async fn what_a_lost_worker_had_is_computed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gathers_learns_of_an_error_though_other_tasks_never_end() {
+async fn gather_reports_an_error_while_other_tasks_run() {
     let cluster = LocalCluster::builder().start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
     let impossible = Submission::default().resource("nobody has it", 1.0);
@@ -176,7 +176,7 @@ async fn who_gathers_learns_of_an_error_though_other_tasks_never_end() {
     let failed = client.submit("operator.truediv", [1, 0]);
     let failed = failed.expect("submitted");
     let both = [never, failed];
-    // In whichever order they are.
+    // In either order
     for both in [both.clone(), [both[1].clone(), both[0].clone()]] {
         let gathered = tokio::time::timeout(TIMEOUT, client.gather(&both)).await;
         let error = gathered.expect("in time").expect_err("one of them failed");

@@ -1,4 +1,4 @@
-//! The Python that the other tests talk to is there and is what they think.
+//! Checks the Python environments that other tests use.
 
 use core::time::Duration;
 use std::ffi::OsString;
@@ -39,7 +39,7 @@ fn a_release_reads_what_it_writes_and_refuses_a_cut_message() {
 }
 
 #[test]
-fn a_python_that_is_named_and_missing_is_an_error() {
+fn missing_named_python_is_an_error() {
     let (python, minor) = daskwire_testing::base_python(Environment::Current);
     let python = python.to_str().expect("a name in UTF-8");
     assert_eq!(
@@ -63,7 +63,7 @@ fn random_messages_are_the_same_for_the_same_seed() {
 #[test]
 fn msgpack_python_packs_values_in_their_shortest_form() {
     let mut peer = daskwire_testing::msgpack();
-    // uint 64 and str 8, where a fixint and a fixstr will do.
+    // uint 64 and str 8, where a fixint and a fixstr would do
     let padded = [0x92, 0xcf, 0, 0, 0, 0, 0, 0, 0, 5, 0xd9, 1, b'x'];
     assert_eq!(
         peer.ask(r#"{"op": "repack"}"#, &padded).1,
@@ -130,7 +130,7 @@ fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
 }
 
 #[test]
-fn what_a_scheduler_complains_of_is_found() {
+fn finds_complaints_in_the_log() {
     let scheduler = daskwire_testing::scheduler();
     assert_eq!(scheduler.complaints(), [""; 0]);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -144,7 +144,7 @@ fn what_a_scheduler_complains_of_is_found() {
             .connect(&address, &options)
             .await;
         let comm = comm.as_mut().expect("a comm");
-        // There is nothing of that name; then something that it understands.
+        // An unknown message, then a known one
         for request in [&b"\x81\xa2op\xa4nope"[..], b"\x81\xa2op\xa9terminate"] {
             comm.write_message(&[request]).await.expect("it goes");
             comm.read_message().await.expect("a good answer");
@@ -152,7 +152,7 @@ fn what_a_scheduler_complains_of_is_found() {
     });
     scheduler.wait_for_log("INFO - End scheduler");
     let complaints = scheduler.complaints();
-    // A warning with its traceback, and nothing that follows it.
+    // A warning with its traceback, without the line after it
     let (first, last) = (complaints.first(), complaints.last());
     assert!(
         first.is_some_and(|line| line.contains(" - WARNING - No handler nope")),
@@ -176,7 +176,7 @@ fn a_script_that_fails_shows_why() {
 }
 
 #[test]
-fn processes_that_want_the_same_environment_make_it_once() -> io::Result<()> {
+fn concurrent_processes_create_an_environment_once() -> io::Result<()> {
     let scratch = Scratch::new("environment-made-once")?;
     let requirements = scratch.0.join("requirements.txt");
     fs::write(&requirements, "# nothing to install\n")?;
@@ -208,7 +208,7 @@ fn environment_py(python: &OsString, directory: &Path, requirements: &Path) -> i
         .output()
 }
 
-/// One message as it is on the socket: the frame lengths say where it ends.
+/// Reads one message from the socket, using its frame lengths.
 fn read_message(socket: &mut TcpStream, environment: Environment) -> io::Result<Vec<u8>> {
     fn take(socket: &mut TcpStream, message: &mut Vec<u8>, len: usize) -> io::Result<u64> {
         let start = message.len();
@@ -235,7 +235,7 @@ fn read_message(socket: &mut TcpStream, environment: Environment) -> io::Result<
     Ok(message)
 }
 
-/// A folder that is removed again.
+/// A directory that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -249,7 +249,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Left behind, it would only be in the way below target/.
+        // Removed so that it does not accumulate below target/.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Memory in proportion to a message, whatever it claims or shares: each test counts
-//! the bytes that are asked for at one size and at twice as much.
+//! Memory tests: the bytes allocated for a message of twice the size are at most
+//! about twice as many, whatever the message declares or shares.
 #![allow(
     missing_docs,
     clippy::std_instead_of_core,
@@ -14,7 +14,7 @@ use daskwire::msgpack::Writer;
 use daskwire_peer::protocol::{ProtocolError, body};
 use daskwire_peer::{Serialized, Value};
 
-/// Counts the bytes that this thread asks for.
+/// Counts the bytes that this thread allocates.
 struct Counting;
 
 thread_local! {
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The bytes that `work` asks for, those included that it frees again.
+/// The bytes that `work` allocates, including those that it frees.
 fn asked_for<R>(work: impl FnOnce() -> R) -> usize {
     let before = ASKED.get();
     drop(work());
@@ -118,8 +118,7 @@ fn messages_whose_payloads_share_frames() {
     });
 }
 
-/// Bytes that are compressed with zstd: blocks of 128 KiB of zeros, and more that hold
-/// nothing.
+/// Zstd-compressed bytes: blocks of 128 KiB of zeros, and empty blocks.
 fn zstd_frame(declared: u64, block_count: usize) -> Serialized {
     let header = document(|writer| {
         writer.map(4).str("serializer").str("dask");
@@ -142,17 +141,17 @@ fn zstd_frame(declared: u64, block_count: usize) -> Serialized {
 }
 
 #[test]
-fn payloads_that_claim_more_than_they_hold() {
+fn payloads_that_declare_more_than_they_contain() {
     let asked = |declared, block_count| {
         let serialized = zstd_frame(declared, block_count);
         asked_for(|| serialized.open().expect_err("it holds less"))
     };
-    // The first time, the system is asked how much memory there is.
+    // The first call asks the system for the size of its memory.
     asked(64 << 20, 8);
     let (once, twice) = (asked(64 << 20, 8), asked(128 << 20, 8));
     assert_eq!(once, twice, "for what is claimed");
     assert!(once < 16 << 20, "{once} bytes for 1 MiB");
-    // Below and above the 8 MiB that the decoder looks back at.
+    // Below and above the decoder's window of 8 MiB
     for block_count in [16, 128] {
         assert_linear("blocks", block_count, |count| asked(128 << 20, count));
     }
@@ -167,7 +166,7 @@ fn values_that_are_nested_or_shared() {
             _ => Value::dict([("key", value)]),
         })
     };
-    // The last level has 3 to the power of the depth values.
+    // The last level has 3^depth values.
     let shared = |depth: usize| {
         (0..depth).fold(Value::from("leaf"), |value, _| {
             Value::list([value.clone(), value.clone(), value])

@@ -1,9 +1,9 @@
-//! Keys have the prefixes that Dask gives them.
+//! Prefixes of keys, compared with Dask's.
 
 use daskwire_peer::Key;
 use daskwire_testing::{Environment, Peer};
 
-/// A xorshift generator: the same numbers every time.
+/// A deterministic random number generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -33,7 +33,7 @@ impl Random {
         parts.join("-")
     }
 
-    /// A part of a key: a word, a hash, a number, or what is printed of an object.
+    /// A part of a key: a word, a hash, a number, or the repr of an object.
     fn part(&mut self) -> String {
         const WORDS: [&str; 24] = [
             "inc",
@@ -78,7 +78,7 @@ impl Random {
                 self.hex(len)
             }
             7 => {
-                // Letters only, which may or may not be taken for hexadecimal digits.
+                // Letters only, which may look like hexadecimal digits.
                 let len = self.one_of(&[7, 8, 9]);
                 (0..len).map(|_| self.one_of(b"abcdefgz") as char).collect()
             }
@@ -121,11 +121,11 @@ impl Random {
 }
 
 #[test]
-fn prefixes_are_those_of_dask() {
+fn prefixes_match_dask() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut keys: Vec<Key> = (0..20_000).map(|_| random.key()).collect();
-    // Each letter alone: first in a word, where Dask does not strip what begins with
-    // one, and after a dash.
+    // Each letter alone: first in a word, where Dask does not strip it, and after
+    // a dash.
     let letters = (0..=u32::from(char::MAX))
         .step_by(7)
         .filter_map(char::from_u32);
@@ -142,7 +142,7 @@ fn prefixes_are_those_of_dask() {
         .unwrap_or_else(|| panic!("{answer}"));
     assert_eq!(wanted.len(), keys.len());
     let unknown_count = wanted.iter().filter(|wanted| wanted.is_null()).count();
-    // Most of all code points are not assigned.
+    // Most code points are unassigned.
     assert!(
         keys.len() - unknown_count > 40_000,
         "{unknown_count} are not known"

@@ -1,5 +1,5 @@
-//! Numpy, asked: arrays of all kinds, with fields in fields, masks and objects,
-//! are the same here, in pickles of every protocol and in payloads.
+//! Differential tests with numpy: arrays of all types, with nested fields, masks
+//! and objects, agree in pickles of every protocol and in payloads.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use daskwire_testing::{Environment, Peer};
 
 const BATCH: usize = 1_000;
 
-/// Asks for so many values and has each rendered.
+/// Requests `count` values, and compares the rendering of each.
 fn agree(environment: Environment, op: &str, count: usize, render: impl Fn(&[&[u8]]) -> String) {
     let mut peer = Peer::spawn(environment, "numpy_peer.py", &[]);
     for seed in 0..count / BATCH {
@@ -41,7 +41,7 @@ fn agree(environment: Environment, op: &str, count: usize, render: impl Fn(&[&[u
 }
 
 #[test]
-fn values_of_20_000_pickles_are_what_numpy_pickled() {
+fn values_of_20_000_pickles_match_numpy() {
     for environment in [Environment::Current, Environment::Documented] {
         agree(environment, "pickled", 10_000, |frames| {
             let (pickle, buffers) = frames.split_first().expect("a pickle");
@@ -51,7 +51,7 @@ fn values_of_20_000_pickles_are_what_numpy_pickled() {
 }
 
 #[test]
-fn values_of_10_000_messages_are_what_dask_sent() {
+fn values_of_10_000_messages_match_dask() {
     agree(Environment::Current, "sent", 5_000, |frames| {
         sent_text(frames, Layout::Modern)
     });
@@ -175,7 +175,7 @@ fn hex(array: &Array<'_>) -> String {
     out
 }
 
-/// Does something with a header whose type is read, where it is a pickle.
+/// Calls a function with a header whose type is read, from a pickle if necessary.
 fn with_type<R>(header: &ArrayHeader<'_>, with: impl FnOnce(&ArrayHeader<'_>) -> R) -> R {
     match header.element_type() {
         ElementType::Pickled(pickle) => {
@@ -197,7 +197,7 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
             return pickled_text(there.pickle(), there.buffers());
         }
         let typed = TypedPayload::read(&payload).expect("a value");
-        // Compressed or not.
+        // Compressed or not
         let mut out = vec![0; 1 << 20];
         match typed.description() {
             Description::Array(header) => {

@@ -1,5 +1,5 @@
-//! CPython, asked, in each version that matters: our reader sees in a pickle what `pickletools` sees, and
-//! refuses what it refuses.
+//! Differential tests with CPython in each relevant version: our reader sees the
+//! same opcodes as `pickletools`, and refuses the same pickles.
 
 #[path = "../../core/pickle/tests/it/tokens.rs"]
 mod pickle_tokens;
@@ -11,7 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 const SCRIPT: &str = "pickle_read_peer.py";
 
-/// Reads one pickle as `expected` describes it; whether to the end.
+/// Reads a pickle as `expected` describes it; returns whether it was read to the
+/// end.
 fn read(what: &str, pickle: &[u8], expected: &Value) -> bool {
     let mut reader = Reader::new(pickle).text_opcodes(true);
     let mut lines = Vec::new();
@@ -35,7 +36,7 @@ fn read(what: &str, pickle: &[u8], expected: &Value) -> bool {
     error.is_none()
 }
 
-/// What the answer to a question describes, each with its bytes.
+/// Calls `each` with every description in the answer, and its bytes.
 fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> usize {
     let (answer, data) = peer.ask(question, &[]);
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
@@ -49,7 +50,7 @@ fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> 
     let mut rest = data.as_slice();
     for expected in pickles {
         let (pickle, behind) = rest.split_at(len(&expected["len"]));
-        // Out-of-band buffers, if there are any, are for other tests.
+        // Other tests cover out-of-band buffers.
         let buffers = expected["buffers"].as_array().into_iter().flatten();
         rest = &behind[buffers.map(len).sum()..];
         each(expected, pickle);
@@ -58,8 +59,8 @@ fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> 
     pickles.len()
 }
 
-/// Reads so many random pickles of a kind, in batches, from each Python. How many
-/// were read to the end must be within `whole_counts`.
+/// Reads random pickles of a kind, in batches, from each Python. The number read
+/// to the end must be within `whole_counts`.
 fn agree(kind: &str, pickle_count: usize, whole_counts: core::ops::RangeInclusive<usize>) {
     const BATCH: usize = 2_000;
     for interpreter in interpreters() {
@@ -82,7 +83,7 @@ fn agree(kind: &str, pickle_count: usize, whole_counts: core::ops::RangeInclusiv
 }
 
 #[test]
-fn opcodes_of_the_corpus_are_those_of_pickletools() {
+fn opcodes_of_the_corpus_match_pickletools() {
     for interpreter in interpreters() {
         let mut peer = Peer::spawn_in(&interpreter, SCRIPT);
         let version = peer.address().to_owned();
@@ -98,7 +99,7 @@ fn opcodes_of_the_corpus_are_those_of_pickletools() {
 }
 
 #[test]
-fn opcodes_of_100_000_random_pickles_are_those_of_pickletools() {
+fn opcodes_of_100_000_random_pickles_match_pickletools() {
     agree("written", 100_000, 100_000..=100_000);
 }
 

@@ -1,5 +1,5 @@
-//! CPython, asked: our trees are what its stack machine builds, and the values
-//! with a meaning are those that it loads.
+//! Differential tests with CPython: our trees match what its stack machine
+//! builds, and known objects match what it loads.
 
 use core::fmt::Write as _;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use daskwire_testing::{Peer, interpreters};
 
 const SCRIPT: &str = "pickle_tree_peer.py";
 
-/// Asks one question and has each pickle of the answer rendered. Returns how many
-/// there are, and how many of them Python has a text for.
+/// Renders each pickle of an answer. Returns their number, and the number of
+/// those that Python has a rendering for.
 fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) -> (usize, usize) {
     let version = peer.address().to_owned();
     let (answer, data) = peer.ask(question, &[]);
@@ -50,8 +50,8 @@ fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) ->
     (pickles.len(), accepted_count)
 }
 
-/// Asks each Python for so many random pickles, in batches. How many of them it has
-/// a text for must be within `accepted_counts`.
+/// Renders random pickles of each Python, in batches. The number with a rendering
+/// must be within `accepted_counts`.
 fn agree(
     question: &str,
     count: usize,
@@ -84,7 +84,7 @@ fn inert(tree: &Tree<'_>) -> String {
 }
 
 #[test]
-fn trees_of_the_corpus_are_what_cpython_builds() {
+fn trees_of_the_corpus_match_cpython() {
     for interpreter in interpreters() {
         let mut peer = Peer::spawn_in(&interpreter, SCRIPT);
         let has_dask = interpreter.has_dask;
@@ -99,8 +99,8 @@ fn trees_of_the_corpus_are_what_cpython_builds() {
 }
 
 #[test]
-fn trees_of_50_000_random_pickles_are_what_cpython_builds() {
-    // All but those with a buffer too many or too few.
+fn trees_of_50_000_random_pickles_match_cpython() {
+    // All but those with one buffer too many or too few
     let question = r#""op": "inert", "kind": "written""#;
     agree(question, 50_000, 42_000..=49_999, &inert);
 }
@@ -118,7 +118,7 @@ fn text_opcodes_are_built_as_cpython_does() {
 }
 
 #[test]
-fn values_of_100_000_random_pickles_are_those_that_cpython_loads() {
+fn values_of_100_000_random_pickles_match_cpython() {
     let mut registry = Registry::<Known>::new();
     for names in [
         known::DATETIME,
@@ -185,7 +185,7 @@ fn of_digits(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether it was a scalar, which is written then.
+/// Writes a node if it is a scalar; returns whether it is.
 fn scalar(out: &mut String, node: Node<'_, '_>) -> bool {
     let (name, data) = match node.value() {
         Value::None => ("None", None),
@@ -208,7 +208,8 @@ fn scalar(out: &mut String, node: Node<'_, '_>) -> bool {
     true
 }
 
-/// As `inert_text` of `pickle_tree_peer.py`: what was there before is its number.
+/// Like `inert_text` of `pickle_tree_peer.py`: repeated nodes are written as
+/// their number.
 fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, usize>) {
     if scalar(out, node) {
         return;
@@ -260,7 +261,7 @@ fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, us
         ),
         Value::Extension(code) => format!("extension {code}"),
         Value::PersistentLine(line) => {
-            // As a value that is text.
+            // As a value that is a string.
             let number = seen.len();
             if let Some(number) = seen.get(&node.index()) {
                 let _ = write!(out, "@{number}");
@@ -353,7 +354,7 @@ fn operations(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, us
     }
 }
 
-/// As `value_text` of `pickle_tree_peer.py`.
+/// Like `value_text` of `pickle_tree_peer.py`.
 fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) {
     if scalar(out, node) {
         return;
@@ -476,7 +477,7 @@ fn time_text(time: &Time<'_>) -> String {
     )
 }
 
-/// Kind, length, order and unit of a type, taken apart.
+/// The kind, length, byte order and unit of a type.
 fn dtype_text(dtype: DType) -> String {
     let text = dtype.to_text();
     let (order, rest) = text.as_str().split_at(1);
@@ -490,7 +491,7 @@ fn dtype_text(dtype: DType) -> String {
     format!("{} {} {order} {unit}", &rest[..1], dtype.item_len())
 }
 
-/// Turns the bytes of numbers around where the most significant comes first.
+/// Converts big-endian elements to little-endian.
 fn little(dtype: DType, elements: &mut [u8]) -> DType {
     if dtype.order() != ByteOrder::Big {
         return dtype;

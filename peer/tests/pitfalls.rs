@@ -1,6 +1,6 @@
-//! The ways in which a peer that is not Dask's own is known to fall out with a
-//! cluster, each as a test that shows that this one does not. What concerns
-//! workers is in the tests of the worker.
+//! Known incompatibilities between a cluster and peers other than Dask's own,
+//! each as a test that this crate avoids it. Those of workers are in the tests of
+//! the worker.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ async fn result(future: &TaskFuture) -> Value {
     future.result_within(TIMEOUT).await.expect("a result")
 }
 
-/// On reading: the leading number is not the length of the message (several
-/// results that the scheduler passes on), frames without bytes count, keys may
-/// be lists beside texts, floats in pickles are big-endian, and large integers
-/// and scalars of numpy arrive as pickles.
-async fn what_is_gathered_is_read(client: &Client) {
+/// Reading: the prefix is not the length of the message (for several results
+/// forwarded by the scheduler), empty frames count, keys may be lists as well as
+/// strings, floats in pickles are big-endian, and large integers and numpy
+/// scalars arrive as pickles.
+async fn reads_gathered_results(client: &Client) {
     let tuple_key = Key::list([Key::from("x"), Key::from(0)]);
     let data = [
         (Key::from("empty"), Value::bytes(Vec::new())),
@@ -65,9 +65,9 @@ async fn what_is_gathered_is_read(client: &Client) {
     assert!(class.to_string().contains("pickle"), "{class}");
 }
 
-/// On writing: a key that is there is not computed again, a text that equals a
-/// key stays a text, and futures in lists and dictionaries are dependencies.
-async fn arguments_are_what_they_are_meant_to_be(client: &Client) {
+/// Writing: an existing key is not computed again, a string that equals a key
+/// stays a string, and futures in lists and dictionaries are dependencies.
+async fn arguments_keep_their_meaning(client: &Client) {
     let first = client
         .call("operator.add")
         .argument(1)
@@ -100,7 +100,7 @@ async fn arguments_are_what_they_are_meant_to_be(client: &Client) {
     assert_eq!(result(&hidden).await, Value::from("[2, {'k': 2}, (2,)]"));
 }
 
-/// Without the acknowledgement of each transfer a worker serves ten of them.
+/// If transfers are not acknowledged, a worker stops after ten of them.
 async fn transfers_are_acknowledged(client: &Client) {
     let data = client.scatter(["some data"]).await.expect("scattered");
     for _ in 0..50 {
@@ -110,7 +110,7 @@ async fn transfers_are_acknowledged(client: &Client) {
     }
 }
 
-/// Counts the heartbeats that a client sends.
+/// Counts the heartbeats of a client.
 struct Heartbeats(tokio::sync::watch::Sender<u64>);
 
 impl Observer for Heartbeats {
@@ -123,8 +123,8 @@ impl Observer for Heartbeats {
     }
 }
 
-/// A message that the scheduler does not like ends the stream: none of ours does.
-async fn the_stream_survives_all_that_is_said(client: &Client, heartbeats: &Heartbeats) {
+/// A message that the scheduler rejects ends the stream: none of ours does.
+async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) {
     let held = client.submit("operator.add", [7, 8]).expect("submitted");
     let other = client.future(held.key().clone()).expect("a future");
     let hold = client.hold_as("somebody", core::slice::from_ref(&held));
@@ -158,7 +158,7 @@ async fn the_stream_survives_all_that_is_said(client: &Client, heartbeats: &Hear
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_well_after_a_client_of_rust() {
+async fn cluster_works_after_a_rust_client() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let heartbeats = Arc::new(Heartbeats(tokio::sync::watch::Sender::new(0)));
     let options = ClientOptions {
@@ -167,11 +167,11 @@ async fn a_cluster_is_well_after_a_client_of_rust() {
     };
     let client = Client::connect_with(cluster.address(), options);
     let client = client.await.expect("connected");
-    what_is_gathered_is_read(&client).await;
-    arguments_are_what_they_are_meant_to_be(&client).await;
+    reads_gathered_results(&client).await;
+    arguments_keep_their_meaning(&client).await;
     transfers_are_acknowledged(&client).await;
-    the_stream_survives_all_that_is_said(&client, &heartbeats).await;
-    // A map for `span_metadata` would break the next submission of anybody.
+    stream_survives_all_messages(&client, &heartbeats).await;
+    // A map as `span_metadata` would break the next submission of any client.
     for _ in 0..2 {
         let python = Peer::spawn(
             Environment::Current,
@@ -186,10 +186,10 @@ async fn a_cluster_is_well_after_a_client_of_rust() {
     client.close().await.expect("closed");
 }
 
-/// A scheduler passes on what others have compressed, to whomever: each frame is
-/// decompressed before the pieces are put together.
+/// A scheduler forwards data that others have compressed: each frame is
+/// decompressed before merging.
 #[tokio::test]
-async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
+async fn reads_compressed_frames_without_negotiation() {
     let listener = daskwire_peer::transports()
         .bind(
             &"tcp://127.0.0.1:0".parse().expect("an address"),
@@ -199,7 +199,7 @@ async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
         .expect("it listens");
     let address = listener.local_address().expect("an address").to_string();
     let serving = tokio::spawn(async move {
-        // One comm for requests, and the stream.
+        // One comm for requests, and the stream
         let incoming = listener.accept().await.expect("a comm");
         let mut requests = incoming.handshake().await.expect("a handshake");
         requests
@@ -230,8 +230,8 @@ async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
             .expect("a request")
             .expect("gather");
 
-        // 300 times `a`, then 100 plain bytes, then 200 times `b`: the first and
-        // the last piece compressed.
+        // 300 times `a`, then 100 uncompressed bytes, then 200 times `b`: the
+        // first and the last piece are compressed.
         let mut table = Lz4Table::new();
         let mut compress = |byte: u8, len: usize| {
             let mut out = vec![0; 1000];
@@ -281,7 +281,7 @@ async fn compressed_pieces_are_read_though_nothing_was_agreed_on() {
             .expect("room");
         let frames = builder.finish(&mut []).expect("a message");
         requests.write_message(frames).await.expect("sent");
-        // Until the client is gone.
+        // Until the client is gone
         let _ = requests.read_message().await;
     });
     let client = Client::connect(&address).await.expect("connected");

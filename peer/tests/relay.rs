@@ -1,4 +1,4 @@
-//! Messages passed on unopened.
+//! Relays, which forward messages unopened.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn vector(name: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn whole_sessions_pass_byte_for_byte() {
+async fn forwards_sessions_byte_for_byte() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/streams");
     let mut stream_count = 0;
     for entry in std::fs::read_dir(folder).expect("the recorded streams") {
@@ -60,7 +60,7 @@ async fn whole_sessions_pass_byte_for_byte() {
                 .await
                 .expect("it arrives");
             assert!(arrived == bytes, "{} with {room}", path.display());
-            // The other direction was silent, but is still there.
+            // The other direction is idle, but still open.
             let answer = vector("modern-nosplit-2026.8.0/handshake.bin");
             let answering = async {
                 far_writer.write_all(&answer).await.expect("it is taken");
@@ -91,7 +91,7 @@ async fn a_message_leaves_before_all_of_it_has_arrived() {
         .write_all(&handshake)
         .await
         .expect("it is taken");
-    // One frame of a gigabyte, of which a kilobyte comes.
+    // One frame of a gigabyte, of which a kilobyte arrives
     let mut start = Vec::new();
     start.extend((16 + (1_u64 << 30)).to_le_bytes());
     start.extend(1_u64.to_le_bytes());
@@ -104,12 +104,12 @@ async fn a_message_leaves_before_all_of_it_has_arrived() {
 }
 
 #[tokio::test]
-async fn what_is_no_dask_peer_is_cut_off_before_it_gets_through() {
+async fn disconnects_other_protocols_before_forwarding() {
     for bytes in [
         &b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"[..],
         &[0; 64],
         &[255; 64],
-        // A handshake of a megabyte.
+        // A handshake of a megabyte
         &[
             16, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 1, 2, 3,
         ],
@@ -137,7 +137,7 @@ async fn an_end_within_a_message_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_says_nothing_is_cut_off_in_time() {
+async fn disconnects_silent_peers_after_the_timeout() {
     for said in [&b""[..], b"\x10", b"\x10\0\0\0\0\0\0\0\x01\0\0\0"] {
         let (mut near, _far, task) = between(4096);
         near.write_all(said).await.expect("it is taken");
@@ -149,7 +149,7 @@ async fn whoever_says_nothing_is_cut_off_in_time() {
 }
 
 #[tokio::test]
-async fn good_messages_in_front_of_a_bad_one_go_through() {
+async fn forwards_messages_before_a_malformed_one() {
     let (near, mut far, task) = between(1 << 20);
     let (_near_reader, mut near_writer) = split(near);
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
@@ -165,10 +165,10 @@ async fn good_messages_in_front_of_a_bad_one_go_through() {
 }
 
 #[tokio::test]
-async fn the_last_words_of_who_reads_no_more_arrive() {
+async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
     let (near, near_end) = duplex(1 << 20);
     let (far, far_end) = duplex(4096);
-    // Near has gone: it wrote much, and reads nothing any more.
+    // The near peer sends much, and has stopped reading.
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     let message = vector("modern-nosplit-2026.8.0/docs-get-data-ones5.bin");
     let words = [&handshake[..], &message.repeat(300)].concat();
@@ -187,7 +187,7 @@ async fn the_last_words_of_who_reads_no_more_arrive() {
         )
         .await
     });
-    // Far speaks first, which nobody hears.
+    // The far peer sends first, which nobody reads.
     far_writer.write_all(&handshake).await.expect("it is taken");
     tokio::task::yield_now().await;
     let mut arrived = Vec::new();
@@ -202,7 +202,7 @@ async fn the_last_words_of_who_reads_no_more_arrive() {
     assert_eq!(there.message_count, 301);
 }
 
-/// A relay to a raw listener, and what it tells.
+/// A relay to a raw listener, and its reports.
 struct Serving {
     address: Address,
     target: TcpListener,
@@ -251,10 +251,10 @@ async fn serving_to(scheme: &str, to: Address) -> (Address, Told, tokio::task::J
     (address, told, task)
 }
 
-/// Who connects and leaves without a word, as a port scan does, never reaches the
+/// Connections that close without sending, such as port scans, do not reach the
 /// target.
 #[tokio::test]
-async fn the_target_is_not_connected_to_for_who_says_nothing() {
+async fn does_not_connect_to_the_target_for_silent_peers() {
     let mut serving = serving("tcp").await;
     let target = (serving.address.host(), serving.address.port());
     let scan = TcpStream::connect(target).await.expect("it is accepted");
@@ -263,7 +263,7 @@ async fn the_target_is_not_connected_to_for_who_says_nothing() {
     let (who, outcome) = serving.told.recv().await.expect("it is told");
     assert_eq!(who, from);
     assert_eq!(outcome.expect("no error"), Default::default());
-    // The first to get through is the first with something to say.
+    // The first connection to get through is the first that sends something.
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     client.write_all(&handshake).await.expect("it is taken");
@@ -303,7 +303,7 @@ async fn a_client_that_reads_first_is_served_over_quic() {
 }
 
 #[tokio::test]
-async fn who_fails_at_tls_is_named() {
+async fn names_peers_that_fail_at_tls() {
     let mut serving = serving("tls").await;
     let target = (serving.address.host(), serving.address.port());
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
@@ -322,9 +322,9 @@ async fn who_fails_at_tls_is_named() {
     serving.task.abort();
 }
 
-/// The client did nothing wrong.
+/// The fault is not the client's.
 #[tokio::test]
-async fn a_target_that_fails_at_tls_is_named_as_the_target() {
+async fn names_a_target_that_fails_at_tls() {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let to = Address::new("tls", target.local_addr().expect("bound"));
     let (address, mut told, task) = serving_to("tcp", to).await;

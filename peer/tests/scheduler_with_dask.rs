@@ -1,11 +1,11 @@
-//! The embedded scheduler with real workers and a real client of Dask.
+//! The embedded scheduler with real Dask workers and a real Dask client.
 
 use std::sync::{Arc, Mutex};
 
 use daskwire_peer::scheduler::{Notice, Options, Scheduler, State};
 use daskwire_testing::{Environment, Peer};
 
-/// A scheduler, what it noticed, and what it runs on.
+/// A scheduler, its notices, and its runtime.
 struct Embedded {
     scheduler: Option<Scheduler>,
     notices: Arc<Mutex<Vec<Notice>>>,
@@ -60,7 +60,7 @@ impl Embedded {
     }
 }
 
-/// What went wrong that was not meant to.
+/// The unexpected warnings and errors in a log.
 fn complaints(log: &str) -> Vec<&str> {
     let is_complaint = |line: &&str| {
         let is_meant = line.contains("Compute Failed");
@@ -76,7 +76,7 @@ fn python_computes_for_python() {
         ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&embedded.address(), name));
     let client = embedded.client(&["journey", "story", "data", "errors", "options"]);
     assert_eq!(complaints(&client.log()), [""; 0]);
-    // The client has left, and with it all that it held.
+    // The client has left, which releases its keys.
     let left = embedded.scheduler().inspect(State::task_count);
     assert_eq!(left, 0);
     embedded.close();

@@ -1,6 +1,5 @@
-//! Values that Rust writes arrive in a real Dask as what they are, and those of
-//! a real Dask arrive here; what is stored and passed on comes back to Python as
-//! it was.
+//! Values written in Rust arrive in real Dask with the right types, and the other
+//! way round; stored and forwarded values return to Python unchanged.
 
 use daskwire::message::{
     BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadSlot,
@@ -16,7 +15,7 @@ use daskwire_numpy::{
 use daskwire_pickle::{self as pickle, PickleBuffer, Placement};
 use daskwire_testing::{Environment, Peer};
 
-/// Data that the values lie over, kept until they have been sent.
+/// Data that the values borrow, kept until they are sent.
 struct Data {
     doubles: Vec<u8>,
     integers: Vec<u8>,
@@ -43,7 +42,7 @@ impl Data {
         }
     }
 
-    /// A name, an array, and what Python should say of it.
+    /// A name, an array, and Python's expected description of it.
     fn arrays(&self) -> Vec<(&'static str, Array<'_>, &'static str)> {
         let new = |dtype, shape: &[usize], order, bytes| {
             Array::new(dtype, shape, order, bytes).expect("a good array")
@@ -123,8 +122,8 @@ impl Data {
     }
 }
 
-/// `[1, -2, "text", 2.5, None, b"bytes", <each array>]`, with the arrays' bytes
-/// beside it.
+/// `[1, -2, "text", 2.5, None, b"bytes", <each array>]`, with the arrays out of
+/// band.
 fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
     let mut buffers = Vec::new();
     let mut levels = [pickle::Level::EMPTY; 7];
@@ -145,7 +144,7 @@ fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d
     buffers
 }
 
-/// Sends every kind of value, and checks what Python says that it got.
+/// Sends each type of value, and checks Python's description of it.
 async fn send(comm: &mut Comm) -> Result<(), CommError> {
     let data = Data::new();
     let arrays = data.arrays();
@@ -219,14 +218,14 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
     }
     assert_eq!(described.len(), expected.len());
     for (name, text) in expected {
-        // A __Pickled__ says nothing of its own: what may not be changed is said
-        // in the pickle, as READONLY_BUFFER.
+        // The header of a __Pickled__ payload has no `writeable`: the pickle
+        // marks read-only buffers by READONLY_BUFFER.
         assert_eq!(described[name], text, "{name}");
     }
     Ok(())
 }
 
-/// What a payload is, checked against what Python made it of.
+/// Checks a payload against Python's description of it.
 fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
     let typed = TypedPayload::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
     let is_own = |bytes: &[u8]| {
@@ -307,7 +306,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
     }
 }
 
-/// Takes values, looks at them, and passes them on as they are.
+/// Receives values, inspects them, and forwards them unchanged.
 async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
     let arrived = comm.read_message().await?.expect("values");
     let arrived: Vec<&[u8]> = arrived.iter().map(AsRef::as_ref).collect();
@@ -343,7 +342,7 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
     );
     assert_eq!(count, 22);
     let frames = builder.finish(&mut []).expect("a whole message");
-    // What goes out is what came in, where it came in.
+    // The forwarded frames are the received ones, in the same memory.
     assert_eq!(frames.len(), arrived.len());
     for (out, came) in frames.iter().zip(&arrived).skip(1) {
         assert!(core::ptr::eq(*out, *came), "a frame was copied");
@@ -384,7 +383,7 @@ fn walk<'a, T: AsRef<[u8]>>(
 }
 
 #[test]
-fn values_go_both_ways_through_a_comm_of_dask() {
+fn values_round_trip_over_a_comm_of_dask() {
     assert_eq!(WriteOptions::default().shard_len, SHARD_LEN);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,10 +1,10 @@
-//! Values that Rust writes live in a real worker, where Python computes with
-//! them, and come back: on this side no byte of them is ever copied, and what
-//! may be changed there is what was meant to be.
+//! Values written in Rust are stored in a real worker, where Python computes with
+//! them, and return. They are never copied on this side, and only arrays sent as
+//! writeable can be changed there.
 //!
-//! Each of them goes to the worker by both ways that there are, straight to it
-//! and by the scheduler, and comes back by both, which differ: the scheduler asks
-//! for pickles of protocol 4, without buffers beside them.
+//! Each value is sent both directly to the worker and through the scheduler, and
+//! fetched both ways. These differ: the scheduler requests pickles of protocol 4,
+//! without out-of-band buffers.
 
 use core::mem::discriminant;
 use core::time::Duration;
@@ -29,13 +29,13 @@ use daskwire_testing::{Environment, Peer};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Who we are for the scheduler.
+/// Our client id.
 const CLIENT: &str = "Client-of-Rust";
 
-/// How long an answer may take; this machine may be busy.
+/// Timeout of a reply; the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How values go to the worker, and come from it.
+/// The route of values to and from the worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     /// `update_data` and `get_data` of the worker.
@@ -46,12 +46,12 @@ enum Way {
 
 const WAYS: [Way; 2] = [Way::Straight, Way::ByTheScheduler];
 
-/// A scheduler with one worker, a client of it in Python, and comms of ours:
-/// what a client has.
+/// A scheduler with one worker, a Python client, and our comms, which act as a
+/// client.
 struct Cluster {
     to_worker: Comm,
     to_scheduler: Comm,
-    /// What the scheduler tells us.
+    /// The scheduler's messages.
     stream: Comm,
     python: Peer,
     processes: Peer,
@@ -107,7 +107,7 @@ impl Cluster {
         cluster
     }
 
-    /// Sends values, and waits until the scheduler says that they are there.
+    /// Sends values, and waits until the scheduler reports them.
     fn put(&mut self, way: Way, values: &[(String, Sent<'_>)]) {
         let mut room = Room::default();
         let frames = room.message(|builder| {
@@ -126,7 +126,7 @@ impl Cluster {
                 value.write(builder);
             }
         });
-        // What goes to the comm is the caller's memory.
+        // The comm is given the caller's memory.
         for (key, value) in values {
             for slice in value.slices() {
                 let is_slice = |frame: &&[u8]| core::ptr::eq(*frame, slice);
@@ -170,7 +170,7 @@ impl Cluster {
         self.wait_for(values.iter().map(|(key, _)| key.as_str()).collect());
     }
 
-    /// Waits until the scheduler has said of each key that it is in memory.
+    /// Waits until the scheduler has reported each key to be in memory.
     fn wait_for(&mut self, mut keys: Vec<&str>) {
         while !keys.is_empty() {
             let batch = self.runtime.block_on(read(&mut self.stream));
@@ -188,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// Asks for the values of these keys.
+    /// Fetches the values of keys.
     fn get(&mut self, way: Way, keys: &[String]) -> Frames {
         let mut room = Room::default();
         let frames = room.message(|builder| {
@@ -215,7 +215,7 @@ impl Cluster {
             assert_eq!(reader.find("status"), Ok(true));
             assert_eq!(reader.str().expect("a text").to_str(), "OK");
             if way == Way::Straight {
-                // The worker counts who is still taking from it.
+                // The worker counts transfers that are not acknowledged.
                 comm.write_message(&[b"\xa2OK"]).await.expect("it goes");
             }
             answer
@@ -229,33 +229,35 @@ impl Cluster {
         answer
     }
 
-    /// What the values of these keys are in the worker.
+    /// The worker's description of the values of keys.
     fn describe(&mut self, keys: &[String]) -> BTreeMap<String, String> {
         let answer = self.python(&json!({"op": "describe", "keys": keys}));
         serde_json::from_value(answer["described"].clone()).expect("texts")
     }
 
-    /// Has the worker keep the same object under `same KEY`, and a changed copy
-    /// under `flipped KEY`. Says which arrays of the copy could be changed.
+    /// Makes the worker keep the same object as `same KEY`, and a changed copy as
+    /// `flipped KEY`. Returns which arrays of the copy could be changed.
     fn derive(&mut self, keys: &[String]) -> BTreeMap<String, Vec<bool>> {
         let answer = self.python(&json!({"op": "derive", "keys": keys}));
         serde_json::from_value(answer["flipped"].clone()).expect("flags")
     }
 
-    /// Has the worker change the values themselves. Says which arrays let it.
+    /// Makes the worker change the values in place. Returns which arrays could be
+    /// changed.
     fn flip(&mut self, keys: &[String]) -> BTreeMap<String, Vec<bool>> {
         let answer = self.python(&json!({"op": "flip", "keys": keys}));
         serde_json::from_value(answer["flipped"].clone()).expect("flags")
     }
 
-    /// Has the worker compare values with those that Python makes by these names.
+    /// Makes the worker compare values with those that Python makes under these
+    /// names.
     fn compare(&mut self, names: &BTreeMap<String, String>) {
         let answer = self.python(&json!({"op": "compare", "keys": names}));
         assert_eq!(answer["problems"], json!([]));
     }
 
-    /// We leave, and Python lets go of what it has: nothing stays in the worker,
-    /// and nobody has complained.
+    /// Disconnects, and releases the Python client's values: nothing stays in the
+    /// worker, and no complaints were logged.
     fn end(mut self) {
         let mut room = Room::default();
         let bye = room.message(|builder| {
@@ -276,8 +278,8 @@ impl Cluster {
             .wait_for_log(&format!("Remove client {CLIENT}"));
         self.python(&json!({"op": "leave"}));
         for process in [&self.processes, &self.processes.workers()[0]] {
-            // What was said before has arrived by then. What Dask says of being
-            // killed, or shut down while it beats, is not about us.
+            // All earlier messages have arrived by then. Dask's complaints about
+            // being killed, or shut down during a heartbeat, are expected.
             process.wait_for_log("All is done.");
             assert_eq!(process.complaints(), [""; 0]);
         }
@@ -295,7 +297,7 @@ async fn ask(comm: &mut Comm, frames: &[&[u8]]) -> Frames {
     read(comm).await
 }
 
-/// Room for a message.
+/// Buffers for a message.
 #[derive(Default)]
 struct Room {
     body: Vec<u8>,
@@ -329,11 +331,11 @@ enum Sent<'a> {
     ByteArray(&'a [u8]),
     View(Array<'a>),
     Pickle(Pickle<'a>),
-    /// As it came.
+    /// As received.
     Forward(Payload<'a, &'a [u8]>),
 }
 
-/// A pickle, and what lies beside it.
+/// A pickle and its out-of-band buffers.
 #[derive(Clone, Debug)]
 struct Pickle<'a> {
     pickle: &'a [u8],
@@ -358,7 +360,7 @@ impl<'a> Sent<'a> {
         written.map(|_| ()).expect("it can be written");
     }
 
-    /// The memory that it lies in.
+    /// The memory of the value.
     fn slices(&self) -> Vec<&'a [u8]> {
         let slices: Vec<&'a [u8]> = match self {
             Self::Array(array) | Self::View(array) => vec![array.bytes()],
@@ -369,12 +371,12 @@ impl<'a> Sent<'a> {
                 .collect(),
             Self::Forward(payload) => payload.frames().to_vec(),
         };
-        // What is longer than that goes in pieces, each of which lies there.
+        // Longer data is sent in pieces, each of which is in that memory.
         let pieces = slices.into_iter().flat_map(|s| s.chunks(SHARD_LEN));
         pieces.collect()
     }
 
-    /// Whether Python may change each of its arrays.
+    /// Whether Python may change each of the value's arrays.
     fn writeable(&self) -> Vec<bool> {
         match self {
             Self::Array(array) => vec![array.writeable() == Some(true)],
@@ -401,8 +403,8 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Of a payload, where it lies in the message: each buffer is a frame of it,
-    /// and the pickle says of it what the header says.
+    /// A payload in a received message: each buffer is one of its frames, and the
+    /// pickle agrees with the header.
     fn of(key: &str, payload: &Payload<'a, &'a [u8]>) -> Self {
         let pickled = PickledPayload::read(payload).unwrap_or_else(|e| panic!("{key}: {e}"));
         let there = pickled.borrowed().unwrap_or_else(|e| panic!("{key}: {e}"));
@@ -415,7 +417,7 @@ impl<'a> Pickle<'a> {
                 assert!(is_frame(payload, data.bytes), "{key} was copied");
                 assert_eq!(writeable[index], Some(!data.read_only), "{key}");
             } else {
-                assert!(lies_in(there.pickle(), data.bytes), "{key} was copied");
+                assert!(is_within(there.pickle(), data.bytes), "{key} was copied");
             }
         }
         assert_eq!(items.used_count(), writeable.len(), "{key}");
@@ -434,8 +436,8 @@ impl<'a> Pickle<'a> {
         Tree::with_buffers(self.pickle, &self.slices).expect("a good pickle")
     }
 
-    /// The arrays in it, in the order in which they stand there; none of them is
-    /// a copy. Those of objects are no views of memory, here as in Python.
+    /// The arrays in the value, in order, none of them copied. Object arrays are
+    /// not views of memory, as in Python.
     fn arrays(&self) -> Vec<Array<'_>> {
         let mut registry = Registry::<Known>::new();
         registry.allow_all(known::NUMPY);
@@ -451,7 +453,7 @@ impl<'a> Pickle<'a> {
             let mut slices = self.slices.iter();
             let is_there = slices.any(|slice| core::ptr::eq(*slice, data));
             assert!(
-                is_there || lies_in(self.pickle, data),
+                is_there || is_within(self.pickle, data),
                 "an array was copied"
             );
             arrays.push(array);
@@ -460,19 +462,19 @@ impl<'a> Pickle<'a> {
     }
 }
 
-/// Whether `part` is memory of `whole`.
-fn lies_in(whole: &[u8], part: &[u8]) -> bool {
+/// Whether `part` is within the memory of `whole`.
+fn is_within(whole: &[u8], part: &[u8]) -> bool {
     let (whole, range) = (whole.as_ptr_range(), part.as_ptr_range());
     part.is_empty() || (whole.start <= range.start && range.end <= whole.end)
 }
 
-/// Whether `bytes` are the memory of a frame that was received.
+/// Whether `bytes` are the memory of a received frame.
 fn is_frame(payload: &Payload<'_, &[u8]>, bytes: &[u8]) -> bool {
     let mut frames = payload.frames().iter();
     bytes.is_empty() || frames.any(|frame| core::ptr::eq(*frame, bytes))
 }
 
-/// The values of an answer by their keys.
+/// The values of a reply by key.
 fn values<'a>(
     frames: &'a [&'a [u8]],
     places: &'a mut [PayloadSlot],
@@ -497,17 +499,17 @@ fn values<'a>(
     values
 }
 
-/// How a value is to have come back.
+/// The expected form of a returned value.
 #[derive(Clone, Copy)]
 struct Expected<'e> {
     way: Way,
-    /// For each array, whether its elements are in the opposite order.
+    /// For each array, whether its elements are reversed.
     flipped: &'e [bool],
-    /// For each array, whether it may be changed.
+    /// For each array, whether it is writeable.
     writeable: &'e [bool],
 }
 
-/// What a payload is, checked against what was sent.
+/// Checks a payload against what was sent.
 fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Expected<'_>) {
     let typed = TypedPayload::read(payload).unwrap_or_else(|error| panic!("{key}: {error}"));
     let Expected {
@@ -529,7 +531,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
             let mut joined = Vec::new();
             let array = match typed.array() {
                 Err(error) if error.kind == TypedErrorKind::InParts => {
-                    // It is larger than what Dask splits at.
+                    // Larger than Dask's threshold for splitting
                     for part in typed.parts().expect("parts") {
                         let part = part.expect("a part");
                         assert!(is_frame(payload, part), "{key} was copied");
@@ -565,7 +567,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
         Sent::Pickle(sent) => {
             let there = Pickle::of(key, payload);
             if way == Way::ByTheScheduler {
-                // It asks for protocol 4, which has no buffers.
+                // The scheduler requests protocol 4, which has no buffers.
                 assert!(there.buffers.is_empty(), "{key}");
                 let first = Reader::new(there.pickle).next_token().expect("an opcode");
                 let first = first.expect("there is one").argument;
@@ -584,7 +586,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
                 let (bytes, sent) = (there.bytes(), sent.bytes());
                 let is_turned = is_turned(bytes, sent, item_len, flipped[index]);
                 assert!(is_turned, "{key} {index} holds something else");
-                // Before protocol 5, numpy does not say.
+                // Before protocol 5, numpy does not record this.
                 let is_said = way == Way::Straight;
                 let read_only = is_said && !writeable[index];
                 assert_eq!(there.writeable(), Some(!read_only), "{key} {index}");
@@ -598,7 +600,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
     }
 }
 
-/// Whether `there` are the items of `sent`, in the opposite order if `flipped`.
+/// Whether `there` has the items of `sent`, reversed if `flipped`.
 fn is_turned(there: &[u8], sent: &[u8], item_len: usize, flipped: bool) -> bool {
     if !flipped {
         return there == sent;
@@ -607,8 +609,8 @@ fn is_turned(there: &[u8], sent: &[u8], item_len: usize, flipped: bool) -> bool 
     there.len() == sent.len() && there.chunks_exact(item_len).eq(items.rev())
 }
 
-/// Puts values into the worker, has Python compute with them and change them,
-/// and checks what comes back.
+/// Stores values in the worker, makes Python compute with them and change them,
+/// and checks what returns.
 fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
     let keys: Vec<String> = values_sent.iter().map(|(key, _)| key.clone()).collect();
     let prefixed = |prefix| keys.iter().map(move |key| format!("{prefix} {key}"));
@@ -631,7 +633,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
                 writeable,
             };
             check(&same, &there[&same], sent, expected);
-            // Of what could not be changed in the copy, nothing was.
+            // Read-only arrays of the copy are unchanged.
             let copy = format!("flipped {key}");
             let (flipped, writeable) = (&copies[key][..], &copies[key][..]);
             let expected = Expected {
@@ -643,7 +645,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
         }
     }
 
-    // What may be changed in the worker is what was sent as such.
+    // Exactly the arrays sent as writeable can be changed in the worker.
     let changed = cluster.flip(&keys);
     for way in WAYS {
         let answer = cluster.get(way, &keys);
@@ -665,7 +667,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
     }
 }
 
-/// Memory for a value, and what Python should say of it.
+/// Memory for a value, and Python's expected description of it.
 struct Given {
     name: &'static str,
     kind: Kind,
@@ -719,8 +721,8 @@ fn time(count: u32, base: TimeBase) -> TimeUnit {
     TimeUnit { count, base }
 }
 
-/// An array whose elements are a copy, since those of the view have gaps and lie
-/// in an order that is neither that of C nor that of Fortran.
+/// An array whose elements are copied, because the view has gaps and is neither
+/// in C nor in Fortran order.
 fn transposed() -> Vec<u8> {
     let elements: Vec<u16> = (0..12).collect();
     let bytes = bytes(&elements);
@@ -796,7 +798,7 @@ fn given() -> Vec<Given> {
             "ndarray <M8[25s] (1,) (8,) writeable [datetime.datetime(1970, 1, 1, 0, 1, 40)]"),
         new("m8[D], big-endian", array(big(DType::timedelta(time(1, TimeBase::Day))), &[1]), 3_i64.to_be_bytes().to_vec(),
             "ndarray >m8[D] (1,) (8,) writeable [datetime.timedelta(days=3)]"),
-        // Longer than what is split.
+        // Longer than the threshold for splitting
         new("large", array(DType::U32, &[LARGE_COUNT]), (0..LARGE_COUNT as u32).flat_map(u32::to_le_bytes).collect(),
             "ndarray <u4 (16778216,) (4,) writeable sum 140754257682220"),
         new("bytes", Bytes, b"as they are".to_vec(), "bytes b'as they are'"),
@@ -809,11 +811,11 @@ fn given() -> Vec<Given> {
     ]
 }
 
-/// Elements of an array that goes in two pieces.
+/// Number of elements of an array that is split in two.
 const LARGE_COUNT: usize = SHARD_LEN / 4 + 1000;
 
 #[test]
-fn arrays_are_those_of_the_worker() {
+fn arrays_agree_with_the_worker() {
     let mut cluster = Cluster::start();
     let given = given();
     for way in WAYS {

@@ -28,8 +28,8 @@ use daskwire_quic::{Congestion, Quic, QuicOptions};
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
 struct Cli {
-    /// Log what clients, workers and schedulers do; twice: each step of a task;
-    /// three times: each message. RUST_LOG, if it is set, says what to log instead
+    /// Log events of clients, workers and schedulers; -vv: each step of a task;
+    /// -vvv: each message. RUST_LOG, if set, overrides this
     #[cfg(feature = "tracing")]
     #[arg(short, action = clap::ArgAction::Count)]
     verbose: u8,
