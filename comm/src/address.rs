@@ -6,12 +6,11 @@ use core::str::FromStr;
 
 /// The address of a listener or of an end of a comm: `scheme://location`.
 ///
-/// Written as Dask writes it: a missing scheme means `tcp`. What the location
-/// means is the business of the transport that carries the scheme. Those of
-/// `tcp`, `tls` and `quic` are `host:port`, and are checked here, so that a
-/// mistake is found before a connection is tried: an IPv6 address stands in
-/// brackets, an empty host means every interface (to listen on). What is parsed
-/// and printed again is the same address.
+/// Written as Dask writes it: a missing scheme means `tcp`. The meaning of the
+/// location is up to the transport of the scheme. Locations of `tcp`, `tls` and
+/// `quic` are `host:port`, and are checked when the address is parsed: an IPv6
+/// address needs brackets, and an empty host means every interface (to listen on).
+/// Printing a parsed address and parsing it again gives the same address.
 ///
 /// ```
 /// use daskwire_comm::Address;
@@ -33,10 +32,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// Parses an address that may lack the port, and takes `port` then.
+    /// Parses an address, with `port` as the default port.
     ///
-    /// Only for `tcp`, `tls` and `quic`: of other schemes it is not known
-    /// whether they have ports.
+    /// The default is used for `tcp`, `tls` and `quic` only: other schemes may have
+    /// no ports.
     ///
     /// # Errors
     ///
@@ -73,12 +72,13 @@ impl Address {
         }
     }
 
-    /// An address with a location that only its transport understands.
+    /// An address with a location that only its transport interprets.
     ///
     /// # Errors
     ///
-    /// * [`AddressError::Scheme`] if that cannot be the name of a scheme;
-    /// * [`AddressError::Location`] if there is none, or a control character in it.
+    /// * [`AddressError::Scheme`] if `scheme` is not a valid scheme name;
+    /// * [`AddressError::Location`] if `location` is empty or contains a control
+    ///   character.
     pub fn with_location(scheme: &str, location: &str) -> Result<Self, AddressError> {
         let mut letters = scheme.bytes();
         let is_scheme = letters
@@ -97,37 +97,38 @@ impl Address {
         })
     }
 
-    /// The scheme: what stands before `://`.
+    /// The scheme: the part before `://`.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// What follows `://`.
+    /// The location: the part after `://`.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// Host, without brackets, and port, where the location is of that form.
+    /// The host, without brackets, and the port; `None` if the location is not
+    /// `host:port`.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
         let (host, port) = split_host(&self.location).ok()?;
         Some((host, parse_port(port?)?))
     }
 
-    /// The name or number of the host, without brackets; empty for every
-    /// interface, and where the location is not `host:port`.
+    /// The host name or IP address, without brackets; empty for every interface,
+    /// and if the location is not `host:port`.
     pub fn host(&self) -> &str {
         self.host_and_port().map_or("", |(host, _)| host)
     }
 
-    /// The port, where there is one; 0 to listen on any that is free.
+    /// The port; 0 to listen on any free port, and if the location is not
+    /// `host:port`.
     pub fn port(&self) -> u16 {
         self.host_and_port().map_or(0, |(_, port)| port)
     }
 
-    /// The address to give to others who are to connect to this listener:
-    /// Dask's contact address. The host of `self`, unless that is a wildcard
-    /// (empty, `0.0.0.0`, `::`), in which case it is `host`, a name or number
-    /// by which others reach this machine.
+    /// The address by which peers connect to this listener: Dask's contact address.
+    /// If the host of `self` is a wildcard (empty, `0.0.0.0`, `::`), it is replaced
+    /// by `host`, a host name or IP address by which peers reach this machine.
     ///
     /// ```
     /// use daskwire_comm::Address;
@@ -153,8 +154,8 @@ impl Address {
     }
 }
 
-/// Splits `host:port` or `host`; the host without brackets, the port as it is
-/// written.
+/// Splits `host:port` or `host`. Returns the host without brackets, and the port
+/// unparsed.
 fn split_host(location: &str) -> Result<(&str, Option<&str>), AddressError> {
     if let Some(bracketed) = location.strip_prefix('[') {
         let (host, rest) = bracketed.split_once(']').ok_or(AddressError::Brackets)?;
@@ -196,15 +197,15 @@ fn join_host(host: &str, port: u16) -> String {
     }
 }
 
-/// Whether there is nothing in it that no host name has and that would make
-/// the address ambiguous.
+/// Whether `host` has none of the characters that host names cannot contain and that
+/// would make the address ambiguous.
 fn is_host(host: &str) -> bool {
     let odd = |c: char| c.is_whitespace() || c.is_control() || "/\\[]@?#%:\"'".contains(c);
     !host.contains(odd)
 }
 
 fn parse_port(digits: &str) -> Option<u16> {
-    // `u16::from_str` takes a plus sign.
+    // `u16::from_str` accepts a plus sign.
     digits
         .bytes()
         .all(|byte| byte.is_ascii_digit())
@@ -222,7 +223,7 @@ impl FromStr for Address {
 }
 
 impl From<SocketAddr> for Address {
-    /// `tcp://` and this socket.
+    /// The `tcp://` address of a socket.
     fn from(address: SocketAddr) -> Self {
         Self::new("tcp", address)
     }
@@ -234,21 +235,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// Text that is no address.
+/// The reason why a string is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// A scheme that cannot be one.
+    /// The scheme is not a valid scheme name.
     Scheme,
-    /// An IPv6 address without brackets, or something else within them.
+    /// An IPv6 address has no brackets, or the brackets contain something else.
     Brackets,
-    /// A host with a character that no host has.
+    /// The host contains a character that host names cannot contain.
     Host,
-    /// No port, where one is needed.
+    /// The port is missing.
     NoPort,
-    /// A port that is no number from 0 to 65535.
+    /// The port is not a number from 0 to 65535.
     Port,
-    /// No location after the scheme, or a control character in it.
+    /// The location is empty or contains a control character.
     Location,
 }
 
@@ -272,7 +273,7 @@ impl fmt::Display for AddressError {
 
 impl core::error::Error for AddressError {}
 
-/// Schemes of `host:port` whose addresses are checked when they are parsed.
+/// Schemes whose locations are checked to be `host:port` when they are parsed.
 const CHECKED_SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
 
 #[cfg(test)]
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_apart() {
+    fn invalid_addresses_are_errors() {
         use AddressError::*;
         for (text, error) in [
             ("sErial://a", Scheme),

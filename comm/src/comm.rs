@@ -1,4 +1,4 @@
-//! A comm and its handshake.
+//! Comms and their handshake.
 
 use core::fmt;
 use core::time::Duration;
@@ -17,8 +17,8 @@ use crate::{
     Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase, runtime,
 };
 
-/// How comms are made, over any transport. What only one transport knows, such
-/// as certificates, is in the options of that transport.
+/// The options of comms over any transport. Options of one transport, such as
+/// certificates, are set on that transport.
 ///
 /// Compression is not negotiated: the handshake names no codec, so neither side
 /// compresses, which is Dask's default since 2023.5.0. Payloads that were
@@ -34,33 +34,32 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct CommOptions {
-    /// How long making a connection may take, names and all. The handshake
-    /// is not part of it. Default: 30 seconds.
+    /// The time to make a connection, including name lookup and excluding the
+    /// handshake. Default: 30 seconds.
     pub connect_timeout: Duration,
-    /// Whether to try again within that time while nobody listens, as Dask
-    /// does. Without it the first refusal is the answer.
+    /// Whether to retry refused connections within that time, as Dask does.
+    /// Default: `true`.
     pub connect_retry: bool,
-    /// How long the handshake may take, with that of TLS where there is one.
-    /// Peers in Python can be busy for seconds before they look at a new
-    /// connection; a short time here makes them look dead when they are only
-    /// slow.
+    /// The time for the handshake, including that of TLS. Default: 30 seconds.
+    ///
+    /// Python peers can be busy for seconds before they handle a new connection, so
+    /// a short timeout fails on peers that are only slow.
     pub handshake_timeout: Duration,
-    /// How many connections to a listener may be without a
-    /// finished handshake. With one more, or when the process has no descriptors
-    /// left, the oldest of them ends ([`Closed::Displaced`]).
+    /// The number of unfinished handshakes that a listener allows. Beyond that, or
+    /// when the process has no file descriptors left, the oldest handshake is ended
+    /// ([`Closed::Displaced`]). Default: 4,096.
     pub max_handshakes: usize,
-    /// What is accepted from a peer after the handshake.
+    /// The limits for messages after the handshake. Default: [`Limits::HOST`].
     pub limits: Limits,
-    /// Which form of the wire to use.
+    /// The wire format to use. Default: [`WireFormat::Auto`].
     pub wire: WireFormat,
-    /// Where large frames get their memory, instead of from the system each
-    /// time.
+    /// A pool for the memory of large frames. Default: `None`, so that each frame's
+    /// memory is allocated by the system.
     pub pool: Option<BufferPool>,
 }
 
 impl Default for CommOptions {
-    /// 30 seconds for each of connection and handshake, retries, [`Limits::HOST`],
-    /// [`WireFormat::Auto`], no pool, 4,096 handshakes.
+    /// The defaults that each field names.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(30),
@@ -74,39 +73,39 @@ impl Default for CommOptions {
     }
 }
 
-/// Which form of the wire to use: releases differ in how they frame and lay
-/// out messages, and nothing announces it (PROTOCOL FRAME-13).
+/// The wire format to use. Releases of Dask frame and lay out messages differently,
+/// and do not announce how (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WireFormat {
-    /// Speak the newest form, which 2021.3.1 and later understand, and send the
-    /// handshake without waiting for the peer's.
+    /// Use the newest format, which releases from 2021.3.1 on understand, and send
+    /// the handshake without waiting for the peer's.
     #[default]
     Auto,
-    /// Speak this form, and refuse peers that frame their messages otherwise.
+    /// Use this format, and refuse peers that frame their messages otherwise.
     Speak {
         /// How messages are framed.
         prefix: Prefix,
         /// How the handshake is laid out.
         layout: Layout,
     },
-    /// Wait for the handshake of the peer and answer in kind. If nothing comes
-    /// for a second, speak the newest form.
+    /// Wait for the handshake of the peer and use its format. If no handshake
+    /// arrives within a second, use the newest format.
     ///
     /// This is for connectors: the listeners of every release from 2.23.0 on
     /// send first. The connectors of releases up to 2023.7.1 do not (PROTOCOL
-    /// HANDSHAKE-1), so a listener with this setting keeps them waiting for that
-    /// second, and never learns in time what those before 2021.3.1 understand.
+    /// HANDSHAKE-1), so a listener with this setting makes them wait for that second,
+    /// and cannot detect the format of those before 2021.3.1.
     Answer,
 }
 
-/// What the two sides of a comm agreed on, and what was seen of the peer.
+/// The result of a handshake: what both ends agreed on, and the format of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement {
     /// The pickle protocol to write.
     pub pickle_protocol: u8,
-    /// The version of Python that the peer names, if it does.
+    /// The Python version of the peer, if its handshake has one.
     pub peer_python: Option<[u64; 3]>,
     /// How messages are framed, in both directions.
     pub prefix: Prefix,
@@ -114,55 +113,55 @@ pub struct Agreement {
     pub layout: Layout,
 }
 
-/// The half of any stream that bytes arrive on.
+/// The boxed reading half of a stream.
 pub type ReadHalf = Box<dyn AsyncRead + Send + Sync + Unpin>;
 
-/// The half of any stream that bytes leave by.
+/// The boxed writing half of a stream.
 pub type WriteHalf = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
 /// A connection before the handshake of Dask: bytes in both directions.
 ///
-/// Transports make them ([`Transport`](crate::Transport)). For what passes bytes
-/// on, and for what does the handshake in its own way; comms come from
+/// Transports make these ([`Transport`](crate::Transport)). They are for programs
+/// that forward bytes or do the handshake themselves; comms come from
 /// [`Transports::connect`](crate::Transports::connect) and
 /// [`Incoming::handshake`](crate::Incoming::handshake).
 pub struct RawConnection {
-    /// The half that bytes arrive on.
+    /// The reading half.
     pub reader: ReadHalf,
-    /// The half that bytes leave by.
+    /// The writing half.
     pub writer: WriteHalf,
     /// The address of this end.
     pub local: Address,
     /// The address of the other end.
     pub peer: Address,
-    /// How it is encrypted, if it is.
+    /// The encryption of the connection; `None` if it is not encrypted.
     pub encryption: Option<Arc<Encryption>>,
     pub(crate) set_traffic: Option<Box<SetTraffic>>,
     pub(crate) explain: Option<Box<Explain>>,
 }
 
-/// Tells a transport what a comm is for from now on.
+/// Callback that sets the traffic class of a comm in its transport.
 pub(crate) type SetTraffic = dyn Fn(Traffic) + Send + Sync;
 
-/// Finds what a transport knows of the failure of a handshake.
+/// Callback by which a transport explains the failure of a handshake.
 pub(crate) type Explain = dyn FnOnce(CommError) -> ConnectError + Send + Sync;
 
-/// How a connection is encrypted, and what the peer has shown.
+/// The encryption of a connection, and the certificates of the peer.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Encryption {
-    /// The version of TLS, such as `TLSv1_3`.
+    /// The TLS version, such as `TLSv1_3`.
     pub version: &'static str,
-    /// The cipher suite by its name in TLS, such as `TLS13_AES_256_GCM_SHA384`,
-    /// if the transport tells.
+    /// The TLS name of the cipher suite, such as `TLS13_AES_256_GCM_SHA384`, if the
+    /// transport provides it.
     pub cipher: Option<&'static str>,
-    /// The certificates of the peer in DER, its own first; none if it was not
-    /// asked. They have been verified as the settings say.
+    /// The certificate chain of the peer in DER, its own certificate first; empty if
+    /// none was requested. It has been verified according to the settings.
     pub peer_certificates: Vec<Bytes>,
 }
 
 impl Encryption {
-    /// For transports, which know.
+    /// A description of an encrypted connection, for transports.
     pub fn new(
         version: &'static str,
         cipher: Option<&'static str>,
@@ -176,7 +175,7 @@ impl Encryption {
     }
 }
 
-/// How many certificates there are, not what is in them.
+/// Prints the number of certificates, not their contents.
 impl fmt::Debug for Encryption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encryption")
@@ -191,8 +190,8 @@ impl RawConnection {
     /// A connection over these streams, between the ends `local` and `peer`.
     ///
     /// Dropping or shutting down `writer` must end the stream of bytes that the
-    /// peer reads, whatever becomes of `reader`. A transport for which a close
-    /// takes back what the peer has not read yet, as sockets do, wraps both in
+    /// peer reads, independently of `reader`. A transport whose close can discard data
+    /// that the peer has not read yet, as that of sockets can, wraps both in
     /// [`lingering`](crate::lingering).
     pub fn new(
         reader: impl AsyncRead + Send + Sync + Unpin + 'static,
@@ -210,24 +209,24 @@ impl RawConnection {
         }
     }
 
-    /// How it is encrypted.
+    /// Sets the encryption of the connection. Default: none.
     #[must_use]
     pub fn with_encryption(mut self, encryption: Arc<Encryption>) -> Self {
         self.encryption = Some(encryption);
         self
     }
 
-    /// What to call when it becomes known what the comm is for, for transports
-    /// on which some comms can go before others. Default: nothing.
+    /// Sets the function to call when the traffic class of the comm is set, for
+    /// transports that can prioritize comms. Default: none.
     #[must_use]
     pub fn with_traffic(mut self, set: impl Fn(Traffic) + Send + Sync + 'static) -> Self {
         self.set_traffic = Some(Box::new(set));
         self
     }
 
-    /// What to call if the handshake of Dask fails, for transports that know
-    /// more of the reason, or that another attempt may go better. Default:
-    /// the error is as it is.
+    /// Sets the function to call if the handshake of Dask fails, for transports that
+    /// know the reason, or whether another attempt may succeed. Default: the error is
+    /// returned unchanged.
     #[must_use]
     pub fn with_explanation(
         mut self,
@@ -237,14 +236,14 @@ impl RawConnection {
         self
     }
 
-    /// Says what the connection is for.
+    /// Sets the traffic class of the connection.
     pub(crate) fn set_traffic(&self, traffic: Traffic) {
         if let Some(set) = &self.set_traffic {
             set(traffic);
         }
     }
 
-    /// Does the handshake.
+    /// Does the handshake of Dask.
     ///
     /// # Errors
     ///
@@ -280,10 +279,10 @@ impl fmt::Debug for RawConnection {
     }
 }
 
-/// A connection with messages on it, after the handshake.
+/// A connection that carries messages, after the handshake.
 ///
-/// Unless said otherwise the streams are boxed, so that comms over TCP, TLS,
-/// QUIC and all others have one type, and what is written for one takes all.
+/// The streams are boxed by default, so that comms over TCP, TLS, QUIC and all other
+/// transports have the same type.
 pub struct Comm<R = ReadHalf, W = WriteHalf> {
     reader: CommReader<R>,
     writer: CommWriter<W>,
@@ -294,17 +293,16 @@ pub struct Comm<R = ReadHalf, W = WriteHalf> {
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
-    /// Does the handshake over a connection that stands.
+    /// Does the handshake over any two streams.
     ///
-    /// Transports do this; here it is for any stream. `local` and `peer` are the two ends;
-    /// the same host at both means no compression.
+    /// `local` and `peer` are the addresses of the two ends. Comms over a transport
+    /// come from [`Transports::connect`](crate::Transports::connect) instead.
     ///
     /// # Errors
     ///
     /// * [`CommError::Timeout`] after [`CommOptions::handshake_timeout`];
     /// * [`CommError::Handshake`], [`CommError::Frame`] or
-    ///   [`CommError::Prefix`] if the peer sends no handshake that we
-    ///   understand;
+    ///   [`CommError::Prefix`] if the peer's handshake is invalid or not supported;
     /// * [`CommError::Closed`], [`CommError::Io`] if the connection ends.
     pub async fn establish(
         reader: R,
@@ -333,64 +331,64 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         }
     }
 
-    /// [`CommReader::read_message`].
+    /// Reads the next message; see [`CommReader::read_message`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`CommReader::read_message`].
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
         self.reader.read_message().await
     }
 
-    /// [`CommWriter::write_message`].
+    /// Writes a message; see [`CommWriter::write_message`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`CommWriter::write_message`].
     pub async fn write_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
         self.writer.write_message(frames).await
     }
 
-    /// [`CommWriter::feed_message`].
+    /// Buffers a message; see [`CommWriter::feed_message`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`CommWriter::feed_message`].
     pub async fn feed_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
         self.writer.feed_message(frames).await
     }
 
-    /// [`CommWriter::flush`].
+    /// Sends buffered messages; see [`CommWriter::flush`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`CommWriter::flush`].
     pub async fn flush(&mut self) -> Result<(), CommError> {
         self.writer.flush().await
     }
 
-    /// [`CommWriter::set_traffic`].
+    /// Sets the traffic class; see [`CommWriter::set_traffic`].
     pub fn set_traffic(&self, traffic: Traffic) {
         self.writer.set_traffic(traffic);
     }
 
-    /// [`CommWriter::close`].
+    /// Closes the writing half; see [`CommWriter::close`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`CommWriter::close`].
     pub async fn close(&mut self) -> Result<(), CommError> {
         self.writer.close().await
     }
 }
 
 impl<R, W> Comm<R, W> {
-    /// The two halves, to read and write at the same time.
+    /// Splits the comm into its halves, to read and write at the same time.
     pub fn split(self) -> (CommReader<R>, CommWriter<W>) {
         (self.reader, self.writer)
     }
 
-    /// What was agreed on.
+    /// The result of the handshake.
     pub const fn agreement(&self) -> &Agreement {
         &self.agreement
     }
@@ -405,18 +403,19 @@ impl<R, W> Comm<R, W> {
         &self.peer
     }
 
-    /// How it is encrypted, and what the peer has shown; `None` where nothing is
-    /// encrypted, and for a comm of [`establish`](Comm::establish).
+    /// The encryption of the connection, and the certificates of the peer. `None` if
+    /// the connection is not encrypted, and for comms made by
+    /// [`establish`](Comm::establish).
     pub fn encryption(&self) -> Option<&Encryption> {
         self.encryption.as_deref()
     }
 
-    /// Ends the comm at once, as dropping it does: what was written last may not
-    /// arrive, and what the peer says is not received any more. One that was
-    /// closed before is over already, and lingers as it would have.
+    /// Ends the comm at once, as dropping it does: messages that were written last may
+    /// not arrive, and no more are received. A comm that was closed before still
+    /// delivers its messages.
     ///
-    /// A read or write that waits is ended by dropping its future; a half that
-    /// is somewhere else, by dropping that half.
+    /// To end a pending read or write, drop its future; to end a split comm, drop its
+    /// halves.
     pub fn abort(self) {
         drop(self);
     }
@@ -433,7 +432,7 @@ impl<R, W> fmt::Debug for Comm<R, W> {
     }
 }
 
-/// How long [`WireFormat::Answer`] waits for the peer to speak first.
+/// How long [`WireFormat::Answer`] waits for the peer's handshake.
 const SILENCE: Duration = Duration::from_secs(1);
 
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
@@ -463,8 +462,8 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         send(&mut writer, &ours, layout).await?;
         (found, document)
     } else {
-        // At the same time: neither may wait for the other, however little the
-        // connection takes at once.
+        // Concurrently: the handshake may be larger than the buffers of the
+        // connection, so waiting for the send first could deadlock.
         let sending = send(&mut writer, &ours, layout);
         let receiving = receive(&mut reader, prefix, false);
         let ((), received) = tokio::try_join!(sending, receiving)?;
@@ -484,8 +483,8 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     Ok((reader, writer, agreement))
 }
 
-/// Reads the peer's handshake, and detects how it is framed: as `expected`, or in
-/// any form. What is neither form is for the decoder to refuse.
+/// Reads the peer's handshake and detects its framing, which must be `expected`
+/// unless `any_form`. The decoder refuses bytes that are neither framing.
 async fn receive<R: AsyncRead + Unpin>(
     reader: &mut CommReader<R>,
     expected: Prefix,
@@ -508,7 +507,7 @@ async fn send<W: AsyncWrite + Unpin>(
     handshake: &Handshake<'_>,
     layout: Layout,
 ) -> Result<(), CommError> {
-    // Measured by the same code that writes.
+    // Measured with the writer itself.
     let mut measure = Writer::new(&mut []);
     handshake.encode(&mut measure);
     let mut document = vec![0; measure.len()];

@@ -1,11 +1,11 @@
-//! What every transport must do, as one battery of checks that any transport
-//! can be put through: those of this project, and your own.
+//! The conformance battery: checks that every transport must pass, those of this
+//! project and those of other crates.
 //!
-//! The checks are those promises of [`wire::transport`] that show themselves
-//! within seconds and without help from inside, and the behaviours that Dask's
-//! own comm tests ask of its transports (`distributed/comm/tests`); each names
-//! the one that it stands for. What a transport does about limits, deadlines and
-//! peers that vanish is for tests of its own. Call [`battery`] from a test:
+//! The checks cover the promises of [`wire::transport`] that can be observed
+//! within seconds from outside the transport, and the behaviours that Dask's own
+//! tests of comms require (`distributed/comm/tests`); each check names the Dask
+//! test that it corresponds to. Limits, deadlines and peers that vanish are left
+//! to the tests of the transport. Call [`battery`] from a test:
 //!
 //! ```
 //! use daskwire_comm::Inproc;
@@ -35,47 +35,47 @@ use wire::transport::{CommReader, CommWriter, TransportError};
 use crate::runtime::{self, Task, spawn};
 use crate::{Address, CommOptions, Listener, Traffic, Transport};
 
-/// How to make comms.
+/// A source of connected comms.
 pub trait Pairs: Sync {
     /// The half that reads.
     type Reader: CommReader + Send + 'static;
     /// The half that writes.
     type Writer: CommWriter + Send + 'static;
 
-    /// The two ends of a new comm, the one that asked for it first. Both have
-    /// done what comes before messages, such as a handshake, and accept
-    /// messages of [`Settings::max_len`].
+    /// Makes a comm and returns its two ends, the connecting one first. On both
+    /// ends handshakes are done, and messages of [`Settings::max_len`] are
+    /// accepted.
     fn pair(&self) -> impl Future<Output = [(Self::Reader, Self::Writer); 2]> + Send;
 
-    /// What is expected of them.
+    /// The expected properties of these comms.
     fn settings(&self) -> Settings {
         Settings::default()
     }
 }
 
-/// What is expected of a transport.
+/// The expected properties of a transport, and the sizes of the checks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How many bytes the largest message has. Default: 40 MiB. Less for links that
-    /// would take too long over it.
+    /// The size of the largest message, in bytes. Default: 40 MiB. Use less for slow
+    /// links.
     pub max_len: usize,
-    /// How many bytes the link holds at most before a writer has to wait, with all
-    /// buffers on the way. Default: 64 MiB.
+    /// The most bytes that the link and all its buffers hold before a writer has to
+    /// wait. Default: 64 MiB.
     pub buffered_len: usize,
-    /// How many messages are sent to see that they stay in order. Default: 20,000.
+    /// The number of messages that the check of their order sends. Default: 20,000.
     pub message_count: usize,
-    /// How many comms to have at the same time. Default: 200; 1 for links that
-    /// carry one.
+    /// The number of comms that are open at the same time. Default: 200. Use 1 for
+    /// links that carry one comm.
     pub comm_count: usize,
-    /// Whether reads and writes can be dropped before they are done. Those
-    /// that block their thread cannot. Default: yes.
+    /// Whether reads and writes can be dropped before they are done; those that
+    /// block their thread cannot. Default: `true`.
     pub is_cancellable: bool,
-    /// Whether what was sent arrives if the comm was closed and then dropped with
-    /// something unread in it. Halves that know nothing of each other, and sit on
-    /// a socket that is reset then, cannot help it. Default: yes.
+    /// Whether sent messages arrive if the comm is closed and then dropped while it
+    /// has unread data. A socket is reset then, which independent halves cannot
+    /// prevent. Default: `true`.
     pub lingers: bool,
-    /// How long one check may take. Default: 120 seconds.
+    /// The longest time that one check may take. Default: 120 seconds.
     pub timeout: Duration,
 }
 
@@ -94,8 +94,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// For a link that is slow and holds a few hundred bytes, such as a serial line:
-    /// messages of no more than 4 KiB, and less of everything.
+    /// Settings for a slow link that holds a few hundred bytes, such as a serial line:
+    /// messages of 4 KiB at most, and fewer of them.
     pub fn small() -> Self {
         Self {
             max_len: 4 << 10,
@@ -106,7 +106,7 @@ impl Settings {
         }
     }
 
-    /// This many bytes, or those of the largest message.
+    /// `len`, limited to the size of the largest message.
     fn len(&self, len: usize) -> usize {
         len.min(self.max_len)
     }
@@ -114,16 +114,16 @@ impl Settings {
 
 type Frames = Vec<Vec<u8>>;
 
-/// Puts a transport through all checks, over comms with a listener at `address`.
+/// Runs all checks on a transport, over comms with a listener at `address`.
 ///
 /// # Panics
 ///
-/// If it fails one, with the name of the check.
+/// If a check fails; the message begins with the name of the check.
 pub async fn battery(transport: impl Transport + 'static, address: &Address, settings: Settings) {
     battery_of(&Bound::new(transport, address, settings).await).await;
 }
 
-/// Comms of one transport, all from one listener.
+/// A transport and a listener of it, which together make comms.
 pub struct Bound<T> {
     transport: T,
     listener: Listener,
@@ -136,7 +136,7 @@ impl<T: Transport> Bound<T> {
     ///
     /// # Panics
     ///
-    /// If it cannot.
+    /// If the listener cannot be bound.
     pub async fn new(transport: T, address: &Address, settings: Settings) -> Self {
         let listen = expect(transport.bind(address).await);
         let listener = Listener::new(listen, CommOptions::default());
@@ -180,16 +180,16 @@ impl<T: Transport> Pairs for Bound<T> {
     }
 }
 
-/// Puts comms of any kind through all checks.
+/// Runs all checks on comms of any type.
 ///
 /// # Panics
 ///
-/// If they fail one, with the name of the check.
+/// If a check fails; the message begins with the name of the check.
 pub async fn battery_of<T: Pairs>(pairs: &T) {
     let settings = pairs.settings();
     macro_rules! check {
         ($($name:ident),* $(,)?) => {$(
-            // On the heap, as all of them together are large.
+            // Boxed, because the futures of all checks together are large.
             let check = Box::pin(caught($name(pairs, &settings)));
             match runtime::timeout(settings.timeout, check).await {
                 Ok(Ok(())) => {}
@@ -206,28 +206,28 @@ pub async fn battery_of<T: Pairs>(pairs: &T) {
         messages_of_every_shape_arrive,
         messages_stay_in_order,
         both_directions_at_once,
-        a_message_without_frames_is_refused_and_nothing_else,
+        messages_without_frames_are_refused,
         closing_loses_nothing,
         closing_is_seen_by_both,
-        what_was_sent_before_a_close_is_read_after_it,
-        a_half_can_go_before_the_other,
+        closing_leaves_the_other_direction_open,
+        halves_can_be_dropped_separately,
         dropping_is_seen_by_the_peer,
         a_writer_waits_for_its_reader,
         many_comms_at_once,
     );
     if settings.lingers {
-        check!(closing_with_something_unread_loses_nothing);
+        check!(closing_with_unread_data_loses_nothing);
     }
     if settings.is_cancellable {
         check!(
-            reads_may_be_dropped_at_any_time,
-            a_dropped_write_poisons,
+            reads_are_cancel_safe,
+            a_cancelled_write_ends_the_comm,
             a_pending_read_ends_with_the_peer
         );
     }
 }
 
-/// What a future comes to, or the panic that ended it.
+/// Awaits a future and catches its panic.
 async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -240,19 +240,19 @@ async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> 
     .await
 }
 
-/// Names the check in which something panicked.
+/// Panics again with the name of the check in front of the message.
 fn fail(check: &str, panic: Box<dyn Any + Send>) -> ! {
-    let said = match panic.downcast_ref::<String>() {
-        Some(said) => Some(said.as_str()),
+    let message = match panic.downcast_ref::<String>() {
+        Some(message) => Some(message.as_str()),
         None => panic.downcast_ref::<&str>().copied(),
     };
-    match said {
-        Some(said) => panic!("{check}: {said}"),
+    match message {
+        Some(message) => panic!("{check}: {message}"),
         None => panic_any(panic),
     }
 }
 
-/// Runs what blocks its thread, on one of its own.
+/// Runs a future that blocks its thread on a thread of its own.
 fn spawn_blocking<V: Send + 'static>(task: impl Future<Output = V> + Send + 'static) -> Task<V> {
     runtime::spawn_blocking(move || {
         let mut context = Context::from_waker(Waker::noop());
@@ -263,7 +263,7 @@ fn spawn_blocking<V: Send + 'static>(task: impl Future<Output = V> + Send + 'sta
     })
 }
 
-/// What a task comes to. A panic in it is one here.
+/// Awaits a task, and resumes its panic.
 async fn join<V>(task: Task<V>) -> V {
     match task.await {
         Ok(value) => value,
@@ -274,7 +274,7 @@ async fn join<V>(task: Task<V>) -> V {
     }
 }
 
-/// A message of frames with these lengths, different for each `seed`.
+/// A message of frames with these lengths, whose contents depend on `seed`.
 fn message(seed: usize, lens: &[usize]) -> Frames {
     let byte = |at: usize| (at.wrapping_mul(31).wrapping_add(seed) >> 3) as u8;
     lens.iter()
@@ -287,7 +287,7 @@ async fn write<W: CommWriter>(writer: &mut W, frames: &Frames) -> Result<(), W::
     writer.write_message(&slices).await
 }
 
-/// The next message. The buffers are filled, and empty frames are added.
+/// Reads the next message, including its empty frames, and checks the lengths.
 async fn read<R: CommReader>(reader: &mut R) -> Result<Option<Frames>, R::Error> {
     let mut frames = Frames::new();
     let Some(count) = reader.read_message(&mut frames).await? else {
@@ -311,7 +311,7 @@ fn expect<V, E: Debug>(outcome: Result<V, E>) -> V {
     }
 }
 
-/// Sends back what comes until the peer closes, then closes.
+/// Sends every message back until the peer closes, then closes.
 async fn echo<R: CommReader, W: CommWriter>(mut reader: R, mut writer: W) {
     while let Some(frames) = expect(read(&mut reader).await) {
         expect(write(&mut writer, &frames).await);
@@ -319,7 +319,8 @@ async fn echo<R: CommReader, W: CommWriter>(mut reader: R, mut writer: W) {
     expect(writer.close().await);
 }
 
-/// test_tcp_client_server, test_large_transfer, zero-length frames.
+/// Messages of many shapes are echoed unchanged, also with empty frames (Dask's
+/// test_tcp_client_server, test_large_transfer).
 async fn messages_of_every_shape_arrive<T: Pairs>(pairs: &T, settings: &Settings) {
     let [(mut reader, mut writer), (far_reader, far_writer)] = pairs.pair().await;
     let far = spawn(echo(far_reader, far_writer));
@@ -349,7 +350,8 @@ async fn messages_of_every_shape_arrive<T: Pairs>(pairs: &T, settings: &Settings
     join(far).await;
 }
 
-/// test_messages_are_ordered_raw.
+/// Messages arrive in the order in which they were sent (Dask's
+/// test_messages_are_ordered_raw).
 async fn messages_stay_in_order<T: Pairs>(pairs: &T, settings: &Settings) {
     let count = settings.message_count;
     let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
@@ -367,7 +369,7 @@ async fn messages_stay_in_order<T: Pairs>(pairs: &T, settings: &Settings) {
     join(far).await;
 }
 
-/// Neither side waits for the other to read before it reads itself.
+/// Both ends write and read at the same time without a deadlock.
 async fn both_directions_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
     let len = settings.len(2 << 20) - 1;
     let ends = pairs.pair().await;
@@ -396,8 +398,8 @@ async fn both_directions_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
     }
 }
 
-/// The error is the caller's; the comm is as good as before.
-async fn a_message_without_frames_is_refused_and_nothing_else<T: Pairs>(pairs: &T, _: &Settings) {
+/// A message without frames is an error of the caller, and leaves the comm usable.
+async fn messages_without_frames_are_refused<T: Pairs>(pairs: &T, _: &Settings) {
     let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let Err(error) = writer.write_message(&[]).await else {
         panic!("a message without frames was sent");
@@ -413,13 +415,14 @@ async fn a_message_without_frames_is_refused_and_nothing_else<T: Pairs>(pairs: &
     join(far).await;
 }
 
-/// test_send_before_close; quinn#840 and its like.
+/// Messages that were sent before a close arrive (Dask's test_send_before_close;
+/// quinn#840).
 async fn closing_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
     let len = settings.len(100_000) - 10;
     let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let far = spawn(async move {
-        // Late, so that there is a lot on its way when the end comes.
+        // Reading starts late, so that much is unread when the writer closes.
         runtime::sleep(Duration::from_millis(50)).await;
         let mut count = 0;
         while let Some(frames) = expect(read(&mut far_reader).await) {
@@ -436,13 +439,13 @@ async fn closing_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     assert_eq!(join(far).await, COUNT);
 }
 
-/// A side that closes need not read what the peer still sends.
-async fn closing_with_something_unread_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
+/// An end that closes need not read what the peer still sends.
+async fn closing_with_unread_data_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
     let len = settings.len(40_000) - 10;
     for writer_goes_first in [true, false] {
         let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
-        // The link may hold little, so that this waits for its reader.
+        // In a task, since a link with small buffers makes the writer wait.
         let unread = spawn(async move {
             for seed in 0..5 {
                 let outcome = write(&mut far_writer, &message(seed, &[1000])).await;
@@ -461,7 +464,7 @@ async fn closing_with_something_unread_loses_nothing<T: Pairs>(pairs: &T, settin
             }
             count
         });
-        // One has arrived, so the next is on its way or will be.
+        // The first message has arrived, so the next ones are being sent.
         assert!(expect(read(&mut reader).await) == Some(message(0, &[1000])));
         for seed in 0..COUNT {
             expect(write(&mut writer, &message(seed, &[len, 10])).await);
@@ -475,12 +478,12 @@ async fn closing_with_something_unread_loses_nothing<T: Pairs>(pairs: &T, settin
             drop(writer);
         }
         assert_eq!(join(far).await, COUNT);
-        // Nobody has to read what the peer says now, so it may wait for good.
+        // The task may wait forever, because nothing reads its messages.
         drop(unread);
     }
 }
 
-/// Whether this failed because the peer has gone.
+/// Whether a write failed because the peer has gone. Panics on other errors.
 #[track_caller]
 fn is_closed<E: TransportError>(outcome: Result<(), E>) -> bool {
     match outcome {
@@ -492,8 +495,8 @@ fn is_closed<E: TransportError>(outcome: Result<(), E>) -> bool {
     }
 }
 
-/// Closing ends what this side says; the peer may not be done yet.
-async fn what_was_sent_before_a_close_is_read_after_it<T: Pairs>(pairs: &T, settings: &Settings) {
+/// Closing ends one direction; messages of the peer still arrive.
+async fn closing_leaves_the_other_direction_open<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
     let len = settings.len(100_000) - 10;
     let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
@@ -514,9 +517,8 @@ async fn what_was_sent_before_a_close_is_read_after_it<T: Pairs>(pairs: &T, sett
     drop(join(far).await);
 }
 
-/// The halves of a comm live on their own: one that is dropped leaves the other
-/// as it was.
-async fn a_half_can_go_before_the_other<T: Pairs>(pairs: &T, settings: &Settings) {
+/// Dropping one half of a comm leaves the other half usable.
+async fn halves_can_be_dropped_separately<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
     let len = settings.len(100_000) - 10;
     let [(reader, mut writer), (mut far_reader, far_writer)] = pairs.pair().await;
@@ -536,11 +538,12 @@ async fn a_half_can_go_before_the_other<T: Pairs>(pairs: &T, settings: &Settings
     drop(join(far).await);
 }
 
-/// test_tcp_comm_closed_explicit, _explicit_2.
+/// Both ends see a close, and later writes fail (Dask's
+/// test_tcp_comm_closed_explicit, _explicit_2).
 async fn closing_is_seen_by_both<T: Pairs>(pairs: &T, _: &Settings) {
     let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
     expect(writer.close().await);
-    // Closing twice is closing once.
+    // A second close does nothing.
     expect(writer.close().await);
     let Err(error) = writer.write_message(&[b"late"]).await else {
         panic!("a closed comm has sent a message");
@@ -556,16 +559,17 @@ async fn closing_is_seen_by_both<T: Pairs>(pairs: &T, _: &Settings) {
     drop(join(far).await);
 }
 
-/// test_tcp_comm_closed_implicit.
+/// Dropping a comm ends the reads and writes of the peer (Dask's
+/// test_tcp_comm_closed_implicit).
 async fn dropping_is_seen_by_the_peer<T: Pairs>(pairs: &T, settings: &Settings) {
     let [(mut reader, mut writer), far] = pairs.pair().await;
     drop(far);
     match read(&mut reader).await {
         Ok(None) => {}
-        Ok(Some(frames)) => panic!("a message from nobody: {frames:?}"),
+        Ok(Some(frames)) => panic!("a message that was never sent: {frames:?}"),
         Err(error) => assert!(error.is_closed(), "{error}"),
     }
-    // What is written first may still be taken for good.
+    // The first writes may still succeed.
     let data = message(0, &[settings.len(1 << 20)]);
     let error = loop {
         if let Err(error) = write(&mut writer, &data).await {
@@ -579,7 +583,8 @@ async fn dropping_is_seen_by_the_peer<T: Pairs>(pairs: &T, settings: &Settings) 
     assert!(error.is_closed(), "{error}");
 }
 
-/// test_sending_traffic_jam: what nobody reads is not piled up here.
+/// A writer waits while its messages are not read, so that they do not pile up in
+/// memory (Dask's test_sending_traffic_jam).
 async fn a_writer_waits_for_its_reader<T: Pairs>(pairs: &T, settings: &Settings) {
     let len = settings.len(1 << 20);
     let all = 2 * settings.buffered_len / len + 1;
@@ -593,27 +598,27 @@ async fn a_writer_waits_for_its_reader<T: Pairs>(pairs: &T, settings: &Settings)
         }
         writer
     });
-    // Until nothing happens any more.
+    // Wait until no more messages are written.
     let still = Duration::from_millis(300);
     while let Ok(Ok(())) = runtime::timeout(still, progress.changed()).await {}
     let piled = *progress.borrow();
     assert!(
         piled < all,
-        "{all} messages of {len} bytes were sent and nobody has read"
+        "{all} messages of {len} bytes were sent without a reader"
     );
     let far = spawn(async move {
         for _ in 0..all {
             let frames = expect(read(&mut far_reader).await).unwrap_or_default();
             assert_eq!(frames.first().map(Vec::len), Some(len));
         }
-        // Whoever leaves before the end may be taken for one who has not read it all.
+        // A reader that is dropped before the end may cause a reset.
         assert_eq!(expect(read(&mut far_reader).await), None);
     });
     expect(join(writing).await.close().await);
     join(far).await;
 }
 
-/// test_tcp_specific with its 100 clients.
+/// Many comms are open at the same time (Dask's test_tcp_specific).
 async fn many_comms_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
     let mut ends = Vec::new();
     let mut echoes = Vec::new();
@@ -623,7 +628,7 @@ async fn many_comms_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
         if settings.is_cancellable {
             echoes.push(spawn(echo(far_reader, far_writer)));
         } else {
-            // It has a thread of its own while it waits.
+            // A half that blocks needs a thread.
             echoes.push(spawn_blocking(echo(far_reader, far_writer)));
         }
     }
@@ -648,8 +653,9 @@ async fn many_comms_at_once<T: Pairs>(pairs: &T, settings: &Settings) {
     }
 }
 
-/// test_comm_closed_on_read_error, but better: a read that was dropped goes on.
-async fn reads_may_be_dropped_at_any_time<T: Pairs>(pairs: &T, settings: &Settings) {
+/// A read that is dropped at any point loses nothing (unlike Dask's
+/// test_comm_closed_on_read_error).
+async fn reads_are_cancel_safe<T: Pairs>(pairs: &T, settings: &Settings) {
     let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let len = settings.len(70_000) - 8;
     let writing = spawn(async move {
@@ -666,7 +672,7 @@ async fn reads_may_be_dropped_at_any_time<T: Pairs>(pairs: &T, settings: &Settin
         let mut frames = Frames::new();
         let outcome = loop {
             let mut future = pin!(far_reader.read_message(&mut frames));
-            // Polled once and dropped, however far it has come.
+            // Poll once, then drop the future.
             let polled = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await;
             if let Poll::Ready(outcome) = polled {
                 break outcome;
@@ -682,22 +688,22 @@ async fn reads_may_be_dropped_at_any_time<T: Pairs>(pairs: &T, settings: &Settin
     join(writing).await;
 }
 
-/// A write that is dropped in the middle is the last of its comm.
-async fn a_dropped_write_poisons<T: Pairs>(pairs: &T, settings: &Settings) {
+/// A write that is dropped within a message is the last one of its comm.
+async fn a_cancelled_write_ends_the_comm<T: Pairs>(pairs: &T, settings: &Settings) {
     let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
     let len = 2 * settings.buffered_len;
     let large = message(0, &[len]);
     {
         let mut future = pin!(write(&mut writer, &large));
-        // Nobody reads, so it gets stuck.
+        // Without a reader the write cannot finish.
         let waited = runtime::timeout(Duration::from_millis(200), &mut future).await;
-        assert!(waited.is_err(), "{len} bytes were sent and nobody has read");
+        assert!(waited.is_err(), "{len} bytes were sent without a reader");
     }
     let Err(error) = writer.write_message(&[b"after"]).await else {
-        panic!("a message was sent behind half of another one");
+        panic!("a message was sent after half of another one");
     };
     assert!(error.is_closed(), "{error}");
-    // The other half stays.
+    // The reading half is kept.
     drop(writer);
     match read(&mut far_reader).await {
         Err(error) => assert!(error.is_closed(), "{error}"),
@@ -708,7 +714,7 @@ async fn a_dropped_write_poisons<T: Pairs>(pairs: &T, settings: &Settings) {
     }
 }
 
-/// test_close_properly: whoever waits for a message learns of the end.
+/// A pending read ends when the peer goes (Dask's test_close_properly).
 async fn a_pending_read_ends_with_the_peer<T: Pairs>(pairs: &T, _: &Settings) {
     let [(mut reader, _writer), far] = pairs.pair().await;
     let mut reading = spawn(async move { read(&mut reader).await.map(|frames| frames.is_none()) });
@@ -716,21 +722,21 @@ async fn a_pending_read_ends_with_the_peer<T: Pairs>(pairs: &T, _: &Settings) {
     assert!(early.is_err(), "there was something to read");
     drop(far);
     match join(reading).await {
-        Ok(is_end) => assert!(is_end, "a message from nobody"),
+        Ok(is_end) => assert!(is_end, "a message that was never sent"),
         Err(error) => assert!(error.is_closed(), "{error}"),
     }
 }
 
-/// Lets a peer die in the middle of a message of 1 MiB, at `count` random places
-/// in its bytes: this side learns within a second that the comm is over, and
-/// gets nothing of the message.
+/// Checks that a peer that dies within a message of 1 MiB, at `count` random
+/// positions, is noticed: the reader gets an error within a second, and nothing of
+/// the message.
 ///
-/// A check of its own, since it has to write what is no message: it takes halves
-/// of this crate, which all of its transports have.
+/// This check is not part of the battery, because it writes incomplete messages and
+/// therefore needs the halves of this crate.
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If the check fails.
 pub async fn peers_that_die_are_noticed<T>(pairs: &T, count: usize)
 where
     T: Pairs<Reader = crate::CommReader, Writer = crate::CommWriter>,
@@ -747,7 +753,7 @@ where
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        // Every place in the prelude, then anywhere.
+        // Every position in the prelude, then random ones.
         let len = match number {
             0..24 => number + 1,
             _ => 1 + random as usize % (bytes.len() - 1),
@@ -780,7 +786,7 @@ where
     }
 }
 
-/// What a process holds on to.
+/// Resources of the process.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
@@ -804,20 +810,21 @@ impl Holdings {
     }
 }
 
-/// Has `comm_count` comms at the same time, sends 100 messages there and back on
-/// each, and ends them all, three times: after that the process has no more files
-/// open than before, within 1 %, and no more memory than after the second time,
-/// within 5 %.
+/// Checks that closed comms leave nothing behind. Three times, opens `comm_count`
+/// comms at the same time, echoes 100 messages on each and closes them: after that
+/// the process has no more open files than before, within 1 %, and no more memory
+/// than after the second time, within 5 %.
 ///
-/// A check of its own, since nothing else may go on in its process. On Linux.
+/// This check is not part of the battery, because it measures the whole process, in
+/// which nothing else may run. Linux only.
 ///
 /// # Panics
 ///
-/// If that is not so, or a message is lost.
+/// If the check fails, or a message is lost.
 #[cfg(target_os = "linux")]
 pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usize) {
     const ECHO_COUNT: usize = 100;
-    // What the transport itself holds on to, and what is got once.
+    // Resources that the transport itself keeps, and one-time allocations.
     drop(pairs.pair().await);
     let mut warm: Option<Holdings> = None;
     let before = settled(None).await;
@@ -841,13 +848,13 @@ pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usiz
             join(task).await;
         }
         let after = settled(Some(before)).await;
-        let most = before.file_count + before.file_count.div_ceil(100);
+        let max_file_count = before.file_count + before.file_count.div_ceil(100);
         assert!(
-            after.file_count <= most,
+            after.file_count <= max_file_count,
             "round {round}: {after:?}, and before the first {before:?}"
         );
         match warm {
-            // Allocators take two rounds until they have what they need.
+            // The allocator needs two rounds to warm up.
             None if round == 0 => {}
             None => warm = Some(after),
             Some(warm) => assert!(
@@ -858,8 +865,8 @@ pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usiz
     }
 }
 
-/// What the process holds on to once it has come to rest, with no more files than
-/// `before` if that is to be had.
+/// Waits up to 5 seconds until the process has no more open files than `before`, and
+/// returns its resources.
 #[cfg(target_os = "linux")]
 async fn settled(before: Option<Holdings>) -> Holdings {
     for _ in 0..50 {

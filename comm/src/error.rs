@@ -1,4 +1,4 @@
-//! What can go wrong with a comm.
+//! The errors of comms.
 
 use core::fmt;
 use core::time::Duration;
@@ -12,107 +12,105 @@ use wire::transport::TransportError;
 use crate::tls::TlsFailure;
 use crate::{Address, AddressError};
 
-/// Why a comm cannot be had, or is over.
+/// The error of a comm, or of making one.
 ///
-/// All but [`CommError::Encode`] end the comm.
+/// Every error except [`CommError::Encode`] ends the comm.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CommError {
-    /// The connection ended where it should not have.
+    /// The connection ended early, or was closed before.
     Closed(Closed),
-    /// Something took longer than [`CommOptions`](crate::CommOptions) allow.
+    /// A timeout of [`CommOptions`](crate::CommOptions) has passed.
     Timeout {
-        /// What took so long.
+        /// The operation that timed out.
         phase: Phase,
-        /// How long it was given.
+        /// The timeout.
         after: Duration,
     },
-    /// The peer sent what is no message, or one beyond the limits.
+    /// The peer sent an invalid message, or one beyond the limits.
     Frame(FrameError),
-    /// The peer's first message is no handshake.
+    /// The peer's first message is not a handshake.
     Handshake(HandshakeError),
-    /// The peer frames its messages in another way than this side was told to
-    /// ([`WireFormat`](crate::WireFormat)).
+    /// The peer frames its messages differently from the configured
+    /// [`WireFormat`](crate::WireFormat).
     Prefix {
-        /// What the peer does.
+        /// The framing of the peer.
         peer: Prefix,
     },
-    /// What was to be sent is no message. The comm is as good as before.
+    /// The message to send is invalid. The comm can still be used.
     Encode(EncodeError),
-    /// There is no memory for what arrived.
+    /// The memory for an arriving message cannot be allocated.
     OutOfMemory {
-        /// How many bytes were needed at once.
+        /// The size of the allocation, in bytes.
         len: usize,
     },
-    /// No connection could be made.
+    /// The connection could not be made.
     Connect {
-        /// Where to.
+        /// The address of the peer.
         address: Address,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The address cannot be listened on.
+    /// The listener could not be bound.
     Bind {
-        /// Which one.
+        /// The address.
         address: Address,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// No transport carries comms of this scheme.
+    /// No transport has this scheme.
     Scheme {
         /// The scheme of the address.
         scheme: Box<str>,
     },
-    /// The transport of the scheme does not understand the rest of the address.
+    /// The transport of the scheme cannot use the location of the address.
     Address {
-        /// Which one.
+        /// The address.
         address: Address,
-        /// What is wrong with it.
+        /// The error of the address.
         error: AddressError,
     },
-    /// The transport of this address needs TLS, and its options have none.
+    /// The transport of this address needs TLS settings, and has none.
     NoTls {
-        /// Which address.
+        /// The address.
         address: Address,
     },
-    /// The two sides cannot agree on TLS, as when one refuses the certificate of
-    /// the other.
+    /// The TLS handshake failed, for example because one end refused the certificate
+    /// of the other.
     #[cfg(feature = "tls")]
     Tls(Box<TlsFailure>),
-    /// The peer speaks TLS, which was not expected of its address.
+    /// The peer uses TLS, but the scheme of its address does not.
     PeerSpeaksTls,
-    /// The connection broke.
+    /// An I/O error of the connection.
     Io(io::Error),
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Closed {
-    /// The peer closed it before it had sent its handshake.
+    /// The peer closed the connection before its handshake.
     BeforeHandshake,
-    /// The peer closed it in the middle of the handshake of TLS.
+    /// The peer closed the connection within the TLS handshake.
     WithinTlsHandshake,
-    /// The peer closed it in the middle of a message.
+    /// The peer closed the connection within a message.
     WithinMessage(FrameError),
-    /// A write was dropped after part of a message had left, so nothing more
-    /// can be sent that the peer would understand.
+    /// A write was dropped after part of a message was sent, so no more messages can
+    /// be sent.
     WriteCancelled,
-    /// A message that has begun to arrive in the buffers of one call was to go
-    /// on in those of another: the two ways of reading cannot be mixed within a
-    /// message. Nothing is lost; read on in the way that it began.
+    /// A message was begun with one of the two ways of reading, and continued with
+    /// the other. Nothing is lost: continue with the first one.
     OtherBuffers,
-    /// An earlier error, which was returned then, ended this half of the comm.
+    /// An earlier error ended this half of the comm.
     AfterError,
-    /// This side closed it.
+    /// This side closed the comm.
     Locally,
-    /// This side closed it before its handshake had finished, in favour of newer
-    /// connections: there were more than
+    /// This side ended the handshake because newer connections exceeded
     /// [`CommOptions::max_handshakes`](crate::CommOptions::max_handshakes).
     Displaced,
 }
 
-/// What a deadline is for.
+/// The operation that a timeout limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
@@ -123,8 +121,8 @@ pub enum Phase {
 }
 
 impl CommError {
-    /// Whether the connection is simply gone, as it is when a peer stops or is
-    /// killed: nobody broke a rule.
+    /// Whether the connection is gone, as when a peer stops or is killed, and no
+    /// protocol error has occurred.
     pub fn is_closed(&self) -> bool {
         match self {
             Self::Closed(_) => true,

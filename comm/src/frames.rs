@@ -1,4 +1,4 @@
-//! The frames of a message that has arrived.
+//! The frames of received messages.
 
 use core::fmt;
 use core::ops::Deref;
@@ -11,36 +11,34 @@ use wire::frame::Prelude;
 use crate::pool::Pages;
 use crate::{BufferPool, CommError};
 
-/// Frames of this many bytes and more get memory of their own; smaller ones of
-/// one message share an allocation.
+/// Frames of at least this many bytes have their own allocation; smaller frames of a
+/// message share one.
 ///
-/// A frame that is kept keeps its allocation, so an array that stays in a
-/// worker's store must not hold on to the rest of its message, nor the other
-/// way round.
+/// A frame keeps its allocation alive, so an array in a worker's store must not keep
+/// the rest of its message, nor a small frame a large array.
 const OWN: usize = 64 << 10;
 
-/// What is allocated for a frame before any of it has arrived, at most. More
-/// follows as bytes arrive, doubling.
+/// The most bytes that are allocated for a frame before any of it has arrived. The
+/// allocation doubles as bytes arrive.
 const STEP: usize = 256 << 10;
 
-/// Frames of this many bytes and more lie in pages of their own, huge ones
-/// where the system has them: faulting in small pages takes longer than the
-/// bytes take to arrive.
+/// Frames of at least this many bytes are stored in mapped pages, huge ones if the
+/// system has them: faulting in small pages takes longer than receiving the bytes.
 const MAPPED: usize = 4 << 20;
 
-/// How much of such a frame has to arrive before that.
+/// The bytes of such a frame that must arrive before pages are mapped.
 const MAPPED_AFTER: usize = 1 << 20;
 
-/// Pages are reserved for this many times of what has arrived, at most. They
-/// take memory only where something arrives.
+/// The mapped length is at most this many times the bytes that have arrived. Pages
+/// take memory only once they are written.
 const MAPPED_RATIO: usize = 1 << 10;
 
 /// The frames of one message.
 ///
-/// Each frame is a [`Bytes`]: cloning one is cheap, and a clone lives on when
-/// the message is gone. Small frames share one allocation, a frame of 64 KiB
-/// or more has its own, one of 4 MiB or more in pages that go back to the
-/// system, or to the [`BufferPool`], when the last clone is gone.
+/// Each frame is a [`Bytes`]: cloning it is cheap, and a clone can outlive the
+/// message. Small frames share one allocation, a frame of 64 KiB or more has its
+/// own, and one of 4 MiB or more is stored in pages that return to the system, or to
+/// the [`BufferPool`], when the last clone is dropped.
 ///
 /// ```
 /// # fn read(frames: daskwire_comm::Frames) {
@@ -59,8 +57,8 @@ impl Frames {
         &self.0
     }
 
-    /// The frames of a whole message without large ones, which lie side by side
-    /// in `bytes`. `None` if it has large ones.
+    /// The frames of a complete message, which are stored one after another in
+    /// `bytes`. `None` if the message has large frames.
     pub(crate) fn copy(prelude: Prelude<'_>, bytes: &[u8]) -> Option<Self> {
         if prelude.lengths().any(|len| len >= OWN as u64) {
             return None;
@@ -113,7 +111,7 @@ impl<'a> IntoIterator for &'a Frames {
     }
 }
 
-/// Lengths only: messages hold what is nobody's business.
+/// Prints the lengths only, because messages may hold secrets.
 impl fmt::Debug for Frames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frames of ")?;
@@ -141,7 +139,7 @@ impl LargeFrame {
         };
         if !has_room {
             let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
-            // What is not all of the frame is not for another one either.
+            // Do not pass bytes of an incomplete frame on to the pool.
             let pool = pool.filter(|_| target == len);
             let mut pages = match pool.and_then(|pool| pool.take(len)) {
                 Some(pages) => pages,
@@ -164,7 +162,7 @@ impl LargeFrame {
     fn finish(self) -> Bytes {
         match self {
             Self::Heap(bytes) => bytes.into(),
-            // All of it: the frame is as long as its last pages.
+            // The last mapping has exactly the length of the frame.
             Self::Mapped { pages, .. } => Bytes::from_owner(pages),
         }
     }
@@ -172,9 +170,9 @@ impl LargeFrame {
 
 /// Where the next bytes of a frame go.
 pub(crate) enum FrameSpace<'r> {
-    /// Behind what is there. There is some capacity.
+    /// The spare capacity of a vector, which is not empty.
     Heap(&'r mut Vec<u8>),
-    /// From `filled` on, where there is some room.
+    /// The pages after the first `filled` bytes; at least one byte is free.
     Mapped {
         pages: &'r mut Pages,
         filled: &'r mut usize,
@@ -182,11 +180,11 @@ pub(crate) enum FrameSpace<'r> {
 }
 
 impl FrameSpace<'_> {
-    /// Takes as many of these bytes as there is room for, which is some.
+    /// Copies as many of these bytes as fit, at least one.
     pub(crate) fn put(self, bytes: &[u8]) -> usize {
         match self {
-            Self::Heap(room) => {
-                room.extend_from_slice(bytes);
+            Self::Heap(frame) => {
+                frame.extend_from_slice(bytes);
                 bytes.len()
             }
             Self::Mapped { pages, filled } => {
@@ -199,7 +197,7 @@ impl FrameSpace<'_> {
         }
     }
 
-    /// Reads once, no more than `missing` bytes. Cancel safe.
+    /// Reads once, at most `missing` bytes. Cancel safe.
     pub(crate) async fn read<R: AsyncRead + Unpin>(
         self,
         io: &mut R,
@@ -207,11 +205,11 @@ impl FrameSpace<'_> {
     ) -> io::Result<usize> {
         match self {
             // The limit keeps the next message out of this frame.
-            Self::Heap(room) => io.take(missing as u64).read_buf(room).await,
+            Self::Heap(bytes) => io.take(missing as u64).read_buf(bytes).await,
             Self::Mapped { pages, filled } => {
                 let free = &mut pages[*filled..];
-                let most = free.len().min(missing);
-                let count = io.read(&mut free[..most]).await?;
+                let len = free.len().min(missing);
+                let count = io.read(&mut free[..len]).await?;
                 *filled += count;
                 Ok(count)
             }
@@ -219,8 +217,8 @@ impl FrameSpace<'_> {
     }
 }
 
-/// Makes room for `wanted` more bytes, and for more than that as it fills, up to
-/// `limit` bytes in all. Memory is not initialised.
+/// Reserves capacity for `wanted` more bytes, doubling the capacity up to `limit`
+/// bytes in all. The memory is not initialized.
 fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommError> {
     if bytes.capacity() - bytes.len() < wanted {
         let least = bytes.len().saturating_add(wanted);
@@ -238,18 +236,18 @@ fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommErro
     Ok(())
 }
 
-/// The frames of a message that is still arriving.
+/// The frames of a message that is arriving.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    /// The small frames, side by side.
+    /// The small frames, one after another.
     shared: Vec<u8>,
-    /// Bytes of all the small frames of this message, once that is known.
+    /// The length of all small frames of this message, once known.
     shared_len: Option<usize>,
     /// The large frames, in order.
     own: Vec<LargeFrame>,
-    /// Which frame the last of `own` is.
+    /// The index of the frame that is last in `own`.
     own_index: Option<usize>,
-    /// Where large frames come from and go back to.
+    /// The pool for the memory of large frames.
     pool: Option<BufferPool>,
 }
 
@@ -268,10 +266,10 @@ impl Arriving {
         self.pool = pool;
     }
 
-    /// Where the next bytes of frame `index` go, with room for `wanted` bytes,
-    /// or for some.
+    /// The space for the next bytes of frame `index`, for at least one byte and if
+    /// possible for `wanted`.
     ///
-    /// `prelude` is asked for once a message.
+    /// `prelude` is called once for each message.
     pub(crate) fn room<'p>(
         &mut self,
         index: usize,
@@ -294,7 +292,7 @@ impl Arriving {
             self.own_index = Some(index);
             self.own.push(LargeFrame::Heap(Vec::new()));
         }
-        // There is one: the lines above push the first.
+        // `own` is not empty: the lines above push its first entry.
         let last = self.own.len() - 1;
         self.own[last].room(len, wanted, self.pool.as_ref())
     }
@@ -313,12 +311,12 @@ impl Arriving {
         Frames(frames.collect())
     }
 
-    /// Bytes allocated.
+    /// The number of allocated bytes.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         let own = self.own.iter().map(|own| match own {
             LargeFrame::Heap(bytes) => bytes.capacity(),
-            // Pages take memory where they have been touched.
+            // Pages take memory only once they are written.
             LargeFrame::Mapped { filled, .. } => *filled,
         });
         self.shared.capacity() + own.sum::<usize>()

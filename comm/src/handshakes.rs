@@ -1,8 +1,8 @@
-//! The handshakes under way at a listener, no more than a number of them.
+//! The limit of unfinished handshakes at a listener.
 //!
-//! Peers that connect and say nothing would otherwise keep a file and a task each
-//! until the handshake times out. When there are too many, the oldest gives way: it
-//! had the most time, and a peer that means it needs a few milliseconds.
+//! Peers that connect and send nothing would otherwise occupy a file descriptor and a
+//! task each until the handshake times out. Beyond the limit the oldest handshake is
+//! ended: it had the most time, and a working peer needs a few milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::{Closed, CommError};
 
-/// The handshakes under way at one listener.
+/// The unfinished handshakes of one listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Handshakes {
     max_count: usize,
@@ -20,14 +20,14 @@ pub(crate) struct Handshakes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the next one.
+    /// The number of the next handshake.
     next: u64,
-    /// Those under way, by number. Dropping the sender ends one.
+    /// The unfinished handshakes by number. Dropping a sender ends its handshake.
     under_way: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
 impl Handshakes {
-    /// For `max_count` handshakes at the same time.
+    /// Creates a limit of `max_count` unfinished handshakes.
     pub(crate) fn new(max_count: usize) -> Self {
         Self {
             max_count: max_count.max(1),
@@ -35,7 +35,7 @@ impl Handshakes {
         }
     }
 
-    /// Counts one more, in place of the oldest if there are too many.
+    /// Registers a handshake, and ends the oldest one if there are too many.
     pub(crate) fn begin(&self) -> UnderWay {
         let (sender, displaced) = oneshot::channel();
         let mut state = self.lock();
@@ -53,18 +53,18 @@ impl Handshakes {
         }
     }
 
-    /// Ends the oldest.
+    /// Ends the oldest handshake.
     pub(crate) fn displace_oldest(&self) {
         self.lock().under_way.pop_first();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No entry depends on another one.
+        // Valid after a panic: no entry depends on another one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A handshake that counts, until this is dropped.
+/// A registered handshake; dropping this removes it from the count.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     number: u64,
@@ -73,7 +73,7 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    /// What the handshake comes to, unless it has to give way before.
+    /// Runs the handshake until it is done or displaced.
     ///
     /// # Errors
     ///

@@ -1,7 +1,6 @@
 //! Comms within this process: Dask's `inproc://`.
 //!
-//! Bytes go through a buffer in memory, framed as they are everywhere, so that
-//! what works here works over a network.
+//! Bytes go through a buffer in memory and are framed as over a network.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,27 +15,26 @@ use crate::{
     RawConnection, Transport,
 };
 
-/// Bytes that may be under way in each direction before a writer waits: what
-/// a socket has, about.
+/// The buffer size of each direction in bytes, similar to that of a socket.
 const UNDER_WAY: usize = 256 << 10;
 
-/// Connections that may wait for a listener (the backlog of Dask's listeners).
+/// The number of connections that wait to be accepted (Dask's backlog).
 const BACKLOG: usize = 2048;
 
-/// Who listens, by location.
+/// The listeners by location.
 static LISTENERS: Mutex<BTreeMap<String, mpsc::Sender<RawConnection>>> =
     Mutex::new(BTreeMap::new());
 
-/// Tells the connecting ends apart.
+/// The number in the address of the next connecting end.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<RawConnection>>> {
-    // Entries are put in and taken out in one step each.
+    // Valid after a panic: entries are inserted and removed in one step each.
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `inproc://`: memory of this process. Any location that nobody listens at in
-/// this process will do.
+/// The transport of `inproc://`: memory of this process. A location is any string
+/// that no other listener of the process uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inproc;
 
@@ -61,8 +59,7 @@ impl Transport for Inproc {
                 address: address.clone(),
                 error,
             })?;
-            // One pipe for each direction, so that the end of a half is the end of
-            // its pipe.
+            // One pipe for each direction, so that each half ends by itself.
             let (our_writer, their_reader) = tokio::io::duplex(UNDER_WAY);
             let (their_writer, our_reader) = tokio::io::duplex(UNDER_WAY);
             let ends = (address.clone(), local.clone());
@@ -108,7 +105,7 @@ struct InprocListener {
 impl Listen for InprocListener {
     fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
         Box::pin(async {
-            // The other end of the channel is in the list as long as this is.
+            // The sender stays in `LISTENERS` as long as this listener exists.
             let connection = self.incoming.lock().await.recv().await;
             Ok(connection.ok_or(Closed::Locally)?.into())
         })

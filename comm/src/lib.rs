@@ -1,9 +1,9 @@
-//! Comms of Dask over any stream of bytes: what Dask's schedulers, workers and
-//! clients keep between them, and what transports have in common.
+//! Comms of Dask over any stream of bytes: the connections between schedulers, workers
+//! and clients, and the interface of transports.
 //!
-//! A *comm* is one connection with messages on it, after a handshake. Messages
-//! are lists of frames here; what is in them is the business of the
-//! [`daskwire`](wire) crate. Transports are crates of their own: `daskwire-tcp`
+//! A *comm* is a connection that carries messages, after a handshake. Messages are
+//! lists of frames here; the [`daskwire`](wire) crate encodes and decodes their
+//! contents. Transports are separate crates: `daskwire-tcp`
 //! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
 //!
 //! [`Transports`] makes comms and listens for them at addresses of any scheme;
@@ -21,7 +21,7 @@
 //! let address = listener.local_address()?;
 //! tokio::spawn(async move {
 //!     while let Ok(incoming) = listener.accept().await {
-//!         // A task each: a peer that says nothing keeps nobody else waiting.
+//!         // A task for each comm, so that a silent peer does not block others.
 //!         tokio::spawn(async move {
 //!             let mut comm = incoming.handshake().await?;
 //!             while let Some(frames) = comm.read_message().await? {
@@ -40,21 +40,23 @@
 //! # }
 //! ```
 //!
-//! # What a peer can do to us
+//! # Untrusted peers
 //!
-//! * Before the handshake it gets [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE)
-//!   and a deadline, afterwards the limits of [`CommOptions`]. Memory grows with
-//!   what arrives, never with what is announced.
-//! * Over `tcp://` nothing is encrypted or authenticated, as in Dask without
-//!   TLS: everybody who reaches the port is in. Bind to the loopback or to a
-//!   network that you trust, or use `tls://`; the module `tls` says whom that
-//!   lets in.
+//! * Until the handshake is done, a peer is limited by
+//!   [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE) and a deadline, afterwards by the
+//!   limits of [`CommOptions`]. Memory grows with the bytes that arrive, not with
+//!   announced lengths.
+//! * `tcp://` neither encrypts nor authenticates, as in Dask without TLS: every host
+//!   that reaches the port has full access. Bind to the loopback interface or to a
+//!   trusted network, or use `tls://`; the module `tls` describes which peers that
+//!   accepts.
 //!
 //! # Features
 //!
-//! * `tls`: the module `tls`, with the crypto provider of the caller;
+//! * `tls`: the module `tls`, with a crypto provider of the caller;
 //! * `ring`, `aws-lc-rs`: a crypto provider. `ring` is used if both are on;
-//! * `conformance`: the battery of checks that every transport must pass.
+//! * `conformance`: the battery of checks that every transport must pass;
+//! * `runtime-smol`: smol as the executor outside of tokio runtimes.
 #![forbid(unsafe_code)]
 // Streams are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]

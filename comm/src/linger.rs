@@ -1,10 +1,10 @@
-//! Closing a connection without taking back what is on its way.
+//! Closing a connection without losing sent data.
 //!
-//! A socket that goes while something unread is in it, or arrives afterwards, is
-//! reset, and a reset throws away what the peer has not read yet: what was sent
-//! before a proper close would be lost because the peer had something to say
-//! as well. So a connection that was closed before it was dropped stays, in the
-//! background, until the peer ends it too.
+//! A socket that is closed with unread data, or that receives data afterwards, is
+//! reset, and a reset discards data that the peer has not read yet. Messages that were
+//! sent before a proper close would be lost whenever the peer sends at the same time.
+//! A connection that was closed before it was dropped therefore stays open in the
+//! background until the peer ends it too.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,21 +18,26 @@ use tokio::sync::Semaphore;
 
 use crate::runtime::{self, Spawner};
 
-/// How long the peer has to end a connection that was closed and dropped here.
+/// The time that the peer has to end a connection that was closed and dropped here.
 const TIME: Duration = Duration::from_secs(10);
 
-/// How much the peer may send until then.
+/// The bytes that the peer may send until then.
 const MAX_LEN: u64 = 64 << 20;
 
-/// How many connections linger at the same time, in the whole process: they are
-/// open files, which peers that never end would use up. What is closed beyond
-/// that does not linger.
+/// The number of connections of the process that linger at the same time, so that
+/// peers that never close cannot use up the file descriptors. Beyond that, closed
+/// connections do not linger.
 const MAX_COUNT: usize = 1000;
 
-/// Permits to linger, of which there are [`MAX_COUNT`].
+/// The [`MAX_COUNT`] permits to linger.
 static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_COUNT)));
 
-/// The two halves, which linger after a proper close, in the runtime of this task.
+/// Wraps the two halves of a connection so that it lingers after a proper close, on
+/// the executor of this task.
+///
+/// A connection that was closed and then dropped is read in the background until the
+/// peer closes it, for up to 10 seconds and 64 MiB; otherwise the socket would be
+/// reset, and the peer lose data that it has not read yet.
 pub fn lingering<R, W>(
     reader: R,
     writer: W,
@@ -70,14 +75,14 @@ where
     (reader, writer)
 }
 
-/// What outlives both halves by a moment.
+/// State shared by both halves, which starts the lingering when it is dropped.
 struct Shared<R: AsyncRead + Send + Unpin + 'static> {
     permits: Arc<Semaphore>,
-    /// The reading half, when it was dropped before the peer had ended.
+    /// The reading half, if it was dropped before the peer closed.
     left: Mutex<Option<R>>,
-    /// Everything has been sent, and the peer told that nothing follows.
+    /// Whether the writing half was shut down.
     is_closed: AtomicBool,
-    /// Halves may be dropped where there is none.
+    /// The executor to linger on, since halves may be dropped outside of it.
     spawner: Spawner,
 }
 
@@ -96,7 +101,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
                 let _permit = permit;
                 let mut half = half.take(MAX_LEN);
                 let mut nowhere = tokio::io::sink();
-                // Whatever ends it, that was all that could be done.
+                // The outcome does not matter: the connection is closed either way.
                 let _ = runtime::timeout(TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
             });
         }
@@ -104,9 +109,9 @@ impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
 }
 
 struct Reader<R: AsyncRead + Send + Unpin + 'static> {
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     half: Option<R>,
-    /// Nothing more comes.
+    /// Whether the peer has ended the stream.
     is_over: bool,
     shared: Arc<Shared<R>>,
 }
@@ -121,10 +126,10 @@ impl<R: AsyncRead + Send + Unpin + 'static> AsyncRead for Reader<R> {
         let Some(half) = &mut this.half else {
             return Poll::Ready(Ok(()));
         };
-        let room = into.remaining();
+        let free = into.remaining();
         let outcome = Pin::new(half).poll_read(context, into);
         match &outcome {
-            Poll::Ready(Ok(())) => this.is_over |= room != 0 && into.remaining() == room,
+            Poll::Ready(Ok(())) => this.is_over |= free != 0 && into.remaining() == free,
             Poll::Ready(Err(_)) => this.is_over = true,
             Poll::Pending => {}
         }
@@ -204,7 +209,7 @@ mod tests {
         (lingering_with(Arc::clone(permits), reader, writer), far)
     }
 
-    /// How long the far side can send, with nobody to read.
+    /// How long the far end can send without a reader.
     async fn sends_for(far: &mut DuplexStream, pause: Duration) -> Duration {
         let started = Instant::now();
         while timeout(TIME * 10, far.write_all(&[7; 60 << 10]))
@@ -219,7 +224,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lingering_ends() {
         let permits = Arc::new(Semaphore::new(1));
-        // After a while.
+        // After the time limit.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((writer, reader));
@@ -228,12 +233,12 @@ mod tests {
             (TIME..=TIME + Duration::from_secs(2)).contains(&time),
             "{time:?}"
         );
-        // After a lot.
+        // After the size limit.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((reader, writer));
         assert!(sends_for(&mut far, Duration::ZERO).await < TIME);
-        // With the peer.
+        // When the peer closes.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((reader, writer));
@@ -241,12 +246,12 @@ mod tests {
         // Lingering has ended when its permit is back.
         drop(permits.acquire().await);
         assert!(far.write_all(b"x").await.is_err());
-        // At once if it was not closed, or the peer has ended.
+        // At once if the connection was not closed.
         let ((reader, writer), mut far) = pair(&permits);
         drop((reader, writer));
         assert!(far.write_all(b"x").await.is_err());
         assert_eq!(permits.available_permits(), 1);
-        // At once if too many linger already.
+        // At once if too many connections linger already.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         let permit = permits.acquire().await;
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn dropping_elsewhere_lingers_too() {
+    async fn halves_dropped_outside_the_runtime_linger() {
         let permits = Arc::new(Semaphore::new(1));
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();

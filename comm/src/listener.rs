@@ -7,7 +7,7 @@ use crate::handshakes::{Handshakes, UnderWay};
 use crate::transport::ConnectError;
 use crate::{Address, Comm, CommError, CommOptions, Listen, PendingConnection, RawConnection};
 
-/// Waits for connections, of any transport.
+/// A listener for comms over any transport.
 pub struct Listener {
     listen: Box<dyn Listen>,
     options: CommOptions,
@@ -15,7 +15,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// For comms with these options.
+    /// Accepts comms with these options from a listener of a transport.
     pub fn new(listen: Box<dyn Listen>, options: CommOptions) -> Self {
         Self {
             listen,
@@ -24,9 +24,9 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection. The handshake is still to be done, by
-    /// [`Incoming::handshake`]: in a task of its own, or a peer that says
-    /// nothing keeps all others waiting.
+    /// Waits for the next connection. Its handshake is done by
+    /// [`Incoming::handshake`], which should run in a task of its own so that a
+    /// silent peer does not block others.
     ///
     /// # Cancel safety
     ///
@@ -34,9 +34,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`] where the listener goes on: most errors here are about one
-    /// connection, or pass (too many open files: wait before the next call). Any
-    /// other error is the end of the listener.
+    /// [`CommError::Io`] if one connection failed, or for a temporary condition such
+    /// as too many open files (wait before the next call); the listener still works.
+    /// After any other error it does not.
     pub async fn accept(&self) -> Result<Incoming, CommError> {
         let pending = self.listen.accept().await.inspect_err(|error| {
             if matches!(error, CommError::Io(error) if is_out_of_descriptors(error)) {
@@ -50,7 +50,7 @@ impl Listener {
         })
     }
 
-    /// Where it listens, with the port that it got.
+    /// The address of the listener, with the actual port.
     ///
     /// # Errors
     ///
@@ -59,9 +59,8 @@ impl Listener {
         self.listen.local_address().map_err(CommError::Io)
     }
 
-    /// Accepts nothing more, and waits until everything has arrived that went over
-    /// connections which several comms share. Listeners without such connections
-    /// end when they are dropped, which is all that they need.
+    /// Stops accepting, and waits until data on connections that several comms share
+    /// has arrived. Listeners without shared connections need only be dropped.
     pub async fn close(&self) {
         self.listen.close().await;
     }
@@ -75,7 +74,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// A connection that was accepted, before its handshake.
+/// An accepted connection, before its handshake.
 #[derive(Debug)]
 #[must_use = "a connection is closed when this is dropped"]
 pub struct Incoming {
@@ -99,8 +98,8 @@ impl Incoming {
         self.under_way.limit(handshake).await
     }
 
-    /// The connection without the handshake of Dask; that of the transport, such as
-    /// TLS, is done.
+    /// Opens the connection without the handshake of Dask. The handshake of the
+    /// transport, such as TLS, is done.
     ///
     /// # Errors
     ///
@@ -110,14 +109,14 @@ impl Incoming {
         self.under_way.limit(opening).await
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub const fn peer_address(&self) -> &Address {
         self.pending.peer_address()
     }
 }
 
-/// Whether the process or the system has no descriptors left: EMFILE and ENFILE,
-/// which have no kind, and these numbers on every Unix.
+/// Whether the process or the system has no file descriptors left: EMFILE or ENFILE,
+/// which have no [`io::ErrorKind`], and the same numbers on every Unix.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(23 | 24))
 }

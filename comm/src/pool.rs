@@ -1,4 +1,4 @@
-//! Memory that large frames use again.
+//! A pool for the memory of large frames.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapMut;
 
-/// Memory for large frames that is used again when a frame is gone.
+/// A pool for the memory of large frames, which reuses it when a frame is dropped.
 ///
-/// Frames of 4 MiB and more lie in pages of their own. Getting pages from the
-/// system and giving them back takes about as long as receiving what is put
-/// into them; a pool keeps them instead. It is for peers whose large frames come
-/// and go; one that keeps what it receives has nothing to use again.
+/// Frames of 4 MiB or more are stored in mapped pages. Mapping and unmapping pages
+/// takes about as long as receiving their contents, so a pool keeps them. Pools help
+/// peers that drop their large frames; a peer that keeps them has nothing to reuse.
 ///
-/// Cloning a pool gives another handle to the same one: put it into the
+/// Clones of a pool share its memory: set the pool in the
 /// [`CommOptions`](crate::CommOptions) of all connections that are to share it.
 ///
 /// ```
 /// use daskwire_comm::{BufferPool, CommOptions};
 /// let options = CommOptions {
-///     // No more than 256 MiB wait for their next use.
+///     // At most 256 MiB of unused memory.
 ///     pool: Some(BufferPool::new(256 << 20)),
 ///     ..CommOptions::default()
 /// };
@@ -30,40 +29,39 @@ use memmap2::MmapMut;
 pub struct BufferPool(Arc<PoolInner>);
 
 struct PoolInner {
-    most_len: usize,
+    max_len: usize,
     kept: Mutex<FreeBuffer>,
 }
 
 #[derive(Default)]
 struct FreeBuffer {
-    /// Those that were given back last are last.
+    /// The unused mappings, the least recently used first.
     maps: VecDeque<MmapMut>,
     len: usize,
 }
 
 impl BufferPool {
-    /// A pool that keeps no more than so many bytes that nobody uses. The oldest
-    /// go back to the system first.
-    pub fn new(most_len: usize) -> Self {
+    /// Creates a pool that keeps at most `max_len` bytes of unused memory. The oldest
+    /// memory is returned to the system first.
+    pub fn new(max_len: usize) -> Self {
         Self(Arc::new(PoolInner {
-            most_len,
+            max_len,
             kept: Mutex::default(),
         }))
     }
 
-    /// How many bytes it keeps that nobody uses.
+    /// The number of unused bytes in the pool.
     pub fn kept_len(&self) -> usize {
         self.kept().len
     }
 
-    /// Gives all of these back to the system.
+    /// Returns all unused memory to the system.
     pub fn clear(&self) {
         *self.kept() = FreeBuffer::default();
     }
 
-    /// Pages for so many bytes that have been used before: the fewest that are
-    /// enough, and not more than twice as many, which a frame that is kept would
-    /// hold on to.
+    /// The smallest unused pages of at least `len` bytes, and of at most twice as many,
+    /// since a frame that is kept occupies all of its pages.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
         let mut kept = self.kept();
         let fitting = kept.maps.iter().enumerate();
@@ -81,14 +79,14 @@ impl BufferPool {
     }
 
     fn give_back(&self, map: MmapMut) {
-        if map.len() > self.0.most_len {
+        if map.len() > self.0.max_len {
             return;
         }
         let mut given_up = Vec::new();
         let mut kept = self.kept();
         kept.len += map.len();
         kept.maps.push_back(map);
-        while kept.len > self.0.most_len {
+        while kept.len > self.0.max_len {
             let Some(oldest) = kept.maps.pop_front() else {
                 break;
             };
@@ -96,14 +94,14 @@ impl BufferPool {
             given_up.push(oldest);
         }
         drop(kept);
-        // Unmapping takes a while: not while others wait.
+        // Unmap without the lock, because it takes a while.
         drop(given_up);
     }
 
     fn kept(&self) -> MutexGuard<'_, FreeBuffer> {
         let kept = &self.0.kept;
         kept.lock().unwrap_or_else(|poisoned| {
-            // The length may not be that of the maps any more: keep none of them.
+            // The length may be wrong after a panic: drop all maps.
             let mut guard = poisoned.into_inner();
             *guard = FreeBuffer::default();
             kept.clear_poison();
@@ -115,26 +113,26 @@ impl BufferPool {
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BufferPool")
-            .field("most_len", &self.0.most_len)
+            .field("max_len", &self.0.max_len)
             .field("kept_len", &self.kept_len())
             .finish()
     }
 }
 
-/// The pages of one frame, huge ones where the system has them.
+/// The pages of one frame, huge ones if the system has them.
 pub(crate) struct Pages {
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     map: Option<MmapMut>,
-    /// How many bytes are the frame's.
+    /// The length of the frame in bytes.
     len: usize,
     pool: Option<BufferPool>,
 }
 
 impl Pages {
-    /// Fresh ones, which take memory where they are written to.
+    /// Maps new pages, which take memory only once they are written.
     pub(crate) fn new(len: usize, pool: Option<BufferPool>) -> io::Result<Self> {
         let map = MmapMut::map_anon(len)?;
-        // A wish: without huge pages it is just slower.
+        // Only a hint: without huge pages it is slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self {
@@ -201,10 +199,10 @@ mod tests {
         assert_eq!((pages.as_ptr(), pages.len()), (places[3], (3 << 20) + 1));
         assert_eq!(pool.kept_len(), 17 << 20);
         assert!(pool.take((9 << 20) + 1).is_none());
-        // Far too many would be held by a frame that is kept.
+        // A frame that is kept would occupy far too many pages.
         assert!(pool.take(1 << 20).is_none());
         drop(pages);
-        // It is as long as it was.
+        // The length of the pool is unchanged.
         assert_eq!(pool.kept_len(), 21 << 20);
         pool.clear();
         assert_eq!(pool.kept_len(), 0);

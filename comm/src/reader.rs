@@ -9,20 +9,20 @@ use wire::frame::{FrameBuffers, FrameDecoder, FramedMessage, Prefix, Prelude, Wa
 use crate::frames::{Arriving, Frames};
 use crate::{BufferPool, Closed, CommError, ReadHalf};
 
-/// Read ahead at first, in bytes: most messages are smaller, and thousands of
-/// comms may be idle with a buffer each.
+/// The initial size of the read buffer in bytes: most messages are smaller, and
+/// thousands of idle comms may have a buffer each.
 const INPUT_MIN: usize = 2 << 10;
 
-/// Read ahead at most, in bytes, where messages come in thick.
+/// The maximum size of the read buffer in bytes, for frequent messages.
 const INPUT_MAX: usize = 64 << 10;
 
-/// Tables of lengths above this are not kept for the next message.
+/// Preludes larger than this are not kept for the next message.
 const KEPT_FRAME_COUNT: usize = 512;
 
-/// The half of a comm that messages arrive on.
+/// The reading half of a comm.
 ///
-/// Small messages are taken from a small buffer, several with one read; large
-/// frames are read straight into memory that becomes the frame.
+/// Small messages are read through a buffer, several with one read; large frames are
+/// read directly into their own memory.
 pub struct CommReader<R = ReadHalf> {
     io: R,
     input: Input,
@@ -31,15 +31,14 @@ pub struct CommReader<R = ReadHalf> {
     decoder: FrameDecoder<Vec<u8>>,
     arriving: Arriving,
     failed: bool,
-    /// Whether the message that is arriving goes into buffers of the caller's.
+    /// Whether the arriving message is read into buffers of the caller.
     into_given: bool,
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
-    /// Reads messages from `io`, which stands at the beginning of one.
+    /// Reads messages from `io`, which must be at the beginning of a message.
     ///
-    /// There is no handshake; [`Comm::establish`](crate::Comm::establish) does
-    /// that.
+    /// There is no handshake; [`Comm::establish`](crate::Comm::establish) does one.
     pub const fn new(io: R, prefix: Prefix, limits: Limits) -> Self {
         Self {
             io,
@@ -53,18 +52,18 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
-    /// Takes the memory for large frames from this pool from now on.
+    /// Sets the pool for the memory of large frames.
     pub fn set_pool(&mut self, pool: Option<BufferPool>) {
         self.arriving.set_pool(pool);
     }
 
-    /// Reads the next message. `None` when the peer has closed the connection
-    /// between two messages.
+    /// Reads the next message; `None` if the peer has closed the connection between
+    /// two messages.
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe. What has arrived of a message stays here,
-    /// not in the future; the next call goes on from there.
+    /// This method is cancel safe. Received bytes are stored in the reader, not in
+    /// the future; the next call continues with them.
     ///
     /// # Errors
     ///
@@ -72,7 +71,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// * [`CommError::Frame`] if the peer breaks the framing or the limits;
     /// * [`CommError::OutOfMemory`], [`CommError::Io`].
     ///
-    /// There are no messages after an error.
+    /// After an error, no more messages can be read.
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
         if self.failed {
             return Err(Closed::AfterError.into());
@@ -128,8 +127,8 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
                             count => count,
                         }
                     };
-                    // No await since the bytes were taken: a future that is
-                    // dropped has taken none, or has counted them.
+                    // No await point since the bytes were taken, so that a dropped
+                    // future cannot lose them.
                     self.decoder.advance(count)?;
                 }
                 _ => return self.finish().map(Some),
@@ -137,8 +136,8 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
-    /// A message all of which was read ahead, without large frames. Most are
-    /// like that. Anything amiss is for the decoder to tell.
+    /// Takes a message without large frames that is completely in the read buffer, as
+    /// most are. Errors are left to the decoder.
     fn take_whole(&mut self) -> Option<Frames> {
         if !self.decoder.is_idle() {
             return None;
@@ -164,14 +163,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         Ok(frames)
     }
 
-    /// Between two messages: reads those that follow in another way.
+    /// Changes the framing and limits of the following messages. Called between two
+    /// messages.
     pub(crate) fn restart(&mut self, prefix: Prefix, limits: Limits) {
         (self.prefix, self.limits) = (prefix, limits);
         self.decoder = FrameDecoder::new(prefix, Vec::new(), limits);
     }
 
-    /// The first 8 bytes of the stream, without taking them. They are not
-    /// those of TLS.
+    /// Peeks at the first 8 bytes of the stream. Fails if they are the beginning of
+    /// TLS.
     pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
         loop {
             let bytes = self.input.bytes();
@@ -194,17 +194,17 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
-    /// The stream. What was read ahead is not in it any more.
+    /// Returns the stream. Buffered bytes are lost.
     pub fn into_inner(self) -> R {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &R {
         &self.io
     }
 
-    /// Bytes allocated for what has arrived.
+    /// The number of bytes allocated for received data.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.input.bytes.capacity() + self.arriving.capacity()
@@ -222,7 +222,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
             return Err(Closed::AfterError.into());
         }
         if self.decoder.wanted()? == Wanted::Nothing {
-            // The last message, which was left for `prelude`.
+            // The last message, which was kept for `prelude`.
             self.decoder.reset();
         }
         self.go_on(true)?;
@@ -240,8 +240,8 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
-    /// A message that began to arrive in buffers of the caller's goes on there,
-    /// and one that did not does not.
+    /// Checks that a message which began in buffers of the caller continues there,
+    /// and that one which began in those of the reader does not.
     fn go_on(&mut self, into_given: bool) -> Result<(), CommError> {
         if !self.decoder.is_idle() && self.into_given != into_given {
             return Err(Closed::OtherBuffers.into());
@@ -295,7 +295,8 @@ impl<R> fmt::Debug for CommReader<R> {
     }
 }
 
-/// Frames go where the decoder cannot look: into memory not initialised.
+/// Provides no buffers: frames are read into uninitialized memory, which the decoder
+/// cannot access.
 struct NoFrames;
 
 impl FrameBuffers for NoFrames {
@@ -304,21 +305,21 @@ impl FrameBuffers for NoFrames {
     }
 }
 
-/// Whether this is the beginning of TLS: a handshake, or an alert of a peer that
-/// expected one. As the length of a message, or a number of frames, it would
-/// be beyond the limits of a handshake.
+/// Whether these bytes are the beginning of TLS: a handshake, or an alert of a peer
+/// that expected one. As the length of a message, or a number of frames, they would
+/// exceed the limits of a handshake.
 const fn is_tls(first: &[u8]) -> bool {
     matches!(first, [0x15 | 0x16, 3, 1..=4, ..])
 }
 
-/// What was read ahead.
+/// The read buffer.
 struct Input {
     bytes: Vec<u8>,
-    /// How many of them have been taken.
+    /// The number of bytes that have been taken.
     taken: usize,
-    /// How much to read ahead.
+    /// The size of the next read.
     capacity: usize,
-    /// How much the last read brought, if nobody has drawn conclusions yet.
+    /// The length of the last read, until the size was adapted to it.
     last: Option<usize>,
 }
 
@@ -357,12 +358,12 @@ impl Input {
         count
     }
 
-    /// Reads once, and tells whether there was anything to read. Cancel safe.
+    /// Reads once; `false` at the end of the stream. Cancel safe.
     async fn fill<R: AsyncRead + Unpin>(&mut self, io: &mut R) -> Result<bool, CommError> {
         if self.is_empty() {
             self.bytes.clear();
             self.taken = 0;
-            // More where a read came back full, less where it is idle.
+            // Grow after a full read, shrink after a short one.
             match self.last.take() {
                 Some(last) if last >= self.capacity => {
                     self.capacity = (self.capacity * 2).min(INPUT_MAX);
@@ -413,7 +414,7 @@ mod tests {
 
     const OWN_LESS_1: u64 = (64 << 10) - 1;
 
-    /// What a pool keeps is for frames that come, not for announcements.
+    /// Pages of the pool are used for frames that arrive, not for announced ones.
     #[tokio::test]
     async fn memory_of_a_pool_is_not_had_for_an_announcement() {
         let pool = BufferPool::new(1 << 30);
@@ -445,7 +446,7 @@ mod tests {
     #[tokio::test]
     async fn an_idle_reader_is_small() {
         let small = stream(&[100], &[7; 100]);
-        // Many at once, so that the buffer grows, and then few.
+        // Many messages at once grow the buffer, single ones shrink it.
         let (mut theirs, ours) = tokio::io::duplex(1 << 20);
         let mut reader = CommReader::new(ours, Prefix::None, Limits::HOST);
         use tokio::io::AsyncWriteExt;

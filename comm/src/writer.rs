@@ -9,26 +9,27 @@ use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
 use crate::comm::SetTraffic;
 use crate::{Closed, CommError, Traffic, WriteHalf};
 
-/// Frames below this many bytes are copied behind the prelude, so that they
-/// leave with it; larger ones are sent from where they are.
+/// Frames below this many bytes are copied into the buffer after the prelude and sent
+/// with it; larger ones are sent without a copy.
 const COPIED: usize = 16 << 10;
 
-/// How many bytes are gathered before they are sent.
+/// The number of buffered bytes that are sent together.
 const GATHERED: usize = 64 << 10;
 
-/// A buffer larger than this is not kept for the next message.
+/// Buffers larger than this are not kept for the next message.
 const KEPT: usize = 4 << 10;
 
-/// The half of a comm that messages leave on.
+/// The writing half of a comm.
 ///
-/// A small message leaves with one write, or with others
+/// A small message is sent with one write, or together with others
 /// ([`feed_message`](Self::feed_message)). Large frames are not copied.
 pub struct CommWriter<W = WriteHalf> {
     io: W,
     prefix: Prefix,
-    /// What is gathered to leave together.
+    /// Bytes to send together.
     buffer: Vec<u8>,
-    /// How much of it is whole messages, which stay whatever becomes of the next.
+    /// The length of the complete messages in the buffer, which are kept even if the
+    /// next write is dropped.
     fed_len: usize,
     state: State,
     set_traffic: Option<Box<SetTraffic>>,
@@ -38,15 +39,15 @@ pub struct CommWriter<W = WriteHalf> {
 enum State {
     /// Between messages.
     Ready,
-    /// Part of what is to leave has left. Seen from outside, the future that
-    /// was sending it has been dropped.
+    /// Part of a message was sent. Between calls, this means that the future that was
+    /// sending it was dropped.
     Within,
     Failed,
     Closed,
 }
 
 impl<W: AsyncWrite + Unpin> CommWriter<W> {
-    /// Writes messages to `io`, at the end of which no message is half done.
+    /// Writes messages to `io`, which must not be within a message.
     pub const fn new(io: W, prefix: Prefix) -> Self {
         Self {
             io,
@@ -58,8 +59,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         }
     }
 
-    /// Says what the messages to come are for. Transports on which some comms
-    /// can go before others heed it; to all others it means nothing.
+    /// Sets the traffic class of the following messages. Transports that cannot
+    /// prioritize comms ignore it.
     pub fn set_traffic(&self, traffic: Traffic) {
         if let Some(set) = &self.set_traffic {
             set(traffic);
@@ -72,22 +73,22 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
 
     /// Writes a message of these frames.
     ///
-    /// When it returns the message is with the operating system; whether the
-    /// peer has it, nobody knows. Over TCP a peer that takes nothing for 30
-    /// seconds counts as gone, as it does for Dask.
+    /// On return the message was handed to the operating system; the peer may not have
+    /// received it yet. Over TCP, a peer that acknowledges nothing for 30 seconds is
+    /// considered gone, as in Dask.
     ///
     /// # Cancel safety
     ///
-    /// This method is not cancel safe, but it fails safe. If it is dropped
-    /// before the first byte has left, nothing has happened. If it is dropped
-    /// later, part of a message is on its way that no other may follow: every
-    /// later write gives [`Closed::WriteCancelled`], and the peer sees the
-    /// connection end within a message when this half is dropped or closed.
+    /// This method is not cancel safe, but fails safely. If the future is dropped
+    /// before the first byte was sent, the message is not sent. If it is dropped
+    /// later, part of a message was sent, which no other may follow: every later
+    /// write returns [`Closed::WriteCancelled`], and the peer sees the connection end
+    /// within a message when this half is dropped or closed.
     ///
     /// # Errors
     ///
     /// * [`CommError::Encode`] if there are no frames; nothing was sent, and
-    ///   the comm is as good as before;
+    ///   the comm can still be used;
     /// * [`CommError::Closed`] if an earlier write failed or was dropped, or
     ///   the comm was closed on this side;
     /// * [`CommError::Io`].
@@ -99,18 +100,17 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         Ok(())
     }
 
-    /// Takes a message that may leave together with those that follow, which
-    /// is much cheaper for many small ones: 64 KiB of them leave with one write.
+    /// Buffers a message to send it together with the following ones, which is much
+    /// cheaper for many small messages: up to 64 KiB are sent with one write.
     ///
-    /// Those that have not left do so with the next
+    /// Buffered messages are sent, in order, by the next
     /// [`write_message`](Self::write_message), [`flush`](Self::flush) or
-    /// [`close`](Self::close), in order; without any of these they do not, and
-    /// are lost when this is dropped.
+    /// [`close`](Self::close). They are lost if the writer is dropped before.
     ///
     /// # Cancel safety
     ///
-    /// As [`write_message`](Self::write_message). A message that was taken
-    /// stays taken.
+    /// As [`write_message`](Self::write_message). Messages that were buffered before
+    /// are kept.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         Ok(())
     }
 
-    /// Sends what [`feed_message`](Self::feed_message) has taken.
+    /// Sends the messages that [`feed_message`](Self::feed_message) has buffered.
     ///
     /// # Cancel safety
     ///
@@ -141,28 +141,28 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         Ok(())
     }
 
-    /// Sends what has been taken, and says that no more messages follow, so that
-    /// the peer sees the end of the stream. Closing twice is closing once.
+    /// Sends buffered messages and ends the stream, so that the peer sees that no more
+    /// messages follow. A second call does nothing more.
     ///
     /// # Cancel safety
     ///
-    /// This method is cancel safe: call it again. Writes fail from the first
-    /// call on. Only while it sends what [`feed_message`](Self::feed_message)
-    /// has taken, it is as [`flush`](Self::flush).
+    /// This method is cancel safe: call it again. Writes fail from the first call on.
+    /// While it sends messages that [`feed_message`](Self::feed_message) has
+    /// buffered, it is only as safe as [`flush`](Self::flush).
     ///
     /// # Errors
     ///
     /// * [`CommError::Io`];
-    /// * [`CommError::Closed`] if something that was fed did not leave, because
-    ///   an earlier write, flush or close failed or was dropped.
+    /// * [`CommError::Closed`] if a buffered message was not sent, because an earlier
+    ///   write, flush or close failed or was dropped.
     ///
-    /// The peer sees the end of the stream all the same.
+    /// The stream is ended in each case.
     pub async fn close(&mut self) -> Result<(), CommError> {
         let flushed = match self.state {
             State::Ready if self.fed_len != 0 => self.flush().await,
             _ => Ok(()),
         };
-        // Whoever fed was told that all is well, and learns here that it is not.
+        // The call that buffered a lost message has succeeded, so fail here.
         let lost = match (flushed, self.state) {
             (Err(error), _) => Some(error),
             (Ok(()), State::Within) if self.fed_len != 0 => Some(Closed::WriteCancelled.into()),
@@ -173,7 +173,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             self.state = State::Closed;
         }
         let outcome = match self.io.shutdown().await {
-            // The peer was faster.
+            // The peer has already closed the connection.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             outcome => outcome.map_err(CommError::Io),
         };
@@ -189,16 +189,16 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         }
     }
 
-    /// Puts the prelude of a message into the buffer.
+    /// Writes the prelude of a message to the buffer.
     fn prepare<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
         self.check()?;
         let prelude_len = prelude_len(self.prefix, frames.len()).ok_or(EncodeError::TooLong)?;
-        // What is behind was of a write that was dropped before it began.
+        // Bytes after `fed_len` are of a write that was dropped before it sent any.
         self.buffer.truncate(self.fed_len);
         self.buffer.resize(self.fed_len + prelude_len, 0);
         let lengths = frames.iter().map(|frame| frame.as_ref().len() as u64);
-        let place = self.buffer.get_mut(self.fed_len..).unwrap_or_default();
-        encode_prelude(self.prefix, lengths, place)?;
+        let prelude = self.buffer.get_mut(self.fed_len..).unwrap_or_default();
+        encode_prelude(self.prefix, lengths, prelude)?;
         Ok(())
     }
 
@@ -210,14 +210,14 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         outcome.map_err(CommError::Io)
     }
 
-    /// Gives back what the next message will not need.
+    /// Frees a buffer that is larger than most messages need.
     fn shrink(&mut self) {
         if self.buffer.capacity() > KEPT {
             self.buffer = Vec::new();
         }
     }
 
-    /// Sends what is in the buffer, where the prelude is the last, and the frames.
+    /// Sends the buffer, which ends with the prelude, and the frames.
     async fn send_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> io::Result<()> {
         self.gather(frames).await?;
         self.send_rest().await
@@ -228,7 +228,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         self.io.flush().await
     }
 
-    /// Puts the frames behind the prelude in the buffer, or sends them with it.
+    /// Appends small frames to the buffer, and sends large ones after it.
     async fn gather<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> io::Result<()> {
         for frame in frames {
             let frame = frame.as_ref();
@@ -244,7 +244,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         Ok(())
     }
 
-    /// Sends the buffer and `frame` behind it.
+    /// Sends the buffer, then `frame`.
     async fn send_with(&mut self, frame: &[u8]) -> io::Result<()> {
         let (mut first, mut second) = (&self.buffer[..], frame);
         while !first.is_empty() || !second.is_empty() {
@@ -273,12 +273,12 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         self.prefix = prefix;
     }
 
-    /// The stream.
+    /// Returns the stream. Buffered messages are lost.
     pub fn into_inner(self) -> W {
         self.io
     }
 
-    /// The stream.
+    /// The underlying stream.
     pub const fn get_ref(&self) -> &W {
         &self.io
     }
