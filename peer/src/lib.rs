@@ -4,7 +4,7 @@
 //!
 //! # Features
 //!
-//! * `client` (default): [`Client`](client::Client);
+//! * `client` (default): [`Client`];
 //! * `worker`: [`Worker`](worker::Worker);
 //! * `scheduler`: [`Scheduler`](scheduler::Scheduler);
 //! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;

@@ -12,8 +12,8 @@ use crate::{Key, Value};
 /// `distributed.admin.low-level-log-length` is 1,000).
 const MAX_COUNT: usize = 10_000;
 
-/// Bytes that the events of a story take at most, with their keys, addresses and
-/// stimuli. What several events share counts for each.
+/// Maximum bytes of the events of a story, with their keys, addresses and stimuli.
+/// Shared strings count for each event.
 const MAX_LEN: usize = 2 << 20;
 
 /// Maximum length of a peer's stimulus in bytes; the rest is cut off.
