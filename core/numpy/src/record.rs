@@ -237,10 +237,6 @@ pub struct Fields<'a> {
 }
 
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "only one exists at a time, and there is no heap"
-)]
 enum Walk<'a> {
     List {
         list: &'a [u8],

@@ -213,7 +213,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// Writes a payload of uncompressed frames as the next value of the body.
     ///
     /// `entries` are the entries of the header, with encoded values, as
-    /// [`PayloadHeader`] reads them. The builder adds those about frames: their
+    /// [`PayloadHeader`](super::PayloadHeader) reads them. The builder adds those about frames: their
     /// number (PROTOCOL MODERN-3, CLASSIC-8), their codecs
     /// (PROTOCOL COMPRESS-6) and their grouping (PROTOCOL SPLIT-3, CLASSIC-9).
     /// Frames longer than `shard_len` bytes are split, except those of

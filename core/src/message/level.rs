@@ -5,7 +5,7 @@ use crate::msgpack::Token;
 
 /// Storage for one level of nesting of a body.
 ///
-/// Only used by [`Message`]; supply one for each level of nesting to accept.
+/// Only used by [`Message`](super::Message); supply one for each level of nesting to accept.
 /// Fewer levels are a tighter limit and take less memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {

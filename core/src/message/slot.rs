@@ -8,7 +8,7 @@ use crate::BufferTooSmall;
 
 /// Storage for one payload, set or enum member of a body.
 ///
-/// Only used by [`Message`]; supply one for each payload, set and enum member
+/// Only used by [`Message`](super::Message); supply one for each payload, set and enum member
 /// to accept.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadSlot(pub(super) Location);
