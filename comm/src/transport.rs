@@ -1,5 +1,5 @@
-//! The interface of transports, and what is the same for all of them:
-//! attempts, pauses and deadlines.
+//! The interface of transports, and the connection attempts, backoff and deadlines that
+//! all of them share.
 
 use core::fmt;
 use core::pin::Pin;
@@ -12,19 +12,18 @@ use crate::listener::Listener;
 use crate::runtime::{self, jitter, later, now};
 use crate::{Address, AddressError, Comm, CommError, CommOptions, Phase, RawConnection};
 
-/// A future on the heap, as methods of trait objects return it.
+/// A boxed future, as methods of trait objects return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A way to carry comms, for one or more schemes of addresses.
+/// A transport: connects and listens for one or more schemes of addresses.
 ///
-/// A transport makes connections; attempts, deadlines and the handshake of Dask
-/// are the business of [`Transports`]. `daskwire_comm::conformance` checks
-/// whether what it makes will do.
+/// A transport makes connections; retries, deadlines and the handshake of Dask are
+/// done by [`Transports`]. `daskwire_comm::conformance` tests a transport.
 pub trait Transport: Send + Sync {
-    /// The schemes that it carries: what stands before `://`.
+    /// The schemes of this transport: the part of its addresses before `://`.
     fn schemes(&self) -> &[&'static str];
 
-    /// Attempts once to connect.
+    /// Makes one attempt to connect.
     ///
     /// # Cancel safety
     ///
@@ -32,33 +31,32 @@ pub trait Transport: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], which says whether another attempt may go better.
+    /// [`ConnectError`], which tells whether another attempt may succeed.
     fn connect<'a>(
         &'a self,
         address: &'a Address,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>>;
 
-    /// Listens.
+    /// Binds a listener.
     ///
     /// # Errors
     ///
-    /// [`CommError::Bind`], and what is wrong with the address or the options of
-    /// the transport.
+    /// [`CommError::Bind`], and errors of the address or of the transport's options.
     fn bind<'a>(
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>>;
 
-    /// Waits until everything has arrived that went over connections which several
-    /// comms share, and ends these connections. Default: nothing, for
-    /// transports with a connection for each comm.
+    /// Waits until data on connections that several comms share has arrived, and closes
+    /// these connections. Default: does nothing, for transports with a connection for
+    /// each comm.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
     /// A transport with the same options that shares no connection with this one, so
-    /// that it can be closed by itself. Default: none, for transports without
+    /// that it can be closed separately. Default: `None`, for transports without
     /// shared connections.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
         None
@@ -71,24 +69,23 @@ pub trait Listen: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// No connection may be lost if the future is dropped.
+    /// Dropping the future must not lose a connection.
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`] where the listener goes on: most errors here are about
-    /// one connection, or pass. Any other error is the end of the listener.
+    /// [`CommError::Io`] if one connection failed, or for a temporary condition; the
+    /// listener still works. After any other error it does not.
     fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>>;
 
-    /// Where it listens, with the port that it got.
+    /// The address of the listener, with the actual port.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Those of the system.
     fn local_address(&self) -> io::Result<Address>;
 
-    /// Accepts nothing more, and waits until everything has arrived that went over
-    /// connections which several comms share. Default: nothing, for
-    /// transports whose listeners end when they are dropped.
+    /// Stops accepting, and waits until data on connections that several comms share
+    /// has arrived. Default: does nothing, for listeners that only need to be dropped.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -137,42 +134,42 @@ impl<L: Listen + ?Sized> Listen for Arc<L> {
     }
 }
 
-/// What a transport is told of one attempt to connect.
+/// The options of one attempt to connect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// How long the attempt should take at most, where a lost packet would be
-    /// waited for: [`ConnectError::NoAnswer`] after that. The attempt is dropped
-    /// when [`CommOptions::connect_timeout`] has passed.
+    /// The timeout of the attempt, for transports that may wait for a lost packet; they
+    /// return [`ConnectError::NoAnswer`] then. In any case the attempt is dropped when
+    /// [`CommOptions::connect_timeout`] has passed.
     pub attempt_timeout: Duration,
-    /// What the comm is for.
+    /// The traffic class of the comm.
     pub traffic: Traffic,
 }
 
-/// What a comm is for: what goes first where comms share a connection that has
-/// more to send than the path takes. It holds for what this side sends.
-/// Transports that cannot tell comms apart ignore it.
+/// The traffic class of a comm: its priority among comms that share a connection, when
+/// there is more to send than the path can carry. It applies to sent messages.
+/// Transports that cannot prioritize comms ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Traffic {
-    /// Ahead of all others: heartbeats, the scheduler's messages.
+    /// Sent first: heartbeats and messages of the scheduler.
     Control,
-    /// In between.
+    /// Sent after control and before bulk messages.
     #[default]
     Normal,
-    /// When there is nothing else: data that workers fetch.
+    /// Sent last: data that workers fetch.
     Bulk,
 }
 
-/// Why an attempt to connect led to nothing.
+/// The error of an attempt to connect.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nothing was heard within [`ConnectOptions::attempt_timeout`].
+    /// The peer did not answer within [`ConnectOptions::attempt_timeout`].
     NoAnswer,
-    /// Another attempt may go better.
+    /// The attempt failed, and another one may succeed.
     Failed(io::Error),
-    /// No other attempt will go better.
+    /// The attempt failed, and any other would too.
     Fatal(CommError),
 }
 
@@ -189,7 +186,7 @@ impl From<CommError> for ConnectError {
 }
 
 impl ConnectError {
-    /// The error where there is no other attempt.
+    /// The error of a last attempt.
     pub(crate) fn into_comm_error(self) -> CommError {
         match self {
             Self::NoAnswer => CommError::Io(io::ErrorKind::TimedOut.into()),
@@ -199,15 +196,15 @@ impl ConnectError {
     }
 }
 
-/// A connection that was made or accepted, and on which the transport may have a
-/// handshake of its own to do, such as that of TLS.
+/// A connection that was made or accepted, before the transport's own handshake, such as
+/// that of TLS.
 pub struct PendingConnection {
     peer: Address,
     opening: BoxFuture<'static, Result<RawConnection, CommError>>,
 }
 
 impl PendingConnection {
-    /// A connection to `peer`, which stands when `opening` is done.
+    /// A connection to `peer`, which is usable when `opening` is done.
     pub fn new(
         peer: Address,
         opening: impl Future<Output = Result<RawConnection, CommError>> + Send + 'static,
@@ -218,7 +215,7 @@ impl PendingConnection {
         }
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub const fn peer_address(&self) -> &Address {
         &self.peer
     }
@@ -235,10 +232,10 @@ impl PendingConnection {
         outcome.unwrap_or(Err(late(after)))
     }
 
-    /// Does both handshakes within the time of one.
+    /// Does both handshakes within one timeout.
     pub(crate) async fn handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
         let after = options.handshake_timeout;
-        // On the heap, as it is large, and the futures of callers with it.
+        // Boxed, because it is large and would enlarge the futures of callers.
         let both = Box::pin(async { self.opening.await?.try_handshake(options).await });
         let outcome = runtime::timeout(after, both).await;
         outcome.unwrap_or(Err(late(after).into()))
@@ -295,19 +292,19 @@ impl Default for Transports {
 }
 
 impl Transports {
-    /// `inproc://` alone, which is memory of this process.
+    /// Creates a registry with `inproc://` alone.
     pub fn new() -> Self {
         Self(vec![Arc::new(Inproc)])
     }
 
-    /// Adds a transport. It takes the place of earlier ones for its schemes.
+    /// Adds a transport, which replaces earlier ones for its schemes.
     #[must_use]
     pub fn with(mut self, transport: impl Transport + 'static) -> Self {
         self.0.insert(0, Arc::new(transport));
         self
     }
 
-    /// The schemes that it carries.
+    /// The schemes of all transports.
     pub fn schemes(&self) -> impl Iterator<Item = &'static str> {
         self.0
             .iter()
@@ -318,7 +315,7 @@ impl Transports {
     ///
     /// # Errors
     ///
-    /// [`CommError::Scheme`] if there is none.
+    /// [`CommError::Scheme`] if no transport has this scheme.
     pub fn for_scheme(&self, scheme: &str) -> Result<&dyn Transport, CommError> {
         let mut transports = self.0.iter();
         match transports.find(|transport| transport.schemes().contains(&scheme)) {
@@ -327,13 +324,13 @@ impl Transports {
         }
     }
 
-    /// Makes a comm to a peer that listens at `address`.
+    /// Connects to a peer that listens at `address`, and does the handshake.
     ///
-    /// While nobody listens there, or the name stands for nothing yet, further
-    /// attempts are made until [`CommOptions::connect_timeout`] has passed, after
-    /// random pauses that may grow, so that a thousand workers that lost their
-    /// scheduler do not come back all at once. The handshake is repeated only where
-    /// the transport says that a new connection may do better.
+    /// If the connection is refused, or the host name does not resolve yet, further
+    /// attempts follow until [`CommOptions::connect_timeout`] has passed. The pauses
+    /// between them are random and grow, so that many workers that lost their
+    /// scheduler do not reconnect at the same time. The handshake is repeated only if
+    /// the transport reports that a new connection may succeed.
     ///
     /// # Cancel safety
     ///
@@ -341,12 +338,12 @@ impl Transports {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Connect`] with what the last attempt met;
-    /// * [`CommError::Timeout`] if no attempt met anything at all;
-    /// * [`CommError::Scheme`] if there is no transport for it;
+    /// * [`CommError::Connect`] with the error of the last attempt;
+    /// * [`CommError::Timeout`] if no attempt got an answer;
+    /// * [`CommError::Scheme`] if no transport has the scheme;
     /// * those of the transport, such as [`CommError::NoTls`], after which no other
     ///   attempt is made;
-    /// * as [`Comm::establish`].
+    /// * those of [`Comm::establish`].
     pub async fn connect(
         &self,
         address: &Address,
@@ -355,11 +352,11 @@ impl Transports {
         self.connect_for(address, options, Traffic::Normal).await
     }
 
-    /// [`Transports::connect`], and says what the comm is for.
+    /// Connects as [`Transports::connect`] does, with a traffic class.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Transports::connect`].
     pub async fn connect_for(
         &self,
         address: &Address,
@@ -370,12 +367,11 @@ impl Transports {
         connect(transport, address, options, traffic).await
     }
 
-    /// Makes a connection as [`Transports::connect`] does, without the handshake of
-    /// Dask.
+    /// Connects as [`Transports::connect`] does, without the handshake of Dask.
     ///
     /// # Errors
     ///
-    /// As there, but for those of the handshake.
+    /// Those of [`Transports::connect`], except for errors of the handshake.
     pub async fn connect_raw(
         &self,
         address: &Address,
@@ -386,11 +382,11 @@ impl Transports {
         connect_raw(transport, address, options, traffic).await
     }
 
-    /// Listens at `address`. `options` are for the comms that will be accepted.
+    /// Listens at `address`, and accepts comms with `options`.
     ///
     /// # Errors
     ///
-    /// As [`Transport::bind`], and [`CommError::Scheme`].
+    /// Those of [`Transport::bind`], and [`CommError::Scheme`].
     pub async fn bind(
         &self,
         address: &Address,
@@ -400,16 +396,16 @@ impl Transports {
         Ok(Listener::new(listen, options))
     }
 
-    /// Waits until everything has arrived that went over connections which several
-    /// comms share, and ends these connections, for all clones.
+    /// Waits until data on connections that several comms share has arrived, and closes
+    /// these connections, for all clones.
     pub async fn close(&self) {
         for transport in &self.0 {
             transport.close().await;
         }
     }
 
-    /// The same transports, which share no connection with these: for a party that
-    /// is to be closed by itself.
+    /// The same transports without shared connections, for a client or worker that is
+    /// closed separately.
     #[must_use]
     pub fn separate(&self) -> Self {
         let separate =
@@ -429,11 +425,11 @@ fn no_transport(scheme: &str) -> CommError {
     CommError::Scheme { scheme }
 }
 
-/// Makes a comm by one transport, as [`Transports::connect`] does.
+/// Connects over one transport, as [`Transports::connect`] does.
 ///
 /// # Errors
 ///
-/// As there.
+/// Those of [`Transports::connect`].
 pub async fn connect(
     transport: &dyn Transport,
     address: &Address,
@@ -453,11 +449,11 @@ pub async fn connect(
     }
 }
 
-/// Makes a connection by one transport, as [`Transports::connect_raw`] does.
+/// Connects over one transport, as [`Transports::connect_raw`] does.
 ///
 /// # Errors
 ///
-/// As there.
+/// Those of [`Transports::connect_raw`].
 pub async fn connect_raw(
     transport: &dyn Transport,
     address: &Address,
@@ -478,7 +474,7 @@ struct Attempts<'a> {
     deadline: runtime::Instant,
     attempt: ConnectOptions,
     backoff: Duration,
-    /// What the last attempt met, if any met something.
+    /// The error of the last attempt that got an answer.
     last: Option<io::Error>,
 }
 
@@ -498,8 +494,8 @@ impl<'a> Attempts<'a> {
             options,
             deadline: later(options.connect_timeout),
             attempt: ConnectOptions {
-                // A connection request may be lost; do not wait for the first one
-                // until it is too late for a second (`intermediate_cap` there).
+                // A connection request may be lost, so leave time for further ones
+                // (`intermediate_cap` in Dask's `connect`).
                 attempt_timeout: options.connect_timeout / 5,
                 traffic,
             },
@@ -508,7 +504,7 @@ impl<'a> Attempts<'a> {
         })
     }
 
-    /// The next connection. Makes attempts until there is one.
+    /// Makes attempts until one succeeds.
     async fn next(&mut self) -> Result<PendingConnection, CommError> {
         loop {
             let connecting = self.transport.connect(self.address, &self.attempt);
@@ -521,7 +517,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Pauses before the next attempt, unless there is none.
+    /// Waits before the next attempt, or returns the error if it was the last one.
     async fn failed(&mut self, error: ConnectError) -> Result<(), CommError> {
         let address = self.address;
         let failed = |error| CommError::Connect {
@@ -532,7 +528,7 @@ impl<'a> Attempts<'a> {
             ConnectError::Fatal(error) => return Err(error),
             ConnectError::Failed(error) if is_lasting(&error) => return Err(failed(error)),
             ConnectError::Failed(error) => self.last = Some(error),
-            // What an earlier attempt met says more than that time is up.
+            // The error of an earlier attempt tells more than a timeout.
             ConnectError::NoAnswer => {}
         }
         let left = self.deadline.saturating_duration_since(now());
@@ -553,7 +549,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Whether another attempt would meet the same.
+/// Whether any other attempt would fail with the same error.
 fn is_lasting(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -561,11 +557,11 @@ fn is_lasting(error: &io::Error) -> bool {
     )
 }
 
-/// Host and port of an address, for transports of `host:port`.
+/// The host and port of an address, for transports of `host:port`.
 ///
 /// # Errors
 ///
-/// [`CommError::Address`] if it is none.
+/// [`CommError::Address`] if the location is not `host:port`.
 pub fn host_and_port(address: &Address) -> Result<(&str, u16), CommError> {
     let ends = address.host_and_port();
     ends.ok_or_else(|| CommError::Address {
@@ -574,6 +570,6 @@ pub fn host_and_port(address: &Address) -> Result<(&str, u16), CommError> {
     })
 }
 
-/// The first pause between two attempts to connect is shorter than this; the
-/// next ones may be twice as long each (`backoff_base` of Dask's `connect`).
+/// The upper bound of the first pause between attempts to connect, which doubles for
+/// each further one (`backoff_base` of Dask's `connect`).
 const BACKOFF: Duration = Duration::from_millis(10);

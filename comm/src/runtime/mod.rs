@@ -2,19 +2,18 @@
 //!
 //! Comms, transports, clients, workers and schedulers start tasks and wait for
 //! timers through the functions of this module, so that they run on any
-//! executor. Which one that is:
+//! executor. The executor is the first of:
 //!
 //! 1. the one that [`install`] was called with;
 //! 2. tokio, in a task or a thread of a tokio runtime;
 //! 3. smol, with the feature `runtime-smol`.
 //!
 //! Channels, `select!` and the I/O traits of tokio are used as well; they work on
-//! any executor. What needs tokio itself says so: `unix://`, `quic://` and the
-//! `daskwire` command.
+//! any executor. Only `unix://`, `quic://` and the `daskwire` command need tokio as the
+//! executor.
 //!
-//! tokio's tasks, timers and sockets are used as they are. An executor behind
-//! [`Runtime`] costs one allocation more for each task, timer and connection, and
-//! none for a message.
+//! tokio's tasks, timers and sockets are used directly. A [`Runtime`] costs one more
+//! allocation for each task, timer and connection, and none for a message.
 
 #[cfg(feature = "runtime-smol")]
 mod smol;
@@ -71,24 +70,25 @@ use crate::BoxFuture;
 /// # Ok::<(), runtime::AlreadyInstalled>(())
 /// ```
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
-    /// Starts a task. It does not panic.
+    /// Starts a task. The task does not panic.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// A timer that is ready at `deadline`.
+    /// Returns a future that is ready at `deadline`.
     fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()>;
 
-    /// The time. Default: that of the system.
+    /// The current time. Default: [`Instant::now`].
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Runs a function that blocks, away from tasks. Default: a thread for each.
+    /// Runs a function that blocks, outside of the threads of tasks. Default: a new
+    /// thread for each.
     fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>) {
         drop(std::thread::Builder::new().spawn(function));
     }
 
-    /// Connects a TCP socket. Default: in a thread that blocks, as
-    /// [`Runtime::spawn_blocking`] has it.
+    /// Connects a TCP socket. Default: a blocking call on
+    /// [`Runtime::spawn_blocking`].
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Reads from and writes to a connected TCP socket.
+    /// Makes a stream of a connected TCP socket.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Accepts from a listening TCP socket.
+    /// Makes a listener of a listening TCP socket.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ pub trait AcceptTcp: Send + Sync {
     ///
     /// # Cancel safety
     ///
-    /// No connection may be lost if the future is dropped.
+    /// Dropping the future must not lose a connection.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ pub trait AcceptTcp: Send + Sync {
 
 static INSTALLED: OnceLock<Arc<dyn Runtime>> = OnceLock::new();
 
-/// An executor was installed before.
+/// The error of [`install`]: an executor was installed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlreadyInstalled;
 
@@ -158,7 +158,7 @@ impl fmt::Display for AlreadyInstalled {
 
 impl core::error::Error for AlreadyInstalled {}
 
-/// Makes all comms, transports and roles of this process use `runtime`, also in
+/// Installs the executor of all comms, transports and roles of this process, also for
 /// tasks of tokio.
 ///
 /// # Errors
@@ -181,8 +181,8 @@ fn other_than_tokio() -> Option<Arc<dyn Runtime>> {
     None
 }
 
-/// Starts tasks on one executor, also from threads that belong to none, as
-/// destructors do. Cloning it is cheap.
+/// A handle that starts tasks on one executor, also from threads outside of it, as
+/// destructors need. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub struct Spawner(Executor);
 
@@ -220,7 +220,8 @@ impl Spawner {
         }
     }
 
-    /// Runs a function that blocks, away from tasks. It cannot be aborted.
+    /// Runs a function that blocks, outside of the threads of tasks. It cannot be
+    /// aborted.
     pub fn spawn_blocking<T: Send + 'static>(
         &self,
         function: impl FnOnce() -> T + Send + 'static,
@@ -235,9 +236,8 @@ impl Spawner {
         }
     }
 
-    /// Whether a task of this executor wakes the caller without another thread
-    /// having to be woken. That is not so in `block_on` of tokio's executor of several
-    /// threads.
+    /// Whether a task of this executor can wake the caller without waking another
+    /// thread. `false` in `block_on` of tokio's multi-threaded executor.
     pub fn wakes_caller_cheaply(&self) -> bool {
         match &self.0 {
             Executor::Tokio(handle) => {
@@ -249,8 +249,7 @@ impl Spawner {
     }
 }
 
-/// Starts a task on the executor of this one. Dropping the [`Task`] does not end
-/// it.
+/// Starts a task on the current executor. Dropping the [`Task`] does not end it.
 ///
 /// # Panics
 ///
@@ -259,7 +258,7 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
     Spawner::current().spawn(task)
 }
 
-/// Runs a function that blocks, away from tasks. It cannot be aborted.
+/// Runs a function that blocks, outside of the threads of tasks. It cannot be aborted.
 ///
 /// # Panics
 ///
@@ -268,7 +267,7 @@ pub fn spawn_blocking<T: Send + 'static>(function: impl FnOnce() -> T + Send + '
     Spawner::current().spawn_blocking(function)
 }
 
-/// The time, by the clock that timers use.
+/// The current time of the clock that timers use.
 pub fn now() -> Instant {
     match INSTALLED.get() {
         Some(runtime) => runtime.now(),
@@ -276,13 +275,13 @@ pub fn now() -> Instant {
     }
 }
 
-/// A time from now. More than a lifetime is a lifetime.
+/// The time `after` from now, saturating at a distant future.
 pub fn later(after: Duration) -> Instant {
     const LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     now() + after.min(LIFETIME)
 }
 
-/// Waits for as long as that.
+/// Waits for a duration.
 ///
 /// # Panics
 ///
@@ -291,7 +290,7 @@ pub async fn sleep(duration: Duration) {
     sleep_until(later(duration)).await;
 }
 
-/// Waits until then.
+/// Waits until a deadline.
 ///
 /// # Panics
 ///
@@ -303,7 +302,7 @@ pub async fn sleep_until(deadline: Instant) {
     }
 }
 
-/// A deadline has passed, and the future that had until then was dropped.
+/// The error of a timeout: the deadline has passed, and the future was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -315,7 +314,7 @@ impl fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
-/// The result of a future, unless it takes longer than `after`.
+/// Awaits a future for at most `after`.
 ///
 /// # Errors
 ///
@@ -324,7 +323,7 @@ pub async fn timeout<F: Future>(after: Duration, future: F) -> Result<F::Output,
     timeout_at(later(after), future).await
 }
 
-/// The result of a future, unless it takes until `deadline`.
+/// Awaits a future until `deadline` at the latest.
 ///
 /// # Errors
 ///
@@ -339,7 +338,7 @@ pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Ou
     .await
 }
 
-/// The socket addresses of a host, which is a name or a number, and a port.
+/// Resolves a host name or IP address, and a port, to socket addresses.
 ///
 /// # Errors
 ///
@@ -356,20 +355,20 @@ pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     lookup.await.unwrap_or_else(|_| Err(ended()))
 }
 
-/// TCP sockets of the executor of this task, if it is not tokio: transports use the
-/// sockets of tokio as they are.
+/// The runtime whose TCP sockets this task must use; `None` for tokio, whose sockets
+/// transports use directly.
 pub fn sockets() -> Option<Arc<dyn Runtime>> {
     other_than_tokio()
 }
 
-/// What a task that was to do some I/O comes to when the executor ends.
+/// The I/O error of a task that ended with its executor.
 fn ended() -> io::Error {
     io::Error::other("the executor has ended")
 }
 
 /// A random duration below `max`.
 pub(crate) fn jitter(max: Duration) -> Duration {
-    // Every RandomState has other keys.
+    // The keys of each `RandomState` are random.
     let random = RandomState::new().hash_one(0_u8);
     max.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)
 }

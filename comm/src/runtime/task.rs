@@ -12,9 +12,9 @@ use futures_util::future::{AbortHandle, Abortable, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::oneshot;
 
-/// A task that was started; a future of its result.
+/// The handle of a started task, and a future of its result.
 ///
-/// Dropping it leaves the task running.
+/// Dropping the handle leaves the task running.
 #[derive(Debug)]
 pub struct Task<T>(Inner<T>);
 
@@ -23,14 +23,14 @@ enum Inner<T> {
     Tokio(tokio::task::JoinHandle<T>),
     Other {
         result: oneshot::Receiver<std::thread::Result<T>>,
-        /// Functions that block have none.
+        /// `None` for blocking functions.
         abort: Option<AbortHandle>,
     },
 }
 
 /// Why a task has no result.
 pub struct TaskError {
-    /// None if the task was aborted, or its executor has ended.
+    /// `None` if the task was aborted, or its executor has ended.
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for TaskError {
 impl core::error::Error for TaskError {}
 
 impl<T> Task<T> {
-    /// Ends the task where it waits next, if it has not ended.
+    /// Aborts the task at its next await point, if it has not ended.
     pub fn abort(&self) {
         match &self.0 {
             Inner::Tokio(handle) => handle.abort(),
@@ -83,7 +83,7 @@ impl<T> Task<T> {
         Self(Inner::Tokio(handle))
     }
 
-    /// A task to start, which does not panic, and its handle.
+    /// Wraps a future into a task that does not panic, and returns it with its handle.
     pub(super) fn with_handle(task: impl Future<Output = T>) -> (impl Future<Output = ()>, Self) {
         let (sender, result) = oneshot::channel();
         let (abort, registration) = AbortHandle::new_pair();
@@ -98,7 +98,7 @@ impl<T> Task<T> {
             });
             let result = match caught.await {
                 Ok(Ok(value)) => Ok(value),
-                // Dropping the sender says that the task was aborted.
+                // Dropping the sender reports the abort.
                 Ok(Err(_)) => return,
                 Err(panic) => Err(panic),
             };
@@ -109,7 +109,8 @@ impl<T> Task<T> {
         (task, Self(Inner::Other { result, abort }))
     }
 
-    /// A function to run, which does not panic, and its handle.
+    /// Wraps a blocking function so that it does not panic, and returns it with its
+    /// handle.
     pub(super) fn blocking(function: impl FnOnce() -> T) -> (impl FnOnce(), Self) {
         let (sender, result) = oneshot::channel();
         let function = move || {
@@ -139,7 +140,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-/// Tasks that end with their owner: dropping the set aborts them.
+/// A set of tasks, which are aborted when it is dropped.
 #[derive(Debug)]
 pub struct TaskSet<T>(FuturesUnordered<Task<T>>);
 
@@ -150,7 +151,7 @@ impl<T> Default for TaskSet<T> {
 }
 
 impl<T> TaskSet<T> {
-    /// Without tasks.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self(FuturesUnordered::new())
     }
@@ -161,30 +162,30 @@ impl<T> TaskSet<T> {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a task that was started.
+    /// Adds a started task.
     pub fn push(&mut self, task: Task<T>) {
         self.0.push(task);
     }
 
-    /// Waits for the next task to end; `None` if there is none.
+    /// Waits for the next task to end; `None` if the set is empty.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: no result is lost.
+    /// This method is cancel safe: no result is lost.
     ///
     /// # Errors
     ///
-    /// [`TaskError`] if it was aborted or panicked.
+    /// [`TaskError`] if the task was aborted or panicked.
     pub async fn join_next(&mut self) -> Option<Result<T, TaskError>> {
         self.0.next().await
     }
 
-    /// The result of a task that has ended, if there is one.
+    /// The result of a task that has ended, if any has.
     ///
     /// # Errors
     ///
@@ -214,7 +215,7 @@ impl<T> TaskSet<T> {
         results
     }
 
-    /// Aborts all tasks, which end where they wait next.
+    /// Aborts all tasks at their next await points.
     pub fn abort_all(&self) {
         for task in &self.0 {
             task.abort();
@@ -229,7 +230,7 @@ impl<T> TaskSet<T> {
 }
 
 impl<T: Send + 'static> TaskSet<T> {
-    /// Starts a task on the executor of this one.
+    /// Starts a task on the current executor.
     ///
     /// # Panics
     ///

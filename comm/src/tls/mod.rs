@@ -1,4 +1,4 @@
-//! TLS as Dask does it: both sides show a certificate, and both check it.
+//! TLS as Dask does it: both ends present a certificate, and both verify it.
 //!
 //! ```no_run
 //! use daskwire_comm::tls::TlsSettings;
@@ -12,33 +12,33 @@
 //!
 //! # Settings
 //!
-//! They are Dask's: `ca-file` for all, `cert` and `key` for each role
-//! ([`Security`]). Every value is the path of a PEM file, or PEM text if there
-//! is a newline in it. Without `key` the key is looked for in `cert`. TLS 1.2
-//! and 1.3 are spoken, with the cipher suites of the crypto provider; for other
-//! choices build the configurations and hand them to [`Tls::from_configs`].
+//! The settings are Dask's: `ca-file` for all, `cert` and `key` for each role
+//! ([`Security`]). Every value is the path of a PEM file, or PEM itself if it contains
+//! a newline. Without `key` the key is read from `cert`. TLS 1.2 and 1.3 are used,
+//! with the cipher suites of the crypto provider; for anything else pass complete
+//! configurations to [`Tls::from_configs`].
 //!
-//! # Whom this lets in
+//! # Accepted peers
 //!
-//! Everybody with a certificate that the authorities in `ca-file` signed, or
-//! that is in there itself, and with its key; see [`Verifier`]. In Dask's
-//! protocol whoever is in may run code on every worker. So the authority
-//! should be one of the cluster's own: with a public one in `ca-file`
-//! everybody in the world who has a certificate is in.
+//! Every peer is accepted that has the key of a certificate which an authority in
+//! `ca-file` signed, or which is itself in `ca-file`; see [`Verifier`]. In Dask's
+//! protocol an accepted peer can run code on every worker. So the authority should
+//! belong to the cluster: with a public one in `ca-file`, every holder of a public
+//! certificate is accepted.
 //!
-//! As in Dask, **names are not checked** unless asked for: any member of the
-//! cluster can pass for any other, scheduler included. Nor are roles
-//! told apart, and nobody is asked about revocation.
+//! As in Dask, **names are not checked** by default: any member of the cluster can
+//! impersonate any other, including the scheduler. Roles are not distinguished, and
+//! revocation is not checked.
 //!
 //! # The end of a connection
 //!
-//! Closing a comm says so to the peer (`close_notify`). Dask closes the socket
-//! and says nothing, so a connection that ends between two messages has ended
-//! well here, with or without notice. Whoever can cut the connection can
-//! therefore drop the last messages unnoticed, which no message of Dask's
-//! protocol relies on. An end within a message is an error.
+//! Closing a comm sends `close_notify`. Dask closes the socket without it, so an end
+//! of the connection between two messages is a regular end, with or without
+//! `close_notify`. An attacker that can cut the connection can therefore drop the last
+//! messages unnoticed, which Dask's protocol tolerates. An end within a message is an
+//! error.
 //!
-//! Sessions are not resumed: the certificate is shown and checked each time.
+//! Sessions are not resumed: certificates are presented and verified each time.
 
 mod settings;
 mod verifier;
@@ -61,26 +61,24 @@ pub use settings::{
 };
 pub use verifier::Verifier;
 
-/// What comms over TLS need: configurations for both sides of a connection.
-/// Build it once; cloning it is cheap.
+/// The TLS configurations of comms, for both ends of a connection. Cloning it is cheap.
 ///
-/// The configurations have no ALPN token, as Dask has none. For another
-/// protocol that uses the same certificates, QUIC for one, clone them and set
-/// theirs.
+/// The configurations have no ALPN token, as Dask has none. For another protocol with
+/// the same certificates, such as QUIC, clone them and set its token.
 #[derive(Clone)]
 pub struct Tls {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     server_name: Option<ServerName<'static>>,
-    /// Where the authorities come from, for messages.
+    /// The source of the authorities, for error messages.
     authorities: Arc<str>,
 }
 
 impl Tls {
-    /// With finished configurations, such as those with fewer cipher suites.
+    /// Uses complete configurations, for example with fewer cipher suites.
     ///
-    /// Who may connect is then decided by their verifiers: rustls lets
-    /// everybody in unless told otherwise. [`Verifier`] is the one that
+    /// Their verifiers decide which peers are accepted: a server configuration of rustls
+    /// without a client verifier accepts every client. [`Verifier`] is the one that
     /// [`TlsSettings::build`] uses.
     pub fn from_configs(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Self {
         Self {
@@ -91,33 +89,33 @@ impl Tls {
         }
     }
 
-    /// Names `name` to every listener that is connected to, in place of the
-    /// host in its address: for gateways that tell clusters apart by it (SNI;
-    /// Dask's `server_hostname`). If names are checked this is the one.
+    /// Sets the server name that is sent to every listener (SNI) in place of the host in
+    /// its address, for gateways that select the cluster by it; Dask's
+    /// `server_hostname`. It is also the name that the name check uses.
     #[must_use]
     pub fn with_server_name(mut self, name: ServerName<'static>) -> Self {
         self.server_name = Some(name);
         self
     }
 
-    /// The name of [`Self::with_server_name`].
+    /// The server name set by [`Self::with_server_name`].
     pub const fn server_name(&self) -> Option<&ServerName<'static>> {
         self.server_name.as_ref()
     }
 
-    /// The configuration of the side that connects.
+    /// The configuration for connecting.
     pub const fn client_config(&self) -> &Arc<ClientConfig> {
         &self.client
     }
 
-    /// The configuration of the side that listens.
+    /// The configuration for listening.
     pub const fn server_config(&self) -> &Arc<ServerConfig> {
         &self.server
     }
 
-    /// Finds what TLS has to say in the failure of a handshake, be it its own
-    /// or the one after it: with TLS 1.3 whoever connects has finished before
-    /// the other side has looked at its certificate.
+    /// Finds the TLS error in the failure of a handshake, which can be that of TLS or
+    /// that of Dask: with TLS 1.3 the client finishes the TLS handshake before the
+    /// server verifies its certificate.
     pub fn explain(&self, error: CommError, side: Side) -> CommError {
         let error = match error {
             CommError::Io(error) => error,
@@ -145,7 +143,7 @@ impl Tls {
     }
 }
 
-/// Keys are none of anybody's business, nor is the rest of much use.
+/// Prints no keys, and only the fields that help to diagnose.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
@@ -155,7 +153,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Why two sides could not agree on TLS.
+/// The error of a TLS handshake.
 #[derive(Clone, Debug)]
 pub struct TlsFailure {
     error: rustls::Error,
@@ -163,7 +161,7 @@ pub struct TlsFailure {
 }
 
 impl TlsFailure {
-    /// What rustls says.
+    /// The error of rustls.
     pub const fn error(&self) -> &rustls::Error {
         &self.error
     }

@@ -1,4 +1,4 @@
-//! Dask's settings, and what can be wrong with them.
+//! Dask's TLS settings and their errors.
 
 use core::fmt;
 use std::fs;
@@ -19,11 +19,10 @@ use zeroize::Zeroizing;
 use super::x509::{Certificate, Time};
 use super::{Tls, Verifier};
 
-/// Certificates or a key in PEM form: a file that holds them, or themselves.
+/// Certificates or a key in PEM form: the path of a file, or the PEM itself.
 ///
-/// Made from text as Dask does it: text with a newline in it is PEM, all other
-/// text is a path. Text may hold a key, so it is never shown, and it is
-/// overwritten when it is dropped.
+/// As in Dask, a string with a newline is PEM, and any other string is a path. PEM may
+/// contain a key, so it is never printed, and it is overwritten when it is dropped.
 ///
 /// ```
 /// use daskwire_comm::tls::Pem;
@@ -91,38 +90,36 @@ impl Pem {
     }
 }
 
-/// The settings of one role: what Dask has as `distributed.comm.tls.ca-file`
-/// and, for each of `client`, `scheduler` and `worker`, `cert` and `key`.
+/// The TLS settings of one role: `distributed.comm.tls.ca-file` of Dask's
+/// configuration, and `cert` and `key` of `client`, `scheduler` or `worker`.
 ///
-/// A process has one role, whichever side of a connection it is on: a worker
-/// presents the certificate of a worker to those that it connects to as well
-/// as to those that connect to it.
+/// A process has one role for both ends of a connection: a worker presents its
+/// certificate to peers that it connects to and to peers that connect to it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TlsSettings {
-    /// The certificates of the authorities that both sides believe, and of
-    /// peers that are believed without one.
+    /// The trusted certificates: those of authorities, and those of peers that are
+    /// trusted without an authority.
     pub ca_file: Pem,
-    /// The certificate to present; behind it those that lead to an authority,
-    /// if there are any between.
+    /// The certificate to present, followed by any intermediate certificates.
     pub cert: Pem,
-    /// The key of the certificate; without it, the key stands in `cert` too.
+    /// The key of the certificate. Default: `None`, so that it is read from `cert`.
     pub key: Option<Pem>,
-    /// [`Verifier::check_name`]; Dask does not.
+    /// Whether to check names; see [`Verifier::check_name`]. Default: `false`, as in
+    /// Dask.
     pub check_name: bool,
-    /// `ciphers`: what TLS 1.2 may encrypt with, as OpenSSL names it, separated by
-    /// colons; `None` for all that there is. As with OpenSSL, those of TLS 1.3
-    /// are not chosen from. Unlike there, a name that is not known is an error,
-    /// and so are groups such as `HIGH`.
+    /// `ciphers`: the cipher suites of TLS 1.2 by their OpenSSL names, separated by
+    /// colons. Default: `None`, so that all are used. As with OpenSSL, the suites of
+    /// TLS 1.3 are not affected. Unlike there, unknown names and groups such as `HIGH`
+    /// are errors.
     pub ciphers: Option<String>,
-    /// `min-version`: the oldest version to speak.
+    /// `min-version`: the oldest version to use. Default: 1.2.
     pub min_version: TlsVersion,
-    /// `max-version`: the newest version to speak. QUIC needs 1.3.
+    /// `max-version`: the newest version to use. Default: 1.3. QUIC needs 1.3.
     pub max_version: TlsVersion,
 }
 
-/// A version of TLS: `1.2` and `1.3` in Dask's configuration, which has no
-/// others either.
+/// A TLS version: `1.2` or `1.3` in Dask's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     /// TLS 1.2, the oldest.
@@ -132,7 +129,7 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// The suites of TLS 1.2 that rustls has, and how OpenSSL names them.
+/// The TLS 1.2 cipher suites of rustls, with their OpenSSL names.
 const CIPHERS: [(&str, CipherSuite); 6] = [
     (
         "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -161,8 +158,8 @@ const CIPHERS: [(&str, CipherSuite); 6] = [
 ];
 
 impl TlsSettings {
-    /// These certificates, with the key in `cert`, no check of names, and both
-    /// versions of TLS with all ciphers.
+    /// Creates settings with these certificates, the key in `cert`, and the defaults of
+    /// all other fields.
     pub fn new(ca_file: impl Into<Pem>, cert: impl Into<Pem>) -> Self {
         Self {
             ca_file: ca_file.into(),
@@ -175,7 +172,7 @@ impl TlsSettings {
         }
     }
 
-    /// With the key elsewhere.
+    /// Sets the key, if it is not in `cert`.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<Pem>) -> Self {
         self.key = Some(key.into());
@@ -183,10 +180,10 @@ impl TlsSettings {
     }
 
     /// Reads the files and builds configurations with the crypto provider that
-    /// this package was built with: `ring`, or without it `aws-lc-rs`. A
-    /// default that others may have installed in the process is not looked at.
+    /// this package was built with: `ring`, or without it `aws-lc-rs`. The process
+    /// default provider of rustls is not used.
     ///
-    /// Files that change later are not read again: build another.
+    /// Files that change later are not read again; build a new [`Tls`] then.
     ///
     /// # Errors
     ///
@@ -208,7 +205,7 @@ impl TlsSettings {
     pub fn build_with_provider(&self, provider: Arc<CryptoProvider>) -> Result<Tls, TlsError> {
         let versions = self.versions()?;
         let provider = match &self.ciphers {
-            // What is not spoken needs no ciphers.
+            // The setting matters only if TLS 1.2 is used.
             Some(ciphers) if self.min_version == TlsVersion::V1_2 => {
                 self.limit(ciphers, &provider)?.into()
             }
@@ -281,7 +278,7 @@ impl TlsSettings {
         }
     }
 
-    /// The provider, with no more than these suites of TLS 1.2.
+    /// Limits the TLS 1.2 cipher suites of the provider to these.
     fn limit(&self, ciphers: &str, provider: &CryptoProvider) -> Result<CryptoProvider, TlsError> {
         let failed = |problem| TlsError {
             setting: "ciphers",
@@ -289,7 +286,7 @@ impl TlsSettings {
             problem,
         };
         let mut wanted = Vec::new();
-        // As OpenSSL separates them.
+        // The separators of OpenSSL.
         for name in ciphers
             .split([':', ',', ' '])
             .filter(|name| !name.is_empty())
@@ -308,7 +305,7 @@ impl TlsSettings {
         if suites.is_empty() {
             return Err(failed(TlsProblem::NoCipher));
         }
-        // The first are preferred, as they are named.
+        // In the order of preference that the setting gives.
         suites.sort_by_key(|suite| wanted.iter().position(|name| *name == suite.suite()));
         Ok(CryptoProvider {
             cipher_suites: modern.into_iter().chain(suites).collect(),
@@ -332,7 +329,7 @@ impl TlsSettings {
                 Err(error) => problem = Some(error),
             }
         }
-        // Collections of authorities have old ones among them.
+        // Bundles of authorities may contain expired ones.
         if let (false, Some(problem)) = (is_any_good, problem) {
             return Err(problem);
         }
@@ -378,11 +375,11 @@ fn read_certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsProbl
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     match certificates {
         Ok(certificates) if certificates.is_empty() => Err(TlsProblem::NoCertificate {
-            // What a folder of such files has besides certificates.
+            // The key file may have been given by mistake.
             is_key: contains(&text, b"PRIVATE KEY-----"),
         }),
         Ok(certificates) => Ok(certificates),
-        // An encrypted key beside the certificate has lines that are no base64.
+        // An encrypted key in the same file has lines that are not base64.
         Err(_) if is_encrypted(&text) => Err(TlsProblem::EncryptedKey),
         Err(error) => Err(TlsProblem::Pem(error)),
     }
@@ -422,7 +419,7 @@ fn is_encrypted(text: &[u8]) -> bool {
     contains(text, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(text, b"4,ENCRYPTED")
 }
 
-/// The settings of a whole cluster, as Dask's `Security` has them.
+/// The TLS settings of all roles, as in Dask's `Security`.
 ///
 /// ```no_run
 /// use daskwire_comm::tls::{ClusterRole, Security, TlsSettings};
@@ -447,13 +444,13 @@ pub struct Security {
     pub worker: RoleSettings,
     /// `distributed.comm.tls.ciphers`: [`TlsSettings::ciphers`].
     pub ciphers: Option<String>,
-    /// `distributed.comm.tls.min-version`; without it, 1.2.
+    /// `distributed.comm.tls.min-version`. Default: 1.2.
     pub min_version: Option<TlsVersion>,
-    /// `distributed.comm.tls.max-version`; without it, 1.3.
+    /// `distributed.comm.tls.max-version`. Default: 1.3.
     pub max_version: Option<TlsVersion>,
 }
 
-/// What one role presents.
+/// The certificate and key of one role.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RoleSettings {
@@ -463,14 +460,14 @@ pub struct RoleSettings {
     pub key: Option<Pem>,
 }
 
-/// What a process is in its cluster.
+/// The role of a process in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterRole {
-    /// It submits work.
+    /// Submits tasks.
     Client,
-    /// It hands it out.
+    /// Assigns tasks to workers.
     Scheduler,
-    /// It does it.
+    /// Runs tasks.
     Worker,
 }
 
@@ -513,7 +510,7 @@ impl Security {
     }
 }
 
-/// Settings that no TLS can be had with.
+/// The error of TLS settings.
 #[derive(Debug)]
 pub struct TlsError {
     setting: &'static str,
@@ -522,70 +519,69 @@ pub struct TlsError {
 }
 
 impl TlsError {
-    /// The setting that is wrong: `ca-file`, `cert` or `key`, with the role in
-    /// front where that matters; `ciphers`, `min-version`.
+    /// The invalid setting: `ca-file`, `cert` or `key`, with a prefix of the role if it
+    /// depends on the role; `ciphers`, `min-version`.
     pub const fn setting(&self) -> &'static str {
         self.setting
     }
 
-    /// What is wrong with it.
+    /// The problem with the setting.
     pub const fn problem(&self) -> &TlsProblem {
         &self.problem
     }
 }
 
-/// What is wrong with a setting.
+/// The problem with a setting.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TlsProblem {
-    /// It is needed, and there is none.
+    /// The setting is required and not set.
     NotSet,
     /// The file cannot be read.
     Read(io::Error),
-    /// It looks like PEM and is none.
+    /// The file is not valid PEM.
     Pem(pem::Error),
-    /// There is no certificate in it.
+    /// The file has no certificate.
     NoCertificate {
-        /// There is a key.
+        /// Whether the file has a key.
         is_key: bool,
     },
-    /// A certificate in it cannot be read.
+    /// A certificate in the file cannot be parsed.
     Certificate {
-        /// Which one, from 0.
+        /// The index of the certificate in the file.
         index: usize,
     },
-    /// Its time is over.
+    /// The certificate has expired.
     Expired {
-        /// When it was.
+        /// The end of its validity.
         not_after: String,
     },
-    /// Its time is still to come.
+    /// The certificate is not valid yet.
     NotValidYet {
-        /// When it comes.
+        /// The beginning of its validity.
         not_before: String,
     },
-    /// There is no key in it.
+    /// The file has no key.
     NoKey {
-        /// No `key` is set, so the file of the certificate should have it.
+        /// Whether the file is that of `cert`, because `key` is not set.
         is_in_cert: bool,
     },
-    /// The key needs a passphrase.
+    /// The key is encrypted.
     EncryptedKey,
-    /// The key is of no kind that the crypto provider knows.
+    /// The crypto provider does not support the key.
     Key(rustls::Error),
-    /// The key is that of another certificate.
+    /// The key does not belong to the certificate.
     KeyMismatch,
-    /// It cannot be used with the crypto provider.
+    /// The crypto provider cannot use the setting.
     Config(rustls::Error),
-    /// No version of TLS is as new as the oldest one allowed, and as old as the
-    /// newest.
+    /// The oldest version is newer than the newest one.
     NoVersion,
-    /// One of the ciphers is not known here.
+    /// A cipher is unknown.
     Cipher {
-        /// Its name.
+        /// The name of the cipher.
         name: String,
     },
-    /// The crypto provider has none of the ciphers.
+    /// The crypto provider supports none of the ciphers.
     NoCipher,
 }
 

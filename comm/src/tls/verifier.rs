@@ -1,4 +1,4 @@
-//! Whom to believe.
+//! The verifier of certificates.
 
 use core::fmt;
 use std::sync::Arc;
@@ -20,26 +20,24 @@ use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage, RawPublicKeyEnt
 
 use super::x509::{CLIENT_PURPOSE, Certificate, NotACertificate, SERVER_PURPOSE, Time};
 
-/// Checks the certificate of the other side as Dask has OpenSSL check it, for
-/// either side of a connection.
+/// Verifies the certificate of the peer as OpenSSL does for Dask, for either end of a
+/// connection.
 ///
-/// A certificate is good if it is valid now and
+/// A certificate is accepted if it is currently valid and
 ///
-/// * an authority signed it, directly or through others that the peer sends
-///   along, and it may be used for the peer's side of the connection;
-/// * or it is itself, byte for byte, among the certificates of the
-///   authorities. So one self-signed certificate can serve a whole cluster,
-///   which is also what `Security.temporary()` makes.
+/// * an authority signed it, directly or through intermediate certificates that the
+///   peer sends, and its purpose includes the peer's end of the connection;
+/// * or it is itself among the certificates of the authorities, byte for byte. So one
+///   self-signed certificate can serve a whole cluster, as the one that
+///   `Security.temporary()` makes does.
 ///
-/// In either case the peer proves that it has the key. What names the
-/// certificate is for is not looked at unless
-/// [`check_name`](Self::check_name) says so, and nobody is asked whether it was
-/// revoked.
+/// In both cases the peer must prove that it has the key. The names in the certificate
+/// are not checked unless [`check_name`](Self::check_name) is set, and revocation is not
+/// checked.
 ///
 /// Certificates of X.509 version 1, which plain rustls refuses and which
-/// `openssl x509 -req` without `-extfile` made up to version 3.3, are good if an
-/// authority signed them directly. They have no names for the name check, so
-/// that refuses them.
+/// `openssl x509 -req` without `-extfile` made up to version 3.3, are accepted if an
+/// authority signed them directly. They have no names, so the name check refuses them.
 pub struct Verifier {
     authorities: Vec<CertificateDer<'static>>,
     anchors: Vec<(Validity, TrustAnchor<'static>)>,
@@ -86,12 +84,12 @@ impl Validity {
 }
 
 impl Verifier {
-    /// Believes these authorities.
+    /// Creates a verifier that trusts these authorities.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidCertificate`] if one of them cannot be read, and
-    /// [`Error::General`] if there are none.
+    /// [`Error::InvalidCertificate`] if an authority cannot be parsed, and
+    /// [`Error::General`] if `authorities` is empty.
     pub fn new(
         authorities: Vec<CertificateDer<'static>>,
         provider: &CryptoProvider,
@@ -103,7 +101,7 @@ impl Verifier {
         for der in &authorities {
             let certificate = Certificate::parse(der).map_err(bad_encoding)?;
             subjects.push(DistinguishedName::in_sequence(certificate.subject));
-            // A peer that is believed cannot make others believed.
+            // A trusted certificate of a peer does not make it an authority.
             if certificate.is_authority {
                 let anchor = webpki::anchor_from_trusted_cert(der).map_err(refused)?;
                 anchors.push((Validity::of(&certificate), anchor.to_owned()));
@@ -118,9 +116,9 @@ impl Verifier {
         })
     }
 
-    /// Whether the certificate of a listener must also be for the host that
-    /// was connected to. Dask does not ask for that, and certificates made for
-    /// it seldom have such names.
+    /// Sets whether the certificate of a listener must be for the host that was
+    /// connected to. Default: `false`, as in Dask, whose certificates seldom have such
+    /// names.
     #[must_use]
     pub fn check_name(mut self, check_name: bool) -> Self {
         self.check_name = check_name;
@@ -169,9 +167,8 @@ impl Verifier {
         }
     }
 
-    /// As [`Self::verify`], for a certificate that webpki does not read. There
-    /// are no extensions in it, so signature, authority and dates are all
-    /// there is to check.
+    /// As [`Self::verify`], for a certificate of version 1, which webpki does not parse.
+    /// It has no extensions, so signature, authority and dates are the only checks.
     fn verify_without_extensions(
         &self,
         certificate: &Certificate<'_>,
@@ -205,7 +202,7 @@ impl Verifier {
         Err(outcome)
     }
 
-    /// Why no authority was found for a certificate, as far as can be told.
+    /// The most likely reason why no authority was found for a certificate.
     fn unknown_issuer(&self, certificate: &Certificate<'_>, now: UnixTime) -> Error {
         let issuers = self
             .authorities
@@ -242,7 +239,7 @@ impl Verifier {
         }
     }
 
-    /// What [`verify_tls12_signature`] does, for a bare key.
+    /// As [`verify_tls12_signature`], for a public key.
     fn check_tls12_proof(
         &self,
         message: &[u8],
@@ -256,7 +253,7 @@ impl Verifier {
         let key = SubjectPublicKeyInfoDer::from(public_key);
         let key = RawPublicKeyEntity::try_from(&key).map_err(refused)?;
         let mut outcome = PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into();
-        // Schemes of TLS 1.2 do not say which curve a key is on.
+        // Signature schemes of TLS 1.2 do not determine the curve of a key.
         for algorithm in algorithms {
             match key.verify_signature(*algorithm, message, proof.signature()) {
                 Ok(()) => return Ok(HandshakeSignatureValid::assertion()),
@@ -370,7 +367,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// Reasons for which rustls has no word.
+/// Reasons that are not among the errors of rustls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
     NoAuthority,
@@ -408,8 +405,8 @@ fn bad_encoding(_: NotACertificate) -> Error {
     CertificateError::BadEncoding.into()
 }
 
-/// What webpki says, in the words of rustls: they decide which alert the peer
-/// gets.
+/// Converts an error of webpki to one of rustls, which determines the alert that the
+/// peer receives.
 fn refused(error: webpki::Error) -> Error {
     use webpki::Error as E;
     match error {

@@ -1,20 +1,19 @@
-//! What of a certificate has to be known where webpki does not read it.
+//! A parser of the certificate fields that webpki does not provide.
 //!
-//! webpki refuses certificates of X.509 version 1 before it looks at anything
-//! else, and tells neither dates nor public key of those it takes. This reads
-//! the outline of any version: what is signed, by whom, from when to when, and
-//! the key. It decides nothing.
+//! webpki refuses certificates of X.509 version 1, and does not return the dates and
+//! public key of those that it accepts. This parser reads the fields of any version:
+//! the signed part, issuer, validity and key. It does not verify them.
 
 use core::fmt;
 
-/// A certificate, taken apart. Everything borrows from its DER.
+/// A parsed certificate, which borrows from its DER.
 #[derive(Clone, Copy)]
 pub(super) struct Certificate<'a> {
-    /// 1, 2 or 3.
+    /// The X.509 version: 1, 2 or 3.
     pub(super) version: u8,
-    /// What is signed.
+    /// The signed part.
     pub(super) signed: &'a [u8],
-    /// How: the contents of an `AlgorithmIdentifier`.
+    /// The signature algorithm: the contents of an `AlgorithmIdentifier`.
     pub(super) algorithm: &'a [u8],
     pub(super) signature: &'a [u8],
     /// The contents of a `Name`.
@@ -25,16 +24,16 @@ pub(super) struct Certificate<'a> {
     pub(super) not_after: Time,
     /// The whole `SubjectPublicKeyInfo`.
     pub(super) public_key: &'a [u8],
-    /// Whether it may sign others, as OpenSSL sees it: basic constraints say
-    /// so; or there are none but a key usage says so; or it is of a version
-    /// before both, and its own issuer.
+    /// Whether it may sign others, by the rules of OpenSSL: according to its basic
+    /// constraints; without them, according to its key usage; or if it is a self-issued
+    /// certificate of a version without extensions.
     pub(super) is_authority: bool,
     /// The purposes that its key is restricted to: the contents of an
     /// `ExtKeyUsageSyntax`.
     purposes: Option<&'a [u8]>,
 }
 
-/// It is not the DER of a certificate.
+/// The error of input that is not the DER of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotACertificate;
 
@@ -89,7 +88,7 @@ impl<'a> Certificate<'a> {
             Some(_) => return None,
         };
         fields.take(INTEGER)?; // the serial number
-        // The algorithm stands twice, once of them where it is signed.
+        // The algorithm is stored twice, once in the signed part.
         if fields.take(SEQUENCE)? != algorithm {
             return None;
         }
@@ -144,7 +143,7 @@ impl<'a> Certificate<'a> {
                 EXTENDED_KEY_USAGE => (&mut self.purposes, SEQUENCE),
                 _ => continue,
             };
-            // Each at most once.
+            // An extension occurs at most once.
             if place.0.replace(value.take(place.1)?).is_some() {
                 return None;
             }
@@ -175,11 +174,11 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// DER values, one after the other.
+/// An iterator over consecutive DER values.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The tag, the contents and the whole of the next value.
+    /// The tag, the contents and all bytes of the next value.
     fn next(&mut self) -> Option<(u8, &'a [u8], &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         if tag & 0x1f == 0x1f {
@@ -193,7 +192,7 @@ impl<'a> Der<'a> {
                 let len = digits.iter().try_fold(0_usize, |len, &digit| {
                     len.checked_mul(256)?.checked_add(usize::from(digit))
                 })?;
-                // DER has one form for a number, the shortest.
+                // DER allows only the shortest form of a length.
                 if len < 0x80 || digits.first() == Some(&0) {
                     return None;
                 }
@@ -261,13 +260,13 @@ fn number(text: &[u8], count: usize) -> Option<(i64, &[u8])> {
     Some((number?, rest))
 }
 
-/// Seconds since 1970.
+/// A time in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time(pub(super) i64);
 
 impl Time {
     fn new([year, month, day]: [i64; 3], [hour, minute, second]: [i64; 3]) -> Self {
-        // Years that begin in March have their leap day at the end.
+        // In years that begin in March the leap day is the last one.
         let (year, month) = if month > 2 {
             (year, month - 3)
         } else {
@@ -279,11 +278,11 @@ impl Time {
     }
 }
 
-/// `2021-01-06 07:46:08 UTC`
+/// Prints as `2021-01-06 07:46:08 UTC`.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut days, second) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
-        // As in `new`, backwards: first the cycle of 400 years, then the year.
+        // The inverse of `new`: first the cycle of 400 years, then the year.
         days += 719_468;
         let (cycle, days) = (days.div_euclid(146_097), days.rem_euclid(146_097));
         let year = (days - days / 1460 + days / 36_524 - days / 146_096) / 365;
@@ -328,7 +327,7 @@ mod tests {
         assert_eq!((ca.issuer, own.issuer), (ca.subject, own.subject));
         assert!(v1.allows(CLIENT_PURPOSE) && v1.allows(SERVER_PURPOSE));
         for certificate in [v1, ca, own] {
-            // As `make.sh` says.
+            // The date that `make.sh` sets.
             assert!(certificate.not_after.to_string().starts_with("30"));
             assert!(certificate.not_before < certificate.not_after);
         }
