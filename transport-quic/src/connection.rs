@@ -1,4 +1,4 @@
-//! A connection and the count of its comms.
+//! Connections, and the count of the comms on each.
 
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
@@ -13,35 +13,36 @@ use tokio::time::Instant;
 use crate::error::code;
 use crate::stream::{Receiver, Sender};
 
-/// A connection that is up, or was.
+/// A connection that is or was established.
 #[derive(Debug)]
 pub(crate) struct SharedConnection {
     pub(crate) quinn: quinn::Connection,
     state: watch::Sender<State>,
-    /// Where streams are drained.
+    /// The executor on which streams are drained.
     pub(crate) runtime: Handle,
     pub(crate) drain_timeout: Duration,
     pub(crate) drain_len: usize,
-    /// What all comms on it say of it, once one was asked.
+    /// The encryption, shared by all comms, once it was requested.
     encryption: OnceLock<Arc<Encryption>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Comms whose two halves have not both ended, those that drain included.
+    /// The number of comms of which a half has not ended, including draining ones.
     comm_count: usize,
-    /// Those of them with which all is over and well, though somebody still
-    /// holds them.
+    /// The number of these whose directions have both ended properly, but which the
+    /// user has not dropped.
     finished_count: usize,
-    /// Comms that there have been.
+    /// The number of all comms so far.
     comms_ever: u64,
-    /// Comms that were closed and dropped here and wait for the peer's end.
+    /// The number of comms that were closed and dropped here and wait for the peer to
+    /// close.
     draining_count: usize,
-    /// No new comms.
+    /// Whether new comms are refused.
     retired: bool,
-    /// Something that the peer sent was not received (PROTOCOL QUIC-15).
+    /// Whether data that the peer sent was not received (PROTOCOL QUIC-15).
     abandoned: bool,
-    /// When a direction of a comm was last cut off.
+    /// The last time that a direction of a comm was reset or stopped.
     cut_at: Option<Instant>,
 }
 
@@ -62,14 +63,14 @@ impl SharedConnection {
         })
     }
 
-    /// The certificates of the peer, its own first.
+    /// The certificate chain of the peer, its own certificate first.
     pub(crate) fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
         let identity = self.quinn.peer_identity();
         let certificates = identity.and_then(|identity| identity.downcast().ok());
         certificates.map_or(Vec::new(), |certificates| *certificates)
     }
 
-    /// How it is encrypted. QUIC has no other version of TLS.
+    /// The encryption of the connection. QUIC always uses TLS 1.3.
     pub(crate) fn encryption(&self) -> Arc<Encryption> {
         let encryption = || {
             let certificates = self.peer_certificates().into_iter();
@@ -92,12 +93,12 @@ impl SharedConnection {
             .with_traffic(move |traffic| priority.set(traffic))
     }
 
-    /// Whether a new comm can be had from it, as far as is known.
+    /// Whether the connection accepts new comms, as far as is known.
     pub(crate) fn is_usable(&self) -> bool {
         !self.state.borrow().retired && self.quinn.close_reason().is_none()
     }
 
-    /// Counts a new comm; `None` if there are no more.
+    /// Counts a new comm; `None` if new comms are refused.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Entry> {
         let mut entered = false;
         self.state.send_if_modified(|state| {
@@ -113,7 +114,8 @@ impl SharedConnection {
         })
     }
 
-    /// A direction of a comm was cut off, of which the peer has to be told.
+    /// Records that a direction of a comm was reset or stopped, which the peer must
+    /// learn.
     pub(crate) fn cut(&self) {
         self.state.send_if_modified(|state| {
             state.cut_at = Some(Instant::now());
@@ -121,8 +123,8 @@ impl SharedConnection {
         });
     }
 
-    /// How much longer it takes, when comms were dropped in the middle, until
-    /// the peer has been told often enough to know.
+    /// The time until resets of dropped comms were sent often enough to have reached
+    /// the peer.
     pub(crate) fn telling_time(&self) -> Duration {
         const MIN_WAIT: Duration = Duration::from_millis(50);
         const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -136,7 +138,7 @@ impl SharedConnection {
         }
     }
 
-    /// Takes no new comms; those that there are go on.
+    /// Refuses new comms. Existing ones are unaffected.
     pub(crate) fn retire(&self) {
         self.state.send_if_modified(|state| {
             state.retired = true;
@@ -152,7 +154,7 @@ impl SharedConnection {
         });
     }
 
-    /// Both directions of a comm have ended as they should.
+    /// Records that both directions of a comm have ended properly.
     pub(crate) fn finish(&self) {
         self.state.send_if_modified(|state| {
             state.finished_count += 1;
@@ -160,7 +162,7 @@ impl SharedConnection {
         });
     }
 
-    /// Such a comm is about to leave the count.
+    /// Records that such a comm leaves the count.
     pub(crate) fn forget_finished(&self) {
         self.state.send_if_modified(|state| {
             state.finished_count -= 1;
@@ -182,22 +184,22 @@ impl SharedConnection {
         });
     }
 
-    /// Waits until no comm drains.
+    /// Waits until no comm is draining.
     pub(crate) async fn drained(&self) {
         let mut state = self.state.subscribe();
-        // The sender is in `self`.
+        // Never fails: the sender is in `self`.
         let _ = state.wait_for(|state| state.draining_count == 0).await;
     }
 
-    /// Closes the connection a while after its last comm has ended (PROTOCOL
-    /// QUIC-14). For those who made the connection.
+    /// Closes the connection some time after its last comm has ended (PROTOCOL
+    /// QUIC-14). Called by the end that made the connection.
     pub(crate) async fn close_when_done(self: Arc<Self>, linger: Duration) {
         let mut state = self.state.subscribe();
         loop {
             let comms_ever = tokio::select! {
                 state = state.wait_for(|state| state.comm_count == 0) => match state {
                     Ok(state) => state.comms_ever,
-                    // The sender is in `self`.
+                    // Never fails: the sender is in `self`.
                     Err(_) => return,
                 },
                 _ = self.quinn.closed() => return,
@@ -217,7 +219,7 @@ impl SharedConnection {
         }
     }
 
-    /// Closes the connection with all that is on it.
+    /// Closes the connection and all its comms.
     pub(crate) fn close(&self) {
         self.retire();
         let code = self.state.borrow().close_code();
@@ -236,7 +238,7 @@ impl State {
     }
 }
 
-/// A comm in the count, until this is dropped.
+/// A counted comm; dropping this removes it from the count.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) connection: Arc<SharedConnection>,
@@ -251,7 +253,7 @@ impl Drop for Entry {
     }
 }
 
-/// A comm that drains, until this is dropped.
+/// A draining comm; dropping this removes it from the count.
 #[derive(Debug)]
 pub(crate) struct Draining(Arc<SharedConnection>);
 

@@ -1,4 +1,4 @@
-//! Connecting, listening, and the connections between.
+//! Endpoints: connecting, listening, and the connections that comms share.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,28 +25,26 @@ use crate::error::{self, code};
 use crate::stream::{self, Receiver, Sender};
 use crate::{ALPN, QuicOptions, Tls};
 
-/// One attempt takes no less than this, if the deadline allows.
+/// The minimum timeout of an attempt, if the deadline allows it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long one address of a name is tried before the next one is tried too
-/// (RFC 8305).
+/// The time until the next address of a name is tried in parallel (RFC 8305).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// One UDP socket, and all comms over it, made here or accepted.
+/// A UDP socket and all comms over it, made or accepted.
 ///
-/// With each peer there is one connection; a comm is a stream on it. What a
-/// comm is, see [`Comm`]: it is the same type as over TCP.
+/// There is one connection with each peer, and a comm is a stream on it. [`Comm`] is the
+/// same type as over TCP.
 ///
-/// Dropping the endpoint ends listening, not the comms. Before the process
-/// ends call [`Endpoint::close`], or peers may have to wait for their idle
-/// timeout.
+/// Dropping the endpoint ends listening, not the comms. Call [`Endpoint::close`] before
+/// the process ends; otherwise peers may notice only at their idle timeout.
 ///
 /// # Common issues
 ///
-/// * Peers that speak another ALPN, or whose certificate is not accepted, are
-///   told apart by the text of the error, [`CommError::Connect`].
-/// * If [`QuicOptions::connection_window`] is set, comms that are not read hold up
-///   all others of the connection when they fill it.
+/// * A peer with another ALPN token and one whose certificate is refused both give
+///   [`CommError::Connect`], with different messages.
+/// * If [`QuicOptions::connection_window`] is set, unread comms that fill it block all
+///   others of the connection.
 pub struct Endpoint {
     quinn: quinn::Endpoint,
     runtime: Handle,
@@ -58,7 +56,7 @@ pub struct Endpoint {
     listens: bool,
 }
 
-/// What connections are made with.
+/// The client side of an endpoint.
 #[derive(Clone)]
 struct ClientSide {
     config: quinn::ClientConfig,
@@ -68,37 +66,37 @@ struct ClientSide {
 /// Host and port.
 type Key = (Box<str>, u16);
 
-/// All connections, those made and those accepted.
+/// All connections, made and accepted.
 #[derive(Clone, Debug, Default)]
 struct Connections(Arc<Mutex<Vec<Weak<SharedConnection>>>>);
 
 /// The connection to one address.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Attempts to connect that have come to an end.
+    /// The number of finished attempts to connect.
     attempts: AtomicU64,
-    /// Locked during an attempt, so that there is one at a time.
+    /// Locked during an attempt, so that there is only one at a time.
     connected: tokio::sync::Mutex<Connected>,
 }
 
 #[derive(Debug, Default)]
 struct Connected {
     connection: Option<Arc<SharedConnection>>,
-    /// What the last attempt came to, for those who waited for it.
+    /// The result of the last attempt, for callers that waited for it.
     failure: Option<Failure>,
 }
 
-/// Why an attempt to connect led to nothing.
+/// The error of an attempt to connect.
 #[derive(Clone, Debug)]
 struct Failure {
     error: Option<Arc<io::Error>>,
-    /// No other will go better.
+    /// Whether any other attempt would fail too.
     is_final: bool,
 }
 
 impl Endpoint {
-    /// Binds a socket to `address`; port 0 stands for any that is free, an
-    /// empty host for every interface of IPv4.
+    /// Binds a socket to `address`. Port 0 means any free port, and an empty host every
+    /// IPv4 interface.
     ///
     /// # Errors
     ///
@@ -179,21 +177,20 @@ impl Endpoint {
         })
     }
 
-    /// Makes a comm to a peer that listens at `address`: a stream on the
-    /// connection that there is, or else on a new one. Those who ask for one
-    /// address at the same time share an attempt to connect and what it comes to.
-    /// A connection that is found dead is replaced.
+    /// Connects to a peer that listens at `address`: opens a stream on the existing
+    /// connection or on a new one. Concurrent calls for one address share an attempt to
+    /// connect and its result. A dead connection is replaced.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the stream; the connection, if there is one,
-    /// is kept for [`QuicOptions::linger`].
+    /// Dropping the future drops the stream; the connection, if it was made, is kept for
+    /// [`QuicOptions::linger`].
     ///
     /// # Errors
     ///
-    /// As [`daskwire_comm::Transports::connect`]. [`CommError::Connect`] says whether
-    /// nobody was there, another protocol than ours, or a certificate that is not
-    /// accepted, on either side.
+    /// Those of [`daskwire_comm::Transports::connect`]. The message of
+    /// [`CommError::Connect`] tells whether the peer did not answer, uses another
+    /// protocol, or either end refused the certificate of the other.
     pub async fn connect(
         &self,
         address: &Address,
@@ -202,7 +199,7 @@ impl Endpoint {
         daskwire_comm::connect(self, address, options, Traffic::Normal).await
     }
 
-    /// Waits for the next stream, of any peer.
+    /// Waits for the next comm of any peer.
     ///
     /// # Cancel safety
     ///
@@ -218,29 +215,29 @@ impl Endpoint {
         }
     }
 
-    /// Where the socket is bound, with the port that it got.
+    /// The address of the socket, with the actual port.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// Those of the system.
     pub fn local_address(&self) -> io::Result<Address> {
         let socket = self.quinn.local_addr()?;
         Ok(Address::new("quic", canonical(socket)))
     }
 
-    /// How many connections there are, made and accepted.
+    /// The number of connections, made and accepted.
     pub fn connection_count(&self) -> usize {
         self.quinn.open_connections()
     }
 
-    /// Takes other certificates for connections to come. Those that there are
-    /// go on, and so do their comms, new ones included.
+    /// Sets the certificates of new connections. Existing connections and their comms,
+    /// including new ones, are unaffected.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::InvalidInput`] if these cannot be used for QUIC, or if
-    /// there is none to listen with and the endpoint listens, or the other way
-    /// round. Nothing has changed then.
+    /// [`io::ErrorKind::InvalidInput`] if the configurations cannot be used for QUIC, or
+    /// if the one for listening is missing and the endpoint listens, or the other way
+    /// round. The certificates are unchanged then.
     pub fn set_tls(&self, tls: &Tls) -> io::Result<()> {
         if tls.server.is_some() != self.listens {
             return Err(io::Error::new(
@@ -255,10 +252,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Closes all connections and waits until the peers know. Comms that are
-    /// still there end with their connection, so close or drop them first.
+    /// Closes all connections and waits until the peers have noticed. Open comms end
+    /// with their connection, so close or drop them first.
     ///
-    /// Takes as long as a few round trips, and up to
+    /// This takes a few round trips, and up to
     /// [`QuicOptions::drain_timeout`] while peers have not closed comms that
     /// are closed here.
     pub async fn close(&self) {
@@ -271,14 +268,14 @@ impl Endpoint {
         for connection in &connections {
             connection.drained().await;
         }
-        // The end of a connection is said once, and lost where the peer's socket
-        // is full. The end of a stream is said until it is acknowledged.
+        // The close of a connection is sent once, and lost if the peer's socket buffer
+        // is full. The end of a stream is sent until it is acknowledged.
         let patience = connections
             .iter()
             .map(|connection| connection.telling_time())
             .max();
         tokio::time::sleep(patience.unwrap_or_default()).await;
-        // Once more: there may be new ones from handshakes that were under way.
+        // Again, for connections whose handshake has finished meanwhile.
         for connection in self.connections.all() {
             connection.close();
         }
@@ -286,7 +283,7 @@ impl Endpoint {
         self.quinn.wait_idle().await;
     }
 
-    /// One attempt at a stream to `address`.
+    /// Makes one attempt to open a stream to `address`.
     async fn stream(
         &self,
         address: &Address,
@@ -301,7 +298,7 @@ impl Endpoint {
         Ok(raw.with_explanation(move |error| explain(&connection, is_fresh, address, error)))
     }
 
-    /// A new stream to `address`.
+    /// Opens a stream to `address`.
     async fn open(&self, address: &Address, patience: Duration) -> Result<Opened, Failure> {
         loop {
             let (entry, is_fresh) = self.connection(address, patience).await?;
@@ -309,8 +306,8 @@ impl Endpoint {
             // PROTOCOL QUIC-5
             match connection.quinn.open_bi().await {
                 Ok((mut send, receive)) => {
-                    // PROTOCOL QUIC-8: an empty frame. If it fails, so does what
-                    // is written next.
+                    // PROTOCOL QUIC-8: an empty frame. If this fails, so does the next
+                    // write.
                     let _ = send.write(&[]).await;
                     let (receiver, sender) = stream::halves(entry, send, receive);
                     return Ok(Opened {
@@ -321,7 +318,7 @@ impl Endpoint {
                     });
                 }
                 Err(error) if is_fresh => return Err(error.into()),
-                // It has just died.
+                // The connection has just died.
                 Err(_) => {}
             }
         }
@@ -382,7 +379,7 @@ impl Endpoint {
         }
     }
 
-    /// One attempt at a new connection, to all addresses that the name has.
+    /// Makes one attempt at a new connection, to all addresses of the host.
     async fn attempt(&self, address: &Address) -> Result<quinn::Connection, Failure> {
         if self.quinn.open_connections() >= self.settings.max_connections {
             return Err(Failure::retry(io::ErrorKind::QuotaExceeded.into()));
@@ -401,8 +398,8 @@ impl Endpoint {
         for (index, socket) in (0_u32..).zip(sockets) {
             let name = match &client.server_name {
                 Some(name) => name.to_str().into_owned(),
-                // What is no name and no number, as fe80::1%eth0, is not
-                // verified by that name either.
+                // A host that is neither a name nor an IP address, such as
+                // fe80::1%eth0, is verified by its IP address.
                 None => match ServerName::try_from(address.host()) {
                     Ok(_) => address.host().to_owned(),
                     Err(_) => socket.ip().to_canonical().to_string(),
@@ -427,8 +424,7 @@ impl Endpoint {
                     return Err(error.into());
                 }
                 Ok(Err(Attempt::Connection(error))) => failure = Some(error.into()),
-                // The socket does not reach an address of this kind; another
-                // one of the name may do.
+                // The socket cannot reach addresses of this family; try the next one.
                 Ok(Err(Attempt::Address(error))) if failure.is_none() => {
                     let error = io::Error::new(io::ErrorKind::InvalidInput, error);
                     failure = Some(Failure::last(error));
@@ -450,7 +446,7 @@ impl Endpoint {
         if let Some(slot) = pool.get(&key) {
             return Arc::clone(slot);
         }
-        // Only slots that nobody is about to use, and that lead nowhere.
+        // Only slots that are not in use and have no live connection.
         pool.retain(|_, slot| match slot.connected.try_lock() {
             Ok(connected) if Arc::strong_count(slot) == 1 => connected
                 .connection
@@ -508,7 +504,7 @@ impl Listen for Endpoint {
     }
 }
 
-/// An endpoint that listens.
+/// A listening endpoint.
 async fn listen(address: &Address, options: &QuicOptions) -> Result<Box<dyn Listen>, CommError> {
     if options.tls.server.is_none() {
         return Err(CommError::NoTls {
@@ -518,8 +514,8 @@ async fn listen(address: &Address, options: &QuicOptions) -> Result<Box<dyn List
     Ok(Box::new(Endpoint::bind(address, options.clone()).await?))
 }
 
-/// Comms over QUIC: to connect one endpoint, made when it is needed, which has one
-/// connection with each peer; to listen an endpoint each.
+/// The transport of comms over QUIC (`quic://`). One endpoint, made at first use, makes
+/// all connections, one for each peer; every listener has its own endpoint.
 #[derive(Debug, Default)]
 pub struct Quic {
     options: QuicOptions,
@@ -527,7 +523,7 @@ pub struct Quic {
 }
 
 impl Quic {
-    /// With these settings. `quic://` needs [`QuicOptions::tls`].
+    /// Creates the transport, which needs [`QuicOptions::tls`].
     pub const fn new(options: QuicOptions) -> Self {
         Self {
             options,
@@ -596,25 +592,25 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Why an attempt to connect to one socket led to nothing.
+/// The error of an attempt to connect to one socket address.
 enum Attempt {
     Address(quinn::ConnectError),
     Connection(ConnectionError),
 }
 
-/// A stream that was opened.
+/// An opened stream.
 struct Opened {
     connection: Arc<SharedConnection>,
     receiver: Receiver,
     sender: Sender,
-    /// The connection was made for it.
+    /// Whether the connection was made for it.
     is_fresh: bool,
 }
 
 impl Failure {
     /// The error of this attempt.
     fn connect_error(self, address: &Address) -> ConnectError {
-        // Others may have a share in it.
+        // The error may be shared with other callers.
         let shared = |error: Arc<io::Error>| io::Error::new(error.kind(), error);
         match self.error.map(shared) {
             Some(error) if self.is_final => CommError::Connect {
@@ -650,7 +646,7 @@ impl From<ConnectionError> for Failure {
     fn from(error: ConnectionError) -> Self {
         let is_final = error::is_final(&error);
         match error {
-            // Nobody there is what attempts are repeated for.
+            // No answer: another attempt may succeed.
             ConnectionError::TimedOut => Self {
                 error: None,
                 is_final,
@@ -674,7 +670,7 @@ impl Connections {
         let connection =
             SharedConnection::new(connection, runtime, settings.drain_timeout, drain_len);
         let mut all = lock(&self.0);
-        // Now and then, so that it is cheap for each.
+        // Only sometimes, so that the cost is amortized.
         if all.len() == all.capacity() {
             all.retain(|connection| connection.strong_count() != 0);
         }
@@ -687,14 +683,14 @@ impl Connections {
     }
 }
 
-/// Takes connections, and comms from them.
+/// Accepts connections, and comms on them.
 #[derive(Clone)]
 struct Acceptor {
     sender: mpsc::Sender<Incoming>,
     connections: Connections,
     settings: QuicOptions,
     runtime: Handle,
-    /// A clone for each handshake that is under way.
+    /// Cloned once for each unfinished handshake.
     handshaking: Arc<()>,
 }
 
@@ -706,7 +702,7 @@ impl Acceptor {
                 () = self.sender.closed() => None,
             };
             let Some(incoming) = incoming else {
-                // Whoever comes now is refused.
+                // New connections are refused.
                 return quinn.set_server_config(None);
             };
             if quinn.open_connections() >= self.settings.max_connections {
@@ -714,7 +710,7 @@ impl Acceptor {
             } else if Arc::strong_count(&self.handshaking) > self.settings.retry_threshold
                 && incoming.may_retry()
             {
-                // It may; an error would only say that it may not.
+                // Cannot fail, since `may_retry` is true.
                 let _ = incoming.retry();
             } else {
                 let acceptor = self.clone();
@@ -724,14 +720,14 @@ impl Acceptor {
         }
     }
 
-    /// Hands out the comms of one connection.
+    /// Accepts the comms of one connection.
     async fn serve(mut self, quinn: quinn::Endpoint, incoming: quinn::Incoming) {
         // PROTOCOL QUIC-23
         let after = self.settings.handshake_timeout;
         let handshaking = core::mem::take(&mut self.handshaking);
         let connection = match tokio::time::timeout(after, incoming).await {
             Ok(Ok(connection)) => connection,
-            // The peer has been told by QUIC, or does not listen.
+            // QUIC has notified the peer, or the peer is gone.
             _ => return,
         };
         drop(handshaking);
@@ -739,10 +735,10 @@ impl Acceptor {
             .connections
             .insert(connection, self.runtime.clone(), &self.settings);
         let local_port = quinn.local_addr().map_or(0, |local| local.port());
-        // The socket must not be kept for this alone.
+        // Do not keep the socket open for this alone.
         drop(quinn);
-        // Until it is closed by the peer, which has made it, even when nobody
-        // accepts here any more: whoever opens a comm must learn of that.
+        // Until the peer that made the connection closes it, even if comms are no longer
+        // accepted: a peer that opens one must be refused.
         while let Ok((send, receive)) = connection.quinn.accept_bi().await {
             let Some(entry) = connection.enter() else {
                 continue;
@@ -761,7 +757,7 @@ impl Acceptor {
     }
 }
 
-/// A comm that was accepted, before its handshake.
+/// An accepted comm, before its handshake.
 struct Incoming {
     receiver: Receiver,
     sender: Sender,
@@ -770,9 +766,9 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// The stream without the handshake of Dask.
+    /// Opens the stream without the handshake of Dask.
     fn raw(self) -> RawConnection {
-        // Not every system says at which of its addresses a packet arrived.
+        // Not every system reports the local address of a packet.
         let local = self.connection.quinn.local_ip();
         let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let local = canonical(SocketAddr::new(local, self.local_port));
@@ -788,8 +784,7 @@ impl Incoming {
     }
 }
 
-/// What the failure of a handshake comes from, and whether another stream may do
-/// better.
+/// Finds the cause of a failed handshake, and whether another stream may succeed.
 fn explain(
     connection: &SharedConnection,
     is_fresh: bool,
@@ -797,14 +792,13 @@ fn explain(
     error: CommError,
 ) -> ConnectError {
     match (error, connection.quinn.close_reason()) {
-        // TLS refused us after it was done here, as it does with the certificates
-        // of clients.
+        // The server refused the certificate after the TLS handshake was done here.
         (_, Some(reason)) if error::is_final(&reason) => CommError::Connect {
             address,
             error: error::lost(reason),
         }
         .into(),
-        // It had died in the meantime, or had no more to give.
+        // The connection died meanwhile, or allows no more streams.
         (_, Some(reason)) if !is_fresh => error::lost(reason).into(),
         (CommError::Io(error), _) if error.kind() == io::ErrorKind::ConnectionRefused => {
             connection.retire();
@@ -824,7 +818,7 @@ fn client_side(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<ClientSid
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.enable_early_data = false;
     let tls = Arc::new(tls);
-    // quinn would panic on what rustls refuses here.
+    // quinn would panic on a configuration that rustls refuses here.
     let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     let version = rustls::quic::Version::V1;
     rustls::quic::ClientConnection::new(Arc::clone(&tls), version, name, Vec::new())
@@ -847,7 +841,7 @@ fn server_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.max_early_data_size = 0;
     let tls = Arc::new(tls);
-    // quinn would panic on what rustls refuses here.
+    // quinn would panic on a configuration that rustls refuses here.
     let version = rustls::quic::Version::V1;
     rustls::quic::ServerConnection::new(Arc::clone(&tls), version, Vec::new())
         .map_err(unsuitable)?;
@@ -874,10 +868,10 @@ fn bind_socket(address: SocketAddr, settings: &QuicOptions) -> io::Result<std::n
         Some(Protocol::UDP),
     )?;
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // Where the system does not do that, it is IPv6 alone.
+        // Systems without dual-stack sockets bind IPv6 only.
         let _ = socket.set_only_v6(false);
     }
-    // As much of it as the system allows.
+    // The system may grant less.
     let _ = socket.set_recv_buffer_size(settings.socket_buffer_len);
     let _ = socket.set_send_buffer_size(settings.socket_buffer_len);
     socket.bind(&address.into())?;
@@ -893,7 +887,7 @@ fn ends(quinn: &quinn::Endpoint, connection: &quinn::Connection) -> io::Result<(
     Ok((address(local), address(connection.remote_address())))
 }
 
-/// IPv4 as such, also on a socket that does both.
+/// Converts an IPv4-mapped address of a dual-stack socket to IPv4.
 fn canonical(socket: SocketAddr) -> SocketAddr {
     match socket.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, socket.port()),
@@ -902,6 +896,6 @@ fn canonical(socket: SocketAddr) -> SocketAddr {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked did not leave it half done.
+    // A panic does not leave the state incomplete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What QUIC's errors mean for a comm.
+//! The conversion of QUIC errors to those of comms.
 
 use core::fmt;
 use std::io;
@@ -7,30 +7,28 @@ use quinn::{ConnectionError, ReadError, TransportErrorCode, VarInt, WriteError};
 
 use crate::ALPN;
 
-/// Codes that end streams and connections (PROTOCOL QUIC-12). 0 is what QUIC
-/// implementations send by themselves, and means nothing here.
+/// Codes that end streams and connections (PROTOCOL QUIC-12). QUIC implementations send
+/// 0 by themselves, so it has no meaning here.
 pub(crate) mod code {
     use quinn::VarInt;
 
-    /// Of a connection: it has no comms, and all that the peer sent on those
-    /// that it had was received.
+    /// For a connection: it has no comms, and all data that the peer sent was received.
     pub(crate) const DONE: VarInt = VarInt::from_u32(1);
-    /// Whoever had the comm, or the comms of this connection, is gone.
+    /// For a comm, or all comms of a connection: the owner has dropped it.
     pub(crate) const GONE: VarInt = VarInt::from_u32(2);
-    /// Of a stream: nobody accepts comms here.
+    /// For a stream: comms are not accepted here.
     pub(crate) const REFUSED: VarInt = VarInt::from_u32(3);
 }
 
-/// The alert of TLS for no protocol in common (RFC 7301).
+/// The TLS alert `no_application_protocol` (RFC 7301).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// A connection that is no more, in words.
+/// A lost connection, with a message for users.
 #[derive(Clone, Debug)]
 pub(crate) struct Lost(ConnectionError);
 
 impl Lost {
-    /// The alert of TLS that ended the connection, and whether it was the
-    /// peer's.
+    /// The TLS alert that ended the connection, and whether the peer sent it.
     fn alert(&self) -> Option<(u8, bool)> {
         let (code, is_theirs) = match &self.0 {
             ConnectionError::ConnectionClosed(close) => (close.error_code, true),
@@ -111,7 +109,7 @@ fn alert_name(alert: u8) -> String {
     format!("alert {alert}, {name}")
 }
 
-/// The error of a connection that is no more.
+/// The I/O error of a lost connection.
 pub(crate) fn lost(error: ConnectionError) -> io::Error {
     use io::ErrorKind;
     let kind = match &error {
@@ -125,7 +123,7 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
             TransportErrorCode::NO_ERROR
             | TransportErrorCode::INTERNAL_ERROR
             | TransportErrorCode::APPLICATION_ERROR => ErrorKind::ConnectionAborted,
-            // Somebody broke a rule.
+            // A protocol error of either end.
             _ => ErrorKind::InvalidData,
         },
         ConnectionError::TransportError(_) | ConnectionError::VersionMismatch => {
@@ -136,8 +134,8 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
     io::Error::new(kind, Lost(error))
 }
 
-/// Whether another attempt would meet the same: TLS and versions do not change
-/// within a deadline.
+/// Whether any other attempt would fail with the same error: TLS settings and versions
+/// do not change within a deadline.
 pub(crate) fn is_final(error: &ConnectionError) -> bool {
     lost(error.clone()).kind() == io::ErrorKind::InvalidData
 }
@@ -172,7 +170,7 @@ fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, Ended::Refused)
 }
 
-/// A stream that the peer ended, in words.
+/// A stream that the peer ended, with a message for users.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
     Reset(VarInt),

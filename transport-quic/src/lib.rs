@@ -1,11 +1,11 @@
-//! Comms over QUIC, for [tokio]: with each peer one connection, and on it a
-//! stream for every comm, so that a new comm costs no handshake of TLS and
-//! packets that get lost hold up only the comm that they belong to.
+//! Comms over QUIC, for [tokio]: one connection with each peer, and on it a stream for
+//! each comm. A new comm needs no TLS handshake, and a lost packet delays only its own
+//! comm.
 //!
-//! A comm is a [`daskwire_comm::Comm`], the same as over TCP; messages are
-//! lists of frames. How they are carried is written down in
+//! A comm is a [`daskwire_comm::Comm`] as over TCP, and messages are lists of frames. The
+//! mapping to QUIC is specified in
 //! [`PROTOCOL.md`](https://github.com/daskwire/daskwire/blob/main/transport-quic/PROTOCOL.md).
-//! No release of Dask speaks it.
+//! No release of Dask implements it.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -15,7 +15,7 @@
 //! use daskwire_comm::{CommOptions, Transports};
 //! use daskwire_quic::{Quic, QuicOptions, Tls};
 //!
-//! // A certificate that is its own authority. Of clients none is asked here.
+//! // A self-signed certificate for the server, and none for clients.
 //! let own = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
 //! let certificate = own.cert.der().clone();
 //! let key = own.signing_key.serialize_der().try_into()?;
@@ -42,7 +42,7 @@
 //! let port = listener.local_address()?.port();
 //! tokio::spawn(async move {
 //!     while let Ok(incoming) = listener.accept().await {
-//!         // A task each: a peer that says nothing keeps nobody else waiting.
+//!         // A task for each comm, so that a silent peer does not block others.
 //!         tokio::spawn(async move {
 //!             let mut comm = incoming.handshake().await?;
 //!             while let Some(frames) = comm.read_message().await? {
@@ -59,7 +59,7 @@
 //! let echo = comm.read_message().await?.expect("an answer");
 //! assert_eq!(echo[0][..], b"\x81\xa2op\xa4ping"[..]);
 //!
-//! // Returns when the peer has everything.
+//! // Returns when the peer has received everything.
 //! comm.close().await?;
 //! drop(comm);
 //! transports.close().await;
@@ -67,18 +67,18 @@
 //! # }
 //! ```
 //!
-//! # What differs from TCP
+//! # Differences from TCP
 //!
-//! * Closing a comm waits until the peer has acknowledged everything, and so
-//!   waits for a peer that does not read. Dropping a comm without closing it
-//!   is seen by the peer as an error, not as an end.
-//! * Early data (0-RTT) is off and stays off: it can be replayed, and most of
-//!   Dask's messages must not be.
-//! * Peers are who the TLS configuration says that they are. A server asks for
-//!   certificates only if its configuration says so; without that, whoever
-//!   reaches the port is in.
+//! * Closing a comm waits until the peer has acknowledged everything, and so waits for
+//!   a peer that does not read. The peer of a comm that is dropped without closing gets
+//!   an error, not an end.
+//! * Early data (0-RTT) is always off: it can be replayed, and most of Dask's messages
+//!   are not idempotent.
+//! * The TLS configuration decides which peers are accepted. A server requests client
+//!   certificates only if its configuration does; otherwise every client that reaches
+//!   the port is accepted.
 #![forbid(unsafe_code)]
-// Sockets are std's; only the core can do without it.
+// Sockets need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
 
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
@@ -98,6 +98,6 @@ pub use quinn;
 /// What [`Tls`] is made with.
 pub use rustls;
 
-/// What both sides name in the TLS handshake (ALPN): the protocol in
-/// `PROTOCOL.md` and its version, which is the number at the end.
+/// The ALPN token of both ends: the protocol of `PROTOCOL.md` and its version, which is
+/// the number at the end.
 pub const ALPN: &[u8] = b"dask-comm/1";

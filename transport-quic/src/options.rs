@@ -1,4 +1,4 @@
-//! What can be set.
+//! The options of QUIC.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,16 +14,18 @@ const BATCHED_UDP_PAYLOAD: u16 = 6_550;
 
 /// The TLS side of an [`Endpoint`](crate::Endpoint).
 ///
-/// Verifier, certificates, crypto provider and whether a certificate is asked
-/// of the other side are as these configurations say. What QUIC needs is set
-/// on a copy: ALPN is [`ALPN`](crate::ALPN) alone and early data is off. They
-/// must allow TLS 1.3, which is all that QUIC uses, and the provider must have
-/// `TLS13_AES_128_GCM_SHA256`, with which every QUIC connection begins.
+/// The configurations determine the verifier, the certificates, the crypto provider and
+/// whether a client certificate is requested. The requirements of QUIC are set on a copy:
+/// the only ALPN token is [`ALPN`](crate::ALPN), and early data is off. The
+/// configurations must allow TLS 1.3, the only version that QUIC uses, and the provider
+/// must have `TLS13_AES_128_GCM_SHA256`, with which every QUIC connection begins.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// For connecting; without it the endpoint does not connect.
+    /// The configuration for connecting. Default: `None`, so that the endpoint does not
+    /// connect.
     pub client: Option<Arc<rustls::ClientConfig>>,
-    /// For listening; without it the endpoint does not listen.
+    /// The configuration for listening. Default: `None`, so that the endpoint does not
+    /// listen.
     pub server: Option<Arc<rustls::ServerConfig>>,
     /// The name to verify and to send (SNI) in place of the host in the
     /// address; Dask's `server_hostname`. Default: none.
@@ -31,7 +33,7 @@ pub struct Tls {
 }
 
 impl From<Arc<rustls::ClientConfig>> for Tls {
-    /// For connecting alone.
+    /// Creates options for connecting only.
     fn from(client: Arc<rustls::ClientConfig>) -> Self {
         Self {
             client: Some(client),
@@ -41,8 +43,8 @@ impl From<Arc<rustls::ClientConfig>> for Tls {
 }
 
 impl From<&daskwire_comm::tls::Tls> for Tls {
-    /// What comms over TLS use, so that the same settings, certificates and
-    /// verifier serve `tls://` and `quic://`.
+    /// Uses the configurations of comms over TLS, so that `tls://` and `quic://` share
+    /// settings, certificates and verifier.
     fn from(tls: &daskwire_comm::tls::Tls) -> Self {
         Self {
             client: Some(Arc::clone(tls.client_config())),
@@ -52,8 +54,8 @@ impl From<&daskwire_comm::tls::Tls> for Tls {
     }
 }
 
-/// How QUIC is spoken: every setting of an [`Endpoint`](crate::Endpoint)
-/// beside those of its comms ([`CommOptions`](daskwire_comm::CommOptions)).
+/// The options of an [`Endpoint`](crate::Endpoint), except for those of its comms
+/// ([`CommOptions`](daskwire_comm::CommOptions)).
 ///
 /// ```
 /// use daskwire_quic::{Congestion, QuicOptions};
@@ -67,83 +69,78 @@ pub struct QuicOptions {
     /// Certificates, keys and verifiers. Default: none, so that the transport can
     /// neither connect nor listen.
     pub tls: Tls,
-    /// How long a connection that a peer makes may take. Default: 30 seconds.
+    /// The timeout of connections that peers make. Default: 30 seconds.
     pub handshake_timeout: Duration,
-    /// How many comms a peer may have open at once on a connection that it
-    /// made to us. One more waits for one of them to end. Default: 4,096, enough
+    /// The number of comms that a peer may have open on a connection that it made. A
+    /// further comm waits for one of them to end. Default: 4,096, enough
     /// for a relay that has all workers of a cluster on one connection.
     pub max_comms: u32,
-    /// How many bytes of one comm may be under way or wait here for a reader.
+    /// The number of unread bytes that a peer may send on one comm.
     /// Default: 16 MiB, which carries 1.3 Gbit/s over a path of 100 ms;
     /// quinn's 1.25 MB make a 64 MiB frame wait some 50 times.
     pub stream_window: u32,
-    /// How many bytes of all comms of one connection may be under way or wait
-    /// here for readers. Default: [`Self::stream_window`] for each of
+    /// The number of unread bytes that a peer may send on all comms of a connection. Default: [`Self::stream_window`] for each of
     /// [`Self::max_comms`], which is 64 GiB.
     ///
-    /// Comms that are not read fill it, [`Self::stream_window`] bytes each, and
-    /// when it is full all comms of the connection wait. So with a smaller number
-    /// a few comms can stop all others.
+    /// Unread comms fill this window, with [`Self::stream_window`] bytes each, and all
+    /// comms of the connection wait while it is full. With a smaller window a few comms
+    /// can therefore block all others.
     ///
     /// A peer can make this side hold as much as the window allows, also where all
     /// comms are read: data that arrives out of order waits for what is missing.
     /// Where peers are not authenticated, lower [`Self::max_comms`], and
     /// [`Self::max_connections`] with it.
     pub connection_window: Option<u64>,
-    /// How many bytes of all comms of one connection are kept here until they
-    /// are acknowledged. Default: 16 MiB.
+    /// The number of unacknowledged bytes that are kept for all comms of a connection.
+    /// Default: 16 MiB.
     ///
-    /// Not more than the peer's [`Self::stream_window`], or two ends that both
-    /// close a comm before they have read it can wait for each other.
+    /// It must not exceed the peer's [`Self::stream_window`]: otherwise two ends that
+    /// both close a comm before they have read it can wait for each other.
     pub send_window: u64,
-    /// Which congestion control. Default: CUBIC.
+    /// The congestion control algorithm. Default: CUBIC.
     pub congestion: Congestion,
-    /// How long a connection is silent before it is made to say something.
-    /// Shorter than [`Self::idle_timeout`] of both sides, or connections with
-    /// idle comms die. Default: 10 seconds.
+    /// The idle time after which a keep-alive packet is sent. It must be shorter than
+    /// [`Self::idle_timeout`] of both ends, or connections with idle comms die.
+    /// Default: 10 seconds.
     pub keep_alive: Option<Duration>,
-    /// After how long a silent peer counts as gone. The shorter one of both
-    /// sides holds. Default: 30 seconds, as Dask sets it for TCP.
+    /// The time after which a silent peer is considered gone. The shorter one of both
+    /// ends applies. Default: 30 seconds, as Dask sets it for TCP.
     pub idle_timeout: Duration,
-    /// How long a connection that we made is kept when its last comm has
-    /// ended; a new comm to the same address within that time costs no new
-    /// connection. Default: 1 second.
+    /// The time for which a connection that this endpoint made is kept after its last
+    /// comm has ended, to be reused by a new comm to the same address.
+    /// Default: 1 second.
     pub linger: Duration,
-    /// How long we wait for the peer to close a comm too, when it has been
-    /// closed and dropped here; what the peer sends then is received and thrown away, up
-    /// to [`Self::stream_window`] bytes. Default: 10 seconds.
+    /// The time that the peer has to close a comm that was closed and dropped here. Data
+    /// that it sends meanwhile is received and discarded, up to [`Self::stream_window`]
+    /// bytes. Default: 10 seconds.
     pub drain_timeout: Duration,
     /// The largest packet that is sent and received, in bytes without the
-    /// headers of UDP and IP, if the path takes it; that is found out by
-    /// trying, from 1,200 upwards. Default: 6,500, the most that is sent in
-    /// batches. A larger number turns batches off.
+    /// headers of UDP and IP. Path MTU discovery starts at 1,200. Default: 6,500, the
+    /// largest size that is sent in batches; a larger one turns batches off.
     pub max_udp_payload: u16,
-    /// Whether a peer may change its address in the middle of a connection.
-    /// Default: no.
+    /// Whether a peer may change its address during a connection. Default: `false`.
     pub migration: bool,
-    /// How many connections others may have with this endpoint, and this
-    /// endpoint with others, in sum; further ones are refused. Default: 16,384.
+    /// The number of connections of this endpoint, made and accepted; further ones are
+    /// refused. Default: 16,384.
     pub max_connections: usize,
-    /// How many connections may wait to be looked at. Default: 1,024.
+    /// The number of connections that may wait to be accepted. Default: 1,024.
     pub max_incoming: usize,
-    /// How many bytes each of these may send meanwhile. Default: 64 KiB.
+    /// The number of bytes that each of these may send meanwhile. Default: 64 KiB.
     pub incoming_buffer_len: u64,
-    /// How many bytes all of these may send meanwhile. Default: 16 MiB.
+    /// The number of bytes that all of these may send meanwhile. Default: 16 MiB.
     pub incoming_buffers_len: u64,
-    /// From how many TLS handshakes under way on a peer must prove that its
-    /// address is its own before it gets one, which costs it a round trip.
-    /// Default: 64.
+    /// The number of unfinished TLS handshakes above which peers must first validate
+    /// their address, which takes a round trip. Default: 64.
     pub retry_threshold: usize,
-    /// How many comms may wait to be [accepted](crate::Endpoint::accept); no
-    /// more are taken from the connections while these wait. Default: 1,024.
+    /// The number of comms that may wait to be [accepted](crate::Endpoint::accept);
+    /// further ones stay on their connections. Default: 1,024.
     pub backlog: usize,
-    /// How many bytes the system is asked to buffer for the socket, in each
-    /// direction. It may grant less. Default: 4 MiB.
+    /// The requested size of the socket buffers in bytes, for each direction. The system
+    /// may grant less. Default: 4 MiB.
     pub socket_buffer_len: usize,
-    /// In place of all that is in a [`TransportConfig`]: the windows,
-    /// [`Self::max_comms`], congestion control, keep-alive, idle timeout and
-    /// packet sizes. Rules of the protocol that it must keep: room for streams
-    /// in both directions, none for streams in one. Default: none.
+    /// A [`TransportConfig`] that replaces the windows, [`Self::max_comms`], congestion
+    /// control, keep-alive, idle timeout and packet sizes. By the protocol it must allow
+    /// bidirectional streams and no unidirectional ones. Default: `None`.
     pub transport: Option<Arc<TransportConfig>>,
 }
 
@@ -176,8 +173,7 @@ impl Default for QuicOptions {
 }
 
 impl QuicOptions {
-    /// What these settings are to quinn: [`Self::transport`], or what the
-    /// others come to.
+    /// The configuration of quinn: [`Self::transport`], or one with the other options.
     //
     // PROTOCOL QUIC-7, QUIC-18 to QUIC-22, QUIC-24
     pub fn to_transport_config(&self) -> Arc<TransportConfig> {
@@ -186,7 +182,7 @@ impl QuicOptions {
         }
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.max_udp_payload);
-        // What is too much for QUIC is as good as no limit.
+        // A limit beyond the range of QUIC is no limit.
         let connection_window = self.connection_window.map(VarInt::try_from);
         let connection_window = connection_window.and_then(Result::ok);
         let mut transport = TransportConfig::default();
@@ -198,7 +194,7 @@ impl QuicOptions {
             .receive_window(connection_window.unwrap_or(VarInt::MAX))
             .send_window(self.send_window)
             .keep_alive_interval(self.keep_alive)
-            // What is too long for QUIC is as good as never.
+            // A timeout beyond the range of QUIC is none.
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
             .mtu_discovery_config(Some(discovery))
             .enable_segmentation_offload(self.max_udp_payload <= BATCHED_UDP_PAYLOAD);
@@ -234,17 +230,17 @@ impl fmt::Debug for QuicOptions {
     }
 }
 
-/// How much is sent at once over a path that may lose packets.
+/// The congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Congestion {
-    /// What most of the Internet does (RFC 9438).
+    /// CUBIC, which most of the Internet uses (RFC 9438).
     #[default]
     Cubic,
-    /// Its plain forerunner (RFC 9002).
+    /// New Reno, its predecessor (RFC 9002).
     NewReno,
-    /// Goes by measured bandwidth and not by loss: several times as fast where
-    /// packets get lost for other reasons than congestion, at the price of
-    /// more packets. Experimental in quinn.
+    /// BBR, which follows the measured bandwidth instead of losses: several times as fast
+    /// if packets are lost for other reasons than congestion, but it sends more packets.
+    /// Experimental in quinn.
     Bbr,
 }

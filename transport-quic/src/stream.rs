@@ -1,5 +1,4 @@
-//! The two directions of a stream, with the meaning that a comm gives to
-//! closing and dropping them.
+//! The two directions of a stream, and how a comm closes and drops them.
 
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
@@ -14,18 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::connection::{Draining, Entry};
 use crate::error::{self, code};
 
-/// What the two halves of a comm have in common.
+/// The shared state of the two halves of a comm.
 #[derive(Debug)]
 struct Shared {
     entry: Entry,
-    /// The sending half was closed, and the peer has all of it.
+    /// Whether the sending half was closed and the peer has received all data.
     is_closed: AtomicBool,
-    /// Directions that have ended as they should.
+    /// The number of directions that have ended properly.
     ended_count: AtomicU8,
 }
 
 impl Shared {
-    /// One direction has ended as it should: of its two, called once for each.
+    /// Records that a direction has ended properly. Called once for each.
     fn ended(&self) {
         if self.ended_count.fetch_add(1, Ordering::Relaxed) == 1 {
             self.entry.connection.finish();
@@ -47,21 +46,21 @@ impl Drop for Shared {
     }
 }
 
-/// The half that bytes leave by.
+/// The sending half.
 pub(crate) struct Sender {
     stream: SendStream,
     shared: Arc<Shared>,
     closing: Option<Stopped>,
     priority: Priority,
-    /// The one that the stream has.
+    /// The current priority of the stream.
     set_priority: i32,
-    /// There is nothing to reset any more.
+    /// Whether the stream has ended and needs no reset.
     is_over: bool,
 }
 
 type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>> + Send + Sync>>;
 
-/// The priority that a stream is to have from the next write on.
+/// The priority that a stream gets with the next write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Priority(Arc<AtomicI32>);
 
@@ -81,14 +80,14 @@ impl Priority {
     }
 }
 
-/// The half that bytes arrive on.
+/// The receiving half.
 pub(crate) struct Receiver {
-    /// `None` once it has been handed on to be drained.
+    /// `None` once it was passed to a task that drains it.
     stream: Option<RecvStream>,
     shared: Arc<Shared>,
-    /// There is nothing to stop any more.
+    /// Whether the stream has ended and needs no stop.
     is_over: bool,
-    /// Nobody waits for what arrives.
+    /// Whether arriving data is not needed.
     is_draining: bool,
 }
 
@@ -117,7 +116,7 @@ pub(crate) fn halves(entry: Entry, send: SendStream, receive: RecvStream) -> (Re
 }
 
 impl Sender {
-    /// What goes before what, to be set from elsewhere.
+    /// The handle by which the priority is set.
     pub(crate) fn priority(&self) -> Priority {
         self.priority.clone()
     }
@@ -127,7 +126,7 @@ impl Sender {
         if !self.is_over {
             self.is_over = true;
             self.shared.entry.connection.cut();
-            // An error means that it is over already.
+            // An error means that the stream has already ended.
             let _ = self.stream.reset(code);
         }
     }
@@ -142,7 +141,7 @@ impl AsyncWrite for Sender {
         let priority = self.priority.get();
         if priority != self.set_priority {
             self.set_priority = priority;
-            // An error means that the stream is over, which the write says.
+            // An error means that the stream has ended; the write reports it.
             let _ = self.stream.set_priority(priority);
         }
         Pin::new(&mut self.stream)
@@ -151,7 +150,7 @@ impl AsyncWrite for Sender {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What was written is sent without being asked to.
+        // quinn sends written data without a flush.
         Poll::Ready(Ok(()))
     }
 
@@ -164,8 +163,8 @@ impl AsyncWrite for Sender {
         let closing = match &mut this.closing {
             Some(closing) => closing,
             closing => {
-                // An error means that it is finished, or that the peer does
-                // not read any more: the future says.
+                // An error means that it is finished, or that the peer has stopped
+                // reading: the future reports which.
                 let _ = this.stream.finish();
                 closing.insert(Box::pin(this.stream.stopped()))
             }
@@ -180,8 +179,8 @@ impl AsyncWrite for Sender {
             }
             Ok(Some(code)) => Err(error::stopped(code)),
             Err(StoppedError::ConnectionLost(reason)) => match reason {
-                // Faster than the acknowledgement, and worth as much
-                // (PROTOCOL QUIC-15).
+                // Arrives before the acknowledgement, and means the same (PROTOCOL
+                // QUIC-15).
                 ConnectionError::ApplicationClosed(close) if close.error_code == code::DONE => {
                     this.is_over = true;
                     this.shared.closed();
@@ -208,7 +207,7 @@ impl Receiver {
             self.is_over = true;
             self.shared.entry.connection.abandon();
             self.shared.entry.connection.cut();
-            // An error means that it is over already.
+            // An error means that the stream has already ended.
             let _ = stream.stop(code);
         }
     }
@@ -226,7 +225,7 @@ impl AsyncRead for Receiver {
         };
         let before = into.filled().len();
         let had_room = into.remaining() != 0;
-        // What has arrived comes before the end (PROTOCOL QUIC-16).
+        // Received data is returned before the end (PROTOCOL QUIC-16).
         let outcome = ready!(stream.poll_read_buf(cx, into));
         match outcome {
             Ok(()) => {
@@ -236,7 +235,7 @@ impl AsyncRead for Receiver {
                     this.shared.ended();
                 }
             }
-            // The peer has taken back what it sent, so nothing of it is amiss.
+            // The peer has reset the stream, so none of its data is missing.
             Err(ReadError::Reset(_)) => this.is_over = true,
             Err(_) => {}
         }
@@ -253,8 +252,8 @@ impl Drop for Receiver {
             // PROTOCOL QUIC-10
             return self.stop(code::GONE);
         }
-        // This side closed properly. The peer may be about to: stopped now, it
-        // would learn that something was lost (PROTOCOL QUIC-11).
+        // This end has closed properly, and the peer may be about to: stopping the
+        // stream now would tell it that data was lost (PROTOCOL QUIC-11).
         if let Some(stream) = self.stream.take() {
             let connection = Arc::clone(&self.shared.entry.connection);
             let receiver = Self {
