@@ -1,8 +1,7 @@
-//! Comms over TCP and TLS: the connections that Dask's schedulers, workers and clients
-//! keep between them, for [tokio].
+//! Comms over TCP, TLS and Unix sockets: the connections between Dask's schedulers,
+//! workers and clients.
 //!
-//! A *comm* is one connection with messages on it, after a handshake. Messages
-//! are lists of frames here; what a comm is, see [`daskwire_comm`].
+//! See [`daskwire_comm`] for comms in general.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -25,21 +24,21 @@
 //! # }
 //! ```
 //!
-//! Over `tcp://` nothing is encrypted or authenticated, as in Dask without TLS:
-//! everybody who reaches the port is in. Bind to the loopback or to a network
-//! that you trust, or use `tls://`, with the settings of `daskwire_comm::tls`.
+//! `tcp://` neither encrypts nor authenticates, as in Dask without TLS: every host that
+//! reaches the port has full access. Bind to the loopback interface or to a trusted
+//! network, or use `tls://` with the settings of `daskwire_comm::tls`.
 //!
 //! # Features
 //!
-//! * `tls`: `tls://` addresses, with the crypto provider of the caller;
+//! * `tls`: `tls://` addresses, with a crypto provider of the caller;
 //! * `ring` (default), `aws-lc-rs`: a crypto provider. `ring` is used if both
 //!   are on;
-//! * `runtime-smol`: smol as the executor, where there is no tokio runtime.
+//! * `runtime-smol`: smol as the executor outside of tokio runtimes.
 //!
 //! `tcp://` and `tls://` run on any executor, see [`daskwire_comm::runtime`];
 //! `unix://` needs tokio.
 #![forbid(unsafe_code)]
-// Sockets are std's; only the core can do without it.
+// Sockets need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
 
 mod socket;

@@ -1,8 +1,8 @@
-//! TCP sockets of the executor that the task runs on: those of tokio as they are, and
-//! those of any other [`Runtime`].
+//! TCP sockets of the executor that the task runs on: tokio's own, or those of another
+//! [`Runtime`].
 
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use daskwire_comm::runtime::{self, AcceptTcp, Runtime, Stream};
 use daskwire_comm::{RawConnection, lingering};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A connected socket, with the options that Dask sets.
@@ -27,7 +27,7 @@ enum Socket {
 }
 
 impl Connection {
-    /// Connects to the first address of the host that answers.
+    /// Connects to the first address of the host that accepts.
     pub(crate) async fn connect(host: &str, port: u16) -> io::Result<Self> {
         let Some(runtime) = runtime::sockets() else {
             return Self::tokio(TcpStream::connect((host, port)).await?);
@@ -66,13 +66,13 @@ impl Connection {
         self.local
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     #[cfg(feature = "tls")]
     pub(crate) const fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The connection in the clear.
+    /// The connection without TLS.
     pub(crate) fn into_raw(self) -> RawConnection {
         let ends = (self.local.into(), self.peer.into());
         match self.socket {
@@ -83,7 +83,7 @@ impl Connection {
             }
             Socket::Other(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
-                let (reader, writer) = lingering(reader, writer);
+                let (reader, writer) = lingering(reader, EndsWhenDropped(writer));
                 RawConnection::new(reader, writer, ends)
             }
         }
@@ -148,6 +148,48 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// The writing half of a [`Socket::Other`], which ends the stream when it is dropped, as
+/// that of tokio does.
+struct EndsWhenDropped(WriteHalf<Box<dyn Stream>>);
+
+impl Drop for EndsWhenDropped {
+    fn drop(&mut self) {
+        // Shutting down a TCP socket does not wait. An error means that it is closed.
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut self.0).poll_shutdown(&mut context);
+    }
+}
+
+impl AsyncWrite for EndsWhenDropped {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
 /// A listening socket.
 pub(crate) struct Listening {
     socket: ListeningSocket,
@@ -173,7 +215,7 @@ impl Listening {
         Self::new(std::net::TcpListener::bind(&addresses[..])?)
     }
 
-    /// Accepts from a socket that listens.
+    /// Accepts connections from a listening socket.
     pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let local = listener.local_addr()?;
@@ -184,7 +226,7 @@ impl Listening {
         Ok(Self { socket, local })
     }
 
-    /// Where it listens, with the port that it got.
+    /// The address of the listener, with the actual port.
     pub(crate) const fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -204,14 +246,14 @@ impl Listening {
     }
 }
 
-/// A connection that was accepted and has no options yet.
+/// An accepted connection, before its socket options are set.
 pub(crate) enum Accepted {
     Tokio(TcpStream),
     Other(std::net::TcpStream, Arc<dyn Runtime>),
 }
 
 impl Accepted {
-    /// Sets the options of the socket.
+    /// Sets the socket options.
     pub(crate) fn open(self) -> io::Result<Connection> {
         match self {
             Self::Tokio(stream) => Connection::tokio(stream),
@@ -220,11 +262,10 @@ impl Accepted {
     }
 }
 
-/// What Dask sets: no delay, and a peer that is gone without a word is found
-/// after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
-/// `distributed/comm/tcp.py`). On Linux that is also how long a peer may take
-/// nothing of what is sent to it, as between two processes of Dask: its window
-/// being closed counts.
+/// Sets the socket options that Dask sets: no delay, and keepalive probes that detect a
+/// vanished peer after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
+/// `distributed/comm/tcp.py`). On Linux the connection also ends if the peer
+/// acknowledges no data for 30 seconds, or keeps its receive window closed for as long.
 fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()

@@ -13,7 +13,7 @@ use socket2::{Domain, Socket as Socket2, Type};
 
 use crate::socket::{Accepted, Connection, Listening};
 
-/// Comms over TCP, in the clear (`tcp://`) or within TLS (`tls://`).
+/// The transport of comms over TCP (`tcp://`) and over TLS (`tls://`).
 ///
 /// ```no_run
 /// # #[cfg(feature = "ring")]
@@ -36,19 +36,19 @@ pub struct Tcp {
 /// The settings of [`Tcp`].
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
-    /// Certificates and keys for `tls://`. Default: none, so that addresses of
-    /// `tls://` are refused ([`CommError::NoTls`]).
+    /// Certificates and keys for `tls://`. Default: `None`, so that `tls://` addresses
+    /// are refused ([`CommError::NoTls`]).
     #[cfg(feature = "tls")]
     pub tls: Option<Tls>,
 }
 
 impl Tcp {
-    /// With these settings.
+    /// Creates the transport.
     pub const fn new(options: TcpOptions) -> Self {
         Self { options }
     }
 
-    /// The settings of TLS, if this is an address that needs it.
+    /// The TLS settings, if the address needs TLS.
     #[cfg(feature = "tls")]
     fn tls(&self, address: &Address) -> Result<Option<Tls>, CommError> {
         match &self.options.tls {
@@ -158,10 +158,10 @@ impl Listen for Listener {
     }
 }
 
-/// Where one address of TCP is listened at.
+/// The listening sockets of one address.
 struct Sockets {
     first: Listening,
-    /// For IPv6, where the first is for every interface of IPv4.
+    /// The socket for every IPv6 interface, if the first is for every IPv4 one.
     second: Option<Listening>,
 }
 
@@ -173,7 +173,7 @@ impl Sockets {
                 second: None,
             });
         }
-        // As Dask does: two sockets with one port.
+        // Two sockets with the same port, as in Dask.
         let mut attempts = 0..10;
         loop {
             let first = Listening::bind(&Ipv4Addr::UNSPECIFIED.to_string(), port).await?;
@@ -182,14 +182,14 @@ impl Sockets {
                     let second = Some(second);
                     return Ok(Self { first, second });
                 }
-                // Of IPv6 the port that we got is another's: try another.
+                // The port is in use for IPv6: try another one.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && port == 0 => {
                     if attempts.next().is_none() {
                         return Err(error);
                     }
                 }
                 Err(error) if is_about_this_host(&error) => {
-                    // There is no IPv6 here.
+                    // This host has no IPv6.
                     return Ok(Self {
                         first,
                         second: None,
@@ -216,10 +216,10 @@ impl Sockets {
     }
 }
 
-/// Whether an error says that there is no IPv6, and not that something is taken,
-/// forbidden or used up, for good or for now.
+/// Whether an error means that the host has no IPv6, rather than that the port is in
+/// use or forbidden, or that a resource is exhausted.
 fn is_about_this_host(error: &io::Error) -> bool {
-    // EMFILE and ENFILE have no kind, and these numbers on every Unix.
+    // EMFILE and ENFILE have no `ErrorKind`, and the same numbers on every Unix.
     !matches!(error.raw_os_error(), Some(23 | 24))
         && !matches!(
             error.kind(),
@@ -227,7 +227,7 @@ fn is_about_this_host(error: &io::Error) -> bool {
         )
 }
 
-/// Every interface of IPv6, and nothing of IPv4.
+/// Binds a socket to every IPv6 interface, and to no IPv4 one.
 fn bind_ipv6(port: u16) -> io::Result<Listening> {
     let socket = Socket2::new(Domain::IPV6, Type::STREAM, None)?;
     socket.set_only_v6(true)?;
@@ -235,7 +235,7 @@ fn bind_ipv6(port: u16) -> io::Result<Listening> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-    // As many may wait as with the others.
+    // The backlog of std's listeners.
     socket.listen(1024)?;
     Listening::new(socket.into())
 }

@@ -19,7 +19,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::socket::Connection;
 
-/// Does the handshake of TLS as the side that asked for the connection.
+/// Does the TLS handshake as the client.
 pub(crate) async fn connect(
     tls: Tls,
     stream: Connection,
@@ -34,7 +34,7 @@ pub(crate) async fn connect(
     finish(tls, outcome.map(TlsStream::from), Side::Client)
 }
 
-/// Does the handshake of TLS as the side that was asked.
+/// Does the TLS handshake as the server.
 pub(crate) async fn accept(tls: Tls, stream: Connection) -> Result<RawConnection, CommError> {
     let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
     let outcome = acceptor.accept(stream).into_fallible().await;
@@ -59,8 +59,8 @@ fn finish(
                 spawner,
             };
             let (reader, writer) = lingering(UntilEnd(reader), writer);
-            // With TLS 1.3 the side that asked has finished before the other has
-            // looked at its certificate.
+            // With TLS 1.3 the client has finished the handshake before the server
+            // checks its certificate.
             let explain = move |error| ConnectError::Fatal(tls.explain(error, side));
             Ok(RawConnection::new(reader, writer, ends)
                 .with_encryption(encryption)
@@ -69,15 +69,15 @@ fn finish(
         Err((error, stream)) => {
             let error = tls.explain(CommError::Io(error), side);
             if matches!(error, CommError::Tls(_)) {
-                // Nobody has to wait for that.
-                spawner.spawn(part(stream));
+                // In the background, so that the error is returned at once.
+                spawner.spawn(close_after_alert(stream));
             }
             Err(error)
         }
     }
 }
 
-/// The name to ask for; the number where the host is no name that TLS takes.
+/// The server name: the host, or the IP address if the host is not a valid TLS name.
 fn server_name(host: &Address, connection: &Connection) -> ServerName<'static> {
     match ServerName::try_from(host.host().to_owned()) {
         Ok(name) => name,
@@ -85,21 +85,21 @@ fn server_name(host: &Address, connection: &Connection) -> ServerName<'static> {
     }
 }
 
-/// Closes a connection so that the peer learns why.
+/// Closes a connection so that the peer receives the alert.
 ///
-/// What it has sent meanwhile is read, for a while: closed with bytes unread,
-/// the connection would be reset, and the alert be lost with it.
-async fn part(mut stream: Connection) {
-    const PATIENCE: Duration = Duration::from_secs(1);
+/// Data that the peer sends meanwhile is read, within limits: closing with unread data
+/// would reset the connection and lose the alert.
+async fn close_after_alert(mut stream: Connection) {
+    const TIMEOUT: Duration = Duration::from_secs(1);
     const MAX_LEN: u64 = 1 << 20;
     if stream.shutdown().await.is_ok() {
         let rest = &mut (&mut stream).take(MAX_LEN);
-        let _ = runtime::timeout(PATIENCE, tokio::io::copy(rest, &mut tokio::io::sink())).await;
+        let _ = runtime::timeout(TIMEOUT, tokio::io::copy(rest, &mut tokio::io::sink())).await;
     }
 }
 
-/// A stream that may end without notice: the framing above it knows whether
-/// something is missing.
+/// A stream that may end without `close_notify`: the framing detects truncated
+/// messages.
 struct UntilEnd<R>(R);
 
 impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
@@ -134,10 +134,10 @@ fn encryption(stream: &TlsStream<Connection>) -> Encryption {
     )
 }
 
-/// The half that bytes leave by. The reading half keeps the connection open, so
-/// that dropping this one has to say that nothing more comes.
+/// The writing half, which ends the stream when it is dropped. The reading half would
+/// otherwise keep the connection open.
 struct EndsWhenDropped {
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     half: Option<tokio::io::WriteHalf<TlsStream<Connection>>>,
     spawner: Spawner,
 }
@@ -149,7 +149,7 @@ impl Drop for EndsWhenDropped {
         };
         self.spawner.spawn(async move {
             let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
-            // Whoever does not read has waited long enough.
+            // A peer that does not read until then is given up.
             let _ = runtime::timeout(Duration::from_secs(10), end).await;
         });
     }

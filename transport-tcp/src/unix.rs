@@ -8,8 +8,8 @@ use daskwire_comm::{
 };
 use tokio::net::{UnixListener, UnixStream};
 
-/// Comms over sockets in the file system of this machine, at `unix://` and a
-/// path. Dask has no such comm. They need tokio as the executor.
+/// The transport of comms over Unix sockets (`unix://` and a path), which Dask does not
+/// have. It needs tokio as the executor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unix;
 
@@ -81,11 +81,11 @@ fn needs_tokio() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, reason)
 }
 
-/// The file of a Unix socket, which is there as long as somebody listens.
+/// The file of a listening Unix socket, which is removed when this is dropped.
 #[derive(Debug)]
 struct UnixPath {
     address: Address,
-    /// Which file it is, should another one take its place.
+    /// Device and inode of the file, to detect that another one has replaced it.
     file: Option<(u64, u64)>,
 }
 
@@ -107,14 +107,13 @@ impl UnixPath {
 impl Drop for UnixPath {
     fn drop(&mut self) {
         if self.file.is_some() && self.file == Self::file(&self.address) {
-            // If it is gone by now that is just as well.
+            // An error means that the file was already removed.
             let _ = std::fs::remove_file(self.address.location());
         }
     }
 }
 
-/// Binds a Unix socket, in place of one that a process left behind which is not
-/// there any more.
+/// Binds a Unix socket, replacing the socket file of a process that has ended.
 async fn bind_unix(path: &str) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt as _;
     match UnixListener::bind(path) {

@@ -1,4 +1,4 @@
-//! The battery, for each transport of this package.
+//! The conformance battery over each transport of this package, on tokio and on smol.
 
 use daskwire_comm::conformance::{battery_of, peers_that_die_are_noticed};
 
@@ -7,7 +7,7 @@ use daskwire_tcp::TcpOptions;
 mod support;
 use support::bound;
 
-/// All that there is for a transport of this package.
+/// Runs all checks over the transport of this address.
 async fn check(address: &str, options: TcpOptions) {
     let scheme = bound(address, options).await;
     battery_of(&scheme).await;
@@ -30,12 +30,24 @@ async fn tls() {
     check("tls://127.0.0.1:0", support::with_tls()).await;
 }
 
+/// On smol no tokio runtime is entered, so that sockets and timers are those of smol.
+#[test]
+fn tcp_on_smol() {
+    smol::block_on(check("tcp://127.0.0.1:0", TcpOptions::default()));
+}
+
+#[cfg(feature = "ring")]
+#[test]
+fn tls_on_smol() {
+    smol::block_on(check("tls://127.0.0.1:0", support::with_tls()));
+}
+
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn unix_sockets() {
     let path = std::env::temp_dir().join(format!("daskwire-{}.sock", std::process::id()));
     check(&format!("unix://{}", path.display()), TcpOptions::default()).await;
-    assert!(!path.exists(), "the socket is left behind");
+    assert!(!path.exists(), "the socket file was removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

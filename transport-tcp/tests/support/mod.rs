@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several test files.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -6,7 +6,7 @@ use daskwire_comm::conformance::{Bound, Settings};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Transport, Transports};
 use daskwire_tcp::{Tcp, TcpOptions};
 
-/// All transports of this package, with these settings.
+/// All transports of this package, with `options` for TCP.
 pub(crate) fn transports(options: TcpOptions) -> Transports {
     let transports = Transports::new().with(Tcp::new(options));
     #[cfg(unix)]
@@ -25,7 +25,7 @@ pub(crate) async fn bind(address: &Address, options: CommOptions) -> Result<List
         .await
 }
 
-/// A transport for this address, with these settings.
+/// The transport for the scheme of `address`.
 fn transport(address: &Address, options: TcpOptions) -> Box<dyn Transport> {
     match address.scheme() {
         #[cfg(unix)]
@@ -35,17 +35,17 @@ fn transport(address: &Address, options: TcpOptions) -> Box<dyn Transport> {
     }
 }
 
-/// Comms of one scheme, all from one listener.
+/// A transport and one listener at `address`.
 pub(crate) async fn bound(address: &str, options: TcpOptions) -> Bound<Box<dyn Transport>> {
-    // Two sockets for each of 2,000 comms, in four tests at once.
-    rlimit::increase_nofile_limit(20_000).expect("20,000 open files");
+    // Two sockets for each of 2,000 comms, in six tests at once.
+    rlimit::increase_nofile_limit(30_000).expect("30,000 open files");
     let address = address.parse().expect("an address");
     let mut settings = Settings::default();
     settings.comm_count = 2000;
     Bound::new(transport(&address, options), &address, settings).await
 }
 
-/// One certificate for all, which is its own authority.
+/// TLS options with one self-signed certificate, which is also the authority.
 #[cfg(feature = "ring")]
 pub(crate) fn with_tls() -> TcpOptions {
     let pem = concat!(
