@@ -150,7 +150,14 @@ fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fau
         ..ReadOptions::default()
     };
     let (mut levels, mut payload_slots) = ([Level::EMPTY; 16], [PayloadSlot::EMPTY; 4]);
-    let message = Message::open(frames, layout, &reading, &mut levels, &mut payload_slots, &mut [])?;
+    let message = Message::open(
+        frames,
+        layout,
+        &reading,
+        &mut levels,
+        &mut payload_slots,
+        &mut [],
+    )?;
 
     let (mut id, mut workers) = (message.reader(), message.reader());
     if !id.find("id")? || !workers.find("workers")? {
