@@ -65,7 +65,7 @@ impl State {
     /// 1. it has one of the task's dependencies, if any worker has one;
     /// 2. the fewest bytes have to be transferred to it;
     /// 3. it is the least busy: the fewest tasks for each thread, then the fewest
-    /// bytes in memory.
+    ///    bytes in memory.
     ///
     /// Ties are broken at random. Only running workers that meet the task's
     /// demands are considered; if there is none and the task allows others, all
