@@ -173,6 +173,26 @@ pub enum ConnectError {
     Fatal(CommError),
 }
 
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAnswer => f.write_str("no answer within the time of an attempt"),
+            Self::Failed(error) => error.fmt(f),
+            Self::Fatal(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NoAnswer => None,
+            Self::Failed(error) => error.source(),
+            Self::Fatal(error) => error.source(),
+        }
+    }
+}
+
 impl From<io::Error> for ConnectError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)

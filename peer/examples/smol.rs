@@ -11,6 +11,7 @@
 use std::error::Error;
 
 use daskwire_peer::Client;
+use daskwire_peer::client::Route;
 use daskwire_peer::cluster::LocalCluster;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -48,5 +49,7 @@ async fn submit(client: &Client) -> Result<i64> {
         let square = client.submit("operator.mul", [number, number])?;
         sum = client.submit("operator.add", [&sum, &square])?;
     }
-    Ok(i64::try_from(sum.result().await?)?)
+    // Directly from the worker that has it, without the scheduler in between.
+    let sum = client.gather_by(&[sum], Route::Direct).await?.remove(0);
+    Ok(i64::try_from(sum)?)
 }

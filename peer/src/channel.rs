@@ -59,6 +59,7 @@ impl Ends {
 
     fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
         emit(Level::Trace, || CommEvent::Message {
+            peer: &self.peer,
             is_leaving,
             frame_count: frames.len(),
             len: frames.iter().map(|frame| frame.as_ref().len()).sum(),

@@ -72,6 +72,7 @@ pub(crate) enum CommEvent<'a> {
     HandshakeFailed { error: &'a dyn fmt::Display },
     /// A message left or arrived.
     Message {
+        peer: &'a str,
         is_leaving: bool,
         frame_count: usize,
         len: usize,
@@ -120,15 +121,17 @@ impl fmt::Display for CommEvent<'_> {
             Self::Accepted => f.write_str("accepted"),
             Self::HandshakeFailed { error } => write!(f, "handshake failed: {error}"),
             Self::Message {
+                peer,
                 is_leaving,
                 frame_count,
                 len,
             } => {
-                let direction = if *is_leaving { "sent" } else { "received" };
-                write!(
-                    f,
-                    "{direction} a message, {frame_count} frames, {len} bytes"
-                )
+                let direction = if *is_leaving {
+                    "sent to"
+                } else {
+                    "received from"
+                };
+                write!(f, "{direction} {peer}: {frame_count} frames, {len} bytes")
             }
             Self::Closed => f.write_str("closed"),
         }
@@ -246,7 +249,7 @@ pub(crate) struct TaskSpan {
 #[cfg(feature = "tracing")]
 pub(crate) fn task(key: &Key) -> TaskSpan {
     TaskSpan {
-        _entered: tracing::info_span!(target: "daskwire_peer", "task", %key).entered(),
+        _entered: tracing::info_span!(target: "daskwire_peer::span", "task", %key).entered(),
     }
 }
 
@@ -260,7 +263,7 @@ pub(crate) const fn task(_: &Key) -> TaskSpan {
 #[cfg(feature = "tracing")]
 pub(crate) fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::Instrumented<F> {
     // Not part of the comm over which the request for it came.
-    let span = tracing::info_span!(target: "daskwire_peer", parent: None, "comm", peer);
+    let span = tracing::info_span!(target: "daskwire_peer::span", parent: None, "comm", peer);
     tracing::Instrument::instrument(future, span)
 }
 

@@ -216,7 +216,7 @@ pub async fn serve(
         let incoming = match accepted {
             Ok(incoming) => incoming,
             // Mostly too many open files, which is temporary.
-            Err(CommError::Io(error)) if error.kind() != io::ErrorKind::NotConnected => {
+            Err(CommError::Io(_)) => {
                 runtime::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -262,8 +262,7 @@ where
 
     // As many bytes as are needed to detect the framing.
     let after = options.handshake_timeout;
-    let now = runtime::now();
-    let deadline = now.checked_add(after).unwrap_or(now);
+    let deadline = runtime::later(after);
     let late = |_| RelayError::Timeout { after };
     while buffer.len() < 8 {
         let count = runtime::timeout_at(deadline, reader.read_buf(&mut buffer))

@@ -10,8 +10,9 @@ use daskwire_comm::{Comm, CommError, CommOptions};
 use daskwire_numpy::{
     Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
     PickledPayload, TimeBase, TimeUnit, TypedPayload, ValueBuilder as _, WriteOptions, encode_into,
-    pickle_array,
+    known, pickle_array,
 };
+use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{self as pickle, PickleBuffer, Placement};
 use daskwire_testing::{Environment, Peer};
 
@@ -279,11 +280,21 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             let Description::Array(header) = typed.description() else {
                 panic!("{:?}", typed.description());
             };
-            let ElementType::Record(record) = header.element_type() else {
+            // In headers the type of records is a pickle.
+            let ElementType::Pickled(pickle) = header.element_type() else {
                 panic!("{:?}", header.element_type());
             };
+            let tree = Tree::new(pickle).expect("the pickle of a type");
+            let element_type = known::element_type(&tree).expect("a type of numpy");
+            let ElementType::Record(record) = element_type else {
+                panic!("{element_type:?}");
+            };
+            let bytes = typed.as_slice().expect("one frame");
+            assert!(is_own(bytes), "{name} was copied");
+            let array = header.with_element_type(element_type).over(bytes);
+            let array = array.unwrap_or_else(|error| panic!("{name}: {error}"));
             let x = record.field("x").expect("a good type").expect("a field");
-            let x = array().field(&x).expect("it is one of these records");
+            let x = array.field(&x).expect("it is one of these records");
             assert!(x.elements::<f64>().expect("doubles").eq([2.5]));
         }
         "masked" => {

@@ -112,6 +112,7 @@ impl Endpoint {
             address: address.clone(),
             error,
         };
+        Handle::try_current().map_err(|error| failed(io::Error::other(error)))?;
         let host = if host.is_empty() { "0.0.0.0" } else { host };
         let sockets = tokio::net::lookup_host((host, port)).await;
         let mut last = io::ErrorKind::NotFound.into();
@@ -487,6 +488,12 @@ impl Transport for Endpoint {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.close())
+    }
+
+    /// [`Quic`] with the options that this endpoint was made with; certificates of
+    /// [`Endpoint::set_tls`] are not among them.
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        Some(Arc::new(Quic::new(self.settings.clone())))
     }
 }
 

@@ -12,8 +12,8 @@
 //! any executor. Only `unix://`, `quic://` and the `daskwire` command need tokio as the
 //! executor.
 //!
-//! tokio's tasks, timers and sockets are used directly. A [`Runtime`] costs one more
-//! allocation for each task, timer and connection, and none for a message.
+//! tokio's tasks, timers and sockets are used directly. A [`Runtime`] costs a few more
+//! allocations for each task, timer and connection, and none for a message.
 
 #[cfg(feature = "runtime-smol")]
 mod smol;
@@ -27,6 +27,8 @@ use core::task::Poll;
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+#[cfg(feature = "runtime-smol")]
+use std::sync::LazyLock;
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -103,7 +105,8 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Makes a stream of a connected TCP socket.
+    /// Makes a stream of a connected TCP socket. The first poll of its shutdown must tell
+    /// the peer, as `shutdown` of a socket does.
     ///
     /// # Errors
     ///
@@ -176,7 +179,8 @@ fn other_than_tokio() -> Option<Arc<dyn Runtime>> {
     }
     #[cfg(feature = "runtime-smol")]
     if Handle::try_current().is_err() {
-        return Some(Arc::new(Smol));
+        static SMOL: LazyLock<Arc<dyn Runtime>> = LazyLock::new(|| Arc::new(Smol));
+        return Some(Arc::clone(&SMOL));
     }
     None
 }
@@ -221,7 +225,7 @@ impl Spawner {
     }
 
     /// Runs a function that blocks, outside of the threads of tasks. It cannot be
-    /// aborted.
+    /// aborted once it runs.
     pub fn spawn_blocking<T: Send + 'static>(
         &self,
         function: impl FnOnce() -> T + Send + 'static,
@@ -258,7 +262,8 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
     Spawner::current().spawn(task)
 }
 
-/// Runs a function that blocks, outside of the threads of tasks. It cannot be aborted.
+/// Runs a function that blocks, outside of the threads of tasks. It cannot be aborted
+/// once it runs.
 ///
 /// # Panics
 ///
@@ -330,7 +335,8 @@ pub async fn timeout<F: Future>(after: Duration, future: F) -> Result<F::Output,
 /// [`Elapsed`]; the future has been dropped.
 pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
-    let mut timer = pin!(sleep_until(deadline));
+    // On tokio, `future` may have used up what this task may do before it yields.
+    let mut timer = pin!(tokio::task::coop::unconstrained(sleep_until(deadline)));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Ok(output)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| Err(Elapsed)),

@@ -30,9 +30,12 @@ pub(crate) fn start(verbosity: u8) -> Result<(), String> {
         ("", 1) => roles(LevelFilter::INFO),
         ("", 2) => roles(LevelFilter::DEBUG),
         ("", _) => roles(LevelFilter::TRACE),
-        (text, _) => text
-            .parse()
-            .map_err(|error| format!("{VARIABLE}={text}: {error}"))?,
+        (text, _) => {
+            let parsed: Result<Targets, _> = text.parse();
+            let targets = parsed.map_err(|error| format!("{VARIABLE}={text}: {error}"))?;
+            // Spans name the task and the peer, whichever part is logged.
+            targets.with_target("daskwire_peer::span", LevelFilter::INFO)
+        }
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(false)

@@ -98,7 +98,7 @@ fn word_shape(word: &str) -> String {
 
 #[test]
 fn every_block_has_a_test() {
-    let known: [(&str, &str); 11] = [
+    let known: [(&str, &str); 12] = [
         ("sh", "-- journey"),
         ("text", "# we follow z"),
         ("sh", "-- inspect"),
@@ -106,6 +106,8 @@ fn every_block_has_a_test() {
         // This test runs it.
         ("sh", "cargo test\n"),
         ("text", "$ daskwire identity"),
+        // `worker_signals` runs a worker with a log.
+        ("text", "$ daskwire worker"),
         ("text", "| daskwire pickle -"),
         ("sh", "daskwire relay"),
         // A documentation test of this package.

@@ -209,7 +209,7 @@ impl Shared {
         loop {
             tokio::select! {
                 data = &mut fetching => return data,
-                () = tokio::time::sleep(HOLDER_CHECK) => {}
+                () = runtime::sleep(HOLDER_CHECK) => {}
             }
             let request = WhoHas {
                 keys: Some(Keys(keys.clone())),

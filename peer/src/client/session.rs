@@ -168,7 +168,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) {
 
 /// Reconnects within `time`.
 async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
-    let until = runtime::now() + time;
+    let until = runtime::later(time);
     shared.pool.close().await;
     let mut pause = Duration::from_millis(50);
     loop {

@@ -1,6 +1,7 @@
 //! Writes graphs and tasks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
 use daskwire_pickle::{Options, Writer};
@@ -165,8 +166,8 @@ impl Task {
 
 impl Task {
     /// Replaces a partial that needs results by a plain call. Returns `None` if
-    /// there is no such partial, or if a keyword is given twice, where the last
-    /// counts.
+    /// there is no such partial. Of a keyword that is given twice, the outermost value
+    /// is used.
     fn without_partial(&self) -> Option<Self> {
         let Work::Call {
             function: function @ Function::Partial { .. },
@@ -190,19 +191,25 @@ impl Task {
             calls.push((arguments, keywords));
             called = function;
         }
-        let mut names = HashSet::new();
-        let mut by_name = calls.iter().flat_map(|(_, keywords)| *keywords);
-        if !by_name.all(|(name, _)| names.insert(name.as_str())) {
-            return None;
-        }
         // The arguments of the innermost partial come first.
         let calls = || calls.iter().rev();
+        let mut indices: HashMap<&String, usize> = HashMap::new();
+        let mut keywords: Vec<(String, Argument)> = Vec::new();
+        for (name, argument) in calls().flat_map(|(_, all)| *all) {
+            match indices.entry(name) {
+                Entry::Occupied(index) => keywords[*index.get()].1 = argument.clone(),
+                Entry::Vacant(index) => {
+                    index.insert(keywords.len());
+                    keywords.push((name.clone(), argument.clone()));
+                }
+            }
+        }
         Some(Self {
             key: self.key.clone(),
             work: Work::Call {
                 function: called.clone(),
                 arguments: calls().flat_map(|(all, _)| *all).cloned().collect(),
-                keywords: calls().flat_map(|(_, all)| *all).cloned().collect(),
+                keywords,
             },
         })
     }

@@ -334,6 +334,8 @@ maps! {
         msg: Unknown = "msg",
         /// Addresses of the workers. Default: all.
         workers: Option<Vec<String>> = "workers",
+        /// Whether the nannies of the workers are asked instead of the workers.
+        nanny: Option<bool> = "nanny",
         /// `ignore` leaves out workers that do not answer.
         on_error: Option<String> = "on_error",
         /// Whether a reply is sent.

@@ -142,7 +142,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts serving the listeners. Must be called in a tokio runtime.
+    /// Starts serving the listeners. Must be called in a task of the executor.
     ///
     /// # Errors
     ///

@@ -697,6 +697,9 @@ impl Shared {
     /// Sends a message to workers, by default to all, and returns the reply of
     /// each.
     async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
+        if request.nanny == Some(true) {
+            return refused("NotImplementedError", "this scheduler cannot reach nannies");
+        }
         let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
         let mut asking = TaskSet::new();
         for (worker, _) in counts {

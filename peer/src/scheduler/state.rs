@@ -935,6 +935,7 @@ impl State {
 
     /// Removes a worker.
     pub fn remove_retired(&mut self, address: &str, close: bool) {
+        self.here("retire-workers");
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
                 self.send_close(id, "retire-workers");

@@ -51,7 +51,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// let Value::List(items) = value else { panic!("a list") };
 /// assert_eq!(i64::try_from(items[0].clone())?, 1);
 ///
-/// Bytes need their own constructor: a vector of numbers is a list.
+/// // Bytes need their own constructor: a vector of numbers is a list.
 /// assert_eq!(Value::bytes(vec![3, 1, 2]).to_string(), r"b'\x03\x01\x02'");
 /// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
 /// # Ok::<(), daskwire_peer::value::WrongType>(())

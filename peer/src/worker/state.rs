@@ -596,6 +596,8 @@ impl State {
                     self.locate(&key, &holders);
                 }
             }
+            // A worker that has begun to leave does not come back.
+            ToWorker::WorkerStatusChange(_) if self.status == WorkerStatus::Closing => {}
             ToWorker::WorkerStatusChange(message) => {
                 self.status.clone_from(&message.status);
                 self.send(WorkerStatusChange {
