@@ -1,5 +1,5 @@
-//! The battery, for comms within the process, over small pipes, and over blocking
-//! sockets; and what it says of comms that break a promise.
+//! The conformance battery over comms within the process, small pipes and blocking
+//! sockets, and its message for a link that fails a check.
 
 use daskwire_comm::conformance::{Pairs, Settings, battery, battery_of};
 use daskwire_comm::{CommReader, CommWriter, Inproc};
@@ -15,7 +15,7 @@ async fn within_the_process() {
     battery(Inproc, &address, settings).await;
 }
 
-/// Pipes that hold so many bytes.
+/// Pipes with buffers of `len` bytes.
 struct Pipes {
     len: usize,
     settings: Settings,
@@ -26,7 +26,7 @@ impl Pairs for Pipes {
     type Writer = CommWriter<DuplexStream>;
 
     async fn pair(&self) -> [(Self::Reader, Self::Writer); 2] {
-        // One for each direction, so that the end of a half is the end of its pipe.
+        // One pipe for each direction, so that each half ends by itself.
         let (near_writer, far_reader) = tokio::io::duplex(self.len);
         let (far_writer, near_reader) = tokio::io::duplex(self.len);
         [(near_reader, near_writer), (far_reader, far_writer)].map(|(reader, writer)| {
@@ -46,19 +46,19 @@ async fn links_with_small_buffers() {
     battery_of(&Pipes { len: 256, settings }).await;
 }
 
-/// A link that takes more than it says, without anybody reading.
+/// A link that buffers more than its settings allow.
 #[tokio::test]
 async fn a_failure_names_its_check() {
     let settings = Settings::small();
     let len = 4 * settings.buffered_len;
     let failing = tokio::spawn(async move { battery_of(&Pipes { len, settings }).await });
     let panic = failing.await.expect_err("it fails").into_panic();
-    let said = panic.downcast_ref::<String>().expect("a text");
+    let message = panic.downcast_ref::<String>().expect("a string");
     let expected = "a_writer_waits_for_its_reader: 33 messages of 4096 bytes were sent";
-    assert!(said.starts_with(expected), "{said}");
+    assert!(message.starts_with(expected), "{message}");
 }
 
-/// The blocking adapter of the core, over a pair of sockets.
+/// The blocking adapter of daskwire-embedded, over a pair of sockets.
 #[cfg(unix)]
 mod embedded_io {
     use std::io::{Read as _, Write as _};
@@ -96,7 +96,7 @@ mod embedded_io {
 
     struct Pipes;
 
-    /// embedded-io has no word for ending a stream, so this is said here.
+    /// A writer that shuts the socket down, since embedded-io cannot end a stream.
     struct Writer(MessageWriter<Pipe, Vec<u8>>);
 
     impl CommWriter for Writer {
@@ -109,7 +109,7 @@ mod embedded_io {
         async fn close(&mut self) -> Result<(), Self::Error> {
             self.0.close()?;
             match self.0.get_ref().0.shutdown(Shutdown::Write) {
-                // The peer was faster.
+                // The peer has already closed the socket.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => Ok(()),
                 outcome => outcome.map_err(CommError::Io),
             }

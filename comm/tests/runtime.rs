@@ -7,7 +7,7 @@ use daskwire_comm::runtime::{
 };
 use tokio::sync::oneshot;
 
-/// Runs a check on every executor, none of which may be inside another.
+/// Runs a check on every executor, without nesting them.
 fn on_each_runtime<F: Future<Output = ()>>(check: impl Fn() -> F) {
     for threads in [false, true] {
         let mut builder = if threads {
@@ -94,7 +94,7 @@ fn sets_end_their_tasks() {
 }
 
 #[test]
-fn deadlines_drop_what_is_late() {
+fn timeouts_drop_the_future() {
     on_each_runtime(async || {
         let before = now();
         let late = timeout(Duration::from_millis(5), core::future::pending::<()>());

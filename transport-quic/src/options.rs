@@ -79,8 +79,8 @@ pub struct QuicOptions {
     /// Default: 16 MiB, which carries 1.3 Gbit/s over a path of 100 ms;
     /// quinn's 1.25 MB make a 64 MiB frame wait some 50 times.
     pub stream_window: u32,
-    /// The number of unread bytes that a peer may send on all comms of a connection. Default: [`Self::stream_window`] for each of
-    /// [`Self::max_comms`], which is 64 GiB.
+    /// The number of unread bytes that a peer may send on all comms of a connection.
+    /// Default: [`Self::stream_window`] for each of [`Self::max_comms`], which is 64 GiB.
     ///
     /// Unread comms fill this window, with [`Self::stream_window`] bytes each, and all
     /// comms of the connection wait while it is full. With a smaller window a few comms

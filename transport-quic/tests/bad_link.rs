@@ -1,7 +1,7 @@
 //! Messages over a link that loses, repeats, reorders, delays and damages
-//! packets: each arrives once and in its place.
+//! packets: each arrives once and in order.
 //!
-//! 20,000 of them, or as many as DASKWIRE_MESSAGES says;
+//! 20,000 messages, or the number in DASKWIRE_MESSAGES;
 //! `peer/tests/lossy.sh` has a million.
 
 use core::time::Duration;
@@ -116,7 +116,7 @@ async fn bad_link(far: SocketAddr) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_message_arrives_once_and_in_its_place() {
+async fn every_message_arrives_once_and_in_order() {
     let count: u64 = match std::env::var("DASKWIRE_MESSAGES") {
         Ok(count) => count.parse().expect("DASKWIRE_MESSAGES is a number"),
         Err(_) => 20_000,

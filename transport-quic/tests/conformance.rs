@@ -1,4 +1,4 @@
-//! The battery that every transport must pass, over QUIC.
+//! The conformance battery over QUIC.
 
 use daskwire_comm::conformance::{battery_of, peers_that_die_are_noticed};
 

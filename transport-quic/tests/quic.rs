@@ -240,7 +240,7 @@ async fn two_thousand_comms_on_one_connection() {
 }
 
 #[tokio::test]
-async fn a_new_comm_costs_no_new_connection() {
+async fn comms_share_a_connection() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let theirs = serve_echo(theirs);
     let mut last = None;
@@ -299,9 +299,9 @@ async fn comms_beyond_the_limit_wait() {
     assert_eq!(theirs.connection_count(), 1);
 }
 
-/// However many comms are full of what nobody reads, others have room.
+/// Comms with full windows do not block others.
 #[tokio::test]
-async fn comms_that_nobody_reads_hold_up_no_others() {
+async fn unread_comms_do_not_block_others() {
     const WINDOW: u32 = 64 << 10;
     let quic = QuicOptions {
         max_comms: 100,
@@ -334,7 +334,7 @@ async fn comms_that_nobody_reads_hold_up_no_others() {
     }
 }
 
-/// Behind the opener may be a peer that reads before it writes.
+/// The opener may forward for a peer that reads before it writes.
 // PROTOCOL QUIC-8
 #[tokio::test]
 async fn the_acceptor_may_be_the_first_to_write() {
@@ -431,7 +431,7 @@ async fn cancelled_reads_lose_nothing() {
 }
 
 #[tokio::test]
-async fn cancelled_writes_poison() {
+async fn cancelled_writes_end_the_comm() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let (mut ours, mut theirs) = comm(&ours, &theirs, &address).await;
     {
@@ -536,7 +536,7 @@ async fn a_comm_closed_and_dropped_lets_the_peer_close() {
 }
 
 #[tokio::test]
-async fn closing_waits_for_what_the_peer_has_not_got() {
+async fn closing_waits_for_acknowledgements() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let (mut ours, theirs) = comm(&ours, &theirs, &address).await;
     // More than one window.
@@ -579,7 +579,7 @@ async fn a_dropped_comm_is_closed_by_an_error() {
 
 /// PROTOCOL QUIC-10, QUIC-12, QUIC-14, QUIC-15, seen by quinn alone.
 #[tokio::test]
-async fn the_connection_ends_with_a_code_that_says_how() {
+async fn connections_close_with_the_right_code() {
     let authority = Authority::new();
     let mut tls = authority.server(true);
     tls.alpn_protocols = vec![ALPN.to_vec()];
@@ -604,7 +604,7 @@ async fn the_connection_ends_with_a_code_that_says_how() {
             comm.close().await.unwrap();
             drop(comm);
             receive.read_to_end(0).await.unwrap();
-            // Nobody reads this any more, and it is received all the same.
+            // This is received although it is not read.
             send.write_all(b"late").await.unwrap();
             send.finish().unwrap();
         } else {
@@ -626,7 +626,7 @@ async fn the_connection_ends_with_a_code_that_says_how() {
 }
 
 #[tokio::test]
-async fn closing_what_the_peer_will_not_read_says_so() {
+async fn closing_a_comm_that_the_peer_has_dropped_fails() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let (mut ours, theirs) = comm(&ours, &theirs, &address).await;
     ours.write_message(&[b"unread"]).await.unwrap();
@@ -638,7 +638,7 @@ async fn closing_what_the_peer_will_not_read_says_so() {
 
 // Peers that go.
 
-/// A peer that is there no more and has not said so: its runtime is dropped.
+/// A peer vanishes without closing: its runtime is dropped.
 #[test]
 fn a_peer_that_vanishes_is_noticed() {
     let runtime = || {
@@ -723,7 +723,7 @@ async fn an_endpoint_that_closes_takes_its_comms_along() {
 }
 
 #[tokio::test]
-async fn who_does_not_accept_any_more_refuses() {
+async fn dropped_listeners_refuse_comms() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let (mut our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
     drop(theirs);
@@ -732,13 +732,13 @@ async fn who_does_not_accept_any_more_refuses() {
     assert!(matches!(error, CommError::Connect { .. }), "{error}");
     assert!(error.to_string().contains("accepts no comms"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(2));
-    // Those that there are go on.
+    // Existing comms are unaffected.
     our_comm.write_message(&[b"ping"]).await.unwrap();
     assert!(their_comm.read_message().await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_listener_that_comes_late_is_found() {
+async fn connecting_waits_for_a_late_listener() {
     let tls = Authority::new().tls();
     let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
     let (placeholder, address) = bind(&tls, CommOptions::default(), quick()).await;
@@ -764,7 +764,7 @@ async fn a_listener_that_comes_late_is_found() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_found_out_in_time() {
+async fn connecting_to_a_silent_address_times_out() {
     let tls = Authority::new().tls();
     let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
     // A socket that nobody reads from.
@@ -788,10 +788,10 @@ async fn nobody_there_is_found_out_in_time() {
     }
 }
 
-// Who may talk to us.
+// Accepted peers.
 
 #[tokio::test]
-async fn no_certificate_where_one_is_wanted_is_refused() {
+async fn invalid_client_certificates_are_refused() {
     let authority = Authority::new();
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let theirs = serve_echo(theirs);
@@ -841,7 +841,7 @@ async fn a_server_that_is_not_trusted_is_refused() {
 
 /// As set for comms over TLS, from which those over QUIC have it too.
 #[tokio::test]
-async fn the_name_to_verify_can_be_set() {
+async fn the_server_name_can_be_set() {
     let authority = Authority::of(&["scheduler.example"]);
     let (_theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let over_tls = daskwire_comm::tls::Tls::from_configs(
@@ -860,7 +860,7 @@ async fn the_name_to_verify_can_be_set() {
 }
 
 #[tokio::test]
-async fn the_certificate_of_a_peer_can_be_seen() {
+async fn comms_expose_the_certificate_of_the_peer() {
     let authority = Authority::new();
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
@@ -969,7 +969,7 @@ async fn early_data_is_off() {
 }
 
 #[tokio::test]
-async fn configurations_that_will_not_do_are_refused() {
+async fn invalid_configurations_are_refused() {
     let authority = Authority::new();
     let provider = Arc::new(crypto::ring::default_provider());
     let old = |_| {
@@ -1025,7 +1025,7 @@ async fn announcements_beyond_the_limits_are_refused() {
 
 /// Before the handshake a stream gets less.
 #[tokio::test]
-async fn what_is_no_handshake_is_refused() {
+async fn invalid_handshakes_are_refused() {
     let authority = Authority::new();
     let options = CommOptions {
         handshake_timeout: Duration::from_millis(300),
@@ -1098,7 +1098,7 @@ async fn connections_beyond_the_limit_are_refused() {
 
 /// Whoever has closed a comm and read it to its end may still hold it.
 #[tokio::test]
-async fn a_comm_that_is_over_does_not_make_the_end_of_its_connection_a_loss() {
+async fn closing_a_connection_fails_unfinished_comms_only() {
     let authority = Authority::new();
     for is_over in [true, false] {
         let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;

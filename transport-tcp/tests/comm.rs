@@ -1,4 +1,4 @@
-//! Comms over loopback, and over streams that do the worst.
+//! Comms over loopback and over misbehaving streams.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use core::future::Future;
@@ -22,15 +22,15 @@ use wire::message::Layout;
 mod support;
 use support::{bind, connect};
 
-/// What 2026.8.0 sends first, with lz4.
+/// The handshake of Dask 2026.8.0, with lz4.
 const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\
     \x83\xabcompression\xa3lz4\xa6python\x93\x03\x0b\x07\xafpickle-protocol\x05";
 
-/// What 2.30.1 sends first.
+/// The handshake of Dask 2.30.1.
 const CLASSIC: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x08\x14\xafpickle-protocol\x04";
 
-/// What this package sends first to a peer on the same host.
+/// The handshake of this package.
 const OURS: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0\
     \x83\xabcompression\xc0\xa6python\x93\x03\x08\x00\xafpickle-protocol\x05";
 
@@ -51,7 +51,7 @@ async fn pair() -> (Comm, Comm) {
     (ours.unwrap(), theirs.unwrap())
 }
 
-/// A raw connection to a listener of ours, and what its handshake comes to.
+/// A raw connection to a listener, and the result of its handshake.
 async fn against_listener(sent: &[u8], close: bool) -> (Result<Comm, CommError>, TcpStream) {
     against_listener_with(CommOptions::default(), sent, close).await
 }
@@ -73,7 +73,7 @@ async fn against_listener_with(
     (outcome, raw)
 }
 
-/// A raw listener that says `sent`, and what connecting to it comes to.
+/// The result of connecting to a raw listener that sends `sent`.
 async fn against_connector(sent: &'static [u8], wire: WireFormat) -> Result<Comm, CommError> {
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = raw.local_addr().unwrap().into();
@@ -99,7 +99,7 @@ fn message(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8)
@@ -229,7 +229,7 @@ async fn both_sides_agree() {
 /// Every listener of Dask sends first, so connectors up to 2023.7.1 read first.
 // PROTOCOL HANDSHAKE-1
 #[tokio::test]
-async fn a_connector_that_reads_first_is_served() {
+async fn serves_connectors_that_read_first() {
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     let connecting = async {
         let mut raw = TcpStream::connect((address.host(), address.port())).await?;
@@ -246,9 +246,9 @@ async fn a_connector_that_reads_first_is_served() {
     assert_eq!(comm.unwrap().agreement().peer_python, Some([3, 11, 7]));
 }
 
-/// Neither side waits until its handshake has left before it reads the other's.
+/// Both ends send and read their handshakes concurrently.
 #[tokio::test]
-async fn handshakes_pass_each_other_in_a_pipe_of_one_byte() {
+async fn handshakes_work_over_a_pipe_of_one_byte() {
     let (near, far) = tokio::io::duplex(1);
     let [near, far] = [near, far].map(tokio::io::split);
     let options = CommOptions::default();
@@ -283,7 +283,7 @@ async fn the_first_message_may_come_with_the_handshake() {
 
 // PROTOCOL FRAME-13
 #[tokio::test]
-async fn a_listener_can_be_told_to_answer_in_kind() {
+async fn listeners_can_use_the_format_of_the_peer() {
     let total_of_2021_3_0 = message(Prefix::U64, &[b"", &CLASSIC[24..]]);
     for (sent, prefix, layout) in [
         (MODERN, Prefix::U64, Layout::Modern),
@@ -314,7 +314,7 @@ async fn a_listener_can_be_told_to_answer_in_kind() {
 }
 
 #[tokio::test]
-async fn a_connector_can_be_told_how_the_peer_speaks() {
+async fn connectors_can_use_a_given_format() {
     let error = against_connector(CLASSIC, WireFormat::Auto)
         .await
         .unwrap_err();
@@ -335,7 +335,7 @@ async fn a_connector_can_be_told_how_the_peer_speaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_the_other_speaks_after_a_while() {
+async fn answer_sends_its_handshake_after_a_timeout() {
     let waiting = CommOptions {
         wire: WireFormat::Answer,
         ..CommOptions::default()
@@ -353,7 +353,7 @@ async fn whoever_waits_for_the_other_speaks_after_a_while() {
 }
 
 #[tokio::test]
-async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
+async fn invalid_handshakes_close_the_connection() {
     let not_a_map = message(Prefix::U64, &[b"\x90"]);
     let empty_map = message(Prefix::U64, &[b"\x80"]);
     let old_request = message(Prefix::None, &[b"", b"\x81\xa2op\xa8identity"]);
@@ -396,7 +396,7 @@ async fn what_is_no_handshake_is_refused_and_the_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_handshake_cut_short_is_closed() {
+async fn truncated_handshakes_are_errors() {
     for len in 0..MODERN.len() {
         let (outcome, _raw) = against_listener(&MODERN[..len], true).await;
         let error = outcome.unwrap_err();
@@ -411,9 +411,9 @@ async fn a_handshake_cut_short_is_closed() {
     }
 }
 
-/// Peers that say nothing take no place from those that do.
+/// Silent peers do not block others.
 #[tokio::test]
-async fn the_oldest_handshakes_give_way() {
+async fn the_oldest_handshakes_are_displaced() {
     const MAX: usize = 3;
     let options = CommOptions {
         max_handshakes: MAX,
@@ -454,7 +454,7 @@ fn ends() -> (Address, Address) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_has_until_the_deadline() {
+async fn silent_peers_time_out() {
     for sent in [0, 5, 20, MODERN.len() - 1] {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         theirs.write_all(&MODERN[..sent]).await.unwrap();
@@ -476,7 +476,7 @@ async fn a_silent_peer_has_until_the_deadline() {
 /// A peer that sends a byte now and then gets no more time than one that
 /// sends none.
 #[tokio::test(start_paused = true)]
-async fn a_slow_peer_has_until_the_deadline() {
+async fn slow_peers_time_out() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
     tokio::spawn(async move {
         for byte in MODERN {
@@ -498,7 +498,7 @@ async fn a_slow_peer_has_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_an_error_that_names_the_address() {
+async fn connection_errors_name_the_address() {
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     drop(listener);
     let once = CommOptions {
@@ -517,7 +517,7 @@ async fn nobody_listening_is_an_error_that_names_the_address() {
 // Ends.
 
 #[tokio::test]
-async fn a_peer_that_closes_within_a_message_is_told_from_one_that_ends() {
+async fn closing_within_a_message_is_an_error() {
     let bytes = message(Prefix::U64, &[b"body", &[7; 70_000], b"end"]);
     for len in [0, 1, 15, 39, 40, 44, 45, 70_043, 70_044, bytes.len() - 1] {
         let (outcome, mut raw) = against_listener(MODERN, false).await;
@@ -568,7 +568,7 @@ async fn limits_rise_after_the_handshake() {
 }
 
 #[tokio::test]
-async fn writing_to_a_peer_that_is_gone_ends_in_an_error() {
+async fn writing_to_a_closed_peer_fails() {
     let (mut ours, theirs) = pair().await;
     drop(theirs);
     let frame = vec![0; 1 << 20];
@@ -584,7 +584,7 @@ async fn writing_to_a_peer_that_is_gone_ends_in_an_error() {
 }
 
 #[tokio::test]
-async fn a_closed_comm_sends_no_more() {
+async fn a_closed_comm_cannot_send() {
     let (mut ours, mut theirs) = pair().await;
     ours.close().await.unwrap();
     ours.close().await.unwrap();
@@ -597,7 +597,7 @@ async fn a_closed_comm_sends_no_more() {
 }
 
 #[tokio::test]
-async fn a_message_of_no_frames_is_not_sent() {
+async fn messages_without_frames_are_not_sent() {
     let (mut ours, mut theirs) = pair().await;
     let none: [&[u8]; 0] = [];
     let error = ours.write_message(&none).await.unwrap_err();
@@ -608,7 +608,7 @@ async fn a_message_of_no_frames_is_not_sent() {
 
 // Cancellation.
 
-/// Gives a byte every other time it is asked.
+/// A stream that returns one byte with every other poll.
 struct Trickle<'a> {
     bytes: &'a [u8],
     ready: bool,
@@ -638,7 +638,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 #[test]
-fn a_read_that_is_dropped_at_every_poll_loses_nothing() {
+fn reads_can_be_dropped_at_every_poll() {
     let large = pattern(70_000);
     let medium = pattern(3000);
     let messages: [&[&[u8]]; 5] = [
@@ -674,7 +674,7 @@ fn a_read_that_is_dropped_at_every_poll_loses_nothing() {
     }
 }
 
-/// Takes so many bytes, then none until it is allowed more.
+/// A stream that accepts a given number of bytes.
 #[derive(Clone, Default)]
 struct Sluice(Arc<Mutex<Flow>>);
 
@@ -744,7 +744,7 @@ fn sluice(allowed: usize) -> (Sluice, CommWriter<Sluice>) {
 }
 
 #[test]
-fn a_write_that_is_dropped_within_the_message_poisons_the_comm() {
+fn a_write_dropped_within_a_message_ends_the_comm() {
     let large = pattern(16 << 10);
     let frames: [&[u8]; 4] = [b"body", &large, b"", b"behind"];
     let whole = message(Prefix::U64, &frames);
@@ -766,7 +766,7 @@ fn a_write_that_is_dropped_within_the_message_poisons_the_comm() {
 }
 
 #[test]
-fn a_write_that_is_dropped_before_its_first_byte_does_no_harm() {
+fn a_write_dropped_before_its_first_byte_is_harmless() {
     let (sluice, mut writer) = sluice(0);
     for _ in 0..3 {
         let dropped = writer.write_message(&[b"never sent"]);
@@ -800,7 +800,7 @@ fn a_write_that_fails_anywhere_ends_the_comm() {
 }
 
 #[test]
-fn small_messages_leave_in_one_write_and_large_frames_from_where_they_lie() {
+fn small_messages_take_one_write_and_large_frames_no_copy() {
     let (sluice, mut writer) = sluice(usize::MAX);
     let small: [&[u8]; 5] = [b"body", b"", &[1; 5000], b"header", &[2; 9000]];
     assert!(poll_once(writer.write_message(&small)).is_ready());
@@ -827,7 +827,7 @@ fn small_messages_leave_in_one_write_and_large_frames_from_where_they_lie() {
 }
 
 #[test]
-fn many_small_frames_are_not_gathered_without_end() {
+fn the_buffer_of_small_frames_is_bounded() {
     let (sluice, mut writer) = sluice(usize::MAX);
     let frames = vec![[7; 1000]; 1000];
     assert!(poll_once(writer.write_message(&frames)).is_ready());
@@ -839,7 +839,7 @@ fn many_small_frames_are_not_gathered_without_end() {
 }
 
 #[test]
-fn fed_messages_leave_together_and_in_order() {
+fn fed_messages_are_sent_together_and_in_order() {
     let (sluice, mut writer) = sluice(usize::MAX);
     let mut expected = Vec::new();
     for number in 0..100_u32 {
@@ -879,7 +879,7 @@ fn fed_messages_leave_together_and_in_order() {
 }
 
 #[test]
-fn what_is_fed_is_not_piled_up_without_end() {
+fn the_buffer_of_fed_messages_is_bounded() {
     let (sluice, mut writer) = sluice(usize::MAX);
     let large = pattern(20_000);
     let mut expected = Vec::new();
@@ -900,7 +900,7 @@ fn what_is_fed_is_not_piled_up_without_end() {
 }
 
 #[test]
-fn a_write_that_is_dropped_before_its_first_byte_leaves_what_was_fed() {
+fn a_write_dropped_before_its_first_byte_keeps_fed_messages() {
     let (sluice, mut writer) = sluice(0);
     let mut expected = Vec::new();
     for number in 0..10_u32 {
@@ -918,7 +918,7 @@ fn a_write_that_is_dropped_before_its_first_byte_leaves_what_was_fed() {
 }
 
 #[test]
-fn a_flush_that_is_dropped_poisons_the_comm() {
+fn a_dropped_flush_ends_the_comm() {
     let whole = message(Prefix::U64, &[b"fed"]);
     for allowed in 1..whole.len() {
         let (sluice, mut writer) = sluice(allowed);
@@ -934,7 +934,7 @@ fn a_flush_that_is_dropped_poisons_the_comm() {
 }
 
 #[test]
-fn closing_says_what_was_fed_and_did_not_leave() {
+fn closing_reports_lost_fed_messages() {
     let whole = message(Prefix::U64, &[b"fed"]);
     for allowed in 0..whole.len() {
         // Dropped in the middle of closing, and closed again.
@@ -974,16 +974,16 @@ fn closing_says_what_was_fed_and_did_not_leave() {
 // Memory.
 
 #[tokio::test]
-async fn large_frames_have_memory_of_their_own_and_small_ones_share() {
+async fn large_frames_have_their_own_memory() {
     let large = pattern(64 << 10);
     let bytes = message(Prefix::U64, &[b"body", &large, b"", b"header", &large]);
     let mut reader = CommReader::new(&bytes[..], Prefix::U64, Limits::HOST);
     let frames = reader.read_message().await.unwrap().unwrap();
     assert_eq!(format!("{frames:?}"), "Frames of [4, 65536, 0, 6, 65536]");
     let mut frames = frames.into_vec();
-    // The body and the header lie side by side.
+    // The body and the header are stored one after the other.
     assert_eq!(frames[0].as_ptr() as usize + 4, frames[3].as_ptr() as usize);
-    // A large one shares with nobody: it can be had back as a vector.
+    // A large frame shares no memory, so it can be converted to a vector.
     let kept = frames.swap_remove(1);
     assert!(kept.is_unique());
     drop(frames);
@@ -1016,7 +1016,7 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn what_will_never_do_is_not_tried_again() {
+async fn permanent_errors_are_not_retried() {
     let long = format!("unix:///{}", "x".repeat(300)).parse().unwrap();
     let options = CommOptions::default();
     let once = tokio::time::timeout(Duration::from_secs(5), connect(&long, &options));
@@ -1026,7 +1026,7 @@ async fn what_will_never_do_is_not_tried_again() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_socket_that_was_left_behind_is_no_obstacle() {
+async fn stale_unix_sockets_are_replaced() {
     let path = std::env::temp_dir().join(format!("daskwire-left-{}.sock", std::process::id()));
     let address: Address = format!("unix://{}", path.display()).parse().unwrap();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -1052,7 +1052,7 @@ async fn a_socket_that_was_left_behind_is_no_obstacle() {
 }
 
 #[tokio::test]
-async fn large_frames_use_the_memory_of_a_pool_again() {
+async fn large_frames_reuse_the_memory_of_a_pool() {
     let pool = BufferPool::new(64 << 20);
     let options = CommOptions {
         pool: Some(pool.clone()),
@@ -1149,9 +1149,9 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
     }
 }
 
-/// test_retry_connect: who is late is met, and met soon.
+/// test_retry_connect: a late listener is found, and soon.
 #[tokio::test]
-async fn a_listener_may_come_within_the_deadline() {
+async fn connecting_waits_for_a_late_listener() {
     // No other test can get the port meanwhile.
     let (listener, address) = listen("127.0.0.2", CommOptions::default()).await;
     drop(listener);
@@ -1168,7 +1168,7 @@ async fn a_listener_may_come_within_the_deadline() {
 
 /// test_tcp_connect_timeout, test_connect_raises.
 #[tokio::test]
-async fn connecting_takes_no_longer_than_it_may() {
+async fn connecting_times_out() {
     let (listener, address) = listen("127.0.0.3", CommOptions::default()).await;
     drop(listener);
     let options = CommOptions {
@@ -1186,7 +1186,7 @@ async fn connecting_takes_no_longer_than_it_may() {
 /// test_stop_listener_during_handle_stream: a connection that was accepted and is
 /// not wanted ends at once.
 #[tokio::test]
-async fn who_is_dropped_before_the_handshake_is_told() {
+async fn dropping_an_incoming_connection_closes_it() {
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     let options = CommOptions::default();
     let (near, _) = tokio::join!(connect(&address, &options), async {
@@ -1233,7 +1233,7 @@ async fn bad_peers_do_not_stop_a_listener() {
     assert_eq!(serving.await.unwrap(), 1);
 }
 
-/// test_comm_failure_threading: what fails leaves nothing behind.
+/// test_comm_failure_threading: failed attempts leave no task.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_thousand_failed_attempts_leave_no_task() {

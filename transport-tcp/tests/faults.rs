@@ -1,5 +1,5 @@
-//! What happens when the n-th thing that a stream is asked to do goes wrong, for
-//! every n, in every way; and what slow peers can do.
+//! Faults at the n-th operation of a stream, for every n and every kind of fault, and
+//! slow peers.
 
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf
 mod support;
 use support::{bind, connect};
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Nothing; the session is counted.
@@ -29,7 +29,7 @@ enum Fault {
     End,
 }
 
-/// A stream that does something wrong at its n-th operation.
+/// A stream with a fault at its n-th operation.
 struct Faulty {
     stream: DuplexStream,
     operation_count: Arc<AtomicUsize>,
@@ -204,7 +204,7 @@ async fn session(fault: Fault, at: usize) -> ((usize, Result<(), CommError>), us
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_nth_operation_may_go_wrong_in_any_way() {
+async fn every_operation_can_fail_in_every_way() {
     let ((count, outcome), operation_count) = session(Fault::None, 0).await;
     outcome.expect("without a fault there is none");
     assert_eq!(count, MESSAGE_COUNT);
@@ -232,10 +232,10 @@ async fn the_nth_operation_may_go_wrong_in_any_way() {
     }
 }
 
-/// A thousand peers that say nothing and a thousand that say a byte now and then
-/// keep nobody waiting, and are gone when their time is over.
+/// A thousand silent peers and a thousand that send single bytes do not block others,
+/// and are disconnected at the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_slow_peers_keep_nobody_waiting() {
+async fn two_thousand_slow_peers_do_not_block_others() {
     const SLOW_COUNT: usize = 1000;
     rlimit::increase_nofile_limit(10_000).expect("10,000 open files");
     let options = CommOptions {

@@ -1,4 +1,4 @@
-//! Comms over TLS, with certificates of every shape that clusters have.
+//! Comms over TLS, with the kinds of certificates that clusters use.
 //!
 //! Those in `comm/tests/tls/` are made by `make.sh` there, all others here.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
@@ -397,7 +397,7 @@ fn refusals() -> Vec<Refusal> {
     let old = authority("old", |params| params.not_after = date_time_ymd(2020, 1, 1));
     let own = temporary(|_| {});
     let same = |pem: String| (pem.clone(), pem);
-    // One that is believed for itself signs another.
+    // A trusted certificate that is not an authority signs another.
     let (member, signed_by_member) = {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
@@ -545,7 +545,7 @@ fn refusals() -> Vec<Refusal> {
 }
 
 #[tokio::test]
-async fn certificates_are_refused_on_both_sides_and_both_learn_why() {
+async fn both_ends_report_refused_certificates() {
     for refusal in refusals() {
         for version in [&TLS12, &TLS13] {
             let name = format!("{}, {version:?}", refusal.name);
@@ -627,7 +627,7 @@ async fn a_certificate_for_one_side_is_refused_on_the_other() {
 }
 
 #[tokio::test]
-async fn a_client_without_certificate_is_refused_and_the_listener_goes_on() {
+async fn clients_without_certificate_are_refused() {
     let tls = TlsSettings::new(CA, v1()).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let provider: Arc<CryptoProvider> = ring::default_provider().into();
@@ -708,7 +708,7 @@ async fn names_are_checked_only_if_asked_for() {
 // Peers that do not speak TLS, or stop.
 
 #[tokio::test]
-async fn tcp_and_tls_do_not_mix_and_say_so() {
+async fn mixing_tcp_and_tls_gives_clear_errors() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let plain: Address = address.to_string().replace("tls", "tcp").parse().unwrap();
@@ -844,7 +844,7 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
 }
 
 #[tokio::test]
-async fn an_end_without_notice_is_an_end_between_messages_only() {
+async fn an_end_without_close_notify_is_valid_between_messages_only() {
     let (mut ours, _theirs) = cut(0, &[vec![7; 100]]).await;
     assert!(ours.read_message().await.unwrap().is_none());
 
@@ -860,7 +860,7 @@ async fn an_end_without_notice_is_an_end_between_messages_only() {
 // Settings that are wrong.
 
 #[test]
-fn what_is_wrong_with_settings_is_said_with_the_file() {
+fn errors_of_settings_name_the_file() {
     let scratch =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
