@@ -1,6 +1,6 @@
 //! What a comm over QUIC costs, as ratios within one run.
 //!
-//! Every round takes its measurements one behind the other, and the ratios are
+//! Every round takes its measurements one after the other, and the ratios are
 //! of the same round: median, least and most. `DASKWIRE_BENCH_ROUNDS` says how
 //! many rounds.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]

@@ -132,7 +132,7 @@ pub struct QuicOptions {
     /// The number of unfinished TLS handshakes above which peers must first validate
     /// their address, which takes a round trip. Default: 64.
     pub retry_threshold: usize,
-    /// The number of comms that may wait to be [accepted](crate::Endpoint::accept);
+    /// The number of comms that may wait to be [accepted](daskwire_comm::Listener::accept);
     /// further ones stay on their connections. Default: 1,024.
     pub backlog: usize,
     /// The requested size of the socket buffers in bytes, for each direction. The system

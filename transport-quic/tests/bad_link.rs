@@ -58,7 +58,7 @@ async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
         let due = waiting.keys().next().map(|(due, _)| *due);
         tokio::select! {
             received = from.recv(&mut buffer) => {
-                // A socket hears of packets that nobody took.
+                // The system reports packets that were not received.
                 let Ok(len) = received else { continue };
                 if random.happens(LOST) {
                     continue;

@@ -767,7 +767,7 @@ async fn connecting_waits_for_a_late_listener() {
 async fn connecting_to_a_silent_address_times_out() {
     let tls = Authority::new().tls();
     let (ours, _) = bind(&tls, CommOptions::default(), quick()).await;
-    // A socket that nobody reads from.
+    // A socket that is not read.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let address = format!("quic://127.0.0.1:{port}").parse().unwrap();
@@ -900,7 +900,7 @@ async fn comms_expose_the_certificate_of_the_peer() {
     theirs.set_tls(&Tls::default()).unwrap_err();
 }
 
-/// quinn alone, as somebody else might use it.
+/// A quinn endpoint without this crate.
 fn raw_client(mut tls: ClientConfig, alpn: &[u8]) -> quinn::Endpoint {
     tls.alpn_protocols = vec![alpn.to_vec()];
     let tls = quinn::crypto::rustls::QuicClientConfig::try_from(tls).unwrap();
@@ -1071,7 +1071,7 @@ async fn connections_beyond_the_limit_are_refused() {
     let authority = Authority::new();
     let few = QuicOptions {
         max_connections: 1,
-        // And everybody has to prove where they are.
+        // Every peer has to validate its address.
         retry_threshold: 0,
         ..quick()
     };
@@ -1096,7 +1096,7 @@ async fn connections_beyond_the_limit_are_refused() {
     drop(theirs);
 }
 
-/// Whoever has closed a comm and read it to its end may still hold it.
+/// A comm that was closed and read to its end may be dropped after its connection.
 #[tokio::test]
 async fn closing_a_connection_fails_unfinished_comms_only() {
     let authority = Authority::new();

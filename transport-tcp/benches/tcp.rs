@@ -311,7 +311,7 @@ impl Batch for Fresh {
     }
 }
 
-/// One connection, with whoever receives at its far end.
+/// One connection and the receiver at its far end.
 async fn batches<B: Batch>(
     make: impl FnOnce(OwnedReadHalf) -> B,
 ) -> (OwnedReadHalf, OwnedWriteHalf) {

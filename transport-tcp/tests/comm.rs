@@ -1032,7 +1032,7 @@ async fn stale_unix_sockets_are_replaced() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let listener = bind(&address, CommOptions::default()).await.unwrap();
-    // One that somebody listens at is.
+    // A socket with a listener is not replaced.
     let error = bind(&address, CommOptions::default()).await.unwrap_err();
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     drop(listener);
@@ -1081,7 +1081,7 @@ async fn large_frames_reuse_the_memory_of_a_pool() {
         }
     }
     near.await.unwrap();
-    // The first is used again and again, until somebody keeps it.
+    // The first buffer is reused until its frame is kept.
     assert_eq!(places[..3], [places[0]; 3]);
     assert_ne!(places[3], places[0]);
     assert_eq!(places[3..], [places[3]; 3]);

@@ -550,7 +550,7 @@ async fn both_ends_report_refused_certificates() {
         for version in [&TLS12, &TLS13] {
             let name = format!("{}, {version:?}", refusal.name);
             let (chain, key) = &refusal.peer;
-            // Whoever refuses is itself beyond reproach to the peer.
+            // The peer accepts the certificate of the end that refuses.
             let peer_believes = format!("{SELF_SIGNED}{CA}");
             let peer = unchecked(&peer_believes, chain, key, &[version]);
             let this = unchecked(&refusal.authorities, SELF_SIGNED, SELF_SIGNED, BOTH);

@@ -243,7 +243,7 @@ impl TlsSettings {
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_client_cert_resolver(identity.clone());
-        // Whoever resumes a session does not show its certificate again, which
+        // A peer that resumes a session does not show its certificate again, which
         // may have expired since.
         client.resumption = rustls::client::Resumption::disabled();
         let mut server = ServerConfig::builder_with_provider(provider)
