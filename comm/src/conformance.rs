@@ -44,7 +44,7 @@ pub trait Pairs: Sync {
 
     /// Makes a comm and returns its two ends, the connecting one first. On both
     /// ends handshakes are done, and messages of [`Settings::max_len`] are
-    /// accepted.
+    /// accepted, and the beginning of one of twice [`Settings::buffered_len`].
     fn pair(&self) -> impl Future<Output = [(Self::Reader, Self::Writer); 2]> + Send;
 
     /// The expected properties of these comms.

@@ -146,6 +146,17 @@ pub struct ConnectOptions {
     pub traffic: Traffic,
 }
 
+impl ConnectOptions {
+    /// The options of an attempt. [`Transports`] makes them; tests of a transport may
+    /// need their own.
+    pub const fn new(attempt_timeout: Duration, traffic: Traffic) -> Self {
+        Self {
+            attempt_timeout,
+            traffic,
+        }
+    }
+}
+
 /// The traffic class of a comm: its priority among comms that share a connection, when
 /// there is more to send than the path can carry. It applies to sent messages.
 /// Transports that cannot prioritize comms ignore it.
