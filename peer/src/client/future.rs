@@ -80,7 +80,7 @@ enum Watcher {
 }
 
 impl Watcher {
-    /// Whether nobody waits any more.
+    /// Whether all waiting tasks have been dropped.
     fn is_closed(&self) -> bool {
         match self {
             Self::One(sender) => sender.is_closed(),

@@ -107,7 +107,7 @@ names! {
 
     /// The state of a task at the scheduler. Default: `Released`.
     TaskState default Released {
-        /// It is known, and nobody needs its result.
+        /// The task is known, and its result is not needed.
         Released = "released",
         /// It waits for results of other tasks.
         Waiting = "waiting",

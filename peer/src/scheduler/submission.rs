@@ -1,5 +1,5 @@
 //! Parsing and ordering of submissions, before the scheduler's state is touched:
-//! the slow part, which nobody else has to wait for.
+//! the slow part, for which other requests do not wait.
 
 use core::cmp::Ordering;
 use std::collections::HashMap;

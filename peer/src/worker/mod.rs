@@ -901,7 +901,7 @@ async fn start(builder: Builder) -> Result<Worker, PeerError> {
     };
     let connector = Arc::new(Connector::new(transports.clone(), options));
     let pool = Pool::new(connector, &party, observer.clone());
-    // The scheduler's own versions are sent back, so that nobody warns of
+    // The scheduler's own versions are sent back, to avoid a warning about
     // mismatches.
     let versions = Request::Versions(Versions {
         reply: Some(true),

@@ -87,7 +87,7 @@ fn end(address: &Address, from: DuplexStream, to: DuplexStream) -> RawConnection
     RawConnection::new(reader, writer, (address.clone(), address.clone()))
 }
 
-/// Sends packets until there is nothing more to send, or nobody to take it.
+/// Sends packets until the writer or the receiver is dropped.
 async fn encode(mut plain: DuplexStream, mut line: DuplexStream) {
     let mut bytes = [0; 200];
     while let Ok(count) = plain.read(&mut bytes).await {

@@ -450,8 +450,8 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.has.remove(&id);
             worker.nbytes -= u128::from(task.nbytes);
-            // If it received the data again since, over another connection,
-            // nobody would delete that copy.
+            // The worker may have received the data again since, over another
+            // connection: that copy is to be deleted too.
             worker.deletions.insert(task.key.clone());
         }
         if task.who_has.is_empty() {
