@@ -9,9 +9,7 @@
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys.
 
-mod answer;
 mod server;
-mod spread;
 mod state;
 mod submission;
 

@@ -354,7 +354,7 @@ fn counts_repeated_dependencies_once() {
         keys: ["z"].into_iter().collect(),
         ..UpdateGraph::default()
     };
-    let mut submission = Submission::read(message).expect("a graph");
+    let mut submission = crate::scheduler::Submission::read(message).expect("a graph");
     for task in &mut submission.tasks {
         let twice = task.dependencies.clone();
         task.dependencies.extend(twice);

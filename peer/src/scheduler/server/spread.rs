@@ -1,6 +1,6 @@
 //! Distribution of scattered data over workers.
 
-use super::step;
+use crate::scheduler::step;
 
 /// Distributes items over workers in turn, with as many turns for each as it has
 /// threads, and each item to `copies` consecutive workers. Begins at turn

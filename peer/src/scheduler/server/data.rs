@@ -1,0 +1,221 @@
+//! Data that is gathered from workers, or scattered over them.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use daskwire_comm::Address;
+use daskwire_comm::runtime::{self, TaskSet};
+
+use super::Shared;
+use super::answer::{Answer, refused};
+use super::spread::spread;
+use crate::channel::within;
+use crate::protocol::{
+    DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
+};
+use crate::scheduler::state::choose;
+use crate::{Key, PeerError, Serialized, Value};
+
+/// Time before a busy worker is asked again.
+const BUSY_PAUSE: Duration = Duration::from_millis(150);
+
+impl Shared {
+    /// Returns a random number.
+    fn random(&self) -> u64 {
+        // The order in which numbers are drawn does not matter.
+        let mut state = self
+            .random
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        choose::next(&mut state)
+    }
+
+    /// Fetches results from workers, each from any of its holders, and from
+    /// another one if that fails. Payloads are forwarded unopened.
+    pub(super) async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
+        let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
+        let mut missing = Vec::new();
+        let mut wanted = keys.0;
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut failed: HashMap<String, HashSet<Key>> = HashMap::new();
+        while !wanted.is_empty() {
+            let mut asked: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+            for (key, mut holders) in self.with(|state| state.who_has(Some(&wanted))) {
+                holders
+                    .retain(|holder| !failed.get(holder).is_some_and(|keys| keys.contains(&key)));
+                if holders.is_empty() {
+                    missing.push(key);
+                    continue;
+                }
+                let chosen = self.random() % holders.len() as u64;
+                let chosen = usize::try_from(chosen).unwrap_or_default();
+                asked
+                    .entry(holders.swap_remove(chosen))
+                    .or_default()
+                    .push(key);
+            }
+            wanted.clear();
+            let mut is_busy = false;
+            for (worker, keys, reply) in self.get_data(asked).await {
+                match reply {
+                    Ok(reply) if reply.status == ReplyStatus::Busy => {
+                        is_busy = true;
+                        wanted.extend(keys);
+                    }
+                    Ok(reply) => {
+                        let found = reply.data.unwrap_or_default();
+                        let names: HashSet<&Key> = found.iter().map(|(key, _)| key).collect();
+                        let not_there = keys.into_iter().filter(|key| !names.contains(key));
+                        let not_there: Vec<Key> = not_there.collect();
+                        if !not_there.is_empty() {
+                            self.with(|state| {
+                                for key in &not_there {
+                                    state.missing_data(key, &worker);
+                                }
+                            });
+                        }
+                        data.extend(found);
+                        wanted.extend(not_there.iter().cloned());
+                        failed.entry(worker).or_default().extend(not_there);
+                    }
+                    Err(_) => {
+                        wanted.extend(keys.iter().cloned());
+                        failed.entry(worker).or_default().extend(keys);
+                    }
+                }
+            }
+            if is_busy {
+                runtime::sleep(BUSY_PAUSE).await;
+            }
+        }
+        let is_all = missing.is_empty();
+        DataReply {
+            status: if is_all {
+                ReplyStatus::Ok
+            } else {
+                ReplyStatus::Error
+            },
+            data: is_all.then_some(data),
+            keys: (!is_all).then_some(Keys(missing)),
+            ..DataReply::default()
+        }
+    }
+
+    /// Requests data from several workers at once.
+    async fn get_data(
+        self: &Arc<Self>,
+        asked: BTreeMap<String, Vec<Key>>,
+    ) -> Vec<(String, Vec<Key>, Result<DataReply, PeerError>)> {
+        let one = |shared: Arc<Self>, worker: String, keys: Vec<Key>| async move {
+            let reply = match address(&worker) {
+                Ok(address) => shared.pool.get_data(&address, keys.clone(), None).await,
+                Err(error) => Err(error),
+            };
+            (worker, keys, reply)
+        };
+        let mut asked = asked.into_iter();
+        if asked.len() == 1
+            && let Some((worker, keys)) = asked.next()
+        {
+            return vec![one(Arc::clone(self), worker, keys).await];
+        }
+        let mut asking = TaskSet::new();
+        for (worker, keys) in asked {
+            asking.spawn(one(Arc::clone(self), worker, keys));
+        }
+        asking.join_all().await
+    }
+
+    /// Distributes data over workers in turn, weighted by their threads.
+    pub(super) async fn scatter(self: &Arc<Self>, request: Scatter) -> Answer {
+        const TIMEOUT: Duration = Duration::from_secs(30);
+        let patience = request.timeout.map(Duration::try_from_secs_f64);
+        let patience = patience.and_then(Result::ok).unwrap_or(TIMEOUT);
+        let chosen = request.workers.0.filter(|workers| !workers.is_empty());
+        let Ok(workers) = within(patience, "a worker", self.running(chosen)).await else {
+            return refused("TimeoutError", "No valid workers found");
+        };
+        let copies = match request.broadcast {
+            Value::Bool(true) => workers.len(),
+            Value::Int(count) => usize::try_from(count).unwrap_or(1),
+            _ => 1,
+        };
+        let keys: Vec<Key> = request.data.iter().map(|(key, _)| key.clone()).collect();
+        let threads: Vec<u64> = workers.iter().map(|(_, threads)| *threads).collect();
+        let parts = spread(request.data, &threads, copies, self.random());
+        let mut sending = TaskSet::new();
+        for ((worker, _), data) in workers.into_iter().zip(parts) {
+            if data.is_empty() {
+                continue;
+            }
+            let shared = Arc::clone(self);
+            sending.spawn(async move {
+                let nbytes = shared.put(&worker, data).await;
+                (worker, nbytes)
+            });
+        }
+        let mut who_has: BTreeMap<Key, Vec<String>> = BTreeMap::new();
+        let mut nbytes = Vec::new();
+        let mut failure = None;
+        for (worker, outcome) in sending.join_all().await {
+            match outcome {
+                Ok(sizes) => {
+                    for (key, _) in &sizes {
+                        let holders = who_has.entry(key.clone()).or_default();
+                        holders.push(worker.clone());
+                    }
+                    nbytes.extend(sizes);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        let is_all = keys.iter().all(|key| who_has.contains_key(key));
+        let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
+        self.with(|state| state.update_data(Some(&request.client), &who_has, &nbytes));
+        match failure {
+            Some(error) if !is_all => refused("OSError", &error.to_string()),
+            _ => Answer::Keys(Keys(keys)),
+        }
+    }
+
+    /// Sends data to a worker. Returns the sizes of the data, for the requested
+    /// keys only.
+    async fn put(
+        &self,
+        worker: &str,
+        data: Vec<(Key, Serialized)>,
+    ) -> Result<Vec<(Key, u64)>, PeerError> {
+        let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
+        self.with(|state| state.forget_deletions(&names, worker));
+        let request = Request::from(UpdateData {
+            data: Some(data),
+            stimulus_id: Some("scatter".to_owned()),
+            reply: Some(true),
+            ..UpdateData::default()
+        });
+        let mut reply: UpdateDataReply = self.pool.call(&address(worker)?, &request).await?;
+        reply.nbytes.retain(|(key, _)| names.remove(key));
+        Ok(reply.nbytes)
+    }
+
+    /// Waits until one of the given workers, or any worker, is running.
+    async fn running(&self, among: Option<Vec<String>>) -> Result<Vec<(String, u64)>, PeerError> {
+        loop {
+            let mut changed = core::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let running = self.with(|state| state.thread_counts(among.as_deref(), true));
+            if !running.is_empty() {
+                return Ok(running);
+            }
+            changed.await;
+        }
+    }
+}
+
+pub(super) fn address(worker: &str) -> Result<Address, PeerError> {
+    worker.parse().map_err(|_| PeerError::Refused {
+        reason: format!("{worker} is not an address"),
+    })
+}

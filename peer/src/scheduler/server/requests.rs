@@ -1,0 +1,184 @@
+//! Replies to requests.
+
+use std::sync::Arc;
+
+use daskwire_comm::Incoming;
+
+use super::answer::{Answer, uncaught};
+use super::{Shared, unix_time};
+use crate::Value;
+use crate::channel::{Channel, Ends};
+use crate::event::{self, CommEvent, emit};
+use crate::protocol::{HeartbeatReply, Keys, Nullable, ReplyStatus, Request};
+use crate::rpc::IncomingRequest;
+use crate::scheduler::{Notice, State};
+
+impl Shared {
+    pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
+        let comm = match incoming.handshake().await {
+            Ok(comm) => comm,
+            Err(error) => {
+                emit(event::Level::Info, || CommEvent::HandshakeFailed {
+                    error: &error,
+                });
+                return;
+            }
+        };
+        let peer = comm.peer_address().to_string();
+        let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
+        let serving = async {
+            emit(event::Level::Info, || CommEvent::Accepted);
+            self.serve(Channel::new(comm, ends)).await;
+            emit(event::Level::Info, || CommEvent::Closed);
+        };
+        event::in_comm(&peer, serving).await;
+    }
+
+    /// Answers requests until one makes the comm a stream, or the comm ends.
+    async fn serve(self: Arc<Self>, mut channel: Channel) {
+        while let Ok(Some(asked)) = channel.receiver.receive::<IncomingRequest>().await {
+            if self.failure.borrow().is_some() {
+                return;
+            }
+            if let Ok(request) = &asked.request {
+                channel.set_traffic(request.traffic());
+            }
+            let answer = match asked.request {
+                Ok(Request::RegisterClient(register)) => {
+                    return self.client_stream(channel, &register.client).await;
+                }
+                Ok(Request::RegisterWorker(register)) => {
+                    return self.worker_stream(channel, register).await;
+                }
+                Ok(request) => self.answer(request, &channel).await,
+                Err(error) => Answer::Status(Box::new(uncaught(&error.to_string()))),
+            };
+            let is_last = matches!(answer, Answer::Bye | Answer::End) || asked.is_last;
+            let is_end = matches!(answer, Answer::End);
+            if asked.wants_reply && channel.sender.send(&answer).await.is_err() {
+                return;
+            }
+            if is_last {
+                channel.close().await;
+                if is_end {
+                    self.close().await;
+                }
+                return;
+            }
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, request: Request, channel: &Channel) -> Answer {
+        match request {
+            Request::Identity(request) => self.identity(request.n_workers),
+            Request::Ping(_) => Answer::Value(Value::bytes(&b"pong"[..])),
+            Request::Echo(request) => Answer::Value(request.data),
+            Request::Versions(_) => {
+                let none = || Value::Dict([].into());
+                Answer::Value(Value::dict([("host", none()), ("packages", none())]))
+            }
+            Request::HeartbeatWorker(request) => {
+                let is_known = |state: &mut State| {
+                    let is_known = state.heartbeat(&request.address, request.metrics);
+                    is_known.then(|| state.heartbeat_interval())
+                };
+                let interval = self.with(is_known);
+                Answer::Heartbeat(HeartbeatReply {
+                    status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
+                    time: Some(unix_time()),
+                    heartbeat_interval: interval,
+                    ..HeartbeatReply::default()
+                })
+            }
+            Request::Unregister(request) => {
+                self.with(|state| state.remove_retired(&request.address, false));
+                Answer::Value(Value::None)
+            }
+            Request::Gather(request) => {
+                Answer::Data(self.gather(request.keys.unwrap_or_default()).await)
+            }
+            Request::Scatter(request) => self.scatter(request).await,
+            Request::WhoHas(request) => {
+                let keys = request.keys.as_ref();
+                Answer::WhoHas(self.with(|state| state.who_has(keys.map(|keys| &keys[..]))))
+            }
+            Request::NBytes(request) => {
+                let keys = request.keys.as_ref();
+                Answer::Sizes(self.with(|state| state.nbytes(keys.map(|keys| &keys[..]))))
+            }
+            Request::HasWhat(request) => {
+                Answer::HasWhat(self.with(|state| state.has_what(request.workers.as_deref())))
+            }
+            Request::NCores(request) => {
+                let workers = request.workers.as_deref();
+                Answer::Counts(self.with(|state| state.thread_counts(workers, false)))
+            }
+            Request::NCoresRunning(request) => {
+                let workers = request.workers.as_deref();
+                Answer::Counts(self.with(|state| state.thread_counts(workers, true)))
+            }
+            Request::GetTaskStatus(request) => Answer::Stages(self.with(|state| {
+                let stages = request.keys.into_iter().map(|key| {
+                    let stage = state.status(&key);
+                    (key, Nullable(stage))
+                });
+                stages.collect()
+            })),
+            Request::GetStory(request) => {
+                let wanted = request.keys_or_stimuli.unwrap_or_default();
+                Answer::Value(self.inspect(|state| state.story_value(&wanted)))
+            }
+            Request::Broadcast(request) => self.broadcast(request).await,
+            Request::UpdateData(request) => {
+                let (who_has, nbytes) = (request.who_has, request.nbytes);
+                self.with(|state| {
+                    let client = request.client.as_deref();
+                    let who_has = who_has.unwrap_or_default();
+                    state.update_data(client, &who_has, &nbytes.unwrap_or_default());
+                });
+                self.changed.notify_waiters();
+                Answer::Value(Value::None)
+            }
+            Request::Retry(request) => {
+                Answer::Keys(Keys(self.with(|state| state.retry(&request.keys))))
+            }
+            Request::RetireWorkers(request) => {
+                let close = request.close_workers.unwrap_or(true);
+                self.retire(request.workers, close, request.remove.unwrap_or(true))
+                    .await
+            }
+            Request::CloseComm(_) => Answer::Bye,
+            Request::Terminate(_) => Answer::End,
+            other => {
+                self.notify(&Notice::UnknownOp {
+                    peer: channel.peer.to_string(),
+                    op: other.op().to_owned(),
+                });
+                Answer::Value(Value::None)
+            }
+        }
+    }
+
+    fn identity(&self, count: Option<i64>) -> Answer {
+        // A negative count means all; without a count, Dask lists five.
+        let count = usize::try_from(count.unwrap_or(5)).ok();
+        let identity = self.with(|state| {
+            let workers = Value::dict(state.identities(count));
+            Value::dict([
+                ("type", Value::from("Scheduler")),
+                ("id", Value::from(self.id.as_str())),
+                ("address", Value::from(self.address.as_str())),
+                ("services", Value::Dict([].into())),
+                (
+                    "started",
+                    Value::from(unix_time() - self.started.elapsed().as_secs_f64()),
+                ),
+                ("n_workers", Value::from(state.worker_count())),
+                ("total_threads", Value::from(state.thread_count())),
+                ("total_memory", Value::from(state.memory_limit())),
+                ("workers", workers),
+            ])
+        });
+        Answer::Value(identity)
+    }
+}

@@ -1,0 +1,240 @@
+//! Clients, and the results that they want.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::parts::{Client, Stage, TaskId};
+use super::send::{erred, in_memory};
+use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State};
+use crate::Key;
+use crate::protocol::{
+    AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, StreamStart,
+};
+use crate::scheduler::submission::Submission;
+
+impl State {
+    /// Registers a client, which gets `stream-start`. An earlier client of the
+    /// same name is removed.
+    pub fn add_client(&mut self, name: &str) -> ClientId {
+        if let Some(old) = self.by_name.get(name).copied() {
+            self.remove_client(old);
+        }
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        self.insert_client(id, name);
+        let start = StreamStart {
+            warning: Some(String::new()),
+            error: Some(String::new()),
+            ..StreamStart::default()
+        };
+        self.send_client(id, start);
+        id
+    }
+
+    pub(super) fn insert_client(&mut self, id: ClientId, name: &str) {
+        let name: Arc<str> = name.into();
+        self.by_name.insert(Arc::clone(&name), id);
+        let wants = BTreeSet::new();
+        self.clients.insert(id, Client { name, wants });
+    }
+
+    /// Removes a client, and releases what only it wanted.
+    pub fn remove_client(&mut self, id: ClientId) {
+        self.here("remove-client");
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.by_name.remove(&client.name);
+        for task in client.wants {
+            self.tasks[task].wanted_by.retain(|other| *other != id);
+            self.todo.unneeded.push(task);
+        }
+        if id != FIRE_AND_FORGET.0 {
+            self.outputs.push(Output::EndClient(id));
+        }
+        self.settle();
+    }
+
+    /// Handles a message on a client's stream.
+    pub fn client_says(&mut self, id: ClientId, message: FromClient) {
+        match message.known_op() {
+            Some(op) => self.here(op),
+            None => self.here("unknown"),
+        }
+        match message {
+            FromClient::UpdateGraph(message) => match Submission::read(message) {
+                Ok(submission) => self.submit(id, submission),
+                Err(refusal) => self.refuse(id, &refusal),
+            },
+            FromClient::ClientDesiresKeys(message) => {
+                if let Some(id) = self.client_named(id, message.client) {
+                    self.desire(id, message.keys);
+                }
+            }
+            FromClient::ClientReleasesKeys(message) => {
+                if let Some(id) = self.client_named(id, message.client) {
+                    for key in &message.keys {
+                        if let Some(task) = self.by_key.get(key) {
+                            self.release(id, *task);
+                        }
+                    }
+                }
+            }
+            FromClient::ReportKey(message) => self.report(id, &message.key),
+            FromClient::CancelKeys(message) => self.cancel(id, &message),
+            FromClient::HeartbeatClient(_) => {
+                // Ten times the interval of workers.
+                let interval = 10.0 * self.heartbeat_interval();
+                let message = AdjustHeartbeatInterval {
+                    interval,
+                    ..AdjustHeartbeatInterval::default()
+                };
+                self.send_client(id, message);
+            }
+            // The stream ends soon, which releases the client's keys.
+            FromClient::CloseClient(_) => self.remove_client(id),
+            FromClient::CloseStream(_) => {}
+            FromClient::Unknown(unknown) => {
+                let peer = self.client_name(id);
+                let op = unknown.op;
+                self.notice(Notice::UnknownOp { peer, op });
+            }
+        }
+        self.settle();
+    }
+
+    pub(super) fn client_name(&self, id: ClientId) -> String {
+        let client = self.clients.get(&id);
+        client.map_or_else(String::new, |client| client.name.to_string())
+    }
+
+    /// The client that a message is sent for.
+    pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> Option<ClientId> {
+        let Some(name) = name else {
+            return self.clients.contains_key(&id).then_some(id);
+        };
+        if let Some(named) = self.by_name.get(name.as_str()) {
+            return Some(*named);
+        }
+        if name == FIRE_AND_FORGET.1 {
+            self.insert_client(FIRE_AND_FORGET.0, &name);
+            return Some(FIRE_AND_FORGET.0);
+        }
+        let notice = Notice::Ignored {
+            peer: self.client_name(id),
+            reason: format!("it acts for {name}, which is not registered"),
+        };
+        self.notice(notice);
+        None
+    }
+
+    pub(super) fn want(&mut self, client: ClientId, task: TaskId) {
+        let wanted_by = &mut self.tasks[task].wanted_by;
+        if let Err(place) = wanted_by.binary_search(&client)
+            && let Some(client_state) = self.clients.get_mut(&client)
+        {
+            wanted_by.insert(place, client);
+            client_state.wants.insert(task);
+        }
+    }
+
+    pub(super) fn release(&mut self, client: ClientId, task: TaskId) {
+        let wanted_by = &mut self.tasks[task].wanted_by;
+        if let Ok(place) = wanted_by.binary_search(&client) {
+            wanted_by.remove(place);
+            self.todo.unneeded.push(task);
+            if let Some(client) = self.clients.get_mut(&client) {
+                client.wants.remove(&task);
+            }
+        }
+    }
+
+    pub(super) fn desire(&mut self, client: ClientId, keys: Keys) {
+        let mut unknown = Vec::new();
+        for key in keys {
+            let Some(id) = self.by_key.get(&key).copied() else {
+                unknown.push(key);
+                continue;
+            };
+            self.want(client, id);
+            if matches!(self.tasks[id].stage, Stage::Released) {
+                self.activate(id);
+            }
+            // It may be done already.
+            self.todo.unneeded.push(id);
+            self.report(client, &key);
+        }
+        if !unknown.is_empty() {
+            self.cancelled(client, unknown, "unknown key", None);
+        }
+    }
+
+    /// Reports the current state of a key to a client.
+    pub(super) fn report(&mut self, client: ClientId, key: &Key) {
+        let Some(id) = self.by_key.get(key) else {
+            return self.cancelled(client, vec![key.clone()], "unknown key", None);
+        };
+        let task = &self.tasks[*id];
+        match &task.stage {
+            Stage::Memory => {
+                let message = in_memory(task);
+                self.send_client(client, message);
+            }
+            Stage::Erred(failure) => {
+                let message = erred(key, failure);
+                self.send_client(client, message);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn cancelled(
+        &mut self,
+        client: ClientId,
+        keys: Vec<Key>,
+        reason: &str,
+        msg: Option<String>,
+    ) {
+        let reason = Some(reason.to_owned());
+        let message = CancelledKeys {
+            keys: Keys(keys),
+            reason,
+            msg,
+            extra: Vec::new(),
+        };
+        self.send_client(client, message);
+    }
+
+    /// Cancels keys and their dependents, unless another client wants them.
+    pub(super) fn cancel(&mut self, client: ClientId, message: &CancelKeys) {
+        let known = message.keys.iter().filter_map(|key| self.by_key.get(key));
+        let mut todo: Vec<TaskId> = known.copied().collect();
+        let mut seen = BTreeSet::new();
+        let mut cancelled: BTreeMap<ClientId, Vec<Key>> = BTreeMap::new();
+        while let Some(id) = todo.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let task = &self.tasks[id];
+            let key = task.key.clone();
+            let only_this = task.wanted_by.iter().all(|other| *other == client);
+            if message.force || only_this {
+                todo.extend(&task.dependents);
+            }
+            let whose = match message.force {
+                true => task.wanted_by.clone(),
+                false => vec![client],
+            };
+            for client in whose {
+                if self.tasks[id].wanted_by.binary_search(&client).is_ok() {
+                    self.release(client, id);
+                    cancelled.entry(client).or_default().push(key.clone());
+                }
+            }
+        }
+        for (client, keys) in cancelled {
+            let reason = message.reason.0.as_deref().unwrap_or_default();
+            self.cancelled(client, keys, reason, message.msg.0.clone());
+        }
+    }
+}

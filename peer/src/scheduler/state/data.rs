@@ -1,0 +1,181 @@
+//! Results in the memory of workers.
+
+use std::collections::HashMap;
+
+use super::parts::{Priority, Stage, TaskId};
+use super::send::in_memory;
+use super::{State, WorkerId};
+use crate::Key;
+use crate::protocol::LostData;
+
+impl State {
+    /// Registers data on workers; `client` holds it, if registered.
+    pub fn update_data(
+        &mut self,
+        client: Option<&str>,
+        who_has: &[(Key, Vec<String>)],
+        nbytes: &[(Key, u64)],
+    ) {
+        self.here("update-data");
+        let client = client.and_then(|name| self.by_name.get(name).copied());
+        let nbytes: HashMap<&Key, u64> = nbytes.iter().map(|(key, len)| (key, *len)).collect();
+        for (key, addresses) in who_has {
+            let holders = addresses.iter();
+            let holders: Vec<WorkerId> = holders
+                .filter_map(|address| self.by_address.get(address).copied())
+                .collect();
+            if holders.is_empty() {
+                continue;
+            }
+            let id = match self.by_key.get(key) {
+                Some(id) => *id,
+                None => self.insert_task(key.clone(), None, Priority::default()),
+            };
+            if let Some(client) = client {
+                self.want(client, id);
+                if matches!(self.tasks[id].stage, Stage::Memory) {
+                    self.report(client, key);
+                }
+            }
+            let nbytes = nbytes.get(key).copied().unwrap_or(0);
+            for holder in holders {
+                self.tasks[id].nbytes = match self.tasks[id].stage {
+                    Stage::Memory => self.tasks[id].nbytes,
+                    _ => nbytes,
+                };
+                self.in_memory(id, holder);
+            }
+            // It may be unneeded.
+            self.todo.unneeded.push(id);
+        }
+        self.settle();
+    }
+
+    /// Handles a report that a worker lacks a result that it should have.
+    pub fn missing_data(&mut self, key: &Key, worker: &str) {
+        self.here("missing-data");
+        let worker = self.by_address.get(worker).copied();
+        if let (Some(worker), Some(task)) = (worker, self.by_key.get(key).copied()) {
+            self.remove_replica(worker, task);
+        }
+        self.settle();
+    }
+
+    /// Cancels pending deletions of these keys at a worker, which is about to get
+    /// data under them.
+    pub fn forget_deletions<'k>(&mut self, keys: impl IntoIterator<Item = &'k Key>, worker: &str) {
+        if let Some(worker) = self.worker_at(worker) {
+            for key in keys {
+                worker.deletions.remove(key);
+            }
+        }
+    }
+
+    /// Records that a worker has the result of a task.
+    pub(super) fn in_memory(&mut self, id: TaskId, holder: WorkerId) {
+        let Some(worker) = self.workers.get_mut(&holder) else {
+            return;
+        };
+        let task = &mut self.tasks[id];
+        worker.deletions.remove(&task.key);
+        if let Err(place) = task.who_has.binary_search(&holder) {
+            task.who_has.insert(place, holder);
+            worker.has.insert(id);
+            worker.nbytes += u128::from(task.nbytes);
+        }
+        if matches!(task.stage, Stage::Memory) {
+            return;
+        }
+        if task.stage.is_active()
+            && let Some(on) = self.deactivate(id).filter(|on| *on != holder)
+        {
+            self.send_free(on, id);
+        }
+        self.set_stage(id, Stage::Memory);
+        let task = &mut self.tasks[id];
+        let (message, clients) = (in_memory(task), task.wanted_by.clone());
+        let dependents = core::mem::take(&mut task.dependents);
+        for client in clients {
+            self.send_client(client, message.clone());
+        }
+        #[cfg(test)]
+        assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));
+        for dependent in &dependents {
+            let task = &mut self.tasks[*dependent];
+            if matches!(task.stage, Stage::Waiting) {
+                task.missing_count -= 1;
+                if task.missing_count == 0 {
+                    self.make_ready(*dependent);
+                }
+            }
+        }
+        self.tasks[id].dependents = dependents;
+        self.todo.unneeded.push(id);
+    }
+
+    /// Records that a worker no longer has a result.
+    pub(super) fn remove_replica(&mut self, worker: WorkerId, id: TaskId) {
+        let task = &mut self.tasks[id];
+        let Ok(place) = task.who_has.binary_search(&worker) else {
+            return;
+        };
+        task.who_has.remove(place);
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.has.remove(&id);
+            worker.nbytes -= u128::from(task.nbytes);
+            // The worker may have received the data again since, over another
+            // connection: that copy is to be deleted too.
+            worker.deletions.insert(task.key.clone());
+        }
+        if task.who_has.is_empty() {
+            self.lose(id);
+        }
+    }
+
+    /// Handles the loss of all copies of a result.
+    pub(super) fn lose(&mut self, id: TaskId) {
+        self.set_stage(id, Stage::Released);
+        let task = &mut self.tasks[id];
+        let message = LostData {
+            key: task.key.clone(),
+            ..LostData::default()
+        };
+        let clients = task.wanted_by.clone();
+        let is_needed = !clients.is_empty() || task.waiter_count != 0;
+        let dependents = core::mem::take(&mut task.dependents);
+        for client in clients {
+            self.send_client(client, message.clone());
+        }
+        for dependent in &dependents {
+            match self.tasks[*dependent].stage {
+                Stage::Waiting => self.tasks[*dependent].missing_count += 1,
+                Stage::Ready | Stage::NoWorker | Stage::Queued(_) | Stage::Processing(_) => {
+                    if let Some(on) = self.unassign(*dependent) {
+                        self.send_free(on, *dependent);
+                    }
+                    self.set_stage(*dependent, Stage::Waiting);
+                    self.tasks[*dependent].missing_count = 1;
+                }
+                Stage::Released | Stage::Memory | Stage::Erred(_) => {}
+            }
+        }
+        self.tasks[id].dependents = dependents;
+        if is_needed {
+            self.activate(id);
+        } else {
+            self.todo.unneeded.push(id);
+        }
+    }
+
+    /// Lets workers delete their copies of a result.
+    pub(super) fn delete(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id];
+        for holder in core::mem::take(&mut task.who_has) {
+            if let Some(worker) = self.workers.get_mut(&holder) {
+                worker.has.remove(&id);
+                worker.nbytes -= u128::from(task.nbytes);
+                worker.deletions.insert(task.key.clone());
+            }
+        }
+    }
+}

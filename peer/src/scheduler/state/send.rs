@@ -1,0 +1,145 @@
+//! Messages to clients and workers.
+
+use super::parts::{Priority, Stage, Task, TaskId};
+use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State, WINDOW, WorkerId};
+use crate::protocol::{
+    Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable,
+    TaskErredForClient, ToClient, ToWorker,
+};
+use crate::scheduler::submission::Failure;
+use crate::{Key, Value};
+
+impl State {
+    pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
+        if client != FIRE_AND_FORGET.0 {
+            self.outputs.push(Output::Client(client, message.into()));
+        }
+    }
+
+    pub(super) fn send_worker(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
+        self.outputs.push(Output::Worker(worker, message.into()));
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        self.outputs.push(Output::Notice(notice));
+    }
+
+    pub(super) fn send_close(&mut self, worker: WorkerId, reason: &str) {
+        let reason = Some(reason.to_owned());
+        self.send_worker(
+            worker,
+            Close {
+                reason,
+                extra: Vec::new(),
+            },
+        );
+        self.send_worker(worker, CloseStream::default());
+    }
+
+    /// Asks a worker to forget a task that it is processing.
+    pub(super) fn send_free(&mut self, on: WorkerId, id: TaskId) {
+        if self.workers.contains_key(&on) {
+            let keys = Keys(vec![self.tasks[id].key.clone()]);
+            self.send_worker(on, free_keys(keys, "cancelled"));
+        }
+    }
+
+    /// Sends a task to a worker.
+    pub(super) fn send(&mut self, id: TaskId, on: WorkerId) {
+        let task = &mut self.tasks[id];
+        let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
+            return;
+        };
+        self.run_count += 1;
+        task.run_id = self.run_count;
+        worker.processing.insert(id);
+        worker.take_resources(&run_spec.demands.resources);
+        self.set_stage(id, Stage::Processing(on));
+        let task = &self.tasks[id];
+        let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) else {
+            return;
+        };
+        let Priority {
+            user,
+            generation,
+            order,
+        } = task.priority;
+        let demands = &run_spec.demands;
+        let resources = demands.resources.0.iter();
+        let resources = (!demands.resources.is_empty())
+            .then(|| Value::dict(resources.map(|(name, amount)| (name.clone(), *amount))));
+        #[expect(clippy::cast_precision_loss, reason = "in order up to 2^53")]
+        let mut message = ComputeTask {
+            key: task.key.clone(),
+            run_id: task.run_id,
+            priority: vec![user, generation as f64, order as f64],
+            stimulus_id: "compute-task".to_owned(),
+            run_spec: run_spec.payload.clone(),
+            resource_restrictions: Nullable(resources),
+            annotations: Some(demands.annotations.clone()),
+            who_has: Vec::with_capacity(task.dependencies.len()),
+            nbytes: Vec::with_capacity(task.dependencies.len()),
+            actor: false,
+            span_id: Nullable(None),
+            extra: Vec::new(),
+        };
+        // Data that the worker has under these keys belongs to an earlier use of
+        // them.
+        let mut stale = Vec::new();
+        if worker.deletions.remove(&message.key) {
+            stale.push(message.key.clone());
+        }
+        let task = &self.tasks[id];
+        for dependency in &task.dependencies {
+            let dependency = &self.tasks[*dependency];
+            let key = &dependency.key;
+            let worker = self.workers.get_mut(&on);
+            if worker.is_some_and(|worker| worker.deletions.remove(key)) {
+                stale.push(key.clone());
+            }
+            let holders = dependency.who_has.iter();
+            let holders = holders.map(|id| self.workers[id].address.clone());
+            message.who_has.push((key.clone(), holders.collect()));
+            message.nbytes.push((key.clone(), dependency.nbytes));
+        }
+        if !stale.is_empty() {
+            self.send_worker(on, free_keys(Keys(stale), "deletions"));
+        }
+        let len = message.run_spec.heap_len();
+        self.send_worker(on, message);
+        if let Some(worker) = self.workers.get_mut(&on) {
+            worker.unwritten_len += len;
+            if worker.unwritten_len >= WINDOW {
+                self.outputs.push(Output::NotifyDrained(on));
+            }
+        }
+    }
+}
+
+pub(super) fn free_keys(keys: Keys, why: &str) -> ToWorker {
+    let stimulus_id = why.to_owned();
+    let extra = Vec::new();
+    ToWorker::FreeKeys(FreeKeys {
+        keys,
+        stimulus_id,
+        extra,
+    })
+}
+
+pub(super) fn erred(key: &Key, failure: &Failure) -> TaskErredForClient {
+    TaskErredForClient {
+        key: key.clone(),
+        exception: failure.exception.clone(),
+        // Python clients expect the field.
+        traceback: Some(failure.traceback.clone().unwrap_or_default()),
+        ..TaskErredForClient::default()
+    }
+}
+
+pub(super) fn in_memory(task: &Task) -> KeyInMemory {
+    KeyInMemory {
+        key: task.key.clone(),
+        class: task.class.clone().map(Value::Bytes),
+        ..KeyInMemory::default()
+    }
+}

@@ -1,0 +1,386 @@
+//! Workers, and their reports.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use daskwire_comm::Address;
+
+use super::parts::{About, Stage, TaskId, Worker};
+use super::send::free_keys;
+use super::{Notice, Output, State, WorkerId};
+use crate::error::killed_worker;
+use crate::protocol::{
+    FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
+    WorkerStatus,
+};
+use crate::scheduler::submission::{Failure, Resources, worker_name};
+use crate::story::Stimulus;
+use crate::{Key, Value};
+
+const MAX_THREADS: u32 = 1 << 16;
+
+impl State {
+    /// Registers a worker.
+    ///
+    /// # Errors
+    ///
+    /// Why the worker is refused: its address or name is taken.
+    pub fn add_worker(&mut self, worker: &RegisterWorker) -> Result<WorkerId, String> {
+        self.here("add-worker");
+        let address = worker.address.clone();
+        if self.by_address.contains_key(&address) {
+            return Err(format!("worker already exists {address}"));
+        }
+        let name = match &worker.name {
+            Value::None => address.clone(),
+            name => worker_name(name).ok_or_else(|| format!("the name {name} is not a string"))?,
+        };
+        if !self.worker_names.insert(name.clone()) {
+            return Err(format!("name taken, {name}"));
+        }
+        self.last_id += 1;
+        let id = WorkerId(self.last_id);
+        let host = address.parse::<Address>();
+        let is_running = worker.status == WorkerStatus::Running;
+        self.by_address.insert(address.clone(), id);
+        self.outputs.push(Output::Notice(Notice::WorkerJoined {
+            worker: address.clone(),
+        }));
+        let joined = Worker {
+            host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
+            address,
+            name,
+            about: About {
+                name: worker.name.clone(),
+                status: worker.status.clone(),
+                server_id: worker.server_id.0.clone(),
+                memory_limit: worker.memory_limit.0,
+                local_directory: worker.local_directory.clone(),
+                services: worker.services.clone(),
+                nanny: worker.nanny.0.clone(),
+                metrics: worker.metrics.clone(),
+            },
+            is_running,
+            is_leaving: false,
+            thread_count: u32::try_from(worker.nthreads)
+                .unwrap_or(MAX_THREADS)
+                .clamp(1, MAX_THREADS),
+            resources: Resources::new(worker.resources.iter().cloned()),
+            used: HashMap::new(),
+            has: BTreeSet::new(),
+            nbytes: 0,
+            processing: BTreeSet::new(),
+            long_running: BTreeSet::new(),
+            stack: BTreeMap::new(),
+            stack_count: 0,
+            pace: 0.0,
+            deletions: BTreeSet::new(),
+            unwritten_len: 0,
+            last_seen: self.now,
+        };
+        self.workers.insert(id, joined);
+        if is_running {
+            self.worker_running(id);
+        }
+        self.settle();
+        Ok(id)
+    }
+
+    /// Removes a worker after its stream has ended. Its tasks go to other
+    /// workers; results that only it had are recomputed if they are needed.
+    pub fn remove_worker(&mut self, id: WorkerId) {
+        self.here("remove-worker");
+        let is_leaving = self
+            .workers
+            .get(&id)
+            .is_some_and(|worker| worker.is_leaving);
+        self.drop_worker(id, is_leaving, "stream ended");
+    }
+
+    /// Reports that all messages to a worker have been written, as requested by
+    /// [`Output::NotifyDrained`].
+    pub fn drained(&mut self, id: WorkerId) {
+        self.here("drained");
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.unwritten_len = 0;
+            self.todo.open.insert(id);
+            self.settle();
+        }
+    }
+
+    /// Handles a worker's heartbeat. Returns `false` if no worker has this
+    /// address.
+    pub fn heartbeat(&mut self, address: &str, metrics: Value) -> bool {
+        let now = self.now;
+        let Some(worker) = self.worker_at(address) else {
+            return false;
+        };
+        worker.last_seen = now;
+        worker.about.metrics = metrics;
+        true
+    }
+
+    /// The interval of workers' heartbeats in seconds, which increases with the
+    /// number of workers.
+    pub fn heartbeat_interval(&self) -> f64 {
+        match u32::try_from(self.workers.len()).unwrap_or(u32::MAX) {
+            0..=10 => 0.5,
+            11..50 => 1.0,
+            50..200 => 2.0,
+            count => f64::from(count) / 200.0 + 1.0,
+        }
+    }
+
+    /// Handles a message on a worker's stream.
+    pub fn worker_says(&mut self, id: WorkerId, message: FromWorker) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        worker.last_seen = self.now;
+        let stimulus = match &message {
+            FromWorker::TaskFinished(message) => Some(&message.stimulus_id),
+            FromWorker::TaskErred(message) => Some(&message.stimulus_id),
+            FromWorker::AddKeys(message) => Some(&message.stimulus_id),
+            FromWorker::ReleaseWorkerData(message) => Some(&message.stimulus_id),
+            FromWorker::WorkerStatusChange(message) => Some(&message.stimulus_id),
+            FromWorker::Reschedule(message) => Some(&message.stimulus_id),
+            FromWorker::LongRunning(message) => Some(&message.stimulus_id),
+            _ => None,
+        };
+        self.stimulus = match stimulus {
+            Some(text) => Stimulus::of_message(text),
+            None => Stimulus::here("worker", self.unix_time),
+        };
+        match message {
+            FromWorker::TaskFinished(message) => self.task_finished(id, message),
+            FromWorker::TaskErred(message) => {
+                if let Some(task) = self.processed(id, &message.key, message.run_id) {
+                    let failure = Arc::new(Failure {
+                        exception: match message.exception {
+                            // Python clients cannot handle a missing exception.
+                            Value::None => Value::from("the worker did not say what went wrong"),
+                            exception => exception,
+                        },
+                        traceback: message.traceback,
+                    });
+                    self.task_erred(id, task, failure);
+                }
+            }
+            FromWorker::AddKeys(message) => self.add_keys(id, message.keys),
+            FromWorker::ReleaseWorkerData(message) => {
+                if let Some(task) = self.by_key.get(&message.key).copied() {
+                    self.remove_replica(id, task);
+                }
+            }
+            FromWorker::RequestRefreshWhoHas(message) => {
+                let who_has = self.who_has(Some(&message.keys));
+                let message = RefreshWhoHas {
+                    who_has,
+                    stimulus_id: message.stimulus_id,
+                    ..RefreshWhoHas::default()
+                };
+                self.send_worker(id, message);
+            }
+            FromWorker::WorkerStatusChange(message) => self.status_changed(id, message.status),
+            FromWorker::Reschedule(message) => {
+                if let Some(task) = self.by_key.get(&message.key).copied()
+                    && matches!(self.tasks[task].stage, Stage::Processing(on) if on == id)
+                {
+                    self.unassign(task);
+                    self.make_ready(task);
+                }
+            }
+            FromWorker::LongRunning(message) => {
+                if let Some(task) = self.processed(id, &message.key, message.run_id)
+                    && let Some(worker) = self.workers.get_mut(&id)
+                {
+                    worker.long_running.insert(task);
+                    self.todo.open.insert(id);
+                }
+            }
+            // The scheduler never steals from workers: tasks that cannot start
+            // soon wait here.
+            FromWorker::StealResponse(_) | FromWorker::KeepAlive(_) => {}
+            FromWorker::CloseStream(_) => worker.is_leaving = true,
+            FromWorker::LogEvent(message) => {
+                let notice = Notice::Event {
+                    peer: worker.address.clone(),
+                    topic: message.topic,
+                    message: message.msg,
+                };
+                self.notice(notice);
+            }
+            FromWorker::Unknown(unknown) => {
+                let notice = Notice::UnknownOp {
+                    peer: worker.address.clone(),
+                    op: unknown.op,
+                };
+                self.notice(notice);
+            }
+        }
+        self.settle();
+    }
+
+    pub(super) fn worker_at(&mut self, address: &str) -> Option<&mut Worker> {
+        let id = self.by_address.get(address)?;
+        self.workers.get_mut(id)
+    }
+
+    /// Handles a worker that starts to take tasks.
+    pub(super) fn worker_running(&mut self, id: WorkerId) {
+        self.todo.open.insert(id);
+        for (priority, task) in core::mem::take(&mut self.no_worker) {
+            self.set_stage(task, Stage::Ready);
+            self.todo.ready.insert((priority, task));
+        }
+    }
+
+    pub(super) fn status_changed(&mut self, id: WorkerId, status: WorkerStatus) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let was_running = worker.is_running;
+        worker.is_running = status == WorkerStatus::Running;
+        worker.is_leaving |= status.is_closing();
+        worker.about.status = status;
+        let is_running = worker.is_running;
+        if is_running && !was_running {
+            self.worker_running(id);
+        } else if was_running && !is_running {
+            let stack = core::mem::take(&mut worker.stack);
+            self.queued_count -= worker.stack_count;
+            worker.stack_count = 0;
+            for (_, task) in stack.into_values().flatten() {
+                self.make_ready(task);
+            }
+        }
+    }
+
+    pub(super) fn drop_worker(&mut self, id: WorkerId, in_peace: bool, reason: &'static str) {
+        let Some(worker) = self.workers.remove(&id) else {
+            return;
+        };
+        self.by_address.remove(&worker.address);
+        self.worker_names.remove(&worker.name);
+        self.todo.open.remove(&id);
+        self.queued_count -= worker.stack_count;
+        for other in self.workers.keys().copied().collect::<Vec<_>>() {
+            let message = RemoveWorker {
+                worker: worker.address.clone(),
+                stimulus_id: Some("remove-worker".to_owned()),
+                ..RemoveWorker::default()
+            };
+            self.send_worker(other, message);
+        }
+        self.outputs.push(Output::EndWorker(id));
+        for (_, task) in worker.stack.into_values().flatten() {
+            self.make_ready(task);
+        }
+        for task in worker.processing {
+            let allowed = self.policy.allowed_failures;
+            self.make_ready(task);
+            let state = &mut self.tasks[task];
+            if in_peace {
+                continue;
+            }
+            state.kill_count += 1;
+            if state.kill_count > allowed {
+                let exception = killed_worker(&state.key, &worker.address, allowed);
+                let failure = Failure {
+                    exception: Value::Serialized(exception),
+                    traceback: None,
+                };
+                self.todo.failed.push((task, Arc::new(failure)));
+            }
+        }
+        for task in &worker.has {
+            self.tasks[*task].who_has.retain(|other| *other != id);
+        }
+        for task in worker.has {
+            if self.tasks[task].who_has.is_empty() {
+                self.lose(task);
+            }
+        }
+        self.notice(Notice::WorkerLeft {
+            worker: worker.address,
+            reason,
+        });
+        self.settle();
+    }
+
+    /// The task of a key, if the worker is processing it in this run.
+    pub(super) fn processed(&mut self, worker: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
+        let found = self.by_key.get(key).copied();
+        if let Some(id) = found {
+            let task = &self.tasks[id];
+            match task.stage {
+                Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
+                // An earlier run, which the worker was asked to forget before it
+                // got this one.
+                Stage::Processing(on) if on == worker => return None,
+                Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
+                _ => {}
+            }
+        }
+        self.send_worker(worker, free_keys(Keys(vec![key.clone()]), "not-processing"));
+        None
+    }
+
+    pub(super) fn task_finished(&mut self, id: WorkerId, message: TaskFinished) {
+        let Some(task) = self.processed(id, &message.key, message.run_id) else {
+            return;
+        };
+        if let Some(worker) = self.workers.get_mut(&id) {
+            let took = message
+                .startstops
+                .iter()
+                .filter(|part| part.action == "compute");
+            let took: f64 = took.map(|part| part.stop - part.start).sum();
+            if took.is_finite() && took > 0.0 {
+                worker.pace = match worker.pace {
+                    pace if pace > 0.0 => f64::midpoint(pace, took),
+                    _ => took,
+                };
+            }
+        }
+        let state = &mut self.tasks[task];
+        state.nbytes = message.nbytes;
+        state.class = message.class.0;
+        self.in_memory(task, id);
+    }
+
+    pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: Arc<Failure>) {
+        // The worker keeps the failed task until it is asked to forget it.
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.deletions.insert(self.tasks[task].key.clone());
+        }
+        let state = &mut self.tasks[task];
+        if let Some(left) = state.retries.checked_sub(1) {
+            state.retries = left;
+            self.unassign(task);
+            self.make_ready(task);
+        } else {
+            self.todo.failed.push((task, failure));
+        }
+    }
+
+    pub(super) fn add_keys(&mut self, id: WorkerId, keys: Keys) {
+        let mut unwanted = Vec::new();
+        for key in keys {
+            match self.by_key.get(&key).copied() {
+                Some(task) if matches!(self.tasks[task].stage, Stage::Memory) => {
+                    self.in_memory(task, id);
+                }
+                _ => unwanted.push(key),
+            }
+        }
+        if !unwanted.is_empty() {
+            let message = RemoveReplicas {
+                keys: Keys(unwanted),
+                stimulus_id: "redundant-replicas".to_owned(),
+                ..RemoveReplicas::default()
+            };
+            self.send_worker(id, message);
+        }
+    }
+}
