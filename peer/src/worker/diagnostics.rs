@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{OnNotice, Shared, now};
+use super::builder::OnNotice;
+use super::{Shared, now};
 use crate::Value;
 use crate::failure::lock_counter;
 use crate::protocol::{GetLogs, Keys};

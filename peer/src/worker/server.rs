@@ -9,9 +9,10 @@ use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_comm::{Address, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
+use super::fetch::Answered;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
-use super::{Answered, Ended, Shared, metrics};
+use super::{Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
 use crate::event::{self, CommEvent, emit};
 use crate::protocol::{

@@ -1,15 +1,24 @@
 //! Workers with a scripted scheduler.
 
-use daskwire_comm::CommError;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::time::Instant;
+
 use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{CommError, CommOptions, Listener, Transports};
 use daskwire_testing::TLS_PEM;
 
 use super::*;
+use crate::channel::{Channel, Ends};
+use crate::graph::Task;
 use crate::protocol::{
-    ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, Gather, GetData, Identity,
-    Keys, KeysRequest, Ping, RemoveWorker, ReplyStatus, Status, TaskErred, TaskFinished, Terminate,
-    Unknown, UpdateData, UpdateDataReply, WorkerStatus,
+    ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
+    Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker, ReplyStatus,
+    Request, Status, TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData,
+    UpdateDataReply, WorkerStatus,
 };
+use crate::value::Serialized;
+use crate::{Key, PeerError};
 
 /// A scheduler of one worker.
 struct Scheduler {

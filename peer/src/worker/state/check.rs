@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{MAX_HOLDERS, PHASE_COUNT, PeerState, Phase, State};
+use super::State;
+use super::task::{MAX_HOLDERS, PHASE_COUNT, PeerState, Phase};
 use crate::Key;
 
 impl State {

@@ -1,7 +1,11 @@
+use std::sync::Arc;
+
+use super::task::MAX_HOLDERS;
 use super::*;
+use crate::Value;
 use crate::protocol::{
-    AcquireReplicas, FreeKeys, RefreshWhoHas, RemoveReplicas, RemoveWorker, StealRequest,
-    WorkerStatus,
+    AcquireReplicas, ComputeTask, FreeKeys, Keys, RefreshWhoHas, RemoveReplicas, RemoveWorker,
+    StealRequest, WorkerStatus,
 };
 
 const HERE: &str = "tcp://127.0.0.1:1";

@@ -1,0 +1,180 @@
+//! The configuration of a worker.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use daskwire_comm::{Address, CommOptions, Transports};
+
+use super::start::start;
+use super::{Functions, MemoryThresholds, Worker};
+use crate::channel::Observer;
+use crate::{BoxFuture, PeerError};
+
+/// Configures and starts a [`Worker`].
+#[derive(Clone)]
+pub struct Builder {
+    pub(super) scheduler: Address,
+    pub(super) listen: Option<Address>,
+    pub(super) name: Option<String>,
+    pub(super) nthreads: usize,
+    pub(super) memory_limit: Option<u64>,
+    pub(super) thresholds: MemoryThresholds,
+    pub(super) local_directory: PathBuf,
+    pub(super) notify: Option<Arc<OnNotice>>,
+    pub(super) resources: BTreeMap<String, f64>,
+    pub(super) functions: Functions,
+    pub(super) options: CommOptions,
+    pub(super) transports: Transports,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) batch_interval: Duration,
+}
+
+/// Callback for operator-facing warnings.
+pub(super) type OnNotice = dyn Fn(&str) + Send + Sync;
+
+impl Builder {
+    /// Sets the address to listen on; port 0 picks a free port. Default: a free
+    /// port of the interface that reaches the scheduler, with the scheduler's
+    /// transport.
+    #[must_use]
+    pub fn listen(mut self, address: Address) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
+    /// Sets the worker's name, which must be unique in the cluster. Default: the
+    /// worker's address.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Sets the number of tasks that run at once, at least 1. Default: the number
+    /// of processors.
+    #[must_use]
+    pub fn nthreads(mut self, nthreads: usize) -> Self {
+        self.nthreads = nthreads.max(1);
+        self
+    }
+
+    /// Sets the memory limit in bytes, as reported to the scheduler. Data is
+    /// spilled to disk well below it, see [`MemoryThresholds`]. Default: no
+    /// limit; all data stays in memory.
+    #[must_use]
+    pub const fn memory_limit(mut self, memory_limit: u64) -> Self {
+        self.memory_limit = Some(memory_limit);
+        self
+    }
+
+    /// Sets when data is spilled to disk, as fractions of the memory limit.
+    /// Default: as in Dask.
+    #[must_use]
+    pub const fn memory_thresholds(mut self, thresholds: MemoryThresholds) -> Self {
+        self.thresholds = thresholds;
+        self
+    }
+
+    /// Sets the directory for spilled data. The worker makes a private
+    /// subdirectory in it. Several workers may share the directory, and it is
+    /// created if it does not exist. Default: the system's directory for
+    /// temporary files.
+    ///
+    /// Only the user of this process can read the data. Subdirectories left by
+    /// killed workers of the same user are removed.
+    #[must_use]
+    pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.local_directory = path.into();
+        self
+    }
+
+    /// Sets a callback for operator-facing warnings, for example that a disk is
+    /// full, that a file on it is damaged, or that the scheduler cannot be
+    /// reached yet. Once the worker has registered, the scheduler gets the same
+    /// warnings as events of the topic `worker-notice`. The callback must not
+    /// block.
+    #[must_use]
+    pub fn on_notice(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.notify = Some(Arc::new(notify));
+        self
+    }
+
+    /// Adds a resource that tasks may require, and its amount.
+    #[must_use]
+    pub fn resource(mut self, name: &str, amount: f64) -> Self {
+        self.resources.insert(name.to_owned(), amount);
+        self
+    }
+
+    /// Sets the functions that tasks may call. Default: [`Functions::python`].
+    #[must_use]
+    pub fn functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
+        self
+    }
+
+    /// Sets the options of comms, outgoing and incoming.
+    #[must_use]
+    pub fn options(mut self, options: CommOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the transports of all comms. Default: [`transports`](crate::transports); `tls://`
+    /// and `quic://` need [`transports_with_tls`](crate::transports_with_tls).
+    #[must_use]
+    pub fn transports(mut self, transports: Transports) -> Self {
+        self.transports = transports;
+        self
+    }
+
+    /// Sets an observer that sees every message.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Sets how long messages to the scheduler are held back after a batch was
+    /// sent, so that they are sent together. With zero, each is sent at once.
+    /// Default: 2 milliseconds, as in Dask, which saves a scheduler in Python
+    /// work.
+    #[must_use]
+    pub const fn batch_interval(mut self, interval: Duration) -> Self {
+        self.batch_interval = interval;
+        self
+    }
+
+    /// Registers with the scheduler and starts running tasks.
+    ///
+    /// # Errors
+    ///
+    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0; the
+    ///   worker is not registered then;
+    /// * [`PeerError::Refused`] if the scheduler refuses the worker, for example
+    ///   because its name is taken;
+    /// * [`PeerError::Directory`] if there is a memory limit, and the directory
+    ///   for spilled data cannot be created;
+    /// * [`PeerError::Comm`] if the worker cannot listen or reach the scheduler;
+    /// * [`PeerError::Timeout`] if the scheduler does not answer.
+    pub async fn start(self) -> Result<Worker, PeerError> {
+        start_boxed(self).await
+    }
+}
+
+fn start_boxed(builder: Builder) -> BoxFuture<'static, Result<Worker, PeerError>> {
+    Box::pin(start(builder))
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("scheduler", &self.scheduler)
+            .field("name", &self.name)
+            .field("nthreads", &self.nthreads)
+            .finish_non_exhaustive()
+    }
+}

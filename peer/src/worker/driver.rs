@@ -1,0 +1,112 @@
+//! Hands events to the state machine, and does its actions.
+
+use std::sync::{Arc, MutexGuard};
+
+use daskwire_comm::runtime::{self, Spawner, TaskSet};
+
+use super::run::Job;
+use super::state::{Action, Event, State};
+use super::store::Datum;
+use super::{Shared, now};
+use crate::Key;
+use crate::batched::BatchSender;
+use crate::event::{self, Event as _, WorkerEvent, emit};
+use crate::protocol::{FromWorker, WorkerStatus};
+
+/// The state machine, and the stream on which its messages are sent in the order
+/// of its events.
+pub(super) struct Machine {
+    pub(super) state: State,
+    pub(super) stream: Option<BatchSender<FromWorker>>,
+    /// Transfers and timers, which end with the worker.
+    pub(super) tasks: TaskSet<()>,
+}
+
+impl Machine {
+    /// Starts a transfer or a timer, unless the worker leaves.
+    pub(super) fn spawn(
+        &mut self,
+        task: impl Future<Output = ()> + Send + 'static,
+        runtime: &Spawner,
+    ) {
+        if *self.state.status() == WorkerStatus::Closing {
+            return;
+        }
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.push(runtime.spawn(task));
+    }
+}
+
+impl Shared {
+    pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.failure.check(self.machine.lock())
+    }
+
+    /// Puts data into the store and handles events. Returns the jobs to run.
+    pub(super) fn react<'d>(
+        self: &Arc<Self>,
+        data: impl IntoIterator<Item = (&'d Key, Datum)>,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        // Freeing much memory takes time, so it is done after the lock is
+        // released.
+        let mut forgotten = Vec::new();
+        // Subscribers may be slow, too.
+        let mut reports = Vec::new();
+        let _guard = self.failure.guard();
+        let mut machine = self.machine();
+        if self.failure.is_set() {
+            return jobs;
+        }
+        for (key, datum) in data {
+            self.store.insert(key, datum);
+        }
+        machine.state.set_full(self.store.is_full());
+        machine
+            .state
+            .watch_tasks(WorkerEvent::is_enabled(event::Level::Debug));
+        for action in machine.state.handle(now(), events) {
+            match action {
+                Action::Send(message) => {
+                    if let Some(stream) = &machine.stream {
+                        stream.send(*message);
+                    }
+                }
+                Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
+                Action::Execute(run) => jobs.push(self.job(*run)),
+                Action::Fetch { peer, keys } => {
+                    let address = Arc::clone(&peer);
+                    let fetching = Arc::clone(self).fetch(peer, keys);
+                    let fetching = event::in_comm(&address, fetching);
+                    machine.spawn(fetching, &self.runtime);
+                }
+                Action::Report(event) => reports.push(event),
+                Action::Disconnect(peer) => {
+                    if let Ok(address) = peer.parse() {
+                        self.pool.forget(&address);
+                    }
+                }
+                Action::Wake { after, event } => {
+                    let shared = Arc::clone(self);
+                    let waking = async move {
+                        runtime::sleep(after).await;
+                        shared.handle([*event]);
+                    };
+                    machine.spawn(waking, &self.runtime);
+                }
+            }
+        }
+        drop(machine);
+        for report in &reports {
+            emit(event::Level::Debug, || WorkerEvent::Task(report));
+        }
+        jobs
+    }
+
+    /// Handles events.
+    pub(super) fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
+        let jobs = self.react([], events);
+        self.begin(jobs);
+    }
+}

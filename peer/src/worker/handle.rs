@@ -1,0 +1,196 @@
+//! A running worker, as its user sees it.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use daskwire_comm::{Address, CommOptions};
+use tokio::sync::watch;
+
+use super::{
+    Builder, Functions, Holdings, MemoryThresholds, Shared, StoreCounters, TaskCounters,
+    TransferCounters,
+};
+use crate::protocol::{Request, RetireWorkers, WorkerStatus};
+use crate::{Key, PeerError, Value};
+
+/// A running worker.
+///
+/// Dropping it makes it leave the cluster as [`close`](Self::close) does, without
+/// waiting for that.
+#[derive(Debug)]
+pub struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) ended: watch::Receiver<Option<Ended>>,
+}
+
+/// The reason why a worker stopped.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The worker was closed locally.
+    Closed,
+    /// The scheduler closed the worker.
+    ByScheduler {
+        /// The reason given by the scheduler.
+        reason: String,
+    },
+    /// The scheduler no longer knows the worker.
+    Forgotten,
+    /// The connection to the scheduler was lost.
+    Lost(PeerError),
+    /// The worker panicked, which may have left its state inconsistent.
+    Panicked,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the worker was closed"),
+            Self::ByScheduler { reason } if reason.is_empty() => {
+                f.write_str("the scheduler closed the worker")
+            }
+            Self::ByScheduler { reason } => {
+                write!(f, "the scheduler closed the worker: {reason}")
+            }
+            Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
+            Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
+            Self::Panicked => f.write_str("the worker panicked"),
+        }
+    }
+}
+
+impl Worker {
+    /// Returns a builder of a worker for the scheduler at this address.
+    pub fn builder(scheduler: Address) -> Builder {
+        let nthreads = std::thread::available_parallelism();
+        Builder {
+            scheduler,
+            listen: None,
+            name: None,
+            nthreads: nthreads.map_or(1, Into::into),
+            memory_limit: None,
+            thresholds: MemoryThresholds::default(),
+            local_directory: std::env::temp_dir(),
+            notify: None,
+            resources: BTreeMap::new(),
+            functions: Functions::python(),
+            options: CommOptions::default(),
+            transports: crate::transports(),
+            observer: None,
+            batch_interval: Duration::from_millis(2),
+        }
+    }
+
+    /// The address at which other peers reach the worker.
+    pub fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// The worker's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The worker's status.
+    pub fn status(&self) -> WorkerStatus {
+        if self.ended.borrow().is_some() {
+            return WorkerStatus::Closed;
+        }
+        self.shared.machine().state.status().clone()
+    }
+
+    /// The keys of the data that the worker holds.
+    pub fn keys(&self) -> Vec<Key> {
+        self.shared.store.keys()
+    }
+
+    /// The total size of the worker's data, in bytes as Dask counts them.
+    pub fn nbytes(&self) -> u64 {
+        self.shared.store.nbytes()
+    }
+
+    /// How much of the worker's data is in memory, and how much on disk.
+    pub fn holdings(&self) -> Holdings {
+        self.shared.store.holdings()
+    }
+
+    /// Counters of the data transferred between this worker and its peers.
+    pub fn transfers(&self) -> TransferCounters {
+        self.shared.transfers.counters()
+    }
+
+    /// Counters of the work done for all tasks.
+    pub fn total_task_counters(&self) -> TaskCounters {
+        self.shared.tasks_done.total()
+    }
+
+    /// Counters of the work done for tasks, by the prefix of their keys. The
+    /// number of prefixes is bounded: those beyond the limit are counted together
+    /// as `other`.
+    pub fn task_counters(&self) -> BTreeMap<String, TaskCounters> {
+        self.shared.tasks_done.counters()
+    }
+
+    /// Counters of the data store: deserialized, spilled, and so on.
+    pub fn counters(&self) -> StoreCounters {
+        self.shared.store.counters()
+    }
+
+    /// The number of known tasks in each state, with Dask's names of the states.
+    pub fn task_counts(&self) -> Vec<(&'static str, u64)> {
+        self.shared.machine().state.counts().collect()
+    }
+
+    /// Leaves the cluster, and waits until that is done. The worker's data is
+    /// lost; [`retire`](Self::retire) moves it to other workers first. Running
+    /// tasks are not interrupted, and their results are dropped.
+    pub async fn close(&self) {
+        self.shared.stop.notify_one();
+        self.ended().await;
+    }
+
+    /// Leaves the cluster once other workers have copies of the data that only
+    /// this worker had, and waits until that is done. Returns whether all data
+    /// was copied: if no worker can take it, this worker leaves all the same.
+    ///
+    /// # Errors
+    ///
+    /// If the scheduler cannot be asked; the worker has left the cluster then
+    /// too.
+    pub async fn retire(&self) -> Result<bool, PeerError> {
+        let shared = &self.shared;
+        let request = Request::RetireWorkers(RetireWorkers {
+            workers: Some(vec![shared.address.clone()]),
+            close_workers: Some(true),
+            remove: Some(true),
+            reply: Some(true),
+            ..RetireWorkers::default()
+        });
+        let retired = tokio::select! {
+            retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
+            // If the request to close comes first, it is the answer.
+            ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
+        };
+        let retired = retired.map(|retired| retired.get(&shared.address).is_some());
+        self.close().await;
+        retired
+    }
+
+    /// Waits until the worker has stopped, for whatever reason.
+    pub async fn ended(&self) -> Ended {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ended)) => ended.clone(),
+            // The runtime was shut down, and the worker with it.
+            _ => Ended::Closed,
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+    }
+}

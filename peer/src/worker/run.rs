@@ -1,0 +1,187 @@
+//! Runs tasks.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::diagnostics::Level;
+use super::evaluate::{Evaluated, TaskContext};
+use super::metrics::{self, to_startstops};
+use super::state::{Event, Executed, Run};
+use super::store::{Datum, InUse, Steps};
+use super::{Shared, now, threads};
+use crate::event::{self, WorkerEvent, emit};
+use crate::graph::Task;
+use crate::value::Serialized;
+use crate::{Key, RemoteError};
+
+/// Maximum number of quick tasks run in place before other futures get a turn.
+const MAX_INLINE_TASKS: usize = 64;
+
+/// A task to run, with its inputs.
+pub(super) struct Job {
+    pub(super) key: Key,
+    pub(super) spec: Spec,
+    pub(super) data: HashMap<Key, Datum>,
+    /// Keeps the inputs in memory.
+    pub(super) in_use: Vec<InUse>,
+    pub(super) is_actor: bool,
+}
+
+pub(super) enum Spec {
+    Unread(Serialized),
+    Read(Task),
+}
+
+impl Shared {
+    pub(super) fn job(&self, run: Run) -> Job {
+        let datum = |key: &Key| Some((key.clone(), self.store.get(key)?));
+        let data: HashMap<Key, Datum> = run.dependencies.iter().filter_map(datum).collect();
+        Job {
+            in_use: data.values().map(Datum::in_use).collect(),
+            data,
+            key: run.key,
+            spec: Spec::Unread(run.run_spec),
+            is_actor: run.is_actor,
+        }
+    }
+
+    /// Runs quick tasks in place, and queues others for the threads.
+    pub(super) fn begin(self: &Arc<Self>, jobs: Vec<Job>) {
+        let mut jobs = VecDeque::from(jobs);
+        let mut left = MAX_INLINE_TASKS;
+        while let Some(mut job) = jobs.pop_front() {
+            // A panic here comes from reading the task; running it reports that
+            // panic.
+            let is_quick = left != 0
+                && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
+            if is_quick {
+                left -= 1;
+                jobs.extend(self.run(job));
+            } else {
+                self.queue.push(job);
+            }
+        }
+    }
+
+    pub(super) fn context<'a>(
+        &'a self,
+        data: &'a HashMap<Key, Datum>,
+        steps: &'a Steps,
+    ) -> TaskContext<'a> {
+        TaskContext {
+            functions: &self.functions,
+            worker: &self.title,
+            store: &self.store,
+            data,
+            steps,
+        }
+    }
+
+    pub(super) fn is_quick(&self, job: &mut Job) -> bool {
+        /// Longer tasks are not read in place either.
+        const MAX_LEN: usize = 1 << 10;
+        if let Spec::Unread(run_spec) = &job.spec
+            && run_spec.header().len() <= MAX_LEN
+            && run_spec.frames().is_empty()
+            && !job.is_actor
+            && let Ok(task) = Task::read(run_spec, &job.key)
+        {
+            let steps = Steps::default();
+            let is_quick = self.context(&job.data, &steps).is_quick(&task);
+            job.spec = Spec::Read(task);
+            return is_quick;
+        }
+        false
+    }
+
+    /// Runs a task, and returns the jobs to run next.
+    pub(super) fn run(self: &Arc<Self>, job: Job) -> Vec<Job> {
+        let start = now();
+        let Job {
+            key,
+            spec,
+            data,
+            in_use,
+            is_actor,
+        } = job;
+        let steps = Steps::default();
+        let evaluated = catch_unwind(AssertUnwindSafe(|| {
+            let _task = event::task(&key);
+            self.evaluate(&key, spec, &data, is_actor, &steps)
+        }));
+        // Any other worker would panic too, so the task fails.
+        let result = evaluated.unwrap_or_else(|_| {
+            let message = format!("the worker {} panicked over the task", self.title);
+            Err(RemoteError::new("RuntimeError", &message))
+        });
+        let lost = match &result {
+            Ok(_) => Vec::new(),
+            Err(_) => lost(&data),
+        };
+        drop(in_use);
+        drop(data);
+        if !lost.is_empty() {
+            return self.react([], [Event::InputsLost { key, lost }]);
+        }
+        let (datum, outcome) = match result {
+            Ok(datum) => {
+                let description = metrics::describe(&datum);
+                (Some(datum), Ok(description))
+            }
+            Err(error) => {
+                self.log
+                    .add(Level::Warning, &format!("the task {key} failed: {error}"));
+                let text = error.to_string();
+                emit(event::Level::Info, || WorkerEvent::Failed {
+                    key: &key,
+                    error: &text,
+                });
+                (None, Err(Box::new(error.to_failure())))
+            }
+        };
+        let steps = steps.take();
+        let stop = now();
+        self.tasks_done.add(&key.prefix(), stop - start, &steps);
+        let executed = Event::Executed(Executed {
+            key: key.clone(),
+            outcome,
+            start,
+            stop,
+            steps: to_startstops(&steps),
+            thread: Some(threads::number()),
+        });
+        self.react(datum.map(|datum| (&key, datum)), [executed])
+    }
+
+    pub(super) fn evaluate(
+        &self,
+        key: &Key,
+        spec: Spec,
+        data: &HashMap<Key, Datum>,
+        is_actor: bool,
+        steps: &Steps,
+    ) -> Result<Datum, RemoteError> {
+        if is_actor {
+            let message = format!(
+                "the worker {} runs functions in Rust, not actors",
+                self.title
+            );
+            return Err(RemoteError::new("NotImplementedError", &message));
+        }
+        let task = match spec {
+            Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
+            Spec::Read(task) => task,
+        };
+        Ok(match self.context(data, steps).evaluate(task)? {
+            Evaluated::Value(value) => self.store.made(value),
+            Evaluated::Datum(datum) => datum,
+        })
+    }
+}
+
+/// The keys of inputs that were lost.
+fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
+    let lost = data.iter().filter(|(_, datum)| datum.is_lost());
+    lost.map(|(key, _)| key.clone()).collect()
+}

@@ -1,0 +1,263 @@
+//! The membership of a cluster: registration, heartbeats, the scheduler's
+//! messages, and leaving.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use daskwire_comm::runtime::{self, TaskSet};
+use daskwire_comm::{Listener, Transports};
+use tokio::sync::watch;
+
+use super::diagnostics::Level;
+use super::state::{Event, stimulus};
+use super::{Ended, Shared, now, server};
+use crate::batched::BatchWriter;
+use crate::channel::{Channel, Receiver, within};
+use crate::event::{self, WorkerEvent, emit};
+use crate::protocol::{
+    CloseStream, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
+    RegisterWorkerReply, ReplyStatus, Request, ToWorker, WorkerStatus, WorkerStatusChange,
+};
+use crate::{PeerError, Value};
+
+/// Timeout for registering with the scheduler and for leaving it.
+pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Interval of keep-alive messages on the stream to the scheduler.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Time without heartbeats while the worker retires: longer than retiring mostly
+/// takes, and shorter than a scheduler's timeout for heartbeats.
+const RETIRE_QUIET: Duration = Duration::from_secs(20);
+
+/// Timeout for reading the scheduler's last messages once writing to it has
+/// failed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Registers with the scheduler, and returns the interval of heartbeats.
+    pub(super) async fn register(
+        &self,
+        channel: &mut Channel,
+        resources: BTreeMap<String, f64>,
+    ) -> Result<Duration, PeerError> {
+        let time = now();
+        let request = Request::RegisterWorker(RegisterWorker {
+            address: self.address.clone(),
+            status: WorkerStatus::Running,
+            server_id: Nullable(Some(self.id.clone())),
+            nthreads: self.nthreads as u64,
+            name: Value::from(self.name.as_str()),
+            now: time,
+            resources: resources.into_iter().collect(),
+            memory_limit: Nullable(self.memory_limit),
+            metrics: self.metrics(),
+            services: Value::Dict([].into()),
+            local_directory: self.local_directory.display().to_string(),
+            versions: self.versions.clone(),
+            nanny: Nullable(None),
+            extra_information: Value::Dict([].into()),
+            stimulus_id: stimulus("worker-connect", time),
+            pid: Some(std::process::id().into()),
+            reply: Some(false),
+            ..RegisterWorker::default()
+        });
+        let reply = channel.call::<RegisterWorkerReply>(&request);
+        let reply = within(REGISTER_TIMEOUT, "registering the worker", reply).await?;
+        if reply.status != ReplyStatus::Ok {
+            return Err(PeerError::Refused {
+                reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
+            });
+        }
+        Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
+    }
+
+    /// Sends heartbeats to the scheduler.
+    pub(super) async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
+        let mut retiring: Option<Instant> = None;
+        loop {
+            runtime::sleep(interval).await;
+            // A scheduler that has just removed a retiring worker complains of
+            // heartbeats that the worker sends before it knows.
+            if *self.machine().state.status() == WorkerStatus::ClosingGracefully {
+                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRE_QUIET {
+                    continue;
+                }
+            } else {
+                retiring = None;
+            }
+            let executing = {
+                let time = now();
+                let machine = self.machine();
+                let executing = machine.state.executing();
+                executing
+                    .map(|(key, since)| (key.clone(), time - since))
+                    .collect()
+            };
+            let request = Request::HeartbeatWorker(HeartbeatWorker {
+                address: self.address.clone(),
+                now: now(),
+                metrics: self.metrics(),
+                executing,
+                extensions: Value::Dict([].into()),
+                reply: Some(true),
+                ..HeartbeatWorker::default()
+            });
+            // If the scheduler is gone, the stream reports it.
+            let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
+            let Ok(reply) = reply else {
+                continue;
+            };
+            if reply.status == ReplyStatus::Missing {
+                return Ended::Forgotten;
+            }
+            interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);
+        }
+    }
+
+    pub(super) async fn keep_alive(self: Arc<Self>) -> Ended {
+        loop {
+            runtime::sleep(KEEP_ALIVE).await;
+            if let Some(stream) = &self.machine().stream {
+                stream.send(KeepAlive::default());
+            }
+        }
+    }
+
+    /// Handles the messages of the scheduler.
+    pub(super) async fn handle_stream(self: Arc<Self>, mut receiver: Receiver) -> Ended {
+        loop {
+            let batch = match receiver.receive_batch::<ToWorker>().await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => {
+                    let peer = self.scheduler.to_string();
+                    return Ended::Lost(PeerError::Closed { peer });
+                }
+                Err(error) => return Ended::Lost(error),
+            };
+            let mut end = None;
+            let events = batch.into_iter().map_while(|message| match message {
+                ToWorker::Close(close) => {
+                    let reason = close.reason.unwrap_or_default();
+                    end = Some(Ended::ByScheduler { reason });
+                    None
+                }
+                ToWorker::CloseStream(_) => {
+                    let reason = "the stream ends".to_owned();
+                    end = Some(Ended::ByScheduler { reason });
+                    None
+                }
+                message => Some(Event::FromScheduler(message)),
+            });
+            self.handle(events);
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+
+    /// Sends the pending messages and a farewell to the scheduler, and closes the
+    /// stream.
+    pub(super) fn leave(&self) {
+        let mut machine = self.machine();
+        machine.state.close();
+        let Some(stream) = machine.stream.take() else {
+            return;
+        };
+        stream.send(WorkerStatusChange {
+            status: WorkerStatus::Closing,
+            stimulus_id: stimulus("worker-status-change", now()),
+            ..WorkerStatusChange::default()
+        });
+        stream.send(CloseStream::default());
+    }
+}
+
+/// Converts an interval in seconds, if it is valid.
+fn interval(seconds: Option<f64>) -> Option<Duration> {
+    let duration = Duration::try_from_secs_f64(seconds?).ok()?;
+    Some(duration.clamp(Duration::from_millis(10), Duration::from_secs(600)))
+}
+
+pub(super) struct Parts {
+    pub(super) transports: Transports,
+    pub(super) listener: Listener,
+    pub(super) receiver: Receiver,
+    pub(super) writing: BatchWriter,
+    pub(super) interval: Duration,
+}
+
+/// Keeps a worker running until something ends it, and makes it leave the
+/// cluster.
+pub(super) async fn supervise(
+    shared: Arc<Shared>,
+    parts: Parts,
+    end: watch::Sender<Option<Ended>>,
+) {
+    let Parts {
+        transports,
+        listener,
+        receiver,
+        mut writing,
+        interval,
+    } = parts;
+    let listener = Arc::new(listener);
+    let mut tasks = TaskSet::new();
+    let scheduler = shared.scheduler.to_string();
+    let stream = Arc::clone(&shared).handle_stream(receiver);
+    tasks.spawn(event::in_comm(&scheduler, stream));
+    tasks.spawn(Arc::clone(&shared).heartbeats(interval));
+    tasks.spawn(Arc::clone(&shared).keep_alive());
+    tasks.spawn(Arc::clone(&shared).monitor());
+    tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
+    let ended = tokio::select! {
+        () = shared.stop.notified() => Ended::Closed,
+        () = shared.failure.occurred() => Ended::Panicked,
+        ended = tasks.join_next() => match ended {
+            Some(Ok(ended)) => ended,
+            // The tasks never return otherwise, and nothing aborts them.
+            _ => Ended::Panicked,
+        },
+        written = writing.finished() => match written {
+            Err(error) => {
+                // The scheduler's last messages may give the reason.
+                let last = runtime::timeout(DRAIN_TIMEOUT, tasks.join_next()).await;
+                match last {
+                    Ok(Some(Ok(ended))) => ended,
+                    _ => Ended::Lost(error),
+                }
+            }
+            // The writer returns only after the stream is dropped, or after a
+            // panic.
+            Ok(()) => Ended::Panicked,
+        },
+    };
+    if shared.failure.is_set() {
+        shared
+            .log
+            .add(Level::Warning, "the worker panicked, and ends");
+    }
+    shared.leave();
+    shared.queue.close();
+    // Do not wait for a scheduler that has stopped reading.
+    if runtime::timeout(REGISTER_TIMEOUT, writing.finished())
+        .await
+        .is_err()
+    {
+        writing.abort();
+    }
+    tasks.shutdown().await;
+    let mut transfers = core::mem::take(&mut shared.machine().tasks);
+    transfers.shutdown().await;
+    shared.pool.close().await;
+    transports.close().await;
+    listener.close().await;
+    drop(listener);
+    let store = Arc::clone(&shared);
+    let _ = runtime::spawn_blocking(move || store.store.close()).await;
+    emit(event::Level::Info, || WorkerEvent::Ended { reason: &ended });
+    // Sending fails only if nobody waits for the result.
+    let _ = end.send(Some(ended));
+}

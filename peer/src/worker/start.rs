@@ -1,0 +1,295 @@
+//! Starting a worker.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+
+use daskwire_comm::runtime::{self, Spawner, TaskSet};
+use daskwire_comm::{Address, CommOptions, Traffic};
+use tokio::sync::{Notify, watch};
+
+use super::diagnostics::{Level, Log, Notifier};
+use super::driver::Machine;
+use super::metrics::{TasksDone, Transfers};
+use super::session::{Parts, REGISTER_TIMEOUT, supervise};
+use super::state::{Event, Limits, State};
+use super::store::{SpillDirectory, Store};
+use super::threads::{self, Queue};
+use super::{Builder, MemoryThresholds, Shared, Worker};
+use crate::batched::{BatchSender, MAX_QUEUED_LEN};
+use crate::channel::{Channel, Ends, within};
+use crate::event::{self, WorkerEvent, emit};
+use crate::net::Connector;
+use crate::pool::Pool;
+use crate::protocol::{Request, Versions};
+use crate::release::{self, FIRST_FOR_WORKERS};
+use crate::{PeerError, Release, Value};
+
+pub(super) async fn start(builder: Builder) -> Result<Worker, PeerError> {
+    let Builder {
+        scheduler,
+        listen,
+        name,
+        nthreads,
+        memory_limit,
+        thresholds,
+        local_directory,
+        notify,
+        resources,
+        functions,
+        options,
+        transports,
+        observer,
+        batch_interval,
+    } = builder;
+    let id = format!("Worker-{}", crate::identifier());
+    let party = name.clone().unwrap_or_else(|| "worker".to_owned());
+    let transports = transports.separate();
+    let notify = Notifier(notify);
+    let timeout = options.connect_timeout;
+    let retrying = || format!("no connection to {scheduler} yet, retrying");
+    let connecting = transports.connect_for(&scheduler, &options, Traffic::Control);
+    let comm = match notify.with_notice(retrying, timeout, connecting).await {
+        Ok(comm) => comm,
+        Err(error) => {
+            let what = "a worker in Rust";
+            let explained = release::explain(
+                error.into(),
+                &scheduler,
+                &transports,
+                &options,
+                FIRST_FOR_WORKERS,
+                what,
+            );
+            return Err(explained.await);
+        }
+    };
+    let ends = Ends::new(&party, "scheduler", observer.clone());
+    let mut channel = Channel::new(comm, ends);
+    let host = own_host(&channel);
+    let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
+    let listener = transports.bind(&listen, options.clone()).await?;
+    let address = listener.local_address()?;
+    let address = address.contact(&host).to_string();
+    // No retries: data of a peer that does not listen has to come from elsewhere.
+    let options = CommOptions {
+        connect_retry: false,
+        ..options
+    };
+    let connector = Arc::new(Connector::new(transports.clone(), options));
+    let pool = Pool::new(connector, &party, observer.clone());
+    // The scheduler's own versions are sent back, to avoid a warning about
+    // mismatches.
+    let versions = Request::Versions(Versions {
+        reply: Some(true),
+        ..Versions::default()
+    });
+    let versions = within(
+        REGISTER_TIMEOUT,
+        "the versions",
+        pool.call::<Value>(&scheduler, &versions),
+    );
+    let waiting = || format!("{scheduler} does not answer yet, waiting");
+    let versions = notify
+        .with_notice(waiting, REGISTER_TIMEOUT, versions)
+        .await?;
+    // A scheduler that is too old must not get to know the worker.
+    Release::check(
+        Release::of_versions(&versions),
+        FIRST_FOR_WORKERS,
+        "a worker in Rust",
+    )?;
+    let versions = match versions {
+        versions @ Value::Dict(_) => versions,
+        _ => Value::dict([
+            ("host", Value::Dict([].into())),
+            ("packages", Value::Dict([].into())),
+        ]),
+    };
+    let name = name.unwrap_or_else(|| address.clone());
+    let title = if name == address {
+        address.clone()
+    } else {
+        format!("{name} at {address}")
+    };
+    let limits = Limits {
+        nthreads,
+        ..Limits::default()
+    };
+    let state = State::new(&address, limits, resources.clone());
+    let (store, store_directory) =
+        make_store(memory_limit, thresholds, local_directory, &id).await?;
+    let failure = store.failure().clone();
+    let shared = Arc::new(Shared {
+        id,
+        address,
+        name,
+        title,
+        scheduler,
+        nthreads,
+        memory_limit,
+        thresholds,
+        local_directory: store_directory,
+        functions,
+        versions,
+        store,
+        tasks_done: TasksDone::default(),
+        log: Log::default(),
+        notify,
+        machine: Mutex::new(Machine {
+            state,
+            stream: None,
+            tasks: TaskSet::new(),
+        }),
+        queue: Queue::new(failure.clone()),
+        pool,
+        observer,
+        transfers: Transfers::default(),
+        failure,
+        runtime: Spawner::current(),
+        stop: Notify::new(),
+    });
+    start_store(&shared)?;
+    let waiting = || {
+        format!(
+            "{} does not register the worker yet, waiting",
+            shared.scheduler
+        )
+    };
+    let registering = shared.register(&mut channel, resources);
+    let registering = shared
+        .notify
+        .with_notice(waiting, REGISTER_TIMEOUT, registering);
+    let interval = registering.await?;
+    shared.log.add(
+        Level::Info,
+        &format!("{} works for {}", shared.title, shared.scheduler),
+    );
+    emit(event::Level::Info, || WorkerEvent::Started {
+        worker: &shared.title,
+        scheduler: &shared.scheduler,
+    });
+    let Channel {
+        sender, receiver, ..
+    } = channel;
+    let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
+    shared.machine().stream = Some(stream);
+    threads::start(&shared);
+    let (end, ended) = watch::channel(None);
+    let parts = Parts {
+        transports,
+        listener,
+        receiver,
+        writing,
+        interval,
+    };
+    runtime::spawn(supervise(Arc::clone(&shared), parts, end));
+    Ok(Worker { shared, ended })
+}
+
+/// Makes a store, and returns the path of its directory, existing or not.
+async fn make_store(
+    memory_limit: Option<u64>,
+    thresholds: MemoryThresholds,
+    parent: PathBuf,
+    id: &str,
+) -> Result<(Store, PathBuf), PeerError> {
+    let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
+        return Ok((Store::default(), parent));
+    };
+    let id = id.to_owned();
+    let made = runtime::spawn_blocking(move || SpillDirectory::new(&parent, &id));
+    let made = made
+        .await
+        .unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
+    let directory = made.map_err(|error| PeerError::Directory {
+        reason: error.to_string(),
+    })?;
+    let path = directory.path().to_owned();
+    let store = Store::spilling(
+        directory,
+        thresholds.target_len(limit),
+        thresholds.full_len(limit),
+    );
+    Ok((store, path))
+}
+
+/// Starts the store's thread, which moves data to disk.
+fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
+    // Weak, so that the thread does not keep the worker alive.
+    let own: Weak<Shared> = Arc::downgrade(shared);
+    let needed = {
+        let own = own.clone();
+        move || {
+            let Some(shared) = own.upgrade() else {
+                return Vec::new();
+            };
+            let needed = shared.machine().state.needed_soon();
+            let data = needed.iter().filter_map(|key| shared.store.get(key));
+            data.collect()
+        }
+    };
+    let notify = move |text: &str| {
+        if let Some(shared) = own.upgrade() {
+            shared.notice(text);
+        }
+    };
+    let own = Arc::downgrade(shared);
+    let spilled = move |key, len| {
+        if let Some(shared) = own.upgrade() {
+            let jobs = shared.react([], [Event::Spilled { key, len }]);
+            // This thread has data to write.
+            jobs.into_iter().for_each(|job| shared.queue.push(job));
+        }
+    };
+    let own = Arc::downgrade(shared);
+    let relieved = move || {
+        if let Some(shared) = own.upgrade() {
+            let handling = Arc::clone(&shared);
+            let handling = async move { handling.handle([]) };
+            shared.machine().spawn(handling, &shared.runtime);
+        }
+    };
+    shared
+        .store
+        .start(needed, notify, spilled, relieved)
+        .map_err(|error| PeerError::Directory {
+            reason: error.to_string(),
+        })
+}
+
+/// The IP address by which peers on the other side of a comm reach this machine;
+/// empty for transports without hosts.
+fn own_host(channel: &Channel) -> String {
+    let host = channel.local.host();
+    let number: Option<IpAddr> = host.parse().ok();
+    if !number.is_some_and(|number| number.is_unspecified()) {
+        return host.to_owned();
+    }
+    // A QUIC socket is bound to all interfaces: ask the system for the route's
+    // source address, which sends nothing.
+    let (peer, port) = (channel.peer.host(), channel.peer.port());
+    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let found = any.into_iter().find_map(|any| {
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((peer, port)).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_canonical().to_string())
+    });
+    found.unwrap_or_else(|| host.to_owned())
+}
+
+fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
+    let scheme = scheduler.scheme();
+    let text = match scheme {
+        "inproc" => format!("inproc://{id}"),
+        _ if host.is_empty() => {
+            let path = std::env::temp_dir().join(format!("{id}.socket"));
+            format!("{scheme}://{}", path.display())
+        }
+        _ if host.contains(':') => format!("{scheme}://[{host}]:0"),
+        _ => format!("{scheme}://{host}:0"),
+    };
+    // If this is not a valid address, binding to the scheduler's own reports why.
+    text.parse().unwrap_or_else(|_| scheduler.clone())
+}

@@ -1,0 +1,378 @@
+//! Computing tasks.
+
+use super::event::{Description, Executed, Failure, Run, stimulus};
+use super::task::{Computation, Phase, Priority, Running, Task};
+use super::{Action, State};
+use crate::protocol::{
+    ComputeTask, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred, TaskFinished,
+};
+use crate::story::TaskChange;
+use crate::{Key, Value};
+
+impl State {
+    pub(super) fn compute(&mut self, message: ComputeTask) {
+        let key = message.key.clone();
+        let run_id = message.run_id;
+        let phase = self
+            .tasks
+            .get(&key)
+            .map_or(Phase::Released, |task| task.phase);
+        let state = phase.name();
+        self.record(key.clone(), TaskChange::Asked { state });
+        match self.tasks.get_mut(&key) {
+            Some(task) if task.phase == Phase::Memory => {
+                let description = task.description.clone();
+                self.send(finished(
+                    key,
+                    run_id,
+                    description,
+                    Vec::new(),
+                    None,
+                    self.now,
+                ));
+            }
+            Some(task) if matches!(task.phase, Phase::Waiting | Phase::Ready) => {
+                if let Some(computation) = &mut task.computation {
+                    computation.run_id = run_id;
+                }
+            }
+            Some(task) if task.phase == Phase::Executing => match &mut task.computation {
+                Some(computation) => computation.run_id = run_id,
+                // Freed while executing; its result is wanted again.
+                None => {
+                    task.computation = Some(Box::new(Computation {
+                        run_id,
+                        ..Computation::default()
+                    }));
+                }
+            },
+            // Computed only if it does not arrive.
+            Some(task) if task.phase == Phase::Flight => {
+                task.computation = Some(Box::new(Computation {
+                    run_id,
+                    message: Some(Box::new(message)),
+                    ..Computation::default()
+                }));
+            }
+            _ => self.begin(message),
+        }
+    }
+
+    /// Prepares to compute a task that is new, queued for fetching, or failed.
+    pub(super) fn begin(&mut self, mut message: ComputeTask) {
+        let key = message.key.clone();
+        let priority = self.next_priority(&message.priority);
+        self.leave_queues(&key);
+        let mut dependencies = Vec::with_capacity(message.nbytes.len());
+        let mut missing_count = 0;
+        for (dependency, nbytes) in core::mem::take(&mut message.nbytes) {
+            if dependency == key {
+                continue;
+            }
+            let task = self.ensure(&dependency, nbytes, priority);
+            if !task.dependents.insert(key.clone()) {
+                // The dependency is listed twice.
+                continue;
+            }
+            if task.phase != Phase::Memory {
+                missing_count += 1;
+            }
+            dependencies.push(dependency);
+        }
+        for (dependency, holders) in core::mem::take(&mut message.who_has) {
+            if dependency != key {
+                self.locate(&dependency, &holders);
+            }
+        }
+        let resources = resources(&message.resource_restrictions);
+        let computation = Box::new(Computation {
+            run_id: message.run_id,
+            run_spec: Some(message.run_spec),
+            is_actor: message.actor,
+            dependencies,
+            missing_count,
+            resources,
+            ..Computation::default()
+        });
+        let task = self.entry(&key, priority);
+        task.computation = Some(computation);
+        task.priority = priority;
+        task.holders = Vec::new();
+        task.reserve = Vec::new();
+        self.set_phase(&key, Phase::Waiting);
+        if missing_count == 0 {
+            self.become_ready(&key);
+        }
+    }
+
+    pub(super) fn become_ready(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        let entry = (task.priority, key.clone());
+        let needs_resources = task
+            .computation
+            .as_ref()
+            .is_some_and(|computation| !computation.resources.is_empty());
+        if needs_resources {
+            self.constrained.insert(entry);
+        } else {
+            self.ready.insert(entry);
+        }
+        self.set_phase(key, Phase::Ready);
+    }
+
+    pub(super) fn start_tasks(&mut self) {
+        while self.executing.len() < self.limits.nthreads {
+            let Some((_, key)) = self.next_ready() else {
+                break;
+            };
+            let Some(task) = self.tasks.get_mut(&key) else {
+                continue;
+            };
+            let Some(computation) = &mut task.computation else {
+                continue;
+            };
+            let Some(run_spec) = computation.run_spec.take() else {
+                continue;
+            };
+            let is_actor = computation.is_actor;
+            let dependencies = core::mem::take(&mut computation.dependencies);
+            let resources = computation.resources.clone();
+            for (name, amount) in &resources {
+                if let Some(free) = self.free_resources.get_mut(name) {
+                    *free -= amount;
+                }
+            }
+            self.set_phase(&key, Phase::Executing);
+            // A running task holds its inputs itself, so their keys may be
+            // released.
+            self.unlink(&key, &dependencies);
+            let since = self.now;
+            let running = Running { since, resources };
+            let before = self.executing.insert(key.clone(), running);
+            // The task still executes from before it was stored and freed. The
+            // first execution to end frees the resources of both.
+            if let (Some(before), Some(now)) = (before, self.executing.get_mut(&key)) {
+                now.resources.extend(before.resources);
+            }
+            self.actions.push(Action::Execute(Box::new(Run {
+                key,
+                run_spec,
+                dependencies,
+                is_actor,
+            })));
+        }
+    }
+
+    /// Takes the first ready task; one that needs resources if it comes first and
+    /// they are free.
+    pub(super) fn next_ready(&mut self) -> Option<(Priority, Key)> {
+        let constrained = self.constrained.first();
+        let is_first = match (constrained, self.ready.first()) {
+            (Some((constrained, _)), Some((ready, _))) => constrained < ready,
+            (constrained, _) => constrained.is_some(),
+        };
+        let can_run = is_first
+            && constrained.is_some_and(|(_, key)| {
+                let computation = self
+                    .tasks
+                    .get(key)
+                    .and_then(|task| task.computation.as_ref());
+                computation.is_some_and(|computation| {
+                    computation.resources.iter().all(|(name, amount)| {
+                        let free = self.free_resources.get(name);
+                        free.is_some_and(|free| free >= amount)
+                    })
+                })
+            });
+        if can_run {
+            self.constrained.pop_first()
+        } else {
+            self.ready.pop_first()
+        }
+    }
+
+    pub(super) fn executed(&mut self, executed: Executed) {
+        let Executed {
+            key,
+            outcome,
+            start,
+            stop,
+            steps,
+            thread,
+        } = executed;
+        self.stop_executing(&key);
+        let Some(task) = self.tasks.get_mut(&key) else {
+            // The task was forgotten.
+            self.actions.push(Action::Forget(key));
+            return;
+        };
+        if task.phase != Phase::Executing {
+            // The result came from elsewhere, and may have been freed since.
+            if task.phase != Phase::Memory {
+                self.actions.push(Action::Forget(key));
+            }
+            return;
+        }
+        let Some(computation) = task.computation.take() else {
+            self.executed_after_free(&key, outcome);
+            return;
+        };
+        let mut startstops = computation.startstops;
+        startstops.extend(steps);
+        startstops.push(startstop("compute", start, stop, None));
+        match outcome {
+            Ok(description) => {
+                self.arrive(&key, description.clone());
+                self.send(finished(
+                    key,
+                    computation.run_id,
+                    description,
+                    startstops,
+                    thread,
+                    self.now,
+                ));
+            }
+            Err(failure) => {
+                self.set_phase(&key, Phase::Error);
+                // Another worker may have the data that could not be computed
+                // here.
+                if self.tasks.get(&key).is_some_and(Task::is_wanted) {
+                    self.fetch(&key);
+                }
+                self.send(TaskErred {
+                    key,
+                    run_id: computation.run_id,
+                    status: Some(ReplyStatus::Error),
+                    exception: failure.exception,
+                    // distributed 2025.4.0 to 2026.3.0 require the field.
+                    traceback: Some(Value::None),
+                    exception_text: Some(failure.exception_text),
+                    traceback_text: Some(failure.traceback_text),
+                    startstops: Some(startstops),
+                    stimulus_id: stimulus("task-erred", self.now),
+                    thread,
+                    ..TaskErred::default()
+                });
+            }
+        }
+    }
+
+    /// Ends the execution of a task, and frees its resources.
+    pub(super) fn stop_executing(&mut self, key: &Key) {
+        if let Some(running) = self.executing.remove(key) {
+            for (name, amount) in running.resources {
+                if let Some(free) = self.free_resources.get_mut(&name) {
+                    *free += amount;
+                }
+            }
+        }
+    }
+
+    /// Reports the loss of inputs. The scheduler recomputes them or finds other
+    /// copies, and then has the task run, here or elsewhere.
+    pub(super) fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
+        self.stop_executing(key);
+        self.lost(lost);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        if task.phase != Phase::Executing {
+            return;
+        }
+        let is_computed = task.computation.take().is_some();
+        if self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.fetch(key);
+        } else {
+            self.remove(key);
+        }
+        if is_computed {
+            self.send(Reschedule {
+                key: key.clone(),
+                stimulus_id: stimulus("lost-data", self.now),
+                ..Reschedule::default()
+            });
+        }
+    }
+
+    pub(super) fn lost(&mut self, keys: &[Key]) {
+        let stimulus_id = stimulus("lost-data", self.now);
+        for key in keys {
+            let phase = self.tasks.get(key).map(|task| task.phase);
+            if phase == Some(Phase::Memory) {
+                self.release(key, &stimulus_id);
+            }
+        }
+    }
+
+    /// Handles the result of a task that was freed while it ran. Another task may
+    /// need it.
+    pub(super) fn executed_after_free(
+        &mut self,
+        key: &Key,
+        outcome: Result<Description, Box<Failure>>,
+    ) {
+        let is_wanted = self.tasks.get(key).is_some_and(Task::is_wanted);
+        match outcome {
+            Ok(description) if is_wanted => {
+                self.arrive(key, description);
+                self.send_add_keys([key.clone()]);
+            }
+            Ok(_) => {
+                self.actions.push(Action::Forget(key.clone()));
+                self.remove(key);
+            }
+            Err(_) if is_wanted => self.fetch(key),
+            Err(_) => self.remove(key),
+        }
+    }
+}
+
+pub(super) fn finished(
+    key: Key,
+    run_id: i64,
+    description: Description,
+    startstops: Vec<StartStop>,
+    thread: Option<i64>,
+    now: f64,
+) -> TaskFinished {
+    TaskFinished {
+        key,
+        run_id,
+        status: Some(ReplyStatus::Ok),
+        nbytes: description.nbytes,
+        class: Nullable(description.class),
+        typename: description.typename.into_owned(),
+        startstops,
+        stimulus_id: stimulus("task-finished", now),
+        thread,
+        ..TaskFinished::default()
+    }
+}
+
+pub(in crate::worker) fn startstop(
+    action: &str,
+    start: f64,
+    stop: f64,
+    source: Option<&str>,
+) -> StartStop {
+    StartStop {
+        action: action.to_owned(),
+        start,
+        stop,
+        source: source.map(str::to_owned),
+        ..StartStop::default()
+    }
+}
+
+fn resources(restrictions: &Nullable<Value>) -> Vec<(String, f64)> {
+    let Nullable(Some(Value::Dict(entries))) = restrictions else {
+        return Vec::new();
+    };
+    let amount = |value: &Value| f64::try_from(value.clone()).ok();
+    entries
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str()?.to_owned(), amount(value)?)))
+        .collect()
+}

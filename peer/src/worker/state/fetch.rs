@@ -1,0 +1,364 @@
+//! Data: its arrival, its holders, and the requests to them.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use super::compute::{finished, startstop};
+use super::event::{Answer, Description, Fetched, Peer, stimulus};
+use super::task::{MAX_HOLDERS, Phase, Priority};
+use super::{Action, Event, State};
+use crate::Key;
+use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas};
+use crate::story::TaskChange;
+
+impl State {
+    /// Marks data as stored, and readies the tasks that waited for it.
+    pub(super) fn arrive(&mut self, key: &Key, description: Description) {
+        self.leave_queues(key);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        task.description = description;
+        task.holders = Vec::new();
+        task.reserve = Vec::new();
+        task.is_acquired = false;
+        let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
+        self.set_phase(key, Phase::Memory);
+        for dependent in dependents {
+            let Some(task) = self.tasks.get_mut(&dependent) else {
+                continue;
+            };
+            let Some(computation) = &mut task.computation else {
+                continue;
+            };
+            computation.missing_count = computation.missing_count.saturating_sub(1);
+            if computation.missing_count == 0 && task.phase == Phase::Waiting {
+                self.become_ready(&dependent);
+            }
+        }
+    }
+
+    /// Handles data sent by a client.
+    pub(super) fn stored(&mut self, key: &Key, description: Description) {
+        let priority = self.next_priority(&[0.0; 3]);
+        let task = self.entry(key, priority);
+        if task.phase == Phase::Memory {
+            return;
+        }
+        let computation = task.computation.take();
+        if let Some(computation) = &computation {
+            let dependencies = computation.dependencies.clone();
+            self.unlink(key, &dependencies);
+        }
+        self.arrive(key, description.clone());
+        // The scheduler waits for a computation that is no longer needed.
+        if let Some(computation) = computation {
+            let startstops = computation.startstops;
+            let run_id = computation.run_id;
+            self.send(finished(
+                key.clone(),
+                run_id,
+                description,
+                startstops,
+                None,
+                self.now,
+            ));
+        }
+    }
+
+    /// Sets the holders of a key.
+    pub(super) fn locate(&mut self, key: &Key, holders: &[String]) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        let phase = task.phase;
+        if !matches!(phase, Phase::Fetch | Phase::Flight | Phase::Missing) {
+            return;
+        }
+        self.leave_queues(key);
+        let mut known = Vec::with_capacity(holders.len());
+        for holder in holders {
+            if **holder != *self.address {
+                let known_peer = self.peers.get_key_value(holder.as_str());
+                known.push(match known_peer {
+                    Some((peer, _)) => Arc::clone(peer),
+                    None => Peer::from(holder.as_str()),
+                });
+            }
+        }
+        if known.len() > MAX_HOLDERS {
+            // Each worker starts with different holders.
+            let mut hasher = DefaultHasher::new();
+            (&self.address, key).hash(&mut hasher);
+            let len = known.len() as u64;
+            let first = hasher.finish().checked_rem(len).unwrap_or_default();
+            known.rotate_left(usize::try_from(first).unwrap_or_default());
+        }
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.reserve = known.split_off(known.len().min(MAX_HOLDERS));
+            task.holders = known;
+        }
+        if phase != Phase::Flight {
+            self.fetch(key);
+        }
+    }
+
+    /// Queues a key at its holders, or as missing if there are none.
+    pub(super) fn fetch(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let free_count = MAX_HOLDERS.saturating_sub(task.holders.len());
+        let rest = task.reserve.len().saturating_sub(free_count);
+        task.holders.extend(task.reserve.drain(rest..));
+        let entry = (task.priority, key.clone());
+        if task.holders.is_empty() {
+            self.missing.insert(key.clone());
+            self.set_phase(key, Phase::Missing);
+            return;
+        }
+        for peer in task.holders.clone() {
+            let keys = &mut self.peers.entry(peer).or_default().keys;
+            keys.insert(entry.clone());
+        }
+        self.set_phase(key, Phase::Fetch);
+    }
+
+    pub(super) fn start_transfers(&mut self) {
+        while self.flight_count < self.limits.transfer_count {
+            // Of the peers that have the most urgent key, prefer the one with the
+            // fewest keys queued; among equals, each worker prefers a different
+            // one.
+            let mut best: Option<(&(Priority, Key), usize, u64, &Peer)> = None;
+            for (peer, state) in &self.peers {
+                let Some(first) = state.keys.first() else {
+                    continue;
+                };
+                if state.asked.is_some() || state.is_busy {
+                    continue;
+                }
+                let chance = self.chance(peer);
+                let rank = (first, state.keys.len(), chance, peer);
+                if best.is_none_or(|best| rank < best) {
+                    best = Some(rank);
+                }
+            }
+            let Some((_, _, _, peer)) = best else {
+                return;
+            };
+            let peer = Arc::clone(peer);
+            let mut keys = Vec::new();
+            let mut len = 0_u64;
+            for (_, key) in &self.peers[&peer].keys {
+                let nbytes = self
+                    .tasks
+                    .get(key)
+                    .map_or(0, |task| task.description.nbytes);
+                len = len.saturating_add(nbytes);
+                if len > self.limits.transfer_len && !keys.is_empty() {
+                    break;
+                }
+                keys.push(key.clone());
+            }
+            for key in &keys {
+                self.leave_queues(key);
+                self.set_phase(key, Phase::Flight);
+                let peer = Arc::clone(&peer);
+                self.record(key.clone(), TaskChange::Requested { peer });
+            }
+            self.peers.entry(Arc::clone(&peer)).or_default().asked = Some(keys.clone());
+            self.flight_count += 1;
+            self.actions.push(Action::Fetch { peer, keys });
+        }
+    }
+
+    /// A hash that differs between pairs of workers.
+    pub(super) fn chance(&self, peer: &Peer) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.address.hash(&mut hasher);
+        peer.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    pub(super) fn fetched(&mut self, fetched: Fetched) {
+        let Fetched {
+            peer,
+            answer,
+            start,
+            stop,
+        } = fetched;
+        let asked = self
+            .peers
+            .get_mut(&peer)
+            .and_then(|state| state.asked.take());
+        let Some(asked) = asked else {
+            return;
+        };
+        self.flight_count = self.flight_count.saturating_sub(1);
+        let mut data = HashMap::new();
+        let mut reason = "it does not have it";
+        match answer {
+            Answer::Data(received) => data.extend(received),
+            Answer::Busy => {
+                self.peers.entry(Arc::clone(&peer)).or_default().is_busy = true;
+                self.actions.push(Action::Wake {
+                    after: self.limits.busy_pause,
+                    event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
+                });
+                for key in asked {
+                    self.not_fetched(&key, &peer, "it is busy");
+                }
+                return;
+            }
+            Answer::Gone => {
+                reason = "it cannot be reached";
+                self.forget_peer(&peer);
+            }
+        }
+        let mut arrived = Vec::new();
+        for key in asked {
+            let Some(task) = self.tasks.get_mut(&key) else {
+                self.actions.push(Action::Forget(key));
+                continue;
+            };
+            // It may have arrived another way, and have been freed since.
+            if task.phase != Phase::Flight {
+                if task.phase != Phase::Memory {
+                    self.actions.push(Action::Forget(key));
+                }
+                continue;
+            }
+            let Some(description) = data.remove(&key) else {
+                task.holders.retain(|holder| *holder != peer);
+                self.not_fetched(&key, &peer, reason);
+                continue;
+            };
+            let computation = task.computation.take();
+            if computation.is_none() && !task.is_wanted() {
+                self.actions.push(Action::Forget(key.clone()));
+                self.remove(&key);
+                continue;
+            }
+            let transfer = startstop("transfer", start, stop, Some(&peer));
+            let cause = task.dependents.first().cloned();
+            self.arrive(&key, description.clone());
+            match computation {
+                Some(computation) => {
+                    let run_id = computation.run_id;
+                    let startstops = vec![transfer];
+                    self.send(finished(
+                        key,
+                        run_id,
+                        description,
+                        startstops,
+                        None,
+                        self.now,
+                    ));
+                }
+                None => {
+                    // The transfer time counts for one of the tasks that wait for
+                    // it.
+                    let cause = cause.and_then(|cause| self.tasks.get_mut(&cause));
+                    if let Some(cause) = cause.and_then(|task| task.computation.as_mut()) {
+                        cause.startstops.push(transfer);
+                    }
+                    arrived.push(key);
+                }
+            }
+        }
+        if !arrived.is_empty() {
+            self.send_add_keys(arrived);
+        }
+        self.forget_idle_peer(&peer);
+    }
+
+    /// Handles requested data that did not arrive.
+    pub(super) fn not_fetched(&mut self, key: &Key, peer: &Peer, reason: &'static str) {
+        let phase = self.tasks.get(key).map(|task| task.phase);
+        if phase != Some(Phase::Flight) {
+            return;
+        }
+        let peer = Arc::clone(peer);
+        self.record(key.clone(), TaskChange::NotSent { peer, reason });
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let computation = task.computation.take();
+        let message = computation.and_then(|computation| computation.message);
+        match message {
+            Some(message) => self.begin(*message),
+            None if task.is_wanted() => self.fetch(key),
+            None => self.remove(key),
+        }
+    }
+
+    pub(super) fn forget_peer(&mut self, peer: &str) {
+        let affected: Vec<Key> = match self.peers.get_mut(peer) {
+            Some(state) => core::mem::take(&mut state.keys)
+                .into_iter()
+                .map(|(_, key)| key)
+                .collect(),
+            None => Vec::new(),
+        };
+        for key in affected {
+            self.leave_queues(&key);
+            if let Some(task) = self.tasks.get_mut(&key) {
+                task.holders.retain(|holder| **holder != *peer);
+            }
+            self.fetch(&key);
+        }
+        // Pending requests to other peers, whose keys may list this one as a
+        // holder.
+        let asked: Vec<Key> = self
+            .peers
+            .values()
+            .filter_map(|state| state.asked.as_ref())
+            .flatten()
+            .cloned()
+            .collect();
+        for key in asked {
+            if let Some(task) = self.tasks.get_mut(&key) {
+                task.holders.retain(|holder| **holder != *peer);
+            }
+        }
+        self.forget_idle_peer(peer);
+    }
+
+    /// Removes a peer without queued keys or pending requests.
+    pub(super) fn forget_idle_peer(&mut self, peer: &str) {
+        let is_idle = self
+            .peers
+            .get(peer)
+            .is_some_and(|state| state.keys.is_empty() && state.asked.is_none() && !state.is_busy);
+        if is_idle {
+            self.peers.remove(peer);
+        }
+    }
+
+    /// Asks the scheduler for missing data, at intervals.
+    pub(super) fn search(&mut self) {
+        if self.missing.is_empty() || self.is_searching {
+            return;
+        }
+        self.is_searching = true;
+        let keys = self.missing.iter().cloned().collect();
+        self.send(RequestRefreshWhoHas {
+            keys: Keys(keys),
+            stimulus_id: stimulus("find-missing", self.now),
+            ..RequestRefreshWhoHas::default()
+        });
+        self.actions.push(Action::Wake {
+            after: self.limits.search_interval,
+            event: Box::new(Event::Search),
+        });
+    }
+
+    pub(super) fn send_add_keys(&mut self, keys: impl Into<Vec<Key>>) {
+        self.send(AddKeys {
+            keys: Keys(keys.into()),
+            stimulus_id: stimulus("gather-dep-success", self.now),
+            ..AddKeys::default()
+        });
+    }
+}

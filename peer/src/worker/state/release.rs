@@ -1,0 +1,119 @@
+//! Freeing data, and giving tasks to other workers.
+
+use super::task::{Phase, Task};
+use super::{Action, State};
+use crate::Key;
+use crate::protocol::{AddKeys, Keys, ReleaseWorkerData};
+
+impl State {
+    pub(super) fn free(&mut self, key: &Key, stimulus_id: &str) {
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        task.is_acquired = false;
+        match task.phase {
+            Phase::Waiting | Phase::Ready => self.withdraw(key),
+            Phase::Executing | Phase::Flight => task.computation = None,
+            Phase::Memory => self.release(key, stimulus_id),
+            Phase::Error | Phase::Fetch | Phase::Missing | Phase::Released | Phase::Forgotten => {
+                self.drop_unless_wanted(key)
+            }
+        }
+    }
+
+    /// Stops computing a task that is waiting or ready.
+    pub(super) fn withdraw(&mut self, key: &Key) {
+        self.leave_queues(key);
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let dependencies = task
+            .computation
+            .take()
+            .map(|computation| computation.dependencies);
+        self.unlink(key, &dependencies.unwrap_or_default());
+        if self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.fetch(key);
+        } else {
+            self.remove(key);
+        }
+    }
+
+    /// Deletes data in memory. Tasks that wait for it here fetch it from other
+    /// workers.
+    pub(super) fn release(&mut self, key: &Key, stimulus_id: &str) {
+        self.actions.push(Action::Forget(key.clone()));
+        self.send(ReleaseWorkerData {
+            key: key.clone(),
+            stimulus_id: stimulus_id.to_owned(),
+            ..ReleaseWorkerData::default()
+        });
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
+        let dependents: Vec<Key> = task.dependents.iter().cloned().collect();
+        if dependents.is_empty() {
+            self.remove(key);
+            return;
+        }
+        for dependent in dependents {
+            let Some(task) = self.tasks.get_mut(&dependent) else {
+                continue;
+            };
+            if let Some(computation) = &mut task.computation {
+                computation.missing_count += 1;
+            }
+            if task.phase == Phase::Ready {
+                self.leave_queues(&dependent);
+                self.set_phase(&dependent, Phase::Waiting);
+            }
+        }
+        self.fetch(key);
+    }
+
+    pub(super) fn remove_replicas(&mut self, keys: &Keys, stimulus_id: &str) {
+        let mut kept = Vec::new();
+        for key in keys {
+            match self.tasks.get(key) {
+                Some(task) if task.phase != Phase::Memory => {}
+                Some(task) if !task.dependents.is_empty() => kept.push(key.clone()),
+                Some(_) => self.release(key, stimulus_id),
+                None => {}
+            }
+        }
+        if !kept.is_empty() {
+            self.send(AddKeys {
+                keys: Keys(kept),
+                stimulus_id: stimulus_id.to_owned(),
+                ..AddKeys::default()
+            });
+        }
+    }
+
+    /// The reply to a request to give a task to another worker, in the states
+    /// that the scheduler accepts.
+    pub(super) fn steal_state(&self, key: &Key) -> Option<&'static str> {
+        let task = self.tasks.get(key)?;
+        let is_computed = task.computation.is_some();
+        match task.phase {
+            Phase::Ready => {
+                let entry = (task.priority, key.clone());
+                let is_constrained = self.constrained.contains(&entry);
+                Some(if is_constrained {
+                    "constrained"
+                } else {
+                    "ready"
+                })
+            }
+            Phase::Executing if !is_computed => Some("cancelled"),
+            Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
+            Phase::Flight if is_computed => Some("resumed"),
+            Phase::Error
+            | Phase::Fetch
+            | Phase::Flight
+            | Phase::Missing
+            | Phase::Released
+            | Phase::Forgotten => None,
+        }
+    }
+}

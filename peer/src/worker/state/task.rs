@@ -1,0 +1,279 @@
+//! The tasks that the worker knows, their phases, and the queues they are in.
+
+use core::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use super::{Description, Peer, State};
+use crate::Key;
+use crate::protocol::{ComputeTask, StartStop};
+use crate::story::TaskChange;
+use crate::value::Serialized;
+
+/// The phase of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Dependencies are missing.
+    Waiting,
+    /// All dependencies are in the store.
+    Ready,
+    /// The task is executing.
+    Executing,
+    /// The result is in the store.
+    Memory,
+    /// The task failed.
+    Error,
+    /// The data is queued for fetching.
+    Fetch,
+    /// The data is being fetched.
+    Flight,
+    /// The data is to be fetched, but no holder is known.
+    Missing,
+    /// The task was just added.
+    Released,
+    /// The task was removed.
+    Forgotten,
+}
+
+pub(super) const PHASE_COUNT: usize = 10;
+
+impl Phase {
+    /// Dask's name of the phase.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Ready => "ready",
+            Self::Executing => "executing",
+            Self::Memory => "memory",
+            Self::Error => "error",
+            Self::Fetch => "fetch",
+            Self::Flight => "flight",
+            Self::Missing => "missing",
+            Self::Released => "released",
+            Self::Forgotten => "forgotten",
+        }
+    }
+
+    pub(super) const ALL: [Self; PHASE_COUNT] = [
+        Self::Waiting,
+        Self::Ready,
+        Self::Executing,
+        Self::Memory,
+        Self::Error,
+        Self::Fetch,
+        Self::Flight,
+        Self::Missing,
+        Self::Released,
+        Self::Forgotten,
+    ];
+}
+
+/// The priority of a task: the scheduler's three numbers; among equals, the
+/// latest comes first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Priority {
+    pub(super) numbers: [f64; 3],
+    pub(super) generation: i64,
+}
+
+impl Eq for Priority {}
+
+impl PartialOrd for Priority {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Priority {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let numbers = self.numbers.iter().zip(&other.numbers);
+        let by_numbers = numbers.map(|(one, another)| one.total_cmp(another));
+        by_numbers
+            .fold(Ordering::Equal, Ordering::then)
+            .then(self.generation.cmp(&other.generation))
+    }
+}
+
+pub(super) type Queue = BTreeSet<(Priority, Key)>;
+
+/// Maximum number of peers that a key is queued at. When a holder fails, the key
+/// leaves all these queues and enters them again.
+pub(super) const MAX_HOLDERS: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) phase: Phase,
+    pub(super) priority: Priority,
+    /// The computation that the scheduler requested. Without one, the task exists
+    /// for its data, or executes although its result is not wanted any more.
+    pub(super) computation: Option<Box<Computation>>,
+    /// Whether the scheduler requested a replica.
+    pub(super) is_acquired: bool,
+    /// Tasks that wait for this one, or are ready and need it.
+    pub(super) dependents: BTreeSet<Key>,
+    /// The peers to fetch from next, at most [`MAX_HOLDERS`]. While the key waits
+    /// to be fetched, it is queued at all of them.
+    pub(super) holders: Vec<Peer>,
+    /// Further holders, which replace failed ones.
+    pub(super) reserve: Vec<Peer>,
+    pub(super) description: Description,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Computation {
+    pub(super) run_id: i64,
+    /// The task to run, until it starts. The rest of the message is dropped:
+    /// there may be very many tasks.
+    pub(super) run_spec: Option<Serialized>,
+    pub(super) is_actor: bool,
+    /// The whole message while the key is in flight, which may make running the
+    /// task unnecessary.
+    pub(super) message: Option<Box<ComputeTask>>,
+    pub(super) dependencies: Vec<Key>,
+    pub(super) missing_count: usize,
+    pub(super) resources: Vec<(String, f64)>,
+    pub(super) startstops: Vec<StartStop>,
+}
+
+impl Task {
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_acquired || !self.dependents.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PeerState {
+    /// The keys to fetch from this peer.
+    pub(super) keys: Queue,
+    /// The keys of the pending request.
+    pub(super) asked: Option<Vec<Key>>,
+    pub(super) is_busy: bool,
+}
+
+/// Start time of an executing task, and the resources that it holds.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) since: f64,
+    pub(super) resources: Vec<(String, f64)>,
+}
+
+impl State {
+    /// The task of a key; it is queued for fetching if it is new or failed.
+    pub(super) fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
+        let is_new = !self.tasks.contains_key(key);
+        let task = self.entry(key, priority);
+        if task.phase != Phase::Memory {
+            task.description.nbytes = nbytes;
+        }
+        let is_useless = is_new || task.phase == Phase::Error;
+        let is_more_urgent =
+            matches!(task.phase, Phase::Fetch | Phase::Missing) && priority < task.priority;
+        if is_useless || is_more_urgent {
+            self.leave_queues(key);
+            self.entry(key, priority).priority = priority;
+            self.fetch(key);
+        }
+        self.entry(key, priority)
+    }
+
+    pub(super) fn entry(&mut self, key: &Key, priority: Priority) -> &mut Task {
+        let counts = &mut self.counts;
+        self.tasks.entry(key.clone()).or_insert_with(|| {
+            let phase = Phase::Released;
+            counts[phase as usize] += 1;
+            Task {
+                phase,
+                priority,
+                computation: None,
+                is_acquired: false,
+                dependents: BTreeSet::new(),
+                holders: Vec::new(),
+                reserve: Vec::new(),
+                description: Description::default(),
+            }
+        })
+    }
+
+    pub(super) fn set_phase(&mut self, key: &Key, phase: Phase) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            self.counts[task.phase as usize] -= 1;
+            self.counts[phase as usize] += 1;
+            let from = core::mem::replace(&mut task.phase, phase);
+            self.record_state(key, from, phase);
+        }
+    }
+
+    pub(super) fn record_state(&mut self, key: &Key, from: Phase, to: Phase) {
+        if from != to {
+            let (from, to) = (from.name(), to.name());
+            self.record(key.clone(), TaskChange::State { from, to });
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) {
+        self.leave_queues(key);
+        if let Some(task) = self.tasks.remove(key) {
+            self.counts[task.phase as usize] -= 1;
+            self.record_state(key, task.phase, Phase::Forgotten);
+        }
+    }
+
+    /// Removes a key from the queues that its phase puts it in.
+    pub(super) fn leave_queues(&mut self, key: &Key) {
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
+        match task.phase {
+            Phase::Ready => {
+                let entry = (task.priority, key.clone());
+                if !self.ready.remove(&entry) {
+                    self.constrained.remove(&entry);
+                }
+            }
+            Phase::Fetch => {
+                let entry = (task.priority, key.clone());
+                for holder in &task.holders {
+                    if let Some(state) = self.peers.get_mut(holder) {
+                        state.keys.remove(&entry);
+                        if state.keys.is_empty() && state.asked.is_none() && !state.is_busy {
+                            self.peers.remove(holder);
+                        }
+                    }
+                }
+            }
+            Phase::Missing => {
+                self.missing.remove(key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes a task from the dependents of its dependencies.
+    pub(super) fn unlink(&mut self, key: &Key, dependencies: &[Key]) {
+        for dependency in dependencies {
+            if let Some(task) = self.tasks.get_mut(dependency) {
+                task.dependents.remove(key);
+                if matches!(task.phase, Phase::Fetch | Phase::Missing) {
+                    self.drop_unless_wanted(dependency);
+                }
+            }
+        }
+    }
+
+    pub(super) fn drop_unless_wanted(&mut self, key: &Key) {
+        if !self.tasks.get(key).is_some_and(Task::is_wanted) {
+            self.remove(key);
+        }
+    }
+
+    pub(super) fn next_priority(&mut self, numbers: &[f64]) -> Priority {
+        self.generation -= 1;
+        let mut first = [0.0; 3];
+        for (to, from) in first.iter_mut().zip(numbers) {
+            *to = *from;
+        }
+        Priority {
+            numbers: first,
+            generation: self.generation,
+        }
+    }
+}
