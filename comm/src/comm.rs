@@ -12,6 +12,7 @@ use wire::handshake::{self, Handshake};
 use wire::message::Layout;
 use wire::msgpack::Writer;
 
+use crate::event::Event;
 use crate::transport::{ConnectError, Traffic};
 use crate::{
     Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase, runtime,
@@ -255,9 +256,9 @@ impl RawConnection {
 
     pub(crate) async fn try_handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
         let ends = (self.local, self.peer);
-        match Comm::establish(self.reader, self.writer, ends, options).await {
+        let streams = (self.reader, self.writer);
+        match Comm::establish_over(streams, ends, self.encryption, options).await {
             Ok(mut comm) => {
-                comm.encryption = self.encryption;
                 comm.writer.set_traffic_hook(self.set_traffic);
                 Ok(comm)
             }
@@ -307,21 +308,37 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     pub async fn establish(
         reader: R,
         writer: W,
+        ends: (Address, Address),
+        options: &CommOptions,
+    ) -> Result<Self, CommError> {
+        Self::establish_over((reader, writer), ends, None, options).await
+    }
+
+    async fn establish_over(
+        (reader, writer): (R, W),
         (local, peer): (Address, Address),
+        encryption: Option<Arc<Encryption>>,
         options: &CommOptions,
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
         let handshake = shake_hands(reader, writer, options);
         match runtime::timeout(after, handshake).await {
             Ok(outcome) => {
-                let (reader, writer, agreement) = outcome?;
+                let (mut reader, mut writer, agreement) = outcome?;
+                reader.log.start_reader(&peer);
+                writer.log.start_writer(&peer);
+                Event::Established {
+                    agreement: &agreement,
+                    encryption: encryption.as_deref(),
+                }
+                .emit(&peer);
                 Ok(Self {
                     reader,
                     writer,
                     agreement,
                     local,
                     peer,
-                    encryption: None,
+                    encryption,
                 })
             }
             Err(_) => Err(CommError::Timeout {

@@ -56,7 +56,10 @@
 //! * `tls`: the module `tls`, with a crypto provider of the caller;
 //! * `ring`, `aws-lc-rs`: a crypto provider. `ring` is used if both are on;
 //! * `conformance`: the battery of checks that every transport must pass;
-//! * `runtime-smol`: smol as the executor outside of tokio runtimes.
+//! * `runtime-smol`: smol as the executor outside of tokio runtimes;
+//! * `tracing`: events of connections and comms, with the target `daskwire_comm` and the
+//!   field `peer`: attempts to connect, handshakes and how comms end, none for single
+//!   messages.
 #![forbid(unsafe_code)]
 // Streams are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]
@@ -66,6 +69,7 @@ mod comm;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod event;
 mod frames;
 mod handshakes;
 mod inproc;

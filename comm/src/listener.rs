@@ -3,6 +3,7 @@
 use core::fmt;
 use std::io;
 
+use crate::event::Event;
 use crate::handshakes::{Handshakes, UnderWay};
 use crate::transport::ConnectError;
 use crate::{Address, Comm, CommError, CommOptions, Listen, PendingConnection, RawConnection};
@@ -43,6 +44,7 @@ impl Listener {
                 self.handshakes.displace_oldest();
             }
         })?;
+        Event::Accepted.emit(pending.peer_address());
         Ok(Incoming {
             pending,
             options: self.options.clone(),
@@ -91,11 +93,13 @@ impl Incoming {
     /// As [`Comm::establish`], and `CommError::Tls` if TLS fails; the connection
     /// is closed then.
     pub async fn handshake(self) -> Result<Comm, CommError> {
+        let peer = self.peer_address().clone();
         let handshake = async {
             let outcome = self.pending.handshake(&self.options).await;
             outcome.map_err(ConnectError::into_comm_error)
         };
-        self.under_way.limit(handshake).await
+        let outcome = self.under_way.limit(handshake).await;
+        outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
     }
 
     /// Opens the connection without the handshake of Dask. The handshake of the
@@ -105,8 +109,10 @@ impl Incoming {
     ///
     /// Those of the transport.
     pub async fn open(self) -> Result<RawConnection, CommError> {
+        let peer = self.peer_address().clone();
         let opening = self.pending.open(&self.options);
-        self.under_way.limit(opening).await
+        let outcome = self.under_way.limit(opening).await;
+        outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
     }
 
     /// The address of the peer.

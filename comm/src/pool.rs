@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapMut;
 
+use crate::event::PoolEvent;
+
 /// A pool for the memory of large frames, which reuses it when a frame is dropped.
 ///
 /// Frames of 4 MiB or more are stored in mapped pages. Mapping and unmapping pages
@@ -65,10 +67,15 @@ impl BufferPool {
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
         let mut kept = self.kept();
         let fitting = kept.maps.iter().enumerate();
-        let (at, _) = fitting
+        let found = fitting
             .filter(|(_, map)| (len..=len.saturating_mul(2)).contains(&map.len()))
-            .min_by_key(|(_, map)| map.len())?;
-        let map = kept.maps.remove(at)?;
+            .min_by_key(|(_, map)| map.len())
+            .map(|(at, _)| at);
+        let Some(map) = found.and_then(|at| kept.maps.remove(at)) else {
+            drop(kept);
+            PoolEvent::Empty { frame_len: len }.emit();
+            return None;
+        };
         kept.len -= map.len();
         drop(kept);
         Some(Pages {
@@ -94,6 +101,10 @@ impl BufferPool {
             given_up.push(oldest);
         }
         drop(kept);
+        if !given_up.is_empty() {
+            let freed_len = given_up.iter().map(|map| map.len()).sum();
+            PoolEvent::Full { freed_len }.emit();
+        }
         // Unmap without the lock, because it takes a while.
         drop(given_up);
     }

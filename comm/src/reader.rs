@@ -6,6 +6,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use wire::Limits;
 use wire::frame::{FrameBuffers, FrameDecoder, FramedMessage, Prefix, Prelude, Wanted};
 
+use crate::event::{Event, HalfLog};
 use crate::frames::{Arriving, Frames};
 use crate::{BufferPool, Closed, CommError, ReadHalf};
 
@@ -33,6 +34,7 @@ pub struct CommReader<R = ReadHalf> {
     failed: bool,
     /// Whether the arriving message is read into buffers of the caller.
     into_given: bool,
+    pub(crate) log: HalfLog,
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
@@ -49,6 +51,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
             arriving: Arriving::new(),
             failed: false,
             into_given: false,
+            log: HalfLog::new(),
         }
     }
 
@@ -81,8 +84,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
         self.go_on(false)?;
         let outcome = self.read_next().await;
-        self.failed = outcome.is_err();
-        outcome
+        self.settle(outcome)
     }
 
     async fn read_next(&mut self) -> Result<Option<Frames>, CommError> {
@@ -227,8 +229,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
         }
         self.go_on(true)?;
         let outcome = self.read_into(frames).await;
-        self.failed = outcome.is_err();
-        outcome
+        self.settle(outcome)
     }
 
     fn prelude(&self) -> Option<Prelude<'_>> {
@@ -240,6 +241,15 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
+    /// Records whether a read has failed.
+    fn settle<T>(&mut self, outcome: Result<T, CommError>) -> Result<T, CommError> {
+        if let Err(error) = &outcome {
+            self.failed = true;
+            self.log.end(&Event::ReadFailed { error });
+        }
+        outcome
+    }
+
     /// Checks that a message which began in buffers of the caller continues there,
     /// and that one which began in those of the reader does not.
     fn go_on(&mut self, into_given: bool) -> Result<(), CommError> {

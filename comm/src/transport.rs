@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use crate::event::Event;
 use crate::inproc::Inproc;
 use crate::listener::Listener;
 use crate::runtime::{self, jitter, later, now};
@@ -492,7 +493,8 @@ pub async fn connect_raw(
     traffic: Traffic,
 ) -> Result<RawConnection, CommError> {
     let mut attempts = Attempts::new(transport, address, options, traffic)?;
-    let connection = attempts.next().await?.open(options).await?;
+    let opened = attempts.next().await?.open(options).await;
+    let connection = opened.inspect_err(|error| attempts.is_over(error))?;
     connection.set_traffic(traffic);
     Ok(connection)
 }
@@ -504,6 +506,8 @@ struct Attempts<'a> {
     options: &'a CommOptions,
     deadline: runtime::Instant,
     attempt: ConnectOptions,
+    /// The number of attempts so far.
+    count: u32,
     backoff: Duration,
     /// The error of the last attempt that got an answer.
     last: Option<io::Error>,
@@ -530,6 +534,7 @@ impl<'a> Attempts<'a> {
                 attempt_timeout: options.connect_timeout / 5,
                 traffic,
             },
+            count: 0,
             backoff: BACKOFF,
             last: None,
         })
@@ -538,9 +543,14 @@ impl<'a> Attempts<'a> {
     /// Makes attempts until one succeeds.
     async fn next(&mut self) -> Result<PendingConnection, CommError> {
         loop {
+            self.count += 1;
             let connecting = self.transport.connect(self.address, &self.attempt);
             let error = match runtime::timeout_at(self.deadline, connecting).await {
-                Ok(Ok(pending)) => return Ok(pending),
+                Ok(Ok(pending)) => {
+                    let attempt = self.count;
+                    Event::Connected { attempt }.emit(self.address);
+                    return Ok(pending);
+                }
                 Ok(Err(error)) => error,
                 Err(_) => ConnectError::NoAnswer,
             };
@@ -550,11 +560,26 @@ impl<'a> Attempts<'a> {
 
     /// Waits before the next attempt, or returns the error if it was the last one.
     async fn failed(&mut self, error: ConnectError) -> Result<(), CommError> {
+        let delay = self.delay(error);
+        let delay = delay.inspect_err(|error| self.is_over(error))?;
+        runtime::sleep(delay).await;
+        Ok(())
+    }
+
+    /// Emits the error of the last attempt.
+    fn is_over(&self, error: &CommError) {
+        let attempt = self.count;
+        Event::ConnectFailed { attempt, error }.emit(self.address);
+    }
+
+    /// The time to wait before the next attempt, or the error if it was the last one.
+    fn delay(&mut self, error: ConnectError) -> Result<Duration, CommError> {
         let address = self.address;
         let failed = |error| CommError::Connect {
             address: address.clone(),
             error,
         };
+        let has_answer = !matches!(error, ConnectError::NoAnswer);
         match error {
             ConnectError::Fatal(error) => return Err(error),
             ConnectError::Failed(error) if is_lasting(&error) => return Err(failed(error)),
@@ -572,11 +597,20 @@ impl<'a> Attempts<'a> {
                 },
             });
         }
-        runtime::sleep(jitter(self.backoff.min(left))).await;
+        let delay = jitter(self.backoff.min(left));
+        Event::AttemptFailed {
+            attempt: self.count,
+            error: match &self.last {
+                Some(error) if has_answer => error,
+                _ => &ConnectError::NoAnswer,
+            },
+            delay,
+        }
+        .emit(address);
         self.backoff = self.backoff.saturating_mul(2);
         let longer = self.attempt.attempt_timeout.saturating_mul(3) / 2;
         self.attempt.attempt_timeout = longer;
-        Ok(())
+        Ok(delay)
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
 
 use crate::comm::SetTraffic;
+use crate::event::{Event, HalfLog};
 use crate::{Closed, CommError, Traffic, WriteHalf};
 
 /// Frames below this many bytes are copied into the buffer after the prelude and sent
@@ -33,6 +34,7 @@ pub struct CommWriter<W = WriteHalf> {
     fed_len: usize,
     state: State,
     set_traffic: Option<Box<SetTraffic>>,
+    pub(crate) log: HalfLog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             fed_len: 0,
             state: State::Ready,
             set_traffic: None,
+            log: HalfLog::new(),
         }
     }
 
@@ -177,7 +180,11 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             outcome => outcome.map_err(CommError::Io),
         };
-        lost.map_or(outcome, Err)
+        let outcome = lost.map_or(outcome, Err);
+        self.log.end(&Event::Closed {
+            error: outcome.as_ref().err(),
+        });
+        outcome
     }
 
     fn check(&self) -> Result<(), CommError> {
@@ -274,7 +281,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     }
 
     /// Returns the stream. Buffered messages are lost.
-    pub fn into_inner(self) -> W {
+    pub fn into_inner(mut self) -> W {
+        self.log.stop();
         self.io
     }
 

@@ -210,9 +210,15 @@ struct Serving {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// A file of certificates.
+fn certificates(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../comm/tests/tls")
+        .join(name)
+}
+
 fn tls() -> Tls {
-    let pem = "../comm/tests/tls/self-signed.pem";
-    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let pem = certificates("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
     settings.build().expect("a certificate and its key")
 }
@@ -319,6 +325,23 @@ async fn names_peers_that_fail_at_tls() {
         matches!(error, RelayError::Comm(CommError::Tls(_))),
         "{error}"
     );
+    serving.task.abort();
+}
+
+#[tokio::test]
+async fn names_peers_that_fail_at_quic() {
+    let mut serving = serving("quic").await;
+    // A peer that trusts another authority, and ends the handshake.
+    let settings = TlsSettings::new(certificates("ca.pem"), certificates("self-signed.pem"));
+    let tls = settings.build().expect("a certificate and its key");
+    let client = daskwire_peer::transports_with_tls(&tls);
+    let options = CommOptions::default();
+    let connected = client.connect(&serving.address, &options).await;
+    connected.expect_err("the relay is not trusted");
+    let (peer, outcome) = serving.told.recv().await.expect("an outcome");
+    assert_eq!((peer.scheme(), peer.host()), ("quic", "127.0.0.1"));
+    let error = outcome.expect_err("a failed handshake").to_string();
+    assert!(error.contains("refused the TLS handshake"), "{error}");
     serving.task.abort();
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use daskwire_comm::{
     Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
-    PendingConnection, RawConnection, Traffic, Transport,
+    PendingConnection, Phase, RawConnection, Traffic, Transport,
 };
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
@@ -211,7 +211,11 @@ impl Endpoint {
     /// [`CommError::Closed`] if the endpoint was closed, or does not listen.
     async fn accept(&self) -> Result<PendingConnection, CommError> {
         match self.incoming.lock().await.recv().await {
-            Some(incoming) => Ok(incoming.raw().into()),
+            Some(Incoming::Comm(comm)) => Ok(comm.raw().into()),
+            Some(Incoming::Failed { peer, error }) => Ok(PendingConnection::new(
+                peer,
+                core::future::ready(Err(error)),
+            )),
             None => Err(Closed::Locally.into()),
         }
     }
@@ -732,10 +736,23 @@ impl Acceptor {
         // PROTOCOL QUIC-23
         let after = self.settings.handshake_timeout;
         let handshaking = core::mem::take(&mut self.handshaking);
-        let connection = match tokio::time::timeout(after, incoming).await {
-            Ok(Ok(connection)) => connection,
-            // QUIC has notified the peer, or the peer is gone.
-            _ => return,
+        let peer = Address::new("quic", canonical(incoming.remote_address()));
+        let outcome = tokio::time::timeout(after, incoming).await;
+        let outcome = match outcome {
+            Ok(outcome) => outcome.map_err(|error| CommError::Io(error::lost(error))),
+            Err(_) => Err(CommError::Timeout {
+                phase: Phase::Handshake,
+                after,
+            }),
+        };
+        let connection = match outcome {
+            Ok(connection) => connection,
+            Err(error) => {
+                // QUIC has notified the peer, or the peer is gone. The listener gets the
+                // error as that of a comm, unless comms wait that can be accepted.
+                let _ = self.sender.try_send(Incoming::Failed { peer, error });
+                return;
+            }
         };
         drop(handshaking);
         let connection = self
@@ -751,28 +768,39 @@ impl Acceptor {
                 continue;
             };
             let (receiver, sender) = stream::halves(entry, send, receive);
-            let incoming = Incoming {
+            let incoming = IncomingComm {
                 receiver,
                 sender,
                 connection: Arc::clone(&connection),
                 local_port,
             };
-            if let Err(mpsc::error::SendError(incoming)) = self.sender.send(incoming).await {
+            let sent = self.sender.send(Incoming::Comm(incoming)).await;
+            if let Err(mpsc::error::SendError(Incoming::Comm(incoming))) = sent {
                 incoming.refuse();
             }
         }
     }
 }
 
+/// What an endpoint accepts.
+enum Incoming {
+    Comm(IncomingComm),
+    /// A connection whose handshake failed.
+    Failed {
+        peer: Address,
+        error: CommError,
+    },
+}
+
 /// An accepted comm, before its handshake.
-struct Incoming {
+struct IncomingComm {
     receiver: Receiver,
     sender: Sender,
     connection: Arc<SharedConnection>,
     local_port: u16,
 }
 
-impl Incoming {
+impl IncomingComm {
     /// Opens the stream without the handshake of Dask.
     fn raw(self) -> RawConnection {
         // Not every system reports the local address of a packet.

@@ -794,7 +794,6 @@ async fn connecting_to_a_silent_address_times_out() {
 async fn invalid_client_certificates_are_refused() {
     let authority = Authority::new();
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
-    let theirs = serve_echo(theirs);
     for (client, says) in [
         (authority.client(false), "certificate_required"),
         // One of another authority; its own list is of ours, so that the
@@ -819,8 +818,38 @@ async fn invalid_client_certificates_are_refused() {
         assert!(matches!(error, CommError::Connect { .. }), "{error}");
         assert!(error.to_string().contains(says), "{error}");
         assert!(start.elapsed() < Duration::from_secs(5));
+        // The listener reports the peer and the error.
+        let incoming = theirs.accept().await.unwrap();
+        let port = ours.local_address().unwrap().port();
+        assert_eq!(incoming.peer_address().host(), "127.0.0.1");
+        assert_eq!(incoming.peer_address().port(), port);
+        let error = incoming.handshake().await.unwrap_err();
+        let says = "the cryptographic handshake failed";
+        assert!(error.to_string().contains(says), "{error}");
     }
-    drop(theirs);
+    // The listener still works.
+    let ours = Node::client(Arc::new(authority.client(true)), quick()).unwrap();
+    comm(&ours, &theirs, &address).await;
+}
+
+/// A peer that begins a handshake and vanishes.
+#[tokio::test]
+async fn unfinished_handshakes_are_reported() {
+    let authority = Authority::new();
+    let hasty = CommOptions {
+        handshake_timeout: Duration::from_millis(200),
+        ..CommOptions::default()
+    };
+    let (theirs, address) = bind(&authority.tls(), hasty, quick()).await;
+    let client = raw_client(authority.client(true), ALPN);
+    let connecting = client.connect(socket(&address), "localhost").unwrap();
+    // Only its first packet is sent: it is dropped with its endpoint.
+    let begun = timeout(Duration::ZERO, connecting).await;
+    assert!(begun.is_err(), "a connection without a round trip");
+    let from = client.local_addr().unwrap().port();
+    let incoming = theirs.accept().await.unwrap();
+    assert_eq!(incoming.peer_address().port(), from);
+    incoming.handshake().await.unwrap_err();
 }
 
 #[tokio::test]

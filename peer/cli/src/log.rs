@@ -18,7 +18,7 @@ use crate::terminal;
 const VARIABLE: &str = "RUST_LOG";
 
 /// Starts to log: what `RUST_LOG` says; otherwise infos, debug events or everything
-/// of the roles for a verbosity of 1, 2 or more.
+/// of the roles and their comms for a verbosity of 1, 2 or more.
 ///
 /// # Errors
 ///
@@ -45,7 +45,14 @@ pub(crate) fn start(verbosity: u8) -> Result<(), String> {
 }
 
 fn roles(level: LevelFilter) -> Targets {
-    Targets::new().with_target("daskwire_peer", level)
+    Targets::new()
+        .with_target("daskwire_comm", level)
+        .with_target("daskwire_peer", level)
+}
+
+/// Whether [`start`] has started to log.
+pub(crate) fn is_on() -> bool {
+    tracing::dispatcher::has_been_set()
 }
 
 /// Whether warnings of workers are logged.

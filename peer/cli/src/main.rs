@@ -28,8 +28,8 @@ use daskwire_quic::{Congestion, Quic, QuicOptions};
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
 struct Cli {
-    /// Log events of clients, workers and schedulers; -vv: each step of a task;
-    /// -vvv: each message. RUST_LOG, if set, overrides this
+    /// Log events of clients, workers, schedulers and their connections; -vv: each
+    /// step of a task; -vvv: each message. RUST_LOG, if set, overrides this
     #[cfg(feature = "tracing")]
     #[arg(short, action = clap::ArgAction::Count)]
     verbose: u8,

@@ -207,7 +207,7 @@ fn argument(text: &str) -> Argument {
 }
 
 /// Shows the progress of `work`, which transfers `total` bytes. Only on a
-/// terminal, and only if it takes a while.
+/// terminal, without logs, which go to the same terminal, and only if it takes a while.
 async fn with_progress<T>(
     what: &str,
     total: u64,
@@ -215,6 +215,10 @@ async fn with_progress<T>(
     work: impl Future<Output = T>,
 ) -> T {
     const SLOW: Duration = Duration::from_millis(300);
+    #[cfg(feature = "tracing")]
+    if crate::log::is_on() {
+        return work.await;
+    }
     let start = done();
     let mut work = core::pin::pin!(work);
     if let Ok(output) = tokio::time::timeout(SLOW, work.as_mut()).await {
