@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::PeerError;
+use crate::RequestError;
 use crate::channel::Sender;
 use crate::protocol::{Field, ProtocolError, Source};
 
@@ -99,7 +99,7 @@ impl<T: Field> Field for Queued<T> {
 pub(crate) struct BatchWriter {
     /// `None` once the task has ended: a handle gives its result once.
     task: Option<Task<()>>,
-    failure: Option<oneshot::Receiver<PeerError>>,
+    failure: Option<oneshot::Receiver<RequestError>>,
     queue: Arc<Queue>,
 }
 
@@ -178,7 +178,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     ///
     /// If more than `limit` bytes are queued, as for a peer that does not read,
     /// the messages are discarded and the comm ends with
-    /// [`PeerError::NotReading`].
+    /// [`RequestError::NotReading`].
     pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, BatchWriter) {
         Self::after(None::<()>, sender, interval, limit)
     }
@@ -221,7 +221,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             };
             let result = tokio::select! {
                 result = writing => result,
-                () = shared.overflow.notified() => Err(PeerError::NotReading { limit }),
+                () = shared.overflow.notified() => Err(RequestError::NotReading { limit }),
                 () = farewell => Ok(()),
             };
             if let Err(error) = result {
@@ -283,7 +283,7 @@ async fn write<T: Field + Send + Sync + 'static>(
     messages: &mut mpsc::UnboundedReceiver<Queued<T>>,
     interval: Duration,
     queue: &Queue,
-) -> Result<(), PeerError> {
+) -> Result<(), RequestError> {
     let mut batch: Vec<Queued<T>> = Vec::new();
     let mut next = runtime::now();
     while let Some(first) = messages.recv().await {
@@ -313,7 +313,7 @@ async fn write<T: Field + Send + Sync + 'static>(
 impl BatchWriter {
     /// Waits until everything has been sent and the comm is closed. Cancel safe;
     /// an error is returned once.
-    pub(crate) async fn finished(&mut self) -> Result<(), PeerError> {
+    pub(crate) async fn finished(&mut self) -> Result<(), RequestError> {
         if let Some(task) = &mut self.task {
             let _ = task.await;
             self.task = None;

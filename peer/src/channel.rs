@@ -8,7 +8,7 @@ use std::time::Instant;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
-use crate::PeerError;
+use crate::RequestError;
 use crate::event::{CommEvent, Level, emit};
 use crate::growing::{Encode, MessageScratch};
 use crate::protocol::{Field, Opener, ProtocolError, Source};
@@ -102,7 +102,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Sends a message. Not cancel safe: dropping the future ends the comm.
-    pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), PeerError> {
+    pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), RequestError> {
         loop {
             let mut few: [&[u8]; FEW] = [&[]; FEW];
             let mut many = Vec::new();
@@ -128,7 +128,7 @@ impl Sender {
         Ok(())
     }
 
-    pub(crate) async fn close(&mut self) -> Result<(), PeerError> {
+    pub(crate) async fn close(&mut self) -> Result<(), RequestError> {
         Ok(self.writer.close().await?)
     }
 }
@@ -144,7 +144,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Receives the next message; `None` when the peer has closed the comm.
     /// Cancel safe.
-    pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, PeerError> {
+    pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, RequestError> {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
         };
@@ -153,7 +153,7 @@ impl Receiver {
     }
 
     /// Like [`receive`](Self::receive), for a batch or a single message.
-    pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, PeerError> {
+    pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, RequestError> {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
         };
@@ -219,13 +219,13 @@ impl Channel {
 }
 
 /// Waits for something with a timeout.
-pub(crate) async fn within<T>(
+pub(crate) async fn within<T, E: From<RequestError>>(
     after: Duration,
     what: &'static str,
-    future: impl Future<Output = Result<T, PeerError>>,
-) -> Result<T, PeerError> {
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     match runtime::timeout(after, future).await {
         Ok(result) => result,
-        Err(_) => Err(PeerError::Timeout { what, after }),
+        Err(_) => Err(RequestError::Timeout { what, after }.into()),
     }
 }

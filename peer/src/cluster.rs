@@ -13,9 +13,10 @@ use daskwire_comm::{Address, CommOptions, Transports};
 
 use crate::channel::Observer;
 use crate::client::ClientOptions;
+use crate::client::ConnectError;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{Functions, Worker};
-use crate::{BoxFuture, Client, PeerError};
+use crate::{BoxFuture, Client, PeerError, RequestError};
 
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -168,7 +169,7 @@ impl Builder {
             None => self.transport.transports()?,
         };
         let mut listeners = Vec::with_capacity(1 + self.listen.len());
-        let first = PeerError::parse_address(&self.transport.address())?;
+        let first = RequestError::parse_address(&self.transport.address())?;
         for address in core::iter::once(&first).chain(&self.listen) {
             listeners.push(transports.bind(address, CommOptions::default()).await?);
         }
@@ -181,7 +182,7 @@ impl Builder {
         let mut workers = Vec::with_capacity(self.worker_count);
         for index in 0..self.worker_count {
             let mut worker = Worker::builder(scheduler.address().clone())
-                .listen(PeerError::parse_address(&self.transport.address())?)
+                .listen(RequestError::parse_address(&self.transport.address())?)
                 .name(&format!("worker-{index}"))
                 .nthreads(self.nthreads)
                 .functions(self.functions.clone())
@@ -296,7 +297,7 @@ impl LocalCluster {
     /// # Errors
     ///
     /// As [`Client::connect_with`].
-    pub async fn client(&self) -> Result<Client, PeerError> {
+    pub async fn client(&self) -> Result<Client, ConnectError> {
         Client::connect_with(&self.address().to_string(), self.client_options()).await
     }
 

@@ -1,27 +1,35 @@
-//! Errors between peers.
+//! Errors of exchanges with peers, and the error of all operations.
 
-use core::cell::Cell;
-use core::fmt::{self, Write as _};
+mod remote;
+
+use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use daskwire::message::BuildError;
 use daskwire_comm::{Address, AddressError, CommError};
-use daskwire_numpy::known::{self, Known, Native, native};
-use daskwire_pickle::tree::{self, Node, Registry, Tree};
-use daskwire_pickle::{Options, Writer};
 
-use crate::growing;
-use crate::protocol::{ProtocolError, Status};
-use crate::value::{Serialized, Value, ValueError, WrongType};
-use crate::{Key, Release};
+#[cfg(feature = "client")]
+use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
+use crate::protocol::ProtocolError;
+use crate::release::UnsupportedRelease;
+use crate::value::{ValueError, WrongType};
 
-/// An error of a client, worker or scheduler.
+pub use remote::RemoteError;
+pub(crate) use remote::{exception, killed_worker};
+
+/// The error of a request to a peer, or of a stream of messages.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum PeerError {
-    /// The connection failed.
+pub enum RequestError {
+    /// The address of the peer is invalid.
+    Address {
+        /// The string given as an address.
+        address: String,
+        /// The fault in the address.
+        error: AddressError,
+    },
+    /// The connection failed, or could not be made.
     Comm(Arc<CommError>),
     /// The peer closed the connection instead of replying.
     Closed {
@@ -30,77 +38,25 @@ pub enum PeerError {
     },
     /// A reply or an event did not arrive in time.
     Timeout {
-        /// What was waited for.
+        /// The awaited reply or event.
         what: &'static str,
         /// The timeout.
         after: Duration,
     },
-    /// A received message is malformed.
-    Protocol(ProtocolError),
     /// A message cannot be encoded because it is too large for its format.
     Build(BuildError),
-    /// A value cannot be serialized or deserialized.
-    Value(ValueError),
-    /// A value is not of the requested type.
-    Type(WrongType),
-    /// A task or a request failed in the peer.
+    /// A received message is malformed.
+    Protocol(ProtocolError),
+    /// The peer raised an exception while it handled the request.
     Remote(Box<RemoteError>),
-    /// The peer refused.
-    Refused {
-        /// The peer's reason.
-        reason: String,
-    },
-    /// An address is invalid.
-    Address {
-        /// The string given as an address.
-        address: String,
-        /// The fault in the address.
-        error: AddressError,
-    },
-    /// The scheduler's release is not supported.
-    Release {
-        /// The scheduler's release.
-        found: Release,
-        /// The first supported release.
-        first: Release,
-        /// The operation that is not supported.
-        what: &'static str,
-    },
-    /// A worker cannot create its directory for spilled data.
-    Directory {
-        /// The path, and the system's error.
-        reason: String,
-    },
-    /// The task was cancelled.
-    Cancelled {
-        /// The task's key.
-        key: Key,
-        /// The scheduler's reason.
-        reason: String,
-    },
-    /// The result was lost, and cannot be computed again.
-    Lost {
-        /// The result's key.
-        key: Key,
-    },
     /// The peer does not read what it is sent; its connection was closed.
     NotReading {
         /// The limit of queued bytes.
         limit: usize,
     },
-    /// The scheduler in this process panicked, and has ended.
-    Panicked {
-        /// The message of the panic.
-        reason: String,
-    },
-    /// The client was closed, or its connection to the scheduler is lost.
-    Disconnected {
-        /// The reason.
-        reason: String,
-    },
 }
 
-impl PeerError {
+impl RequestError {
     pub(crate) fn parse_address(address: &str) -> Result<Address, Self> {
         address.parse().map_err(|error| Self::Address {
             address: address.to_owned(),
@@ -109,43 +65,108 @@ impl PeerError {
     }
 }
 
-impl fmt::Display for PeerError {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Address { address, error } => {
+                write!(f, "{address:?} cannot be connected to: {error}")
+            }
             Self::Comm(error) => error.fmt(f),
             Self::Closed { peer } => write!(f, "{peer} closed the connection without an answer"),
             Self::Timeout { what, after } => {
                 write!(f, "{what}: timed out after {} seconds", after.as_secs_f64())
             }
-            Self::Protocol(error) => error.fmt(f),
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
-            Self::Value(error) => error.fmt(f),
-            Self::Type(error) => error.fmt(f),
+            Self::Protocol(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
-            Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
-            Self::Address { address, error } => {
-                write!(f, "{address:?} cannot be connected to: {error}")
-            }
-            Self::Release { found, first, what } => write!(
-                f,
-                "the scheduler runs distributed {found}: {what} takes {first} or later"
-            ),
-            Self::Directory { reason } => {
-                write!(f, "no directory for spilled data: {reason}")
-            }
-            Self::Cancelled { key, reason } if reason.is_empty() => {
-                write!(f, "the task {key} was cancelled")
-            }
-            Self::Cancelled { key, reason } => write!(f, "the task {key} was cancelled: {reason}"),
-            Self::Lost { key } => write!(f, "the result {key} is lost"),
             Self::NotReading { limit } => write!(
                 f,
                 "the peer does not read: more than {limit} bytes of messages wait for it"
             ),
-            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
-            Self::Disconnected { reason } => {
-                write!(f, "not connected to the scheduler: {reason}")
+        }
+    }
+}
+
+impl core::error::Error for RequestError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Address { error, .. } => Some(error),
+            Self::Comm(error) => Some(&**error),
+            Self::Build(error) => Some(error),
+            Self::Protocol(error) => Some(error),
+            Self::Remote(error) => Some(&**error),
+            Self::Closed { .. } | Self::Timeout { .. } | Self::NotReading { .. } => None,
+        }
+    }
+}
+
+/// Any error of a client, worker or scheduler: each operation has an error of its
+/// own, and all of them convert to this one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// A request to a peer failed.
+    Request(RequestError),
+    /// A client cannot connect.
+    #[cfg(feature = "client")]
+    Connect(ConnectError),
+    /// A client is not connected any more.
+    #[cfg(feature = "client")]
+    Disconnected(Disconnected),
+    /// A task cannot be submitted.
+    #[cfg(feature = "client")]
+    Submit(SubmitError),
+    /// The result of a task is not available.
+    #[cfg(feature = "client")]
+    Task(TaskError),
+    /// Data cannot be stored on the cluster.
+    #[cfg(feature = "client")]
+    Scatter(ScatterError),
+    /// A value cannot be serialized or deserialized.
+    Value(ValueError),
+    /// A value is not of the requested type.
+    Type(WrongType),
+    /// The scheduler's release is not supported.
+    Release(UnsupportedRelease),
+    /// The peer refused.
+    Refused {
+        /// The peer's reason.
+        reason: String,
+    },
+    /// A worker cannot create its directory for spilled data.
+    Directory {
+        /// The path, and the system's error.
+        reason: String,
+    },
+    /// The scheduler in this process panicked, and has ended.
+    Panicked {
+        /// The message of the panic.
+        reason: String,
+    },
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => error.fmt(f),
+            #[cfg(feature = "client")]
+            Self::Connect(error) => error.fmt(f),
+            #[cfg(feature = "client")]
+            Self::Disconnected(error) => error.fmt(f),
+            #[cfg(feature = "client")]
+            Self::Submit(error) => error.fmt(f),
+            #[cfg(feature = "client")]
+            Self::Task(error) => error.fmt(f),
+            #[cfg(feature = "client")]
+            Self::Scatter(error) => error.fmt(f),
+            Self::Value(error) => error.fmt(f),
+            Self::Type(error) => error.fmt(f),
+            Self::Release(error) => error.fmt(f),
+            Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
+            Self::Directory { reason } => {
+                write!(f, "no directory for spilled data: {reason}")
             }
+            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
         }
     }
 }
@@ -153,517 +174,54 @@ impl fmt::Display for PeerError {
 impl core::error::Error for PeerError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Comm(error) => Some(&**error),
-            Self::Remote(error) => Some(&**error),
-            Self::Address { error, .. } => Some(error),
+            Self::Request(error) => error.source(),
+            #[cfg(feature = "client")]
+            Self::Connect(error) => error.source(),
+            #[cfg(feature = "client")]
+            Self::Submit(error) => error.source(),
+            #[cfg(feature = "client")]
+            Self::Task(error) => error.source(),
+            #[cfg(feature = "client")]
+            Self::Scatter(error) => error.source(),
             _ => None,
         }
     }
 }
 
+/// Implements `From` for error types.
 macro_rules! from {
-    ($($type:ty, $error:ident => $made:expr;)*) => {$(
-        impl From<$type> for PeerError {
+    ($($(#[$attribute:meta])* $for:ident: $type:ty, $error:ident => $made:expr;)*) => {$(
+        $(#[$attribute])*
+        impl From<$type> for $for {
             fn from($error: $type) -> Self {
                 $made
             }
         }
     )*};
 }
+pub(crate) use from;
 
 from! {
-    CommError, error => Self::Comm(Arc::new(error));
-    ProtocolError, error => Self::Protocol(error);
-    BuildError, error => Self::Build(error);
-    ValueError, error => Self::Value(error);
-    WrongType, error => Self::Type(error);
-    RemoteError, error => Self::Remote(Box::new(error));
-    daskwire_numpy::TypedError, error => Self::Value(error.into());
+    RequestError: CommError, error => Self::Comm(Arc::new(error));
+    RequestError: BuildError, error => Self::Build(error);
+    RequestError: ProtocolError, error => Self::Protocol(error);
+    RequestError: RemoteError, error => Self::Remote(Box::new(error));
+    PeerError: RequestError, error => Self::Request(error);
+    PeerError: CommError, error => Self::Request(error.into());
+    #[cfg(feature = "client")]
+    PeerError: ConnectError, error => Self::Connect(error);
+    #[cfg(feature = "client")]
+    PeerError: Disconnected, error => Self::Disconnected(error);
+    #[cfg(feature = "client")]
+    PeerError: SubmitError, error => Self::Submit(error);
+    #[cfg(feature = "client")]
+    PeerError: TaskError, error => Self::Task(error);
+    #[cfg(feature = "client")]
+    PeerError: ScatterError, error => Self::Scatter(error);
+    PeerError: ValueError, error => Self::Value(error);
+    PeerError: WrongType, error => Self::Type(error);
+    PeerError: UnsupportedRelease, error => Self::Release(error);
 }
 
-/// An exception that was raised in a peer, mostly in Python.
-///
-/// Its parts are read from the pickle without executing it;
-/// [`serialized`](Self::serialized) is that pickle, for forwarding.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RemoteError {
-    /// The class of the exception, such as `ZeroDivisionError` or
-    /// `pandas.errors.ParserError`.
-    pub class: String,
-    /// The exception's message, as `str()` returns it.
-    pub message: String,
-    /// The traceback: a line for each frame, outermost first, as Python prints
-    /// it. Empty if unknown.
-    pub traceback: String,
-    /// The exception that this one was raised from, or that was being handled.
-    ///
-    /// Exceptions of Dask may say little without it: for a function that the
-    /// scheduler cannot import, only the cause has the name.
-    pub cause: Option<Box<Self>>,
-    /// The exception as it was received.
-    pub serialized: Option<Serialized>,
-}
-
-/// Formats like the last line that Python prints, and a line for each
-/// [`cause`](RemoteError::cause).
-impl fmt::Display for RemoteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut next = Some(self);
-        while let Some(error) = next {
-            f.write_str(&error.class)?;
-            if !error.message.is_empty() {
-                write!(f, ": {}", error.message)?;
-            }
-            next = error.cause.as_deref();
-            if next.is_some() {
-                let is_ended = error.message.ends_with('\n');
-                f.write_str(if is_ended {
-                    "caused by "
-                } else {
-                    "\ncaused by "
-                })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl core::error::Error for RemoteError {}
-
-macro_rules! raised {
-    ($($type:ty, $class:literal;)*) => {$(
-        #[doc = concat!("A `", $class, "`.")]
-        impl From<$type> for RemoteError {
-            fn from(error: $type) -> Self {
-                Self::new($class, &error.to_string())
-            }
-        }
-    )*};
-}
-
-raised! {
-    ValueError, "ValueError";
-    WrongType, "TypeError";
-    daskwire_numpy::TypedError, "ValueError";
-    crate::graph::GraphError, "ValueError";
-}
-
-impl RemoteError {
-    /// Returns an exception of a builtin class.
-    pub fn new(class: &str, message: &str) -> Self {
-        Self {
-            class: class.to_owned(),
-            message: message.to_owned(),
-            ..Self::default()
-        }
-    }
-
-    /// Reads the fields `exception` and `traceback` of a message.
-    pub(crate) fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
-        let mut error = match exception {
-            Value::Serialized(serialized) => match serialized.pickle() {
-                Ok((pickle, buffers)) => Self::of_pickle(&pickle, &buffers),
-                Err(error) => match serialized.open() {
-                    Ok(value) => Self::new("Exception", &text(&value)),
-                    Err(_) => Self::new("Exception", &error.to_string()),
-                },
-            },
-            Value::Bytes(data) => Self::of_pickle(data, &[]),
-            value => Self::new("Exception", &text(value)),
-        };
-        if let Value::Serialized(serialized) = exception {
-            error.serialized = Some(serialized.clone());
-        }
-        if error.traceback.is_empty()
-            && let Some(Value::Serialized(serialized)) = traceback
-            && let Ok((pickle, buffers)) = serialized.pickle()
-            && let Ok(tree) = Tree::with_buffers(&pickle, &buffers)
-            && let Ok(Native::Traceback(frames)) = native(exceptions(), tree.root())
-        {
-            error.traceback = Text::new(&pickle).lines(frames);
-        }
-        error
-    }
-
-    /// Reads a reply that reports an exception.
-    pub(crate) fn of_status(status: &Status) -> Self {
-        let mut error = match &status.exception {
-            Some(exception) => Self::of_fields(exception, status.traceback.as_ref()),
-            None => Self::new("Exception", status.message.as_deref().unwrap_or_default()),
-        };
-        if error.message.is_empty()
-            && let Some(text) = &status.exception_text
-        {
-            error.message.clone_from(text);
-        }
-        if error.traceback.is_empty()
-            && let Some(text) = &status.traceback_text
-        {
-            error.traceback.clone_from(text);
-        }
-        error
-    }
-
-    fn of_pickle(pickle: &Bytes, buffers: &[Bytes]) -> Self {
-        let Ok(tree) = Tree::with_buffers(pickle, buffers) else {
-            return Self::new("Exception", &format!("b'{}'", pickle.escape_ascii()));
-        };
-        Self::of_node(tree.root(), &Text::new(pickle), CAUSES)
-    }
-
-    /// Reads an exception with at most `causes` causes.
-    fn of_node(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
-        match native(exceptions(), node) {
-            Ok(Native::Exception(exception)) => {
-                let context = exception.context.filter(|_| !exception.suppress_context);
-                Self {
-                    cause: cause(exception.cause.or(context), text, causes),
-                    ..Self::of_parts(
-                        Some(exception.class),
-                        Some(exception.arguments),
-                        exception.traceback,
-                        text,
-                    )
-                }
-            }
-            // An instance of another class: named by the call that makes it.
-            _ => Self::of_object(node, text, causes),
-        }
-    }
-
-    fn of_parts(
-        class: Option<tree::Global<'_>>,
-        arguments: Option<tree::Items<'_, '_>>,
-        traceback: Option<known::Traceback<'_, '_>>,
-        text: &Text,
-    ) -> Self {
-        let class = class.map_or_else(|| "Exception".to_owned(), |class| text.of(&class));
-        let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
-        Self {
-            message: arguments
-                .map(|arguments| text.message(&class, arguments))
-                .unwrap_or_default(),
-            class,
-            traceback: traceback
-                .map(|frames| text.lines(frames))
-                .unwrap_or_default(),
-            ..Self::default()
-        }
-    }
-
-    /// Reads `CLASS(ARGUMENTS...)`, or the form of `tblib` for exceptions with
-    /// attributes.
-    fn of_object(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
-        let parts = match node.value() {
-            tree::Value::Call {
-                callable,
-                arguments,
-            } => Some((callable, arguments)),
-            tree::Value::New {
-                class, arguments, ..
-            } => Some((class, arguments)),
-            _ => None,
-        };
-        let Some((callable, arguments)) = parts else {
-            return Self::new("Exception", &text.of(&node));
-        };
-        let called = callable.as_global();
-        let is_tblib = called.is_some_and(|name| {
-            name.is("tblib.pickling_support", "unpickle_exception_with_attrs")
-                || name.is("tblib.pickling_support", "unpickle_exception")
-        });
-        if !is_tblib {
-            return Self::of_parts(called, Some(arguments.items()), None, text);
-        }
-        let mut parts = arguments.items();
-        let mut next = || parts.next().filter(|node| !node.is_none());
-        let (class, given) = (next(), next());
-        let (from, traceback, context, suppress_context) = (next(), next(), next(), next());
-        let given = given.map(|given| given.get("args").unwrap_or(given).items());
-        let traceback = traceback.and_then(|node| match native(exceptions(), node) {
-            Ok(Native::Traceback(frames)) => Some(frames),
-            _ => None,
-        });
-        let is_suppressed = suppress_context.and_then(Node::as_bool) == Some(true);
-        let context = context.filter(|_| !is_suppressed);
-        Self {
-            cause: cause(from.or(context), text, causes),
-            ..Self::of_parts(class.and_then(Node::as_global), given, traceback, text)
-        }
-    }
-}
-
-/// Maximum number of causes that are read.
-const CAUSES: usize = 16;
-
-/// The end of a shortened message.
-const SHORTENED: &str = "… (shortened)";
-
-fn cause(node: Option<Node<'_, '_>>, text: &Text, causes: usize) -> Option<Box<RemoteError>> {
-    let causes = causes.checked_sub(1)?;
-    Some(Box::new(RemoteError::of_node(node?, text, causes)))
-}
-
-fn exceptions() -> &'static Registry<Known> {
-    static NAMES: std::sync::OnceLock<Registry<Known>> = std::sync::OnceLock::new();
-    NAMES.get_or_init(|| {
-        let mut registry = Registry::new();
-        registry.allow_all(known::EXCEPTIONS);
-        registry
-    })
-}
-
-/// Returns a string as it is, and anything else as Python shows it.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Str(text) => text.as_ref().to_owned(),
-        other => other.to_string(),
-    }
-}
-
-/// Writes the strings of an exception, up to a total length that depends on the
-/// pickle's: shared parts of a pickle are written at each occurrence.
-struct Text {
-    left: Cell<usize>,
-}
-
-impl Text {
-    fn new(pickle: &[u8]) -> Self {
-        let len = pickle.len().saturating_mul(4).saturating_add(1 << 16);
-        Self {
-            left: Cell::new(len),
-        }
-    }
-
-    fn of(&self, shown: &dyn fmt::Display) -> String {
-        self.written(|to| write!(to, "{shown}"))
-    }
-
-    /// Writes a string until the limit is reached, then [`SHORTENED`].
-    fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
-        let mut to = Limited {
-            text: String::new(),
-            left: &self.left,
-        };
-        if write(&mut to).is_err() {
-            to.text.push_str(SHORTENED);
-        }
-        to.text
-    }
-
-    /// Returns a string as it is, and anything else as Python shows it.
-    fn of_node(&self, node: Node<'_, '_>) -> String {
-        match node.as_str() {
-            Some(text) => self.of(&text),
-            None => self.of(&node),
-        }
-    }
-
-    /// The result of `str()` for an exception with these arguments.
-    fn message(&self, class: &str, arguments: tree::Items<'_, '_>) -> String {
-        let all: Vec<Node<'_, '_>> = arguments.collect();
-        match all.as_slice() {
-            [key, worker, allowed_failures] if class == KILLED_WORKER => {
-                let key = self.of_node(*key);
-                let count = allowed_failures
-                    .as_u64()
-                    .unwrap_or_default()
-                    .saturating_add(1);
-                let state = worker.operations().find_map(|operation| match operation {
-                    tree::Operation::State(state) => state.node().get("address"),
-                    _ => None,
-                });
-                let last = state.and_then(Node::as_str).unwrap_or("unknown");
-                self.of(&format_args!(
-                    "the task {key} killed {count} workers, last {last}"
-                ))
-            }
-            [] => String::new(),
-            // `KeyError` shows the `repr` of its argument.
-            [one] if class == "KeyError" => match one.as_str() {
-                Some(text) => self.of(&Value::from(text)),
-                None => self.of(one),
-            },
-            [one] => self.of_node(*one),
-            [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
-                let reason = self.of_node(*reason);
-                self.of(&format_args!("[Errno {number}] {reason}"))
-            }
-            many => self.written(|to| {
-                to.write_char('(')?;
-                for (index, node) in many.iter().enumerate() {
-                    to.write_str(if index == 0 { "" } else { ", " })?;
-                    write!(to, "{node}")?;
-                }
-                to.write_char(')')
-            }),
-        }
-    }
-
-    fn lines(&self, traceback: known::Traceback<'_, '_>) -> String {
-        self.written(|to| {
-            for frame in traceback {
-                writeln!(to, "  {frame}")?;
-            }
-            Ok(())
-        })
-    }
-}
-
-/// A string of limited length.
-struct Limited<'l> {
-    text: String,
-    left: &'l Cell<usize>,
-}
-
-impl fmt::Write for Limited<'_> {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        let left = self.left.get();
-        let mut len = part.len().min(left);
-        while !part.is_char_boundary(len) {
-            len = len.saturating_sub(1);
-        }
-        self.left.set(left.saturating_sub(len));
-        self.text.push_str(part.get(..len).unwrap_or_default());
-        if len == part.len() {
-            Ok(())
-        } else {
-            Err(fmt::Error)
-        }
-    }
-}
-
-/// The pickle of an exception of a builtin class.
-pub(crate) fn exception(class: &str, message: &str) -> Serialized {
-    pickled(|writer| {
-        writer.reduce().global("builtins", class).tuple(1);
-        writer.str(message);
-    })
-}
-
-const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
-
-/// The exception that Dask raises for a task that repeatedly kills workers.
-pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
-    pickled(|writer| {
-        writer.reduce();
-        let (module, name) = KILLED_WORKER.rsplit_once('.').unwrap_or_default();
-        writer.global(module, name);
-        writer.tuple(3);
-        key.pickle(writer);
-        // The exception takes a worker, and reads the worker's address.
-        writer.build().reduce();
-        writer.global("types", "SimpleNamespace").tuple(0);
-        writer.dict(1).str("address").str(last_worker);
-        writer.i64(allowed_failures.into());
-    })
-}
-
-fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
-    let pickle = growing::pickle(Options::default(), |writer| {
-        write(writer);
-        Ok::<(), daskwire_pickle::WriteError>(())
-    });
-    // Cannot fail: the buffer grows as needed.
-    Serialized::of_written_pickle(pickle.unwrap_or_default().into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(write: impl Fn(&mut Writer<'_, '_>)) -> (RemoteError, usize) {
-        let (pickle, _) = pickled(write).pickle().expect("a pickle");
-        (RemoteError::of_pickle(&pickle, &[]), pickle.len())
-    }
-
-    /// `unpickle_exception` with a class and an argument. The caller adds the
-    /// cause; then follow no traceback, the context, and whether that is hidden.
-    fn exception(writer: &mut Writer<'_, '_>, class: &str, argument: &str) {
-        writer
-            .reduce()
-            .global("tblib.pickling_support", "unpickle_exception")
-            .tuple(6);
-        writer.global("builtins", class).tuple(1).str(argument);
-    }
-
-    #[test]
-    fn causes_are_kept_and_shown() {
-        let (error, _) = read(|writer| {
-            exception(writer, "RuntimeError", "it failed");
-            exception(writer, "ValueError", "not this\n");
-            // Without a cause, the context is shown.
-            writer.none().none();
-            exception(writer, "KeyError", "x");
-            writer
-                .none()
-                .none()
-                .none()
-                .bool(false)
-                .bool(false)
-                .none()
-                .none()
-                .bool(true);
-        });
-        assert_eq!(
-            error.to_string(),
-            "RuntimeError: it failed\ncaused by ValueError: not this\ncaused by KeyError: 'x'"
-        );
-        let (hidden, _) = read(|writer| {
-            exception(writer, "RuntimeError", "it failed");
-            writer.none().none();
-            exception(writer, "KeyError", "x");
-            writer.none().none().none().bool(false).bool(true);
-        });
-        assert_eq!(hidden.cause, None);
-    }
-
-    #[test]
-    fn causes_of_causes_end() {
-        let count = |levels: usize| {
-            let (error, _) = read(|writer| {
-                for _ in 0..levels {
-                    exception(writer, "ValueError", "x");
-                }
-                writer.none();
-                for _ in 1..levels {
-                    writer.none().none().bool(false);
-                }
-                writer.none().none().bool(false);
-            });
-            core::iter::successors(Some(&error), |error| error.cause.as_deref()).count()
-        };
-        assert_eq!(count(2), 2);
-        assert_eq!(count(40), CAUSES + 1);
-        assert_eq!(count(80), CAUSES + 1);
-    }
-
-    #[test]
-    fn text_is_bounded_by_the_length_of_the_pickle() {
-        let len = |count: usize| {
-            let (error, pickle_len) = read(|writer| {
-                writer
-                    .reduce()
-                    .global("builtins", "ValueError")
-                    .tuple(count);
-                let shared = writer.list(count).memoize();
-                for _ in 0..count {
-                    writer.i64(1_000_000);
-                }
-                for _ in 1..count {
-                    writer.get(shared);
-                }
-            });
-            let most = 4 * pickle_len + (1 << 16) + SHORTENED.len();
-            assert!(
-                error.message.len() <= most,
-                "{} of {most}",
-                error.message.len()
-            );
-            assert!(error.message.ends_with(SHORTENED));
-            error.message.len()
-        };
-        let (one, two) = (len(2000), len(4000));
-        assert!(two <= one * 2, "{one}, and of twice as much {two}");
-    }
-}
+// Errors are moved often.
+const _: () = assert!(size_of::<RequestError>() <= 64);

@@ -56,7 +56,7 @@ pub use channel::{ObservedMessage, Observer};
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
-pub use error::{PeerError, RemoteError};
+pub use error::{PeerError, RemoteError, RequestError};
 pub use key::Key;
 pub use meter::Meter;
 pub use net::transports;

@@ -19,7 +19,7 @@ use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, ReplyStatus, Request};
-use crate::{BoxFuture, Key, PeerError};
+use crate::{BoxFuture, Key, RequestError};
 
 /// Maximum number of idle comms with one peer.
 const MAX_IDLE_PER_PEER: usize = 8;
@@ -121,11 +121,11 @@ impl Lease<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of `work`, and [`PeerError::Closed`].
+    /// The errors of `work`, and [`RequestError::Closed`].
     pub(crate) async fn run<T>(
         &mut self,
-        work: impl Future<Output = Result<T, PeerError>>,
-    ) -> Result<T, PeerError> {
+        work: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
         let forgotten = async {
             if let Some(known) = &mut self.known {
                 while known.changed().await.is_ok() {}
@@ -133,7 +133,7 @@ impl Lease<'_> {
         };
         tokio::select! {
             result = work => result,
-            () = forgotten => Err(PeerError::Closed {
+            () = forgotten => Err(RequestError::Closed {
                 peer: self.address.to_string(),
             }),
         }
@@ -236,13 +236,13 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// As [`Channel::call`], those of connecting, and [`PeerError::Closed`] if the
+    /// As [`Channel::call`], those of connecting, and [`RequestError::Closed`] if the
     /// peer is [forgotten](Self::forget) meanwhile.
     pub(crate) async fn call<T: Field>(
         &self,
         address: &Address,
         request: &Request,
-    ) -> Result<T, PeerError> {
+    ) -> Result<T, RequestError> {
         let mut lease = self.lease(address);
         let (reply, channel) = lease.run(self.exchange(address, request)).await?;
         lease.give_back(channel);
@@ -260,7 +260,7 @@ impl Pool {
         address: &Address,
         keys: Vec<Key>,
         who: Option<String>,
-    ) -> Result<DataReply, PeerError> {
+    ) -> Result<DataReply, RequestError> {
         let (reply, _) = self.get_data_with_extra_count(address, keys, who).await?;
         Ok(reply)
     }
@@ -272,7 +272,7 @@ impl Pool {
         address: &Address,
         keys: Vec<Key>,
         who: Option<String>,
-    ) -> Result<(DataReply, usize), PeerError> {
+    ) -> Result<(DataReply, usize), RequestError> {
         let mut wanted: HashSet<Key> = keys.iter().cloned().collect();
         let request = Request::GetData(GetData {
             keys: Keys(keys),
@@ -310,7 +310,7 @@ impl Pool {
         &self,
         address: &Address,
         request: &Request,
-    ) -> Result<(Result<T, PeerError>, Channel), PeerError> {
+    ) -> Result<(Result<T, RequestError>, Channel), RequestError> {
         loop {
             let idle = self.take(address);
             let was_idle = idle.is_some();
@@ -319,8 +319,10 @@ impl Pool {
                 None => self.connect(address).await?,
             };
             match channel.call(request).await {
-                Err(PeerError::Closed { .. } | PeerError::Comm(_)) if was_idle => {}
-                Err(error @ (PeerError::Closed { .. } | PeerError::Comm(_))) => return Err(error),
+                Err(RequestError::Closed { .. } | RequestError::Comm(_)) if was_idle => {}
+                Err(error @ (RequestError::Closed { .. } | RequestError::Comm(_))) => {
+                    return Err(error);
+                }
                 reply => return Ok((reply, channel)),
             }
         }
@@ -341,7 +343,7 @@ impl Pool {
     }
 
     /// Closes all comms with a peer that is gone. Pending requests to it end with
-    /// [`PeerError::Closed`]; later ones connect again.
+    /// [`RequestError::Closed`]; later ones connect again.
     pub(crate) fn forget(&self, address: &Address) {
         let mut peers = self.lock();
         let comms = peers.by_address.remove(address);

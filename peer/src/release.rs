@@ -6,7 +6,7 @@ use core::str::FromStr;
 use daskwire_comm::{Address, CommError, CommOptions, Transports, WireFormat};
 
 use crate::identity::identity;
-use crate::{PeerError, Value};
+use crate::{RequestError, Value};
 
 /// A release of `distributed`, such as 2026.8.0. Anything after the three
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
@@ -56,6 +56,30 @@ impl fmt::Display for NoRelease {
 
 impl core::error::Error for NoRelease {}
 
+/// An error: the scheduler's release is too old for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnsupportedRelease {
+    /// The scheduler's release.
+    pub found: Release,
+    /// The first supported release.
+    pub first: Release,
+    /// The operation.
+    pub what: &'static str,
+}
+
+impl fmt::Display for UnsupportedRelease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, first, what } = self;
+        write!(
+            f,
+            "the scheduler runs distributed {found}: {what} takes {first} or later"
+        )
+    }
+}
+
+impl core::error::Error for UnsupportedRelease {}
+
 impl Release {
     /// Returns the release with these numbers.
     pub const fn new(major: u16, minor: u16, micro: u16) -> Self {
@@ -92,9 +116,9 @@ impl Release {
         found: Option<Self>,
         first: Self,
         what: &'static str,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), UnsupportedRelease> {
         match found {
-            Some(found) if found < first => Err(PeerError::Release { found, first, what }),
+            Some(found) if found < first => Err(UnsupportedRelease { found, first, what }),
             _ => Ok(()),
         }
     }
@@ -102,20 +126,20 @@ impl Release {
 
 /// Improves the error of connecting to a scheduler: its release, if it uses
 /// another framing.
-pub(crate) async fn explain(
-    error: PeerError,
+pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
+    error: RequestError,
     scheduler: &Address,
     transports: &Transports,
     options: &CommOptions,
     first: Release,
     what: &'static str,
-) -> PeerError {
+) -> E {
     let is_framing = matches!(
         &error,
-        PeerError::Comm(error) if matches!(**error, CommError::Prefix { .. })
+        RequestError::Comm(error) if matches!(**error, CommError::Prefix { .. })
     );
     if !is_framing {
-        return error;
+        return error.into();
     }
     let options = CommOptions {
         wire: WireFormat::Answer,
@@ -123,10 +147,11 @@ pub(crate) async fn explain(
         ..options.clone()
     };
     match identity(scheduler, transports, &options).await {
-        Ok((identity, _)) => Release::check(identity.release, first, what)
-            .err()
-            .unwrap_or(error),
-        Err(_) => error,
+        Ok((identity, _)) => match Release::check(identity.release, first, what) {
+            Ok(()) => error.into(),
+            Err(unsupported) => unsupported.into(),
+        },
+        Err(_) => error.into(),
     }
 }
 

@@ -5,21 +5,21 @@ use daskwire::msgpack::Token;
 
 use crate::channel::Channel;
 use crate::protocol::{Field, ProtocolError, Request, Source, Status};
-use crate::{PeerError, RemoteError};
+use crate::{RemoteError, RequestError};
 
 impl Channel {
     /// Sends a request and waits for the reply.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Remote`] if the request raised an exception in the peer.
-    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, PeerError> {
+    /// [`RequestError::Remote`] if the request raised an exception in the peer.
+    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, RequestError> {
         self.set_traffic(request.traffic());
         self.sender.send(request).await?;
         match self.receiver.receive::<Reply<T>>().await? {
             Some(Reply::Value(value)) => Ok(value),
             Some(Reply::Failed(status)) => Err(RemoteError::of_status(&status).into()),
-            None => Err(PeerError::Closed {
+            None => Err(RequestError::Closed {
                 peer: self.peer.to_string(),
             }),
         }

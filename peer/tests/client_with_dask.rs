@@ -8,10 +8,10 @@ use core::time::Duration;
 use std::collections::HashSet;
 
 use client::client_at;
-use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
+use daskwire_peer::client::{Route, Status, Submission, SubmitError, TaskError, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::protocol::TaskState;
-use daskwire_peer::{Array, Client, Key, PeerError, Value};
+use daskwire_peer::{Array, Client, Key, Value};
 use daskwire_testing::{Environment, Peer, TLS_PEM};
 use serde_json::json;
 
@@ -93,7 +93,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
     let dependent = client.submit("operator.neg", [&bad]).expect("submitted");
     for future in [&bad, &dependent] {
         let error = future.result_within(TIMEOUT).await.expect_err("it fails");
-        let PeerError::Remote(error) = error else {
+        let TaskError::Failed { error, .. } = error else {
             panic!("{error}")
         };
         assert_eq!(error.class, "ZeroDivisionError");
@@ -109,7 +109,8 @@ async fn errors_arrive_with_their_text(client: &Client) {
         .submit()
         .expect("submitted");
     let error = missing.result_within(TIMEOUT).await.expect_err("it fails");
-    assert_eq!(error.to_string(), "KeyError: 'b'");
+    let shown = format!("the task {} failed: KeyError: 'b'", missing.key());
+    assert_eq!(error.to_string(), shown);
     // A function that the scheduler cannot import fails; the client continues.
     let unknown = client
         .submit("no_such_module.function", [1])
@@ -125,7 +126,7 @@ async fn errors_arrive_with_their_text(client: &Client) {
     // The cause names the function.
     let misspelt = client.submit("operator.ad", [1, 2]).expect("submitted");
     let error = misspelt.result_within(TIMEOUT).await.expect_err("it fails");
-    let PeerError::Remote(error) = error else {
+    let TaskError::Failed { error, .. } = error else {
         panic!("{error}")
     };
     assert_eq!(error.class, "RuntimeError");
@@ -240,7 +241,7 @@ async fn tasks_are_cancelled(client: &Client) {
     reaches(client, waiting.key(), Some("waiting")).await;
     client.cancel([&waiting], false).expect("sent");
     let error = waiting.result_within(TIMEOUT).await.expect_err("cancelled");
-    assert!(matches!(error, PeerError::Cancelled { .. }), "{error}");
+    assert!(matches!(error, TaskError::Cancelled { .. }), "{error}");
     assert_eq!(waiting.status().name(), "cancelled");
     client.cancel(&blockers, true).expect("sent");
     // The scheduler cancels tasks with unknown dependencies.
@@ -278,7 +279,7 @@ async fn submission_settings_are_respected(client: &Client) {
         .submit()
         .expect("submitted");
     let early = never.result_within(Duration::from_millis(500)).await;
-    assert!(matches!(early, Err(PeerError::Timeout { .. })));
+    assert!(matches!(early, Err(TaskError::Timeout { .. })));
     // Equal calls are the same task, unless they are impure.
     let one = client.submit("os.urandom", [16]).expect("submitted");
     let same = client.submit("os.urandom", [16]).expect("submitted");
@@ -616,10 +617,10 @@ async fn losing_the_scheduler_ends_all_futures(protocol: &str) {
         .result_within(TIMEOUT)
         .await
         .expect_err("it is gone");
-    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+    assert!(matches!(error, TaskError::Disconnected(_)), "{error}");
     assert!(matches!(waiting.status(), Status::Disconnected { .. }));
     let error = client.submit("operator.neg", [1]).expect_err("it is gone");
-    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+    assert!(matches!(error, SubmitError::Disconnected(_)), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
+use daskwire_peer::client::TaskError;
 use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::worker::Functions;
-use daskwire_peer::{Array, Key, PeerError, RemoteError, Value};
+use daskwire_peer::{Array, Key, RemoteError, Value};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -87,7 +88,7 @@ async fn functions_of_rust_are_called_by_their_name() {
         .result_within(TIMEOUT)
         .await
         .expect_err("it is no array");
-    assert!(matches!(error, PeerError::Remote(_)), "{error}");
+    assert!(matches!(error, TaskError::Failed { .. }), "{error}");
     let unknown = client
         .submit("native:no_such_function", [1])
         .expect("submitted");

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
 use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind, Shard};
 use daskwire_comm::CommOptions;
-use daskwire_peer::client::{ClientOptions, Route, TaskFuture};
+use daskwire_peer::client::{ClientOptions, Route, TaskError, TaskFuture};
 use daskwire_peer::graph::Argument;
-use daskwire_peer::{Array, Client, Key, ObservedMessage, Observer, PeerError, Value};
+use daskwire_peer::{Array, Client, Key, ObservedMessage, Observer, Value};
 use daskwire_testing::{Environment, Peer};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -140,13 +140,13 @@ async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) 
         .submit("operator.truediv", [7, 0])
         .expect("submitted");
     let error = failed.result_within(TIMEOUT).await.expect_err("it fails");
-    assert!(matches!(error, PeerError::Remote(_)), "{error}");
+    assert!(matches!(error, TaskError::Failed { .. }), "{error}");
     client.retry([&failed]).await.expect("answered");
     let error = failed
         .result_within(TIMEOUT)
         .await
         .expect_err("it fails again");
-    assert!(matches!(error, PeerError::Remote(_)), "{error}");
+    assert!(matches!(error, TaskError::Failed { .. }), "{error}");
     drop((other, unknown));
     assert_eq!(result(&held).await, Value::from(15));
     let mut heartbeats = heartbeats.0.subscribe();

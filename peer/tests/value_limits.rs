@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use daskwire_peer::client::TaskFuture;
+use daskwire_peer::client::{TaskError, TaskFuture};
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::graph::Argument;
-use daskwire_peer::{Client, PeerError, Value};
+use daskwire_peer::{Client, Value};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -15,7 +15,7 @@ async fn cluster() -> (LocalCluster, Client) {
     (cluster, client)
 }
 
-async fn result(future: &TaskFuture) -> Result<Value, PeerError> {
+async fn result(future: &TaskFuture) -> Result<Value, TaskError> {
     future.result_within(TIMEOUT).await
 }
 
@@ -33,7 +33,7 @@ async fn results_that_nest_deeper_and_deeper_fail_as_tasks() {
         all.push(core::mem::replace(&mut last, next));
     }
     match result(&last).await {
-        Err(PeerError::Remote(error)) => {
+        Err(TaskError::Failed { error, .. }) => {
             assert_eq!(error.class, "RecursionError");
             assert!(error.message.contains("100 levels"), "{error}");
         }
@@ -59,7 +59,9 @@ async fn results_that_double_what_they_share_fail_as_tasks() {
         all.push(core::mem::replace(&mut last, next));
     }
     match result(&last).await {
-        Err(PeerError::Remote(error)) => assert!(error.message.contains("67108864"), "{error}"),
+        Err(TaskError::Failed { error, .. }) => {
+            assert!(error.message.contains("67108864"), "{error}")
+        }
         other => panic!("{other:?}"),
     }
     client.close().await.expect("closed");

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_cli::journey::{Recorder, time};
 use daskwire_comm::{Address, CommOptions};
-use daskwire_peer::client::{ClientOptions, Meter, Route};
+use daskwire_peer::client::{ClientOptions, Meter, Route, TaskError};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Key, PeerError, Value};
@@ -150,7 +150,7 @@ impl ClusterArguments {
         };
         Client::connect_with(&self.scheduler, options)
             .await
-            .map_err(text)
+            .map_err(message)
     }
 
     const fn route(&self) -> Route {
@@ -162,13 +162,13 @@ impl ClusterArguments {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn text(error: PeerError) -> String {
-    match &error {
-        PeerError::Remote(remote) if !remote.traceback.is_empty() => {
-            format!("the task failed\n{}{remote}", remote.traceback)
+/// The message of an error; for a failed task, with the traceback.
+fn message(error: impl Into<PeerError>) -> String {
+    match error.into() {
+        PeerError::Task(TaskError::Failed { error, .. }) if !error.traceback.is_empty() => {
+            format!("the task failed\n{}{error}", error.traceback)
         }
-        _ => error.to_string(),
+        error => error.to_string(),
     }
 }
 
@@ -261,36 +261,36 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
     let client = arguments.cluster.connect(&meter).await?;
     let sending = client.scatter_by(data, arguments.cluster.route());
     let sent = with_progress("sending", total, || meter.sent(), sending).await;
-    let futures = sent.map_err(text)?;
-    client.hold_as(HOLDER, &futures).await.map_err(text)?;
+    let futures = sent.map_err(message)?;
+    client.hold_as(HOLDER, &futures).await.map_err(message)?;
     for future in &futures {
         terminal::print(Printable(&shown(future.key())))?;
     }
-    client.close().await.map_err(text)
+    client.close().await.map_err(message)
 }
 
 pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
     let key = key(&arguments.key);
-    let status = client.task_status([key.clone()]).await.map_err(text)?;
+    let status = client.task_status([key.clone()]).await.map_err(message)?;
     // Holding a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
         return Err(format!("the cluster has nothing under the key {key}"));
     }
-    let future = client.future(key).map_err(text)?;
-    future.finished().await.map_err(text)?;
+    let future = client.future(key).map_err(message)?;
+    future.finished().await.map_err(message)?;
     let size = client
         .nbytes(core::slice::from_ref(&future))
         .await
-        .map_err(text)?;
+        .map_err(message)?;
     let total = size.first().map_or(0, |(_, len)| *len);
     let receiving = client.gather(core::slice::from_ref(&future));
     let received = with_progress("receiving", total, || meter.received(), receiving).await;
-    let result = received.map_err(text)?.pop().unwrap_or_default();
+    let result = received.map_err(message)?.pop().unwrap_or_default();
     show(&result, arguments.output.as_ref())?;
     drop(future);
-    client.close().await.map_err(text)
+    client.close().await.map_err(message)
 }
 
 fn show(result: &Value, output: Option<&PathBuf>) -> Result<(), String> {
@@ -326,25 +326,25 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
     if let Some(name) = &arguments.key {
         call = call.key(key(name));
     }
-    let future = call.submit().map_err(text)?;
+    let future = call.submit().map_err(message)?;
     if arguments.hold {
         client
             .hold_as(HOLDER, core::slice::from_ref(&future))
             .await
-            .map_err(text)?;
+            .map_err(message)?;
         terminal::print(Printable(&shown(future.key())))?;
     } else {
-        show(&future.result().await.map_err(text)?, None)?;
+        show(&future.result().await.map_err(message)?, None)?;
     }
     drop(future);
-    client.close().await.map_err(text)
+    client.close().await.map_err(message)
 }
 
 pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
     let client = arguments.cluster.connect(&Arc::default()).await?;
     let keys: Vec<Key> = arguments.keys.iter().map(|text| key(text)).collect();
-    client.release_as(HOLDER, keys).map_err(text)?;
-    client.close().await.map_err(text)
+    client.release_as(HOLDER, keys).map_err(message)?;
+    client.close().await.map_err(message)
 }
 
 pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
@@ -366,8 +366,8 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
             };
             let client = Client::connect_with(scheduler, options)
                 .await
-                .map_err(text)?;
-            let count = client.workers().await.map_err(text)?.len();
+                .map_err(message)?;
+            let count = client.workers().await.map_err(message)?.len();
             if count == 0 {
                 return Err(format!(
                     "{scheduler} has no workers: nothing would ever be computed"
@@ -386,12 +386,12 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
                 .observer(Arc::<Recorder>::clone(&recorder))
                 .start()
                 .await
-                .map_err(text)?;
+                .map_err(message)?;
             show(&format!(
                 "A scheduler at {} and 2 workers, all in this process\n\n",
                 cluster.address()
             ));
-            let client = cluster.client().await.map_err(text)?;
+            let client = cluster.client().await.map_err(message)?;
             recorder.call(&cluster.address().to_string(), "scheduler");
             recorder.call(client.id(), "client");
             for worker in cluster.workers() {
@@ -401,8 +401,8 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
         }
     };
     let outcome = daskwire_cli::journey::journey(&client, &recorder, arguments.verbose, &mut show);
-    let outcome = outcome.await.map_err(text)?;
-    client.close().await.map_err(text)?;
+    let outcome = outcome.await.map_err(message)?;
+    client.close().await.map_err(message)?;
     if let Some(cluster) = cluster {
         cluster.close().await;
     }

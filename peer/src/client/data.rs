@@ -8,13 +8,13 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::future::all_finished;
-use super::{Client, Shared, TaskFuture};
+use super::{Client, ScatterError, Shared, TaskError, TaskFuture};
 use crate::client::Status;
 use crate::protocol::{
     DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, ReportKey, Request,
     Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
-use crate::{BoxFuture, Key, PeerError, Serialized, Value};
+use crate::{BoxFuture, Key, RequestError, Serialized, Value};
 
 /// Maximum number of attempts to fetch a result before it counts as lost.
 const ATTEMPTS: usize = 10;
@@ -47,11 +47,14 @@ impl<T> Drop for Gathering<T> {
 }
 
 /// The value, or the unopened payload if it has no counterpart here.
-pub(super) fn opened(serialized: Serialized) -> Result<Value, PeerError> {
+pub(super) fn opened(key: &Key, serialized: Serialized) -> Result<Value, TaskError> {
     match serialized.open() {
         Ok(value) => Ok(value),
         Err(crate::value::ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized)),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(TaskError::Value {
+            key: key.clone(),
+            error,
+        }),
     }
 }
 
@@ -68,7 +71,7 @@ impl Shared {
         self: &'a Arc<Self>,
         futures: &'a [TaskFuture],
         route: Route,
-    ) -> BoxFuture<'a, Result<Vec<Serialized>, PeerError>> {
+    ) -> BoxFuture<'a, Result<Vec<Serialized>, TaskError>> {
         Box::pin(self.gather_on_own_thread(futures, route))
     }
 
@@ -76,7 +79,7 @@ impl Shared {
         self: &Arc<Self>,
         futures: &[TaskFuture],
         route: Route,
-    ) -> Result<Vec<Serialized>, PeerError> {
+    ) -> Result<Vec<Serialized>, TaskError> {
         if self.runtime.wakes_caller_cheaply() {
             return self.gather_here(futures, route).await;
         }
@@ -88,7 +91,7 @@ impl Shared {
             Err(error) => match error.into_panic() {
                 Some(panic) => std::panic::resume_unwind(panic),
                 // The runtime is shutting down.
-                None => Err(self.disconnected()),
+                None => Err(self.disconnected().into()),
             },
         }
     }
@@ -97,7 +100,7 @@ impl Shared {
         &self,
         futures: &[TaskFuture],
         route: Route,
-    ) -> Result<Vec<Serialized>, PeerError> {
+    ) -> Result<Vec<Serialized>, TaskError> {
         let mut found: HashMap<Key, Serialized> = HashMap::with_capacity(futures.len());
         for _ in 0..ATTEMPTS {
             let missing = |future: &&TaskFuture| !found.contains_key(future.key());
@@ -144,7 +147,7 @@ impl Shared {
         futures
             .iter()
             .map(|future| {
-                let lost = || PeerError::Lost {
+                let lost = || TaskError::Lost {
                     key: future.key().clone(),
                 };
                 found.get(future.key()).cloned().ok_or_else(lost)
@@ -155,7 +158,7 @@ impl Shared {
     async fn gather_from_scheduler(
         &self,
         keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
         let request = Request::Gather(Gather {
             keys: Some(Keys(keys)),
             reply: Some(true),
@@ -169,7 +172,7 @@ impl Shared {
     async fn gather_from_workers(
         &self,
         keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
         let request = WhoHas {
             keys: Some(Keys(keys)),
             reply: Some(true),
@@ -204,7 +207,7 @@ impl Shared {
         &self,
         address: String,
         keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
+    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
         let mut fetching = core::pin::pin!(self.fetch(address.clone(), keys.clone()));
         loop {
             tokio::select! {
@@ -217,7 +220,7 @@ impl Shared {
                 ..WhoHas::default()
             };
             let asking = self.call("where results are", request);
-            let who_has: Result<Vec<(Key, Vec<String>)>, PeerError> = tokio::select! {
+            let who_has: Result<Vec<(Key, Vec<String>)>, RequestError> = tokio::select! {
                 data = &mut fetching => return data,
                 who_has = asking => who_has,
             };
@@ -228,7 +231,7 @@ impl Shared {
                     .any(|(_, holders)| holders.contains(&address))
             });
             if !is_holder {
-                return Err(PeerError::Closed { peer: address });
+                return Err(RequestError::Closed { peer: address });
             }
         }
     }
@@ -238,8 +241,8 @@ impl Shared {
         &self,
         address: String,
         keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, PeerError> {
-        let address = PeerError::parse_address(&address)?;
+    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
+        let address = RequestError::parse_address(&address)?;
         loop {
             let reply = self.pool.get_data(&address, keys.clone(), None).await?;
             if reply.status != ReplyStatus::Busy {
@@ -256,7 +259,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`TaskFuture::result`], for the first result that is not available.
-    pub async fn gather(&self, futures: &[TaskFuture]) -> Result<Vec<Value>, PeerError> {
+    pub async fn gather(&self, futures: &[TaskFuture]) -> Result<Vec<Value>, TaskError> {
         self.gather_by(futures, self.shared.route()).await
     }
 
@@ -269,9 +272,12 @@ impl Client {
         &self,
         futures: &[TaskFuture],
         route: Route,
-    ) -> Result<Vec<Value>, PeerError> {
+    ) -> Result<Vec<Value>, TaskError> {
         let serialized = self.shared.gather(futures, route).await?;
-        serialized.into_iter().map(opened).collect()
+        let keys = futures.iter().map(TaskFuture::key);
+        keys.zip(serialized)
+            .map(|(key, serialized)| opened(key, serialized))
+            .collect()
     }
 
     /// Like [`gather`](Self::gather), without deserializing, to store or forward
@@ -284,7 +290,7 @@ impl Client {
         &self,
         futures: &[TaskFuture],
         route: Route,
-    ) -> Result<Vec<Serialized>, PeerError> {
+    ) -> Result<Vec<Serialized>, TaskError> {
         self.shared.gather(futures, route).await
     }
 
@@ -292,11 +298,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the data cannot be transferred.
+    /// [`ScatterError`] if the data cannot be serialized or transferred.
     pub async fn scatter(
         &self,
         data: impl IntoIterator<Item = impl Into<Value>>,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, ScatterError> {
         let data = data.into_iter().map(|value| {
             let value = value.into();
             (Key::unique(value.type_name()), value)
@@ -308,15 +314,19 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the data cannot be transferred.
+    /// [`ScatterError`] if the data cannot be serialized or transferred.
     pub async fn scatter_by(
         &self,
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
         route: Route,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, ScatterError> {
         let mut pieces = Vec::new();
         for (key, value) in data {
-            pieces.push((key.into(), Serialized::of(&value.into())?));
+            let key = key.into();
+            match Serialized::of(&value.into()) {
+                Ok(piece) => pieces.push((key, piece)),
+                Err(error) => return Err(ScatterError::Value { key, error }),
+            }
         }
         self.scatter_pieces(pieces, route).await
     }
@@ -325,7 +335,7 @@ impl Client {
         &self,
         pieces: Vec<(Key, Serialized)>,
         route: Route,
-    ) -> BoxFuture<'_, Result<Vec<TaskFuture>, PeerError>> {
+    ) -> BoxFuture<'_, Result<Vec<TaskFuture>, ScatterError>> {
         Box::pin(self.scatter_here(pieces, route))
     }
 
@@ -333,7 +343,7 @@ impl Client {
         &self,
         pieces: Vec<(Key, Serialized)>,
         route: Route,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, ScatterError> {
         // The futures are made first, so that no report about them is missed.
         let keys = pieces.iter().map(|(key, _)| key);
         let futures = self.shared.hold(keys, None)?;
@@ -353,7 +363,7 @@ impl Client {
     async fn scatter_through_scheduler(
         &self,
         data: Vec<(Key, Serialized)>,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), RequestError> {
         let request = Request::Scatter(Scatter {
             data,
             client: self.shared.id.clone(),
@@ -370,16 +380,14 @@ impl Client {
         Ok(())
     }
 
-    async fn scatter_to_workers(&self, data: Vec<(Key, Serialized)>) -> Result<(), PeerError> {
+    async fn scatter_to_workers(&self, data: Vec<(Key, Serialized)>) -> Result<(), ScatterError> {
         let request = NCoresRunning {
             reply: Some(true),
             ..NCoresRunning::default()
         };
         let workers: Vec<(String, u64)> = self.shared.call("the workers", request).await?;
         if workers.is_empty() {
-            return Err(PeerError::Refused {
-                reason: "the cluster has no workers".to_owned(),
-            });
+            return Err(ScatterError::NoWorkers);
         }
         // Each piece goes to the worker with the fewest bytes so far.
         let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
@@ -426,13 +434,13 @@ impl Client {
         &self,
         address: String,
         data: Vec<(Key, Serialized)>,
-    ) -> Result<(String, Vec<(Key, u64)>), PeerError> {
+    ) -> Result<(String, Vec<(Key, u64)>), RequestError> {
         let request = Request::UpdateData(UpdateData {
             data: Some(data),
             reply: Some(true),
             ..UpdateData::default()
         });
-        let worker = PeerError::parse_address(&address)?;
+        let worker = RequestError::parse_address(&address)?;
         let reply: UpdateDataReply = self.shared.pool.call(&worker, &request).await?;
         Ok((address, reply.nbytes))
     }
@@ -441,11 +449,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
+    /// [`RequestError`] if the scheduler does not answer.
     pub async fn who_has(
         &self,
         futures: &[TaskFuture],
-    ) -> Result<Vec<(Key, Vec<String>)>, PeerError> {
+    ) -> Result<Vec<(Key, Vec<String>)>, RequestError> {
         let request = WhoHas {
             keys: Some(futures.iter().map(TaskFuture::key).collect()),
             reply: Some(true),
@@ -458,8 +466,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
-    pub async fn nbytes(&self, futures: &[TaskFuture]) -> Result<Vec<(Key, u64)>, PeerError> {
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn nbytes(&self, futures: &[TaskFuture]) -> Result<Vec<(Key, u64)>, RequestError> {
         let request = NBytes {
             keys: Some(futures.iter().map(TaskFuture::key).collect()),
             summary: Some(false),
@@ -473,11 +481,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
+    /// [`RequestError`] if the scheduler does not answer.
     pub async fn task_status(
         &self,
         keys: impl IntoIterator<Item = impl Into<Key>>,
-    ) -> Result<Vec<(Key, Option<TaskState>)>, PeerError> {
+    ) -> Result<Vec<(Key, Option<TaskState>)>, RequestError> {
         let request = GetTaskStatus {
             keys: keys.into_iter().collect(),
             reply: Some(true),

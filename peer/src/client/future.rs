@@ -4,12 +4,12 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use daskwire_comm::runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::Shared;
-use crate::channel::within;
+use super::{Disconnected, Shared, TaskError};
 use crate::event::{ClientEvent, Level, emit};
-use crate::{Key, PeerError, RemoteError, Serialized, Value};
+use crate::{Key, RemoteError, Serialized, Value};
 
 /// The status of a task.
 #[derive(Clone, Debug)]
@@ -261,17 +261,16 @@ impl TaskFuture {
     ///
     /// # Errors
     ///
-    /// If the result will never be available: [`PeerError::Remote`] if the task
-    /// failed, [`PeerError::Cancelled`], [`PeerError::Lost`] or
-    /// [`PeerError::Disconnected`].
-    pub async fn finished(&self) -> Result<(), PeerError> {
+    /// If the result will never be available: [`TaskError::Failed`],
+    /// [`TaskError::Cancelled`], [`TaskError::Lost`] or [`TaskError::Disconnected`].
+    pub async fn finished(&self) -> Result<(), TaskError> {
         let key = || self.key().clone();
         match self.done().await {
             Status::Finished | Status::Pending => Ok(()),
-            Status::Error(error) => Err((*error).clone().into()),
-            Status::Cancelled { reason } => Err(PeerError::Cancelled { key: key(), reason }),
-            Status::Lost => Err(PeerError::Lost { key: key() }),
-            Status::Disconnected { reason } => Err(PeerError::Disconnected { reason }),
+            Status::Error(error) => Err(TaskError::Failed { key: key(), error }),
+            Status::Cancelled { reason } => Err(TaskError::Cancelled { key: key(), reason }),
+            Status::Lost => Err(TaskError::Lost { key: key() }),
+            Status::Disconnected { reason } => Err(Disconnected { reason }.into()),
         }
     }
 
@@ -281,18 +280,24 @@ impl TaskFuture {
     /// # Errors
     ///
     /// As [`finished`](Self::finished), and errors of fetching.
-    pub async fn result(&self) -> Result<Value, PeerError> {
+    pub async fn result(&self) -> Result<Value, TaskError> {
         let serialized = self.serialized().await?;
-        super::data::opened(serialized)
+        super::data::opened(self.key(), serialized)
     }
 
     /// Like [`result`](Self::result), with a timeout.
     ///
     /// # Errors
     ///
-    /// As [`result`](Self::result), and [`PeerError::Timeout`].
-    pub async fn result_within(&self, after: Duration) -> Result<Value, PeerError> {
-        within(after, "the result of a task", self.result()).await
+    /// As [`result`](Self::result), and [`TaskError::Timeout`].
+    pub async fn result_within(&self, after: Duration) -> Result<Value, TaskError> {
+        match runtime::timeout(after, self.result()).await {
+            Ok(result) => result,
+            Err(_) => Err(TaskError::Timeout {
+                key: self.key().clone(),
+                after,
+            }),
+        }
     }
 
     /// Like [`result`](Self::result), without deserializing.
@@ -300,12 +305,12 @@ impl TaskFuture {
     /// # Errors
     ///
     /// As [`result`](Self::result).
-    pub async fn serialized(&self) -> Result<Serialized, PeerError> {
+    pub async fn serialized(&self) -> Result<Serialized, TaskError> {
         let shared = &self.0.shared;
         let mut all = shared
             .gather(core::slice::from_ref(self), shared.route())
             .await?;
-        all.pop().ok_or(PeerError::Lost {
+        all.pop().ok_or(TaskError::Lost {
             key: self.key().clone(),
         })
     }

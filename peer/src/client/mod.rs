@@ -10,7 +10,8 @@
 //! let y = client.submit("operator.mul", [7, 6])?;
 //! let z = client.submit("operator.add", [&x, &y])?; // on the workers
 //! assert_eq!(i64::try_from(z.result().await?)?, 45);
-//! client.close().await
+//! client.close().await?;
+//! Ok(())
 //! # }
 //! ```
 //!
@@ -22,6 +23,7 @@
 //! executed.
 
 mod data;
+mod error;
 mod future;
 mod session;
 mod submit;
@@ -45,10 +47,11 @@ use crate::pool::Pool;
 use crate::protocol::{
     CancelKeys, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey, Request, Retry, Unknown,
 };
-use crate::{Key, PeerError, Release};
+use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
 pub use data::Route;
+pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
 pub use future::{AsCompleted, Status, TaskFuture};
 pub use submit::{Call, Submission};
 
@@ -58,8 +61,8 @@ use future::Entry;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reconnect {
-    /// Gives up: all futures end with [`PeerError::Disconnected`], and later
-    /// requests fail with it.
+    /// Gives up: all futures end as [`Status::Disconnected`], and nothing can be
+    /// submitted any more.
     #[default]
     Never,
     /// Tries to reconnect for this long. The scheduler has forgotten the client's
@@ -194,7 +197,7 @@ impl Shared {
         self.failure.check(mutex.lock())
     }
 
-    fn send(&self, message: impl Into<FromClient>) -> Result<(), PeerError> {
+    fn send(&self, message: impl Into<FromClient>) -> Result<(), Disconnected> {
         if self.failure.is_set() {
             return Err(self.disconnected());
         }
@@ -209,8 +212,8 @@ impl Shared {
         }
     }
 
-    fn disconnected(&self) -> PeerError {
-        PeerError::Disconnected {
+    fn disconnected(&self) -> Disconnected {
+        Disconnected {
             reason: self.reason(),
         }
     }
@@ -252,7 +255,7 @@ impl Shared {
         self: &Arc<Self>,
         keys: impl IntoIterator<Item = &'k Key>,
         message: Option<FromClient>,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, Disconnected> {
         let mut entries = self.lock(&self.entries);
         let futures: Vec<TaskFuture> = keys
             .into_iter()
@@ -349,7 +352,7 @@ impl Shared {
         self.lock(&self.released).insert(hash);
     }
 
-    fn send_release(&self, keys: Keys) -> Result<(), PeerError> {
+    fn send_release(&self, keys: Keys) -> Result<(), Disconnected> {
         self.releases.fetch_add(1, Ordering::AcqRel);
         self.send(ClientReleasesKeys {
             keys,
@@ -363,7 +366,7 @@ impl Shared {
     ///
     /// `_entries` stay locked, so that no key is submitted between counting and
     /// sending the mark: reports about the key would be ignored.
-    fn mark(&self, _entries: &Entries) -> Result<u64, PeerError> {
+    fn mark(&self, _entries: &Entries) -> Result<u64, Disconnected> {
         let mark = self.marks.load(Ordering::Acquire) + 1;
         // Unknown keys are answered at once, in the order of the stream.
         self.send(ReportKey {
@@ -386,7 +389,7 @@ impl Shared {
     /// Waits until the scheduler has read all releases. Requests use other comms
     /// than the stream; a key that is used again right after its release could be
     /// forgotten otherwise.
-    async fn settle(&self) -> Result<(), PeerError> {
+    async fn settle(&self) -> Result<(), ScatterError> {
         let releases = self.releases.load(Ordering::Acquire);
         if self.settled_releases.load(Ordering::Acquire) >= releases {
             return Ok(());
@@ -399,7 +402,7 @@ impl Shared {
             async {
                 // The sender lives as long as `self`.
                 let _ = answered.wait_for(|answered| *answered >= mark).await;
-                Ok(())
+                Ok::<(), RequestError>(())
             },
         )
         .await?;
@@ -411,7 +414,7 @@ impl Shared {
         &self,
         what: &'static str,
         request: impl Into<Request>,
-    ) -> Result<T, PeerError> {
+    ) -> Result<T, RequestError> {
         let request = request.into();
         within(
             self.options.timeout,
@@ -428,8 +431,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler cannot be reached, or refuses the client.
-    pub async fn connect(address: &str) -> Result<Self, PeerError> {
+    /// [`ConnectError`] if the scheduler cannot be reached, is too old, or refuses the
+    /// client.
+    pub async fn connect(address: &str) -> Result<Self, ConnectError> {
         Self::connect_with(address, ClientOptions::default()).await
     }
 
@@ -438,8 +442,8 @@ impl Client {
     /// # Errors
     ///
     /// As [`connect`](Self::connect).
-    pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, PeerError> {
-        let address = PeerError::parse_address(address)?;
+    pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, ConnectError> {
+        let address = RequestError::parse_address(address)?;
         let connector = Connector::new(options.transports.separate(), options.comm.clone());
         let connector = Arc::new(connector);
         let id = options
@@ -489,8 +493,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
-    pub async fn identity(&self) -> Result<Identity, PeerError> {
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn identity(&self) -> Result<Identity, RequestError> {
         let request = crate::protocol::Identity {
             n_workers: Some(-1),
             reply: Some(true),
@@ -504,8 +508,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
-    pub async fn workers(&self) -> Result<Vec<crate::identity::Worker>, PeerError> {
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn workers(&self) -> Result<Vec<crate::identity::Worker>, RequestError> {
         Ok(self.identity().await?.workers)
     }
 
@@ -513,8 +517,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError::Timeout`] if that takes longer than `after`.
-    pub async fn wait_for_workers(&self, count: usize, after: Duration) -> Result<(), PeerError> {
+    /// [`RequestError::Timeout`] if that takes longer than `after`.
+    pub async fn wait_for_workers(
+        &self,
+        count: usize,
+        after: Duration,
+    ) -> Result<(), RequestError> {
         within(after, "workers of the cluster", async {
             while self.workers().await?.len() < count {
                 runtime::sleep(Duration::from_millis(20)).await;
@@ -529,8 +537,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError::Disconnected`].
-    pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, PeerError> {
+    /// [`Disconnected`].
+    pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, Disconnected> {
         let key = key.into();
         let mut entries = self.shared.lock(&self.shared.entries);
         let (future, is_new) = self.shared.entry(&mut entries, &key);
@@ -563,7 +571,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`TaskFuture::finished`].
-    pub async fn hold_as(&self, holder: &str, futures: &[TaskFuture]) -> Result<(), PeerError> {
+    pub async fn hold_as(&self, holder: &str, futures: &[TaskFuture]) -> Result<(), TaskError> {
         for future in futures {
             future.finished().await?;
         }
@@ -571,19 +579,20 @@ impl Client {
             keys: futures.iter().map(TaskFuture::key).collect(),
             client: Some(holder.to_owned()),
             ..crate::protocol::ClientDesiresKeys::default()
-        })
+        })?;
+        Ok(())
     }
 
     /// Releases results held under another client id.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Disconnected`].
+    /// [`Disconnected`].
     pub fn release_as(
         &self,
         holder: &str,
         keys: impl IntoIterator<Item = impl Into<Key>>,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), Disconnected> {
         self.shared.send(ClientReleasesKeys {
             keys: keys.into_iter().collect(),
             client: Some(holder.to_owned()),
@@ -597,12 +606,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError::Disconnected`].
+    /// [`Disconnected`].
     pub fn cancel<'f>(
         &self,
         futures: impl IntoIterator<Item = &'f TaskFuture>,
         force: bool,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), Disconnected> {
         let shared = &self.shared;
         let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
         let reason = "cancelled by the client";
@@ -645,11 +654,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the scheduler does not answer.
+    /// [`RequestError`] if the scheduler does not answer.
     pub async fn retry<'f>(
         &self,
         futures: impl IntoIterator<Item = &'f TaskFuture>,
-    ) -> Result<(), PeerError> {
+    ) -> Result<(), RequestError> {
         let request = Retry {
             keys: futures.into_iter().map(TaskFuture::key).collect(),
             client: Some(self.shared.id.clone()),
@@ -662,10 +671,11 @@ impl Client {
             // once more.
             if let Some(entry) = self.shared.held(&key) {
                 entry.set(Status::Pending);
-                self.shared.send(ReportKey {
+                // Without a connection, its future has ended.
+                let _ = self.shared.send(ReportKey {
                     key,
                     ..ReportKey::default()
-                })?;
+                });
             }
         }
         Ok(())
@@ -688,8 +698,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the last messages may not have arrived.
-    pub async fn close(mut self) -> Result<(), PeerError> {
+    /// [`RequestError`] if the last messages may not have arrived.
+    pub async fn close(mut self) -> Result<(), RequestError> {
         session::close(&self.shared, &mut self.session).await
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::Traffic;
 
-use super::{Reconnect, Shared, Status};
+use super::{ConnectError, Reconnect, Shared, Status};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::event::{ClientEvent, Level, emit, in_comm};
@@ -16,7 +16,7 @@ use crate::protocol::{
     ToClient, Versions,
 };
 use crate::release::{self, FIRST_FOR_TASKS};
-use crate::{BoxFuture, PeerError, Release, RemoteError, Value};
+use crate::{BoxFuture, Release, RemoteError, RequestError, Value};
 
 /// Interval of heartbeats until the scheduler sets one.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 const PANICKED: &str = "the client panicked";
 
 /// Registers, and keeps the connection in the background.
-pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<Task<()>, PeerError>> {
+pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<Task<()>, ConnectError>> {
     Box::pin(async {
         let session = register(shared).await?;
         // The task ends when the client is dropped, because futures keep `shared`
@@ -44,7 +44,7 @@ struct Session {
     writing: BatchWriter,
 }
 
-async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
+async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     let timeout = shared.options.timeout;
     // The scheduler compares versions and warns everybody of differences; there
     // is nothing to compare with here.
@@ -85,16 +85,16 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, PeerError> {
             .receiver
             .receive_batch::<ToClient>()
             .await?
-            .ok_or(PeerError::Closed { peer: address })
+            .ok_or(RequestError::Closed { peer: address })
     });
     match first.await?.first() {
         Some(ToClient::StreamStart(start)) => {
             if let Some(reason) = start.error.clone().filter(|reason| !reason.is_empty()) {
-                return Err(PeerError::Refused { reason });
+                return Err(ConnectError::Refused { reason });
             }
         }
         _ => {
-            return Err(PeerError::Refused {
+            return Err(ConnectError::Refused {
                 reason: "the scheduler did not start the client's stream".to_owned(),
             });
         }
@@ -182,7 +182,7 @@ async fn reconnected(shared: &Arc<Shared>, time: Duration) -> Option<Session> {
 }
 
 /// Reads until the scheduler closes the stream, and returns the reason.
-async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, PeerError> {
+async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, RequestError> {
     let mut heartbeat = HEARTBEAT;
     let mut next = runtime::now() + heartbeat;
     // The mark after the last restart of the cluster.
@@ -245,12 +245,14 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
                 // read since; it answers for each.
                 ToClient::Restart(_) => {
                     for entry in shared.all() {
-                        shared.send(ReportKey {
+                        // Without a connection, the session ends.
+                        let _ = shared.send(ReportKey {
                             key: entry.key.clone(),
                             ..ReportKey::default()
-                        })?;
+                        });
                     }
-                    restarted = shared.mark(&shared.lock(&shared.entries))?;
+                    let mark = shared.mark(&shared.lock(&shared.entries));
+                    restarted = mark.unwrap_or(restarted);
                 }
                 ToClient::AdjustHeartbeatInterval(message) => {
                     if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {
@@ -280,11 +282,11 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Pee
 pub(super) fn close<'a>(
     shared: &'a Arc<Shared>,
     session: &'a mut Task<()>,
-) -> BoxFuture<'a, Result<(), PeerError>> {
+) -> BoxFuture<'a, Result<(), RequestError>> {
     Box::pin(close_here(shared, session))
 }
 
-async fn close_here(shared: &Arc<Shared>, session: &mut Task<()>) -> Result<(), PeerError> {
+async fn close_here(shared: &Arc<Shared>, session: &mut Task<()>) -> Result<(), RequestError> {
     shared.is_closing.store(true, Ordering::Release);
     let _ = shared.ended.set("the client was closed".to_owned());
     let stream = shared.lock(&shared.stream).take();

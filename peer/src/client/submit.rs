@@ -2,11 +2,12 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Client, TaskFuture};
+use super::{Client, SubmitError, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::protocol::{Keys, Nullable, UpdateGraph};
 use crate::release::FIRST_FOR_TASKS;
-use crate::{Key, PeerError, Release, Value};
+use crate::value::ValueError;
+use crate::{Key, Release, Value};
 
 /// Where, in which order, and how often tasks are to be run.
 ///
@@ -127,11 +128,11 @@ impl Call<'_> {
     ///
     /// # Errors
     ///
-    /// * [`PeerError::Value`] if an argument is serialized and cannot be opened:
+    /// * [`SubmitError::Value`] if an argument is serialized and cannot be opened:
     ///   scatter it, and use its future;
-    /// * [`PeerError::Release`] if the scheduler is older than 2025.4.0;
-    /// * [`PeerError::Disconnected`].
-    pub fn submit(self) -> Result<TaskFuture, PeerError> {
+    /// * [`SubmitError::Release`] if the scheduler is older than 2025.4.0;
+    /// * [`SubmitError::Disconnected`].
+    pub fn submit(self) -> Result<TaskFuture, SubmitError> {
         let mut task = Task {
             key: Key::default(),
             work: Work::Call {
@@ -150,7 +151,7 @@ impl Call<'_> {
         let mut futures = self.client.submit_graph(&graph, keys, &self.submission)?;
         futures
             .pop()
-            .ok_or_else(|| self.client.shared.disconnected())
+            .ok_or_else(|| self.client.shared.disconnected().into())
     }
 }
 
@@ -163,7 +164,7 @@ fn prefix(task: &Task) -> &str {
 }
 
 /// The key of a call, which is the same for equal calls.
-fn pure_key(task: &Task) -> Result<Key, PeerError> {
+fn pure_key(task: &Task) -> Result<Key, ValueError> {
     let run_spec = task.to_run_spec()?;
     let hash = Sha256::digest(run_spec.header());
     let text: String = hash
@@ -179,8 +180,8 @@ impl Client {
     /// results:
     ///
     /// ```no_run
-    /// # use daskwire_peer::{Client, PeerError};
-    /// # fn example(client: &Client) -> Result<(), PeerError> {
+    /// # use daskwire_peer::client::{Client, SubmitError};
+    /// # fn example(client: &Client) -> Result<(), SubmitError> {
     /// let x = client.submit("operator.add", [1, 2])?;
     /// let y = client.submit("operator.neg", [&x])?;
     /// # Ok(())
@@ -197,7 +198,7 @@ impl Client {
         &self,
         function: impl Into<Function>,
         arguments: impl IntoIterator<Item = impl Into<Argument>>,
-    ) -> Result<TaskFuture, PeerError> {
+    ) -> Result<TaskFuture, SubmitError> {
         let mut call = self.call(function);
         call.arguments.extend(arguments.into_iter().map(Into::into));
         call.submit()
@@ -206,8 +207,8 @@ impl Client {
     /// Builds a call with arguments of different types, and settings.
     ///
     /// ```no_run
-    /// # use daskwire_peer::client::{Client, Submission};
-    /// # fn example(client: &Client) -> Result<(), daskwire_peer::PeerError> {
+    /// # use daskwire_peer::client::{Client, Submission, SubmitError};
+    /// # fn example(client: &Client) -> Result<(), SubmitError> {
     /// # let x = client.submit("operator.add", [1, 2])?;
     /// let rounded = client
     ///     .call("builtins.round")
@@ -239,7 +240,7 @@ impl Client {
         &self,
         function: impl Into<Function>,
         arguments: impl IntoIterator<Item = impl Into<Argument>>,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, SubmitError> {
         self.map_with(function, arguments, &Submission::default())
     }
 
@@ -253,7 +254,7 @@ impl Client {
         function: impl Into<Function>,
         arguments: impl IntoIterator<Item = impl Into<Argument>>,
         submission: &Submission,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, SubmitError> {
         let function = function.into();
         let mut tasks = Vec::new();
         for argument in arguments {
@@ -280,7 +281,7 @@ impl Client {
         graph: &Graph,
         keys: Vec<Key>,
         submission: &Submission,
-    ) -> Result<Vec<TaskFuture>, PeerError> {
+    ) -> Result<Vec<TaskFuture>, SubmitError> {
         let shared = &self.shared;
         Release::check(
             self.release(),
@@ -298,6 +299,6 @@ impl Client {
             span_metadata: Nullable(None),
             extra: Vec::new(),
         };
-        shared.hold(&keys, Some(message.into()))
+        Ok(shared.hold(&keys, Some(message.into()))?)
     }
 }

@@ -153,7 +153,7 @@ async fn submit_when_connected(client: &Client, key: &str) -> TaskFuture {
     loop {
         match client.call("operator.neg").argument(1).key(key).submit() {
             Ok(future) => return future,
-            Err(PeerError::Disconnected { .. }) => tokio::task::yield_now().await,
+            Err(SubmitError::Disconnected(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
         }
     }
@@ -365,7 +365,7 @@ async fn failures_without_a_connection_do_not_delay_later_requests() {
     scheduler.stream.sender.close().await.expect("closed");
     assert_eq!(done(&waiting).await.name(), "lost");
     let error = client.scatter([1]).await.expect_err("no connection");
-    assert!(matches!(error, PeerError::Disconnected { .. }), "{error}");
+    assert!(matches!(error, ScatterError::Disconnected(_)), "{error}");
     (scheduler.requests, scheduler.stream) =
         Scheduler::register(&scheduler.listener, "2026.8.0").await;
     scheduler.received.clear();
@@ -380,7 +380,7 @@ async fn failures_without_a_connection_do_not_delay_later_requests() {
 async fn asked_of_a_worker(
     count: usize,
     answer: fn(&[Key]) -> Vec<Key>,
-) -> (usize, usize, Result<usize, PeerError>) {
+) -> (usize, usize, Result<usize, TaskError>) {
     let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let at: Address = format!("inproc://{}", crate::identifier())
         .parse()
@@ -470,7 +470,7 @@ async fn retries_a_worker_that_sends_other_keys_a_few_times() {
     for count in [1, 100] {
         let (requests, keys, gathered) = asked_of_a_worker(count, other).await;
         assert_eq!((requests, keys), (10, 10 * count));
-        assert!(matches!(gathered, Err(PeerError::Lost { .. })));
+        assert!(matches!(gathered, Err(TaskError::Lost { .. })));
     }
     let both = |keys: &[Key]| [keys, &[Key::from("unasked"), Key::from("unasked")]].concat();
     let (requests, keys, gathered) = asked_of_a_worker(100, both).await;
@@ -497,7 +497,7 @@ async fn tasks_are_not_submitted_to_a_scheduler_that_cannot_read_them() {
          later"
     );
     let error = client.map("operator.neg", [1]).expect_err("too old");
-    assert!(matches!(error, PeerError::Release { .. }), "{error}");
+    assert!(matches!(error, SubmitError::Release(_)), "{error}");
     // Tasks that it can read are sent, and nothing was sent before.
     let future = client.future("x").expect("sent");
     let desires = scheduler.next_message().await;
@@ -542,7 +542,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
-        matches!(&error, PeerError::Disconnected { reason } if reason == "the client panicked"),
+        matches!(&error, TaskError::Disconnected(lost) if lost.reason == "the client panicked"),
         "{error}"
     );
     assert!(client.future("y").is_err());
@@ -558,7 +558,7 @@ async fn a_panic_under_a_lock_ends_the_client() {
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
-        matches!(&error, PeerError::Disconnected { reason } if reason == "the client panicked"),
+        matches!(&error, TaskError::Disconnected(lost) if lost.reason == "the client panicked"),
         "{error}"
     );
 }

@@ -37,7 +37,10 @@ fn ping() -> Request {
 }
 
 /// Sends a request in the background.
-fn call(pool: &Arc<Pool>, address: &Address) -> tokio::task::JoinHandle<Result<Value, PeerError>> {
+fn call(
+    pool: &Arc<Pool>,
+    address: &Address,
+) -> tokio::task::JoinHandle<Result<Value, RequestError>> {
     let (pool, address) = (Arc::clone(pool), address.clone());
     tokio::spawn(async move { pool.call(&address, &ping()).await })
 }
@@ -67,7 +70,10 @@ async fn a_forgotten_peer_has_no_comms_and_its_requests_end() {
     assert!(other.await.expect("no panic").is_ok());
     pool.forget(&peer.address);
     let ended = asked.await.expect("no panic");
-    assert!(matches!(ended, Err(PeerError::Closed { .. })), "{ended:?}");
+    assert!(
+        matches!(ended, Err(RequestError::Closed { .. })),
+        "{ended:?}"
+    );
     assert_eq!(receive(&mut idle).await, None);
     assert_eq!(receive(&mut owing).await, None);
     assert!(pool.lock().by_address.is_empty());

@@ -14,7 +14,6 @@ use tokio::sync::{Notify, watch};
 
 use super::{ClientId, Notice, Options, Output, Policy, State, WorkerId};
 use crate::batched::BatchSender;
-use crate::channel::within;
 use crate::event::{self, Event as _, SchedulerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
@@ -316,13 +315,13 @@ impl Shared {
                 let mut ended = core::pin::pin!(self.stream_ended.notified());
                 ended.as_mut().enable();
                 if self.stream_count.load(Ordering::Acquire) == 0 {
-                    return Ok(());
+                    return;
                 }
                 ended.await;
             }
         };
         // Peers that take longer are not waited for.
-        let _ = within(CLOSE_TIMEOUT, "streams to end", gone).await;
+        let _ = runtime::timeout(CLOSE_TIMEOUT, gone).await;
         self.is_closed.send_replace(true);
         self.pool.close().await;
     }

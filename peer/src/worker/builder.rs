@@ -158,8 +158,8 @@ impl Builder {
     ///   because its name is taken;
     /// * [`PeerError::Directory`] if there is a memory limit, and the directory
     ///   for spilled data cannot be created;
-    /// * [`PeerError::Comm`] if the worker cannot listen or reach the scheduler;
-    /// * [`PeerError::Timeout`] if the scheduler does not answer.
+    /// * [`PeerError::Request`] if the worker cannot listen or reach the scheduler, or
+    ///   the scheduler does not answer.
     pub async fn start(self) -> Result<Worker, PeerError> {
         start_boxed(self).await
     }

@@ -9,7 +9,7 @@ use super::state::{Answer, Event, Fetched, Peer};
 use super::store::Datum;
 use super::{Shared, metrics, now};
 use crate::protocol::ReplyStatus;
-use crate::{Key, PeerError};
+use crate::{Key, RequestError};
 
 impl Shared {
     /// Fetches data from a peer.
@@ -67,7 +67,7 @@ impl Shared {
                 (Answered::Data, data)
             }
             // The peer is reachable, and could not answer the request.
-            Err(PeerError::Remote(_)) => (Answered::Data, Vec::new()),
+            Err(RequestError::Remote(_)) => (Answered::Data, Vec::new()),
             Err(_) => {
                 // Transfers to the peer continue until the scheduler removes it.
                 self.pool.close_idle(&address);

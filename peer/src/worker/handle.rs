@@ -13,7 +13,7 @@ use super::{
     TransferCounters,
 };
 use crate::protocol::{Request, RetireWorkers, WorkerStatus};
-use crate::{Key, PeerError, Value};
+use crate::{Key, RequestError, Value};
 
 /// A running worker.
 ///
@@ -39,7 +39,7 @@ pub enum Ended {
     /// The scheduler no longer knows the worker.
     Forgotten,
     /// The connection to the scheduler was lost.
-    Lost(PeerError),
+    Lost(RequestError),
     /// The worker panicked, which may have left its state inconsistent.
     Panicked,
 }
@@ -159,7 +159,7 @@ impl Worker {
     ///
     /// If the scheduler cannot be asked; the worker has left the cluster then
     /// too.
-    pub async fn retire(&self) -> Result<bool, PeerError> {
+    pub async fn retire(&self) -> Result<bool, RequestError> {
         let shared = &self.shared;
         let request = Request::RetireWorkers(RetireWorkers {
             workers: Some(vec![shared.address.clone()]),

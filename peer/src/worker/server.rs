@@ -21,7 +21,7 @@ use crate::protocol::{
 };
 use crate::rpc::IncomingRequest;
 use crate::value::Serialized;
-use crate::{Key, PeerError, RemoteError, Value};
+use crate::{Key, RemoteError, RequestError, Value};
 
 /// Maximum number of concurrent outgoing transfers (Dask's
 /// `distributed.worker.connections.outgoing`); twice as many to the same host.
@@ -74,13 +74,13 @@ async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
     event::in_comm(&peer, answering).await;
 }
 
-async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), PeerError> {
+async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), RequestError> {
     loop {
         let (request, wants_reply, is_last) =
             match channel.receiver.receive::<IncomingRequest>().await {
                 Ok(Some(asked)) => (asked.request, asked.wants_reply, asked.is_last),
                 Ok(None) => return Ok(()),
-                Err(PeerError::Protocol(error)) => (Err(error), true, false),
+                Err(RequestError::Protocol(error)) => (Err(error), true, false),
                 Err(error) => return Err(error),
             };
         let request = match request {
@@ -226,7 +226,7 @@ async fn send_data_while_member(
     shared: &Arc<Shared>,
     channel: &mut Channel,
     request: GetData,
-) -> Result<(), PeerError> {
+) -> Result<(), RequestError> {
     let who = request.who.0.as_ref();
     match who.and_then(|who| who.parse::<Address>().ok()) {
         Some(who) => {
@@ -241,7 +241,7 @@ async fn send_data(
     shared: &Arc<Shared>,
     channel: &mut Channel,
     request: GetData,
-) -> Result<(), PeerError> {
+) -> Result<(), RequestError> {
     let is_same_host = channel.peer.host() == channel.local.host();
     let is_running = *shared.machine().state.status() != WorkerStatus::Paused;
     let limit = match (is_running, is_same_host) {
@@ -290,7 +290,7 @@ async fn send_data(
     // The answer is "OK"; until then the transfer counts as in progress.
     if channel.receiver.receive::<Value>().await?.is_none() {
         let peer = channel.peer.to_string();
-        return Err(PeerError::Closed { peer });
+        return Err(RequestError::Closed { peer });
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::protocol::{
     CloseStream, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
     RegisterWorkerReply, ReplyStatus, Request, ToWorker, WorkerStatus, WorkerStatusChange,
 };
-use crate::{PeerError, Value};
+use crate::{PeerError, RequestError, Value};
 
 /// Timeout for registering with the scheduler and for leaving it.
 pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -133,7 +133,7 @@ impl Shared {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
                     let peer = self.scheduler.to_string();
-                    return Ended::Lost(PeerError::Closed { peer });
+                    return Ended::Lost(RequestError::Closed { peer });
                 }
                 Err(error) => return Ended::Lost(error),
             };

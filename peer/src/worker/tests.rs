@@ -18,7 +18,7 @@ use crate::protocol::{
     UpdateDataReply, WorkerStatus,
 };
 use crate::value::Serialized;
-use crate::{Key, PeerError};
+use crate::{Key, RequestError};
 
 /// A scheduler of one worker.
 struct Scheduler {
@@ -582,7 +582,7 @@ async fn requests_are_answered_or_refused() {
             op: op.to_owned(),
             extra: vec![],
         });
-        let Err(PeerError::Remote(error)) = comm.call::<Value>(&unknown).await else {
+        let Err(RequestError::Remote(error)) = comm.call::<Value>(&unknown).await else {
             panic!("expected a refusal");
         };
         assert_eq!(error.class, "NotImplementedError");

@@ -7,10 +7,9 @@ use daskwire_comm::runtime::TaskSet;
 
 use super::Shared;
 use super::answer::{Answer, refused};
-use super::data::address;
-use crate::Value;
 use crate::channel::within;
 use crate::protocol::{Broadcast, Request};
+use crate::{RequestError, Value};
 
 /// Timeout for the replies of workers to a broadcast.
 const BROADCAST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,7 +24,7 @@ impl Shared {
         let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
         let mut asking = TaskSet::new();
         for (worker, _) in counts {
-            let Ok(address) = address(&worker) else {
+            let Ok(address) = RequestError::parse_address(&worker) else {
                 continue;
             };
             let asked = Request::Unknown(request.msg.clone());

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use daskwire_comm::Address;
 use daskwire_comm::runtime::{self, TaskSet};
 
 use super::Shared;
@@ -16,7 +15,7 @@ use crate::protocol::{
     DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
 };
 use crate::scheduler::state::choose;
-use crate::{Key, PeerError, Serialized, Value};
+use crate::{Key, RequestError, Serialized, Value};
 
 /// Time before a busy worker is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
@@ -107,9 +106,9 @@ impl Shared {
     async fn get_data(
         self: &Arc<Self>,
         asked: BTreeMap<String, Vec<Key>>,
-    ) -> Vec<(String, Vec<Key>, Result<DataReply, PeerError>)> {
+    ) -> Vec<(String, Vec<Key>, Result<DataReply, RequestError>)> {
         let one = |shared: Arc<Self>, worker: String, keys: Vec<Key>| async move {
-            let reply = match address(&worker) {
+            let reply = match RequestError::parse_address(&worker) {
                 Ok(address) => shared.pool.get_data(&address, keys.clone(), None).await,
                 Err(error) => Err(error),
             };
@@ -186,7 +185,7 @@ impl Shared {
         &self,
         worker: &str,
         data: Vec<(Key, Serialized)>,
-    ) -> Result<Vec<(Key, u64)>, PeerError> {
+    ) -> Result<Vec<(Key, u64)>, RequestError> {
         let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
         self.with(|state| state.forget_deletions(&names, worker));
         let request = Request::from(UpdateData {
@@ -195,13 +194,19 @@ impl Shared {
             reply: Some(true),
             ..UpdateData::default()
         });
-        let mut reply: UpdateDataReply = self.pool.call(&address(worker)?, &request).await?;
+        let mut reply: UpdateDataReply = self
+            .pool
+            .call(&RequestError::parse_address(worker)?, &request)
+            .await?;
         reply.nbytes.retain(|(key, _)| names.remove(key));
         Ok(reply.nbytes)
     }
 
     /// Waits until one of the given workers, or any worker, is running.
-    async fn running(&self, among: Option<Vec<String>>) -> Result<Vec<(String, u64)>, PeerError> {
+    async fn running(
+        &self,
+        among: Option<Vec<String>>,
+    ) -> Result<Vec<(String, u64)>, RequestError> {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -212,10 +217,4 @@ impl Shared {
             changed.await;
         }
     }
-}
-
-pub(super) fn address(worker: &str) -> Result<Address, PeerError> {
-    worker.parse().map_err(|_| PeerError::Refused {
-        reason: format!("{worker} is not an address"),
-    })
 }

@@ -7,7 +7,7 @@ use daskwire_comm::runtime;
 use super::Shared;
 use super::answer::Answer;
 use crate::channel::within;
-use crate::{PeerError, Value};
+use crate::{RequestError, Value};
 
 impl Shared {
     /// Retires workers after others have copies of their data.
@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// Waits until others have copies of a worker's data.
-    async fn leaving(&self, worker: &str) -> Result<(), PeerError> {
+    async fn leaving(&self, worker: &str) -> Result<(), RequestError> {
         /// Time after which other workers are asked to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
         let mut only_there = None;

@@ -12,7 +12,7 @@ use crate::protocol::{
     ReplyStatus,
 };
 use crate::scheduler::{ClientId, Notice, Options, Refusal, Submission, WorkerId};
-use crate::{PeerError, Value};
+use crate::{RequestError, Value};
 
 /// A message of a client, after the slow part of reading it.
 enum ClientMessage {
@@ -212,11 +212,11 @@ impl Shared {
     }
 
     /// The messages of a batch, if the stream continues.
-    fn batch<T>(&self, batch: Result<Option<Vec<T>>, PeerError>, peer: &str) -> Option<Vec<T>> {
+    fn batch<T>(&self, batch: Result<Option<Vec<T>>, RequestError>, peer: &str) -> Option<Vec<T>> {
         match batch {
             Ok(batch) => batch,
             Err(error) => {
-                if let PeerError::Protocol(_) = &error {
+                if let RequestError::Protocol(_) = &error {
                     self.notify(&Notice::Ignored {
                         peer: peer.to_owned(),
                         reason: error.to_string(),

@@ -12,7 +12,7 @@ use crate::channel::{Channel, Ends, Receiver};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::net::Connector;
 use crate::protocol::*;
-use crate::{Key, PeerError, Serialized, Value};
+use crate::{Key, RequestError, Serialized, Value};
 
 mod journey;
 mod panics;
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    async fn call<T: Field>(&mut self, request: impl Into<Request>) -> Result<T, PeerError> {
+    async fn call<T: Field>(&mut self, request: impl Into<Request>) -> Result<T, RequestError> {
         self.requests.call(&request.into()).await
     }
 

@@ -1,0 +1,246 @@
+//! The errors of a client, one type for each operation.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+use daskwire_comm::CommError;
+
+use crate::error::from;
+use crate::release::UnsupportedRelease;
+use crate::value::ValueError;
+use crate::{Key, RemoteError, RequestError};
+
+/// The error of [`Client::connect`](super::Client::connect).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The scheduler cannot be reached, or its answer is invalid.
+    Request(RequestError),
+    /// The scheduler is too old for this client to connect.
+    Release(UnsupportedRelease),
+    /// The scheduler refused the client.
+    Refused {
+        /// The scheduler's reason.
+        reason: String,
+    },
+}
+
+/// The error of operations that need the client's stream to the scheduler: the
+/// client was closed, or its connection is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnected {
+    /// The reason.
+    pub reason: String,
+}
+
+/// The error of [`Client::submit`](super::Client::submit) and related methods.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// An argument cannot be pickled.
+    Value(ValueError),
+    /// The scheduler is too old for tasks of this client.
+    Release(UnsupportedRelease),
+    /// The client is not connected.
+    Disconnected(Disconnected),
+}
+
+/// The error of waiting for the result of a task, and of fetching it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// The task, or one that it depends on, failed.
+    Failed {
+        /// The task's key.
+        key: Key,
+        /// The exception.
+        error: Arc<RemoteError>,
+    },
+    /// The task was cancelled.
+    Cancelled {
+        /// The task's key.
+        key: Key,
+        /// The scheduler's reason; empty if it gave none.
+        reason: String,
+    },
+    /// The result was lost, and cannot be computed again.
+    Lost {
+        /// The result's key.
+        key: Key,
+    },
+    /// The result was not available in time.
+    Timeout {
+        /// The task's key.
+        key: Key,
+        /// The timeout.
+        after: Duration,
+    },
+    /// The result was fetched and cannot be deserialized.
+    Value {
+        /// The result's key.
+        key: Key,
+        /// The fault.
+        error: ValueError,
+    },
+    /// Results cannot be fetched.
+    Request(RequestError),
+    /// The client is not connected any more.
+    Disconnected(Disconnected),
+}
+
+/// The error of [`Client::scatter`](super::Client::scatter) and related methods.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ScatterError {
+    /// A value cannot be serialized.
+    Value {
+        /// The value's key.
+        key: Key,
+        /// The fault.
+        error: ValueError,
+    },
+    /// The cluster has no workers.
+    NoWorkers,
+    /// The data cannot be transferred.
+    Request(RequestError),
+    /// The client is not connected.
+    Disconnected(Disconnected),
+}
+
+impl TaskError {
+    /// The key of the task, if the error is about one task only.
+    pub const fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Failed { key, .. }
+            | Self::Cancelled { key, .. }
+            | Self::Lost { key }
+            | Self::Timeout { key, .. }
+            | Self::Value { key, .. } => Some(key),
+            Self::Request(_) | Self::Disconnected(_) => None,
+        }
+    }
+
+    /// The exception of the task, or of a peer that was asked for its result.
+    pub fn remote(&self) -> Option<&RemoteError> {
+        match self {
+            Self::Failed { error, .. } => Some(error),
+            Self::Request(RequestError::Remote(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => error.fmt(f),
+            Self::Release(error) => error.fmt(f),
+            Self::Refused { reason } => write!(f, "the scheduler refused the client: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not connected to the scheduler: {}", self.reason)
+    }
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(error) => write!(f, "the task cannot be submitted: {error}"),
+            Self::Release(error) => error.fmt(f),
+            Self::Disconnected(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for TaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed { key, error } => write!(f, "the task {key} failed: {error}"),
+            Self::Cancelled { key, reason } if reason.is_empty() => {
+                write!(f, "the task {key} was cancelled")
+            }
+            Self::Cancelled { key, reason } => write!(f, "the task {key} was cancelled: {reason}"),
+            Self::Lost { key } => write!(f, "the result {key} is lost"),
+            Self::Timeout { key, after } => {
+                write!(
+                    f,
+                    "no result of the task {key} within {} seconds",
+                    after.as_secs_f64()
+                )
+            }
+            Self::Value { key, error } => write!(f, "the result {key} cannot be read: {error}"),
+            Self::Request(error) => write!(f, "results cannot be fetched: {error}"),
+            Self::Disconnected(error) => error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for ScatterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value { key, error } => write!(f, "{key} cannot be scattered: {error}"),
+            Self::NoWorkers => f.write_str("the cluster has no workers to store data on"),
+            Self::Request(error) => write!(f, "data cannot be scattered: {error}"),
+            Self::Disconnected(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for Disconnected {}
+
+impl core::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Request(error) => error.source(),
+            Self::Release(_) | Self::Refused { .. } => None,
+        }
+    }
+}
+
+impl core::error::Error for SubmitError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Value(error) => Some(error),
+            Self::Release(_) | Self::Disconnected(_) => None,
+        }
+    }
+}
+
+impl core::error::Error for TaskError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Failed { error, .. } => Some(&**error),
+            Self::Value { error, .. } => Some(error),
+            Self::Request(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl core::error::Error for ScatterError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Value { error, .. } => Some(error),
+            Self::Request(error) => Some(error),
+            Self::NoWorkers | Self::Disconnected(_) => None,
+        }
+    }
+}
+
+from! {
+    ConnectError: RequestError, error => Self::Request(error);
+    ConnectError: CommError, error => Self::Request(error.into());
+    ConnectError: UnsupportedRelease, error => Self::Release(error);
+    SubmitError: ValueError, error => Self::Value(error);
+    SubmitError: UnsupportedRelease, error => Self::Release(error);
+    SubmitError: Disconnected, error => Self::Disconnected(error);
+    TaskError: RequestError, error => Self::Request(error);
+    TaskError: Disconnected, error => Self::Disconnected(error);
+    ScatterError: RequestError, error => Self::Request(error);
+    ScatterError: Disconnected, error => Self::Disconnected(error);
+}
