@@ -218,11 +218,6 @@ impl Story {
         })
     }
 
-    /// A worker's reply to `get_story`.
-    pub(crate) fn of_worker(&self, wanted: &Keys) -> Value {
-        Value::List(self.events(wanted).map(TaskEvent::of_worker).collect())
-    }
-
     /// A scheduler's reply to `get_story`.
     pub(crate) fn of_scheduler(&self, wanted: &Keys) -> Value {
         Value::List(
@@ -231,6 +226,12 @@ impl Story {
                 .collect(),
         )
     }
+}
+
+/// A worker's reply to `get_story`.
+#[cfg(feature = "worker")]
+pub(crate) fn of_worker<'e>(events: impl Iterator<Item = &'e TaskEvent>) -> Value {
+    Value::List(events.map(TaskEvent::of_worker).collect())
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl Log {
             end -= 1;
         }
         let line = Line {
-            time: now(),
+            time: now().as_secs_f64(),
             level,
             text: text[..end].to_owned(),
         };
@@ -118,7 +118,7 @@ impl Notifier {
         work: impl Future<Output = T>,
     ) -> T {
         const QUIET: Duration = Duration::from_secs(1);
-        let until = now() + timeout.as_secs_f64();
+        let until = (now() + timeout).as_secs_f64();
         let mut work = core::pin::pin!(work);
         if let Ok(done) = runtime::timeout(QUIET, &mut work).await {
             return done;
@@ -147,7 +147,7 @@ impl Shared {
             let message = format!(
                 "{key}\n\tin Rust on the worker {}, for {:.1} s so far",
                 self.title,
-                now - since
+                now.saturating_sub(since).as_secs_f64()
             );
             (key.to_value(), Value::list([message]))
         });
@@ -239,12 +239,12 @@ mod tests {
             panic!("{timed:?}");
         };
         assert!(
-            matches!(fields[0], Value::Float(time) if time <= now()),
+            matches!(fields[0], Value::Float(time) if time <= now().as_secs_f64()),
             "{fields:?}"
         );
         assert_eq!(fields[1], Value::from("WARNING"));
         let later = GetLogs {
-            start: Some(now() + 1.0),
+            start: Some(now().as_secs_f64() + 1.0),
             ..GetLogs::default()
         };
         assert!(texts(&log, &later).is_empty());

@@ -6,7 +6,7 @@ use daskwire_comm::runtime::{self, Spawner, TaskSet};
 
 use super::run::Job;
 use super::state::{Action, Event, State};
-use super::store::Datum;
+use super::store::{Datum, Store};
 use super::{Shared, now};
 use crate::Key;
 use crate::batched::BatchSender;
@@ -20,9 +20,34 @@ pub(super) struct Machine {
     pub(super) stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which end with the worker.
     pub(super) tasks: TaskSet<()>,
+    /// As last reported to the state machine.
+    is_full: bool,
+    is_watched: bool,
 }
 
 impl Machine {
+    pub(super) fn new(state: State) -> Self {
+        Self {
+            state,
+            stream: None,
+            tasks: TaskSet::new(),
+            is_full: false,
+            is_watched: false,
+        }
+    }
+
+    /// The events of conditions that changed since the last call.
+    fn changes(&mut self, store: &Store) -> [Option<Event>; 2] {
+        let is_full = store.is_full();
+        let is_watched = WorkerEvent::is_enabled(event::Level::Debug);
+        let was_full = core::mem::replace(&mut self.is_full, is_full);
+        let was_watched = core::mem::replace(&mut self.is_watched, is_watched);
+        [
+            (was_full != is_full).then_some(Event::StoreFull(is_full)),
+            (was_watched != is_watched).then_some(Event::Watched(is_watched)),
+        ]
+    }
+
     /// Starts a transfer or a timer, unless the worker leaves.
     pub(super) fn spawn(
         &mut self,
@@ -62,11 +87,9 @@ impl Shared {
         for (key, datum) in data {
             self.store.insert(key, datum);
         }
-        machine.state.set_full(self.store.is_full());
-        machine
-            .state
-            .watch_tasks(WorkerEvent::is_enabled(event::Level::Debug));
-        for action in machine.state.handle(now(), events) {
+        let changes = machine.changes(&self.store);
+        let events = changes.into_iter().flatten().chain(events);
+        for action in machine.state.handle_all(now(), events) {
             match action {
                 Action::Send(message) => {
                     if let Some(stream) = &machine.stream {

@@ -1,5 +1,6 @@
 //! The worker's state machine for fuzz targets.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use super::state::{
@@ -51,7 +52,7 @@ impl WorkerMachine {
     }
 
     fn events(&mut self, events: impl IntoIterator<Item = Event>) {
-        for action in self.state.handle(1.0, events) {
+        for action in self.state.handle_all(Duration::from_secs(1), events) {
             match action {
                 Action::Execute(run) => self.running.push(run.key),
                 Action::Fetch { peer, keys } => self.asked.push((peer, keys)),
@@ -99,8 +100,8 @@ impl WorkerMachine {
         self.events([Event::Executed(Executed {
             key,
             outcome,
-            start: 0.0,
-            stop: 1.0,
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
             steps: Vec::new(),
             thread: None,
         })]);
@@ -132,8 +133,8 @@ impl WorkerMachine {
         self.events([Event::Fetched(Fetched {
             peer,
             answer,
-            start: 0.0,
-            stop: 1.0,
+            start: Duration::ZERO,
+            stop: Duration::from_secs(1),
         })]);
         true
     }
@@ -170,8 +171,7 @@ impl WorkerMachine {
 
     /// Sets whether the store is full.
     pub fn full(&mut self, is_full: bool) {
-        self.state.set_full(is_full);
-        self.events([]);
+        self.events([Event::StoreFull(is_full)]);
     }
 
     /// The keys that the worker knows.

@@ -113,9 +113,8 @@ impl TaskCounters {
 }
 
 impl TasksDone {
-    /// Counts a task that ran for `seconds`.
-    pub(super) fn add(&self, prefix: &str, seconds: f64, steps: &[Done]) {
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    /// Counts a task that ran for `time`.
+    pub(super) fn add(&self, prefix: &str, time: Duration, steps: &[Done]) {
         let mut done = self.lock();
         let Counted {
             total,
@@ -475,7 +474,7 @@ impl Shared {
             ("event_loop_interval", Value::from(0.02)),
             ("cpu", Value::from(processor)),
             ("memory", Value::from(resident().max(holdings.memory_len))),
-            ("time", Value::from(now())),
+            ("time", Value::from(now().as_secs_f64())),
             ("host_net_io", io(after.network, before.network)),
             ("host_disk_io", io(after.disk, before.disk)),
             ("num_fds", Value::from(descriptor_count())),
@@ -544,12 +543,12 @@ mod tests {
     #[test]
     fn bounds_the_number_of_counted_prefixes() {
         let done = TasksDone::default();
-        done.add("first", 1.0, &[]);
+        done.add("first", Duration::from_secs(1), &[]);
         for round in 1..=2 {
             for n in 0..40_000 {
-                done.add(&format!("prefix-{n}"), 0.5, &[]);
+                done.add(&format!("prefix-{n}"), Duration::from_millis(500), &[]);
             }
-            done.add("first", 1.0, &[]);
+            done.add("first", Duration::from_secs(1), &[]);
             let counters = done.counters();
             assert_eq!(counters.len(), MAX_PREFIXES + 1);
             assert_eq!(counters["first"].count, 1 + round);
@@ -570,9 +569,9 @@ mod tests {
             start: 1.0,
             stop: 1.5,
         };
-        done.add("x", 1.0, &[step]);
-        done.add("y", 1.0, &[]);
-        done.add("x", 1.0, &[step]);
+        done.add("x", Duration::from_secs(1), &[step]);
+        done.add("y", Duration::from_secs(1), &[]);
+        done.add("x", Duration::from_secs(1), &[step]);
         let since = done.since();
         let prefixes: Vec<&str> = since.iter().map(|(prefix, _)| prefix.as_str()).collect();
         assert_eq!(prefixes, ["x", "y"]);
@@ -580,7 +579,7 @@ mod tests {
         assert_eq!(before, TaskCounters::default());
         assert_eq!((now.count, now.deserialized.len), (2, 20));
         assert_eq!(done.since(), []);
-        done.add("y", 1.0, &[]);
+        done.add("y", Duration::from_secs(1), &[]);
         let since = done.since();
         assert_eq!(since.len(), 1);
         let (before, now) = since[0].1;

@@ -45,13 +45,14 @@ mod run;
 mod server;
 mod session;
 mod start;
-mod state;
+pub mod state;
 mod store;
 #[cfg(feature = "fuzzing")]
 pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;
 
 use core::fmt;
+use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -132,10 +133,10 @@ impl Shared {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> f64 {
+/// The time since the Unix epoch; zero before it.
+fn now() -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
+    since.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ impl Shared {
         };
         let steps = steps.take();
         let stop = now();
-        self.tasks_done.add(&key.prefix(), stop - start, &steps);
+        self.tasks_done
+            .add(&key.prefix(), stop.saturating_sub(start), &steps);
         let executed = Event::Executed(Executed {
             key: key.clone(),
             outcome,

@@ -20,6 +20,7 @@ use crate::protocol::{
     ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
 };
 use crate::rpc::IncomingRequest;
+use crate::story;
 use crate::value::Serialized;
 use crate::{Key, RemoteError, RequestError, Value};
 
@@ -184,7 +185,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::GetMonitorInfo(_) => diagnostics::monitor_info(),
         Request::GetStory(request) => {
             let wanted = request.keys_or_stimuli.unwrap_or_default();
-            shared.machine().state.story().of_worker(&wanted)
+            story::of_worker(shared.machine().state.story(&wanted))
         }
         Request::Ping(_) => Value::bytes(&b"pong"[..]),
         Request::Echo(request) => request.data,

@@ -11,14 +11,14 @@ use daskwire_comm::{Listener, Transports};
 use tokio::sync::watch;
 
 use super::diagnostics::Level;
-use super::state::{Event, stimulus};
+use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, now, server};
 use crate::batched::BatchWriter;
 use crate::channel::{Channel, Receiver, within};
 use crate::event::{self, WorkerEvent, emit};
 use crate::protocol::{
-    CloseStream, HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker,
-    RegisterWorkerReply, ReplyStatus, Request, ToWorker, WorkerStatus, WorkerStatusChange,
+    HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
+    ReplyStatus, Request, ToWorker, WorkerStatus,
 };
 use crate::{PeerError, RequestError, Value};
 
@@ -50,7 +50,7 @@ impl Shared {
             server_id: Nullable(Some(self.id.clone())),
             nthreads: self.nthreads as u64,
             name: Value::from(self.name.as_str()),
-            now: time,
+            now: time.as_secs_f64(),
             resources: resources.into_iter().collect(),
             memory_limit: Nullable(self.memory_limit),
             metrics: self.metrics(),
@@ -88,17 +88,17 @@ impl Shared {
             } else {
                 retiring = None;
             }
+            let time = now();
             let executing = {
-                let time = now();
                 let machine = self.machine();
                 let executing = machine.state.executing();
                 executing
-                    .map(|(key, since)| (key.clone(), time - since))
+                    .map(|(key, since)| (key.clone(), time.saturating_sub(since).as_secs_f64()))
                     .collect()
             };
             let request = Request::HeartbeatWorker(HeartbeatWorker {
                 address: self.address.clone(),
-                now: now(),
+                now: time.as_secs_f64(),
                 metrics: self.metrics(),
                 executing,
                 extensions: Value::Dict([].into()),
@@ -162,16 +162,15 @@ impl Shared {
     /// stream.
     pub(super) fn leave(&self) {
         let mut machine = self.machine();
-        machine.state.close();
+        let farewell = machine.state.handle(now(), Event::Close);
         let Some(stream) = machine.stream.take() else {
             return;
         };
-        stream.send(WorkerStatusChange {
-            status: WorkerStatus::Closing,
-            stimulus_id: stimulus("worker-status-change", now()),
-            ..WorkerStatusChange::default()
-        });
-        stream.send(CloseStream::default());
+        for action in farewell {
+            if let Action::Send(message) = action {
+                stream.send(*message);
+            }
+        }
     }
 }
 

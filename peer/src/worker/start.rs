@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
-use daskwire_comm::runtime::{self, Spawner, TaskSet};
+use daskwire_comm::runtime::{self, Spawner};
 use daskwire_comm::{Address, CommOptions, Traffic};
 use tokio::sync::{Notify, watch};
 
@@ -137,11 +137,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, PeerError> {
         tasks_done: TasksDone::default(),
         log: Log::default(),
         notify,
-        machine: Mutex::new(Machine {
-            state,
-            stream: None,
-            tasks: TaskSet::new(),
-        }),
+        machine: Mutex::new(Machine::new(state)),
         queue: Queue::new(failure.clone()),
         pool,
         observer,

@@ -1,5 +1,7 @@
 //! Computing tasks.
 
+use core::time::Duration;
+
 use super::event::{Description, Executed, Failure, Run, stimulus};
 use super::task::{Computation, Phase, Priority, Running, Task};
 use super::{Action, State};
@@ -221,7 +223,12 @@ impl State {
         };
         let mut startstops = computation.startstops;
         startstops.extend(steps);
-        startstops.push(startstop("compute", start, stop, None));
+        startstops.push(startstop(
+            "compute",
+            start.as_secs_f64(),
+            stop.as_secs_f64(),
+            None,
+        ));
         match outcome {
             Ok(description) => {
                 self.arrive(&key, description.clone());
@@ -335,7 +342,7 @@ pub(super) fn finished(
     description: Description,
     startstops: Vec<StartStop>,
     thread: Option<i64>,
-    now: f64,
+    now: Duration,
 ) -> TaskFinished {
     TaskFinished {
         key,

@@ -12,26 +12,26 @@ use crate::value::Serialized;
 use crate::{Key, Value};
 
 /// The address of another worker.
-pub(crate) type Peer = Arc<str>;
+pub type Peer = Arc<str>;
 
 /// Limits of a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Maximum number of tasks that run at once.
-    pub(crate) nthreads: usize,
+    pub nthreads: usize,
     /// Maximum number of peers asked for data at once.
-    pub(crate) transfer_count: usize,
+    pub transfer_count: usize,
     /// Maximum number of bytes requested from a peer at once, unless a single
     /// datum is larger.
-    pub(crate) transfer_len: u64,
+    pub transfer_len: u64,
     /// Pause before a busy peer is asked again.
-    pub(crate) busy_pause: Duration,
+    pub busy_pause: Duration,
     /// Interval at which the scheduler is asked where missing data is.
-    pub(crate) search_interval: Duration,
+    pub search_interval: Duration,
 }
 
+/// Dask's defaults, for one thread.
 impl Default for Limits {
-    /// Dask's defaults, for one thread.
     fn default() -> Self {
         Self {
             nthreads: 1,
@@ -43,30 +43,41 @@ impl Default for Limits {
     }
 }
 
-/// The size and type of a datum.
+/// The size and type of a datum, as the scheduler gets them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Description {
+pub struct Description {
     /// Size in bytes as Dask counts it.
-    pub(crate) nbytes: u64,
+    pub nbytes: u64,
     /// The pickle of the datum's class.
-    pub(crate) class: Option<Bytes>,
+    pub class: Option<Bytes>,
     /// The name of the datum's class.
-    pub(crate) typename: Cow<'static, str>,
+    pub typename: Cow<'static, str>,
 }
 
 /// An event that the state machine handles.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
-    /// A message from the scheduler.
+#[non_exhaustive]
+pub enum Event {
+    /// A message from the scheduler arrived.
     FromScheduler(ToWorker),
-    /// A task has run.
+    /// A task has run. The result, if there is one, is in the store.
     Executed(Executed),
     /// A task could not run because inputs turned out to be lost.
-    InputsLost { key: Key, lost: Vec<Key> },
+    InputsLost {
+        /// The key of the task.
+        key: Key,
+        /// The keys of the lost inputs.
+        lost: Vec<Key>,
+    },
     /// Data turned out to be lost.
     Lost(Vec<Key>),
-    /// The process takes too much memory, or no longer does.
+    /// The process takes too much memory (`true`), or no longer does. While it
+    /// does, the status of the worker is `paused`.
     Paused(bool),
+    /// The store is full (`true`), or no longer is. While it is, no task is
+    /// started and nothing is fetched; this is too short to be reported to the
+    /// scheduler.
+    StoreFull(bool),
     /// A request for data has ended.
     Fetched(Fetched),
     /// Data sent by a client was put into the store.
@@ -75,22 +86,33 @@ pub(crate) enum Event {
     PeerAvailable(Peer),
     /// It is time to ask the scheduler for missing data again.
     Search,
-    /// The data of a key went to disk, which freed `len` bytes of memory.
-    Spilled { key: Key, len: u64 },
+    /// The data of a key went to disk.
+    Spilled {
+        /// The key of the data.
+        key: Key,
+        /// Bytes of memory freed.
+        len: u64,
+    },
+    /// [`Action::Report`] is wanted (`true`), or no longer is. Default: it is not.
+    Watched(bool),
+    /// The worker leaves the cluster. A farewell is sent to the scheduler, and
+    /// nothing is started any more.
+    Close,
 }
 
 impl Event {
     /// Stimulus of everything that follows from this event.
-    pub(super) fn stimulus(&self, now: f64) -> Stimulus {
+    pub(super) fn stimulus(&self, now: Duration) -> Stimulus {
         let what = match self {
             Self::FromScheduler(message) => match stimulus_of(message) {
-                Ok(text) => return Stimulus::of_message(text),
+                Ok(id) => return Stimulus::of_message(id),
                 Err(op) => op,
             },
             Self::Executed(executed) if executed.outcome.is_err() => "task-erred",
             Self::Executed(_) => "task-finished",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
-            Self::Paused(_) => "worker-status-change",
+            Self::Paused(_) | Self::Close => "worker-status-change",
+            Self::StoreFull(_) => "store-full",
             Self::Fetched(fetched) => match fetched.answer {
                 Answer::Data(_) => "gather-dep-success",
                 Answer::Busy => "gather-dep-busy",
@@ -100,46 +122,57 @@ impl Event {
             Self::PeerAvailable(_) => "retry-busy-worker",
             Self::Search => "find-missing",
             Self::Spilled { .. } => "spill",
+            Self::Watched(_) => "watch",
         };
-        Stimulus::here(what, now)
+        Stimulus::here(what, now.as_secs_f64())
     }
 }
 
 /// The outcome of a task that has run.
 #[derive(Clone, Debug)]
-pub(crate) struct Executed {
-    pub(crate) key: Key,
+pub struct Executed {
+    /// The key of the task.
+    pub key: Key,
     /// The description of the result, which is in the store, or the exception.
-    pub(crate) outcome: Result<Description, Box<Failure>>,
-    /// Start and end, in seconds since 1970.
-    pub(crate) start: f64,
-    pub(crate) stop: f64,
+    pub outcome: Result<Description, Box<Failure>>,
+    /// Start, as the time since the Unix epoch.
+    pub start: Duration,
+    /// End, as the time since the Unix epoch.
+    pub stop: Duration,
     /// The steps done on data for the task.
-    pub(crate) steps: Vec<StartStop>,
-    pub(crate) thread: Option<i64>,
+    pub steps: Vec<StartStop>,
+    /// The number of the thread, by which Dask's dashboard distinguishes threads.
+    pub thread: Option<i64>,
 }
 
 /// An exception in the form of `task-erred`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
-    pub(crate) exception: Value,
-    pub(crate) exception_text: String,
-    pub(crate) traceback_text: String,
+pub struct Failure {
+    /// The exception, pickled for clients in Python.
+    pub exception: Value,
+    /// The exception as a string.
+    pub exception_text: String,
+    /// The traceback as a string.
+    pub traceback_text: String,
 }
 
 /// The outcome of a request for data.
 #[derive(Clone, Debug)]
-pub(crate) struct Fetched {
-    pub(crate) peer: Peer,
-    pub(crate) answer: Answer,
-    /// Start and end of the request, in seconds since 1970.
-    pub(crate) start: f64,
-    pub(crate) stop: f64,
+pub struct Fetched {
+    /// The peer that was asked.
+    pub peer: Peer,
+    /// Its answer.
+    pub answer: Answer,
+    /// Start of the request, as the time since the Unix epoch.
+    pub start: Duration,
+    /// End of the request, as the time since the Unix epoch.
+    pub stop: Duration,
 }
 
+/// The answer to a request for data.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    /// The data that the peer had is in the store.
+pub enum Answer {
+    /// The requested data that the peer had, which is in the store.
     Data(Vec<(Key, Description)>),
     /// The peer is busy.
     Busy,
@@ -147,35 +180,49 @@ pub(crate) enum Answer {
     Gone,
 }
 
-/// An action for the caller to do.
+/// An action for the caller to do, in the order of the actions.
 #[derive(Clone, Debug)]
-pub(crate) enum Action {
-    /// Run a task, then report [`Event::Executed`].
+pub enum Action {
+    /// Run a task, then report [`Event::Executed`] or [`Event::InputsLost`].
     Execute(Box<Run>),
     /// Request data from a peer, put it into the store, then report
     /// [`Event::Fetched`].
-    Fetch { peer: Peer, keys: Vec<Key> },
+    Fetch {
+        /// The peer to ask.
+        peer: Peer,
+        /// The keys of the data.
+        keys: Vec<Key>,
+    },
     /// Close all comms with a peer that has left the cluster, which ends pending
     /// requests to it.
     Disconnect(Peer),
     /// Send a message to the scheduler.
     Send(Box<FromWorker>),
-    /// Remove a datum from the store.
+    /// Remove a datum from the store, if it is there.
     Forget(Key),
-    /// Report this event after a delay.
-    Wake { after: Duration, event: Box<Event> },
-    /// Emit an event of a task; only after [`State::watch_tasks`](super::State::watch_tasks).
+    /// Report an event after a delay.
+    Wake {
+        /// The delay from now.
+        after: Duration,
+        /// The event.
+        event: Box<Event>,
+    },
+    /// Emit an event of a task for observers; only after [`Event::Watched`].
     Report(TaskEvent),
 }
 
 /// A task to run.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub(crate) key: Key,
-    pub(crate) run_spec: Serialized,
-    /// The keys of its inputs, all of which are in the store.
-    pub(crate) dependencies: Vec<Key>,
-    pub(crate) is_actor: bool,
+pub struct Run {
+    /// The key of the task.
+    pub key: Key,
+    /// The task, as the scheduler sent it.
+    pub run_spec: Serialized,
+    /// The keys of its inputs, all of which are in the store. They may be
+    /// forgotten while the task runs.
+    pub dependencies: Vec<Key>,
+    /// Whether the task makes an actor.
+    pub is_actor: bool,
 }
 
 /// The stimulus id of a message; its op if it has none.
@@ -195,6 +242,6 @@ fn stimulus_of(message: &ToWorker) -> Result<&str, &'static str> {
 }
 
 /// A stimulus id in the form of Dask's logs.
-pub(in crate::worker) fn stimulus(what: &str, now: f64) -> String {
-    format!("{what}-{now}")
+pub(in crate::worker) fn stimulus(what: &str, now: Duration) -> String {
+    format!("{what}-{}", now.as_secs_f64())
 }

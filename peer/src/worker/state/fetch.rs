@@ -9,7 +9,7 @@ use super::event::{Answer, Description, Fetched, Peer, stimulus};
 use super::task::{MAX_HOLDERS, Phase, Priority};
 use super::{Action, Event, State};
 use crate::Key;
-use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas};
+use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
 use crate::story::TaskChange;
 
 impl State {
@@ -240,7 +240,12 @@ impl State {
                 self.remove(&key);
                 continue;
             }
-            let transfer = startstop("transfer", start, stop, Some(&peer));
+            let transfer = startstop(
+                "transfer",
+                start.as_secs_f64(),
+                stop.as_secs_f64(),
+                Some(&peer),
+            );
             let cause = task.dependents.first().cloned();
             self.arrive(&key, description.clone());
             match computation {
@@ -338,7 +343,8 @@ impl State {
 
     /// Asks the scheduler for missing data, at intervals.
     pub(super) fn search(&mut self) {
-        if self.missing.is_empty() || self.is_searching {
+        let is_needed = !self.missing.is_empty() && self.status != WorkerStatus::Closing;
+        if !is_needed || self.is_searching {
             return;
         }
         self.is_searching = true;

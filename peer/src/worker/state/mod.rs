@@ -1,6 +1,11 @@
 //! The worker's state machine: events in, actions out. It does no I/O and reads
 //! no clock, and the same events always lead to the same actions.
 //!
+//! [`Worker`](super::Worker) is a driver of it: it reads the scheduler's messages,
+//! runs tasks on threads, fetches data over comms, and keeps data in a store. A
+//! program that has its own way to do these things can drive a [`State`] itself:
+//! report each [`Event`] as it happens, and do the [`Action`]s that follow from it.
+//!
 //! A task goes through these phases; those in parentheses are for data of other
 //! workers:
 //!
@@ -9,12 +14,62 @@
 //!                    ▲
 //!    (Missing ◄─► Fetch ─► Flight ─► Memory)
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use core::time::Duration;
+//! use daskwire_peer::protocol::{ComputeTask, FromWorker, ToWorker};
+//! use daskwire_peer::worker::state::{Action, Description, Event, Executed, Limits, State};
+//!
+//! let mut worker = State::new("tcp://10.0.0.7:4000", Limits::default(), []);
+//!
+//! // The scheduler asks for a task, which can run at once.
+//! let start = Duration::from_secs(1_795_299_067);
+//! let message = ToWorker::from(ComputeTask {
+//!     key: "x".into(),
+//!     run_id: 1,
+//!     ..ComputeTask::default()
+//! });
+//! let mut actions = worker.handle(start, Event::FromScheduler(message)).into_iter();
+//! let Some(Action::Execute(run)) = actions.next() else {
+//!     panic!("nothing else is running");
+//! };
+//!
+//! // The driver runs it, puts the result into its store, and reports it.
+//! let stop = start + Duration::from_secs(2);
+//! let executed = Executed {
+//!     key: run.key.clone(),
+//!     outcome: Ok(Description {
+//!         nbytes: 28,
+//!         typename: "int".into(),
+//!         class: None,
+//!     }),
+//!     start,
+//!     stop,
+//!     steps: Vec::new(),
+//!     thread: None,
+//! };
+//! let mut actions = worker.handle(stop, Event::Executed(executed)).into_iter();
+//!
+//! // The scheduler gets to know the result.
+//! let Some(Action::Send(message)) = actions.next() else {
+//!     panic!("the scheduler waits for it");
+//! };
+//! let FromWorker::TaskFinished(finished) = *message else {
+//!     panic!("the task has finished");
+//! };
+//! assert_eq!((finished.key, finished.run_id, finished.nbytes), (run.key, 1, 28));
+//! assert!(worker.counts().eq([("memory", 1)]));
+//! ```
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::Key;
 use crate::protocol::{
-    FromWorker, Nullable, StealResponse, ToWorker, WorkerStatus, WorkerStatusChange,
+    CloseStream, FromWorker, Keys, Nullable, StealResponse, ToWorker, WorkerStatus,
+    WorkerStatusChange,
 };
 use crate::story::{Stimulus, Story, TaskChange, TaskEvent};
 
@@ -26,14 +81,26 @@ mod task;
 
 pub(super) use compute::startstop;
 pub(super) use event::stimulus;
-pub(crate) use event::{
+pub use event::{
     Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, Run,
 };
 use task::{PHASE_COUNT, PeerState, Phase, Queue, Running, Task};
 
-/// The state of a worker.
+/// The state of a worker: the tasks it knows, what it is doing, and what it waits
+/// for.
+///
+/// [`handle`](Self::handle) and [`handle_all`](Self::handle_all) are the only ways
+/// to change it.
+///
+/// # Common issues
+///
+/// * Each [`Action::Execute`], [`Action::Fetch`] and [`Action::Wake`] must be
+///   followed by its event; a task that is never reported occupies one of
+///   [`Limits::nthreads`] for ever.
+/// * Data is put into the store before the event that reports it, so that the
+///   actions that follow find it there.
 #[derive(Debug)]
-pub(crate) struct State {
+pub struct State {
     address: Peer,
     limits: Limits,
     status: WorkerStatus,
@@ -51,7 +118,8 @@ pub(crate) struct State {
     missing: BTreeSet<Key>,
     is_searching: bool,
     generation: i64,
-    now: f64,
+    /// The time of the event that is being handled, since the Unix epoch.
+    now: Duration,
     /// Stimulus of the event that is being handled.
     stimulus: Stimulus,
     story: Story,
@@ -60,8 +128,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Returns the state of a running worker without tasks.
-    pub(crate) fn new(
+    /// Returns the state of a running worker without tasks. `address` is the one
+    /// that the scheduler knows it by, and `resources` are the amounts of what
+    /// tasks may require.
+    pub fn new(
         address: &str,
         limits: Limits,
         resources: impl IntoIterator<Item = (String, f64)>,
@@ -82,7 +152,7 @@ impl State {
             missing: BTreeSet::new(),
             is_searching: false,
             generation: 0,
-            now: 0.0,
+            now: Duration::ZERO,
             stimulus: Stimulus::here("start", 0.0),
             story: Story::default(),
             is_watched: false,
@@ -90,22 +160,34 @@ impl State {
         }
     }
 
-    /// Handles events that occur at the same time, `now` seconds after 1970, and
-    /// returns the resulting actions.
-    pub(crate) fn handle(
+    /// Handles an event, and returns the actions that follow from it, in order.
+    /// `now` is the time since the Unix epoch, which messages to the scheduler
+    /// contain.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+        self.handle_all(now, [event])
+    }
+
+    /// Handles events that occur at the same time, as one step: what follows from
+    /// an event may be undone by the next, before any task or transfer starts.
+    ///
+    /// The messages of a batch must be handled so: a task that is computed and
+    /// freed in the same batch never starts.
+    pub fn handle_all(
         &mut self,
-        now: f64,
+        now: Duration,
         events: impl IntoIterator<Item = Event>,
     ) -> Vec<Action> {
+        // Those of a call that panicked.
+        self.actions.clear();
         self.now = now;
         for event in events {
             self.stimulus = event.stimulus(now);
             self.apply(event);
         }
         if self.status == WorkerStatus::Running && !self.is_full {
-            self.stimulus = Stimulus::here("ensure-communicating", now);
+            self.stimulus = Stimulus::here("ensure-communicating", now.as_secs_f64());
             self.start_transfers();
-            self.stimulus = Stimulus::here("ensure-computing", now);
+            self.stimulus = Stimulus::here("ensure-computing", now.as_secs_f64());
             self.start_tasks();
         }
         self.search();
@@ -113,41 +195,27 @@ impl State {
     }
 
     /// The status of the worker, as the scheduler knows it.
-    pub(crate) const fn status(&self) -> &WorkerStatus {
+    pub const fn status(&self) -> &WorkerStatus {
         &self.status
     }
 
-    /// Sets whether the store is full. While it is, no task is started and
-    /// nothing is fetched; this is too short to be reported to the scheduler.
-    pub(crate) const fn set_full(&mut self, is_full: bool) {
-        self.is_full = is_full;
-    }
-
-    /// Starts nothing any more.
-    pub(crate) fn close(&mut self) {
-        self.status = WorkerStatus::Closing;
-    }
-
-    /// Turns [`Action::Report`] on or off.
-    pub(crate) const fn watch_tasks(&mut self, is_watched: bool) {
-        self.is_watched = is_watched;
-    }
-
-    /// The last events of all tasks.
-    pub(crate) const fn story(&self) -> &Story {
-        &self.story
+    /// The last events of tasks with one of these keys, or with one of these
+    /// stimuli, oldest first.
+    pub fn story<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
+        self.story.events(wanted)
     }
 
     /// The number of tasks in each state, with Dask's names of the states.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let phases = Phase::ALL.into_iter().zip(self.counts);
         phases
             .filter(|(_, count)| *count != 0)
             .map(|(phase, count)| (phase.name(), count))
     }
 
-    /// The executing tasks, and when they started.
-    pub(crate) fn executing(&self) -> impl Iterator<Item = (&Key, f64)> {
+    /// The executing tasks, and when they started, as the time since the Unix
+    /// epoch.
+    pub fn executing(&self) -> impl Iterator<Item = (&Key, Duration)> {
         self.executing
             .iter()
             .map(|(key, running)| (key, running.since))
@@ -155,7 +223,7 @@ impl State {
 
     /// The inputs of the tasks that start next, and of those that start when the
     /// pending requests are answered. Empty unless the worker is running.
-    pub(crate) fn needed_soon(&self) -> Vec<Key> {
+    pub fn needed_soon(&self) -> Vec<Key> {
         if self.status != WorkerStatus::Running {
             return Vec::new();
         }
@@ -175,12 +243,12 @@ impl State {
     }
 
     /// The number of pending requests for data.
-    pub(crate) const fn transfer_count(&self) -> usize {
+    pub const fn transfer_count(&self) -> usize {
         self.flight_count
     }
 
     /// The number of bytes requested from peers.
-    pub(crate) fn transfer_len(&self) -> u64 {
+    pub fn transfer_len(&self) -> u64 {
         let asked = self.peers.values().filter_map(|state| state.asked.as_ref());
         let tasks = asked.flatten().filter_map(|key| self.tasks.get(key));
         tasks.map(|task| task.description.nbytes).sum()
@@ -220,8 +288,21 @@ impl State {
                 self.forget_idle_peer(&peer);
             }
             Event::Search => self.is_searching = false,
+            Event::StoreFull(is_full) => self.is_full = is_full,
+            Event::Watched(is_watched) => self.is_watched = is_watched,
+            Event::Close => self.close(),
             Event::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
         }
+    }
+
+    fn close(&mut self) {
+        self.status = WorkerStatus::Closing;
+        self.send(WorkerStatusChange {
+            status: WorkerStatus::Closing,
+            stimulus_id: stimulus("worker-status-change", self.now),
+            ..WorkerStatusChange::default()
+        });
+        self.send(CloseStream::default());
     }
 
     fn record(&mut self, key: Key, change: TaskChange) {
@@ -229,7 +310,7 @@ impl State {
             key,
             change,
             stimulus: self.stimulus.clone(),
-            time: self.now,
+            time: self.now.as_secs_f64(),
         };
         if self.is_watched {
             self.actions.push(Action::Report(event.clone()));

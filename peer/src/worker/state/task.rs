@@ -1,6 +1,7 @@
 //! The tasks that the worker knows, their phases, and the queues they are in.
 
 use core::cmp::Ordering;
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use super::{Description, Peer, State};
@@ -152,7 +153,7 @@ pub(super) struct PeerState {
 /// Start time of an executing task, and the resources that it holds.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) since: f64,
+    pub(super) since: Duration,
     pub(super) resources: Vec<(String, f64)>,
 }
 

@@ -26,7 +26,7 @@ impl Worker {
     }
 
     fn events(&mut self, events: Vec<Event>) -> Vec<String> {
-        let actions = self.0.handle(1.5, events);
+        let actions = self.0.handle_all(Duration::from_millis(1500), events);
         self.0.check();
         actions.iter().map(show).collect()
     }
@@ -52,8 +52,8 @@ impl Worker {
         self.event(Event::Executed(Executed {
             key: key.into(),
             outcome: Ok(description(28)),
-            start: 1.0,
-            stop: 2.0,
+            start: Duration::from_secs(1),
+            stop: Duration::from_secs(2),
             steps: Vec::new(),
             thread: None,
         }))
@@ -67,8 +67,8 @@ impl Worker {
                 exception_text: "boom".to_owned(),
                 traceback_text: String::new(),
             })),
-            start: 1.0,
-            stop: 2.0,
+            start: Duration::from_secs(1),
+            stop: Duration::from_secs(2),
             steps: Vec::new(),
             thread: None,
         }))
@@ -78,8 +78,8 @@ impl Worker {
         self.event(Event::Fetched(Fetched {
             peer: peer.into(),
             answer,
-            start: 1.0,
-            stop: 2.0,
+            start: Duration::from_secs(1),
+            stop: Duration::from_secs(2),
         }))
     }
 
@@ -280,12 +280,12 @@ fn task_erred_has_all_required_fields() {
         outcome: Err(Box::new(
             crate::RemoteError::new("ValueError", "boom").to_failure(),
         )),
-        start: 1.0,
-        stop: 2.0,
+        start: Duration::from_secs(1),
+        stop: Duration::from_secs(2),
         steps: Vec::new(),
         thread: None,
     });
-    let actions = worker.0.handle(1.5, vec![failed]);
+    let actions = worker.0.handle(Duration::from_millis(1500), failed);
     let message = actions.into_iter().find_map(|action| match action {
         Action::Send(message) => Some(*message),
         _ => None,
@@ -801,13 +801,32 @@ fn memory_pressure_pauses_only_a_running_worker() {
 }
 
 #[test]
+fn sends_a_farewell_and_starts_nothing_after_it() {
+    let mut worker = Worker::new(1);
+    worker.message(task_with("y", &[("a", &[])]));
+    let farewell = worker.event(Event::Close);
+    assert_eq!(farewell[0], "status closing");
+    assert!(farewell[1].starts_with("CloseStream"), "{farewell:?}");
+    assert_eq!(farewell.len(), 2);
+    assert_eq!(*worker.0.status(), WorkerStatus::Closing);
+    // Neither tasks, nor transfers, nor requests for the holders of data
+    assert_eq!(worker.message(task("x")), [""; 0]);
+    assert_eq!(worker.message(refresh(&[("a", &[A])])), [""; 0]);
+    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.message(status("running")), [""; 0]);
+}
+
+#[test]
 fn starts_nothing_while_the_store_is_full() {
     let mut worker = Worker::new(1);
-    worker.0.set_full(true);
+    assert_eq!(worker.event(Event::StoreFull(true)), [""; 0]);
     assert_eq!(worker.message(task("x")), [""; 0]);
     assert_eq!(worker.message(task_with("y", &[("a", &[A])])), [""; 0]);
-    worker.0.set_full(false);
-    assert_eq!(worker.events(Vec::new()), ["fetch a from A", "execute x"]);
+    assert_eq!(worker.events(Vec::new()), [""; 0]);
+    assert_eq!(
+        worker.event(Event::StoreFull(false)),
+        ["fetch a from A", "execute x"]
+    );
 }
 
 #[test]
@@ -972,7 +991,7 @@ fn random_events_leave_a_consistent_state() {
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
-            let event = match random(17) {
+            let event = match random(19) {
                 0..=3 => {
                     // Some dependencies are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
@@ -1013,8 +1032,8 @@ fn random_events_leave_a_consistent_state() {
                         } else {
                             Err(failure)
                         },
-                        start: 0.0,
-                        stop: 0.0,
+                        start: Duration::ZERO,
+                        stop: Duration::ZERO,
                         steps: Vec::new(),
                         thread: None,
                     })
@@ -1028,6 +1047,8 @@ fn random_events_leave_a_consistent_state() {
                 }
                 15 => Event::Lost(vec![key.into()]),
                 16 => Event::Paused(random(2) == 0),
+                17 => Event::StoreFull(random(2) == 0),
+                18 => Event::Watched(random(2) == 0),
                 12..=13 if !asked.is_empty() => {
                     let (peer, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);
@@ -1040,8 +1061,8 @@ fn random_events_leave_a_consistent_state() {
                     Event::Fetched(Fetched {
                         peer,
                         answer,
-                        start: 0.0,
-                        stop: 0.0,
+                        start: Duration::ZERO,
+                        stop: Duration::ZERO,
                     })
                 }
                 _ => Event::Search,
@@ -1063,7 +1084,7 @@ fn random_events_leave_a_consistent_state() {
                     | Event::Stored(data) => store.extend(data.iter().map(|(key, _)| key.clone())),
                     _ => {}
                 }
-                for action in worker.0.handle(1.0, [event]) {
+                for action in worker.0.handle(Duration::ZERO, event) {
                     match action {
                         Action::Forget(key) => {
                             store.remove(&key);
@@ -1089,8 +1110,8 @@ fn random_events_leave_a_consistent_state() {
             worker.event(Event::Executed(Executed {
                 key,
                 outcome: Ok(description(1)),
-                start: 0.0,
-                stop: 0.0,
+                start: Duration::ZERO,
+                stop: Duration::ZERO,
                 steps: Vec::new(),
                 thread: None,
             }));
@@ -1113,7 +1134,7 @@ fn random_events_leave_a_consistent_state() {
 /// What happened to these keys, in words.
 fn story(worker: &Worker, keys: &[&str]) -> Vec<String> {
     let keys: Keys = keys.iter().copied().collect();
-    let events = worker.0.story().events(&keys);
+    let events = worker.0.story(&keys);
     events
         .map(|event| format!("{}: {event}", event.key))
         .collect()
@@ -1178,7 +1199,7 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
 fn what_happens_to_tasks_is_reported_to_whom_watches_and_to_nobody_else() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.message(task("x")), ["execute x"]);
-    worker.0.watch_tasks(true);
+    assert_eq!(worker.event(Event::Watched(true)), [""; 0]);
     assert_eq!(
         worker.executed("x"),
         [
@@ -1186,6 +1207,6 @@ fn what_happens_to_tasks_is_reported_to_whom_watches_and_to_nobody_else() {
             "finished x run 0 (compute)"
         ]
     );
-    worker.0.watch_tasks(false);
+    assert_eq!(worker.event(Event::Watched(false)), [""; 0]);
     assert_eq!(worker.free(&["x"]), ["forget x", "released x for free"]);
 }
