@@ -16,9 +16,14 @@ import time
 import warnings
 
 import numpy as np
-import pandas as pd
 from distributed import Client, wait
 from exchange import serve
+
+try:
+    import pandas as pd
+except ImportError:
+    # Old releases are tried without it.
+    pd = None
 
 # A worker that leaves on purpose, or one that was killed, is news to clients only.
 logging.getLogger("distributed.client").setLevel(logging.CRITICAL)

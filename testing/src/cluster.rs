@@ -1,5 +1,6 @@
 //! A real Dask cluster with a scripted client.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::{Environment, Peer};
@@ -17,12 +18,13 @@ impl Cluster {
     /// Starts a scheduler and Python workers named `worker-0`, `worker-1` and so
     /// on.
     pub fn new(worker_count: usize) -> Self {
-        let scheduler = crate::scheduler_with_workers(worker_count);
-        let client = Peer::spawn(
-            Environment::Current,
-            "worker_client.py",
-            &[scheduler.address()],
-        );
+        Self::with(&crate::python(Environment::Current), worker_count)
+    }
+
+    /// Like [`new`](Self::new), with the release of an interpreter.
+    pub fn with(interpreter: &Path, worker_count: usize) -> Self {
+        let scheduler = crate::scheduler_in(interpreter, "tcp", worker_count);
+        let client = Peer::spawn_with(interpreter, "worker_client.py", &[scheduler.address()]);
         Self { client, scheduler }
     }
 
@@ -55,6 +57,13 @@ impl Cluster {
     ///
     /// If there are warnings.
     pub fn check_logs(&self) {
+        if let Some((line, log)) = self.warning() {
+            panic!("{line}: the whole log:\n{log}");
+        }
+    }
+
+    /// The first such warning, and the log that it is in.
+    pub fn warning(&self) -> Option<(String, String)> {
         let workers = self.scheduler.workers().iter();
         let late: Vec<String> = workers
             .map(|worker| format!("heartbeat from unregistered worker '{}'", worker.address()))
@@ -73,8 +82,11 @@ impl Cluster {
                 .lines()
                 .filter(|line| !late.iter().any(|text| line.contains(text)))
                 .find(|line| bad.iter().any(|word| line.contains(word)));
-            assert_eq!(line, None, "the whole log:\n{log}");
+            if let Some(line) = line {
+                return Some((line.to_owned(), log.clone()));
+            }
         }
+        None
     }
 }
 

@@ -23,6 +23,7 @@ use std::{env, fs, thread};
 
 pub mod bench;
 pub mod cluster;
+pub mod release;
 
 /// A release of `distributed`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -283,8 +284,13 @@ pub const TLS_ARGUMENTS: [&str; 6] = [
 
 /// Like [`scheduler_with_workers`], over `tcp`, or over `tls` with [`TLS_PEM`].
 pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer {
+    scheduler_in(&python(Environment::Current), protocol, worker_count)
+}
+
+/// Like [`scheduler_with_workers_over`], with the release of an interpreter.
+pub fn scheduler_in(interpreter: &Path, protocol: &str, worker_count: usize) -> Peer {
     let mut arguments = vec![
-        "scheduler",
+        "distributed.cli.dask_scheduler",
         "--host",
         "127.0.0.1",
         "--port",
@@ -299,14 +305,15 @@ pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer 
     if protocol == "tls" {
         arguments.extend(TLS_ARGUMENTS);
     }
-    let mut scheduler = Peer::spawn_dask("dask scheduler", &arguments, |log| {
+    let mut scheduler = Peer::spawn_dask(interpreter, "dask scheduler", &arguments, |log| {
         address_after(log, "Scheduler at:")
     });
     for index in 0..worker_count {
-        let worker = worker(scheduler.address(), &format!("worker-{index}"));
+        let name = format!("worker-{index}");
+        let worker = worker_in(interpreter, scheduler.address(), &name);
         // The scheduler logs the registration first, but the output of two
         // processes may arrive here in another order.
-        scheduler.wait_for_log(&format!("Register worker addr: {} name:", worker.address()));
+        scheduler.wait_for_line(&["Register worker", worker.address()]);
         scheduler.workers.push(worker);
     }
     scheduler
@@ -315,8 +322,13 @@ pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer 
 /// Starts a real `dask worker` of one thread, registered with the scheduler at an
 /// address.
 pub fn worker(scheduler: &str, name: &str) -> Peer {
+    worker_in(&python(Environment::Current), scheduler, name)
+}
+
+/// Like [`worker`], with the release of an interpreter.
+pub fn worker_in(interpreter: &Path, scheduler: &str, name: &str) -> Peer {
     let mut arguments = vec![
-        "worker",
+        "distributed.cli.dask_worker",
         scheduler,
         "--host",
         "127.0.0.1",
@@ -334,7 +346,7 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
         arguments.extend(TLS_ARGUMENTS);
     }
     // It is registered when it logs the scheduler's address, after its own.
-    Peer::spawn_dask(name, &arguments, |log| {
+    Peer::spawn_dask(interpreter, name, &arguments, |log| {
         address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
     })
 }
@@ -378,6 +390,15 @@ impl Peer {
         Self::run(&python(environment), script, arguments)
     }
 
+    /// Like [`spawn`](Self::spawn), with an interpreter.
+    ///
+    /// # Panics
+    ///
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_with(interpreter: &Path, script: &str, arguments: &[&str]) -> Self {
+        Self::run(interpreter, script, arguments)
+    }
+
     /// Like [`spawn`](Self::spawn), in one of the [`interpreters`].
     ///
     /// # Panics
@@ -414,11 +435,16 @@ impl Peer {
         }
     }
 
-    /// Runs `python -m dask`, and waits until `ready` finds an address in its
-    /// log.
-    fn spawn_dask(name: &str, arguments: &[&str], ready: impl Fn(&str) -> Option<String>) -> Self {
-        let mut command = Command::new(python(Environment::Current));
-        command.args(["-m", "dask"]).args(arguments);
+    /// Runs a module of Dask with arguments, and waits until `ready` finds an
+    /// address in its log.
+    fn spawn_dask(
+        interpreter: &Path,
+        name: &str,
+        arguments: &[&str],
+        ready: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let mut command = Command::new(interpreter);
+        command.arg("-m").args(arguments);
         Self::spawn_command(name, &mut command, ready)
     }
 
@@ -537,6 +563,21 @@ impl Peer {
             .wait_for(|log| log.contains(text).then(String::new));
         if let Err(reason) = found {
             panic!("{} did not log {text:?}: {reason}", self.name);
+        }
+    }
+
+    /// Waits until a line of the log contains all of `parts`.
+    ///
+    /// # Panics
+    ///
+    /// As [`wait_for_log`](Self::wait_for_log).
+    pub fn wait_for_line(&self, parts: &[&str]) {
+        let is_line = |line: &str| parts.iter().all(|part| line.contains(part));
+        let found = self
+            .log
+            .wait_for(|log| log.lines().any(is_line).then(String::new));
+        if let Err(reason) = found {
+            panic!("{} did not log {parts:?}: {reason}", self.name);
         }
     }
 

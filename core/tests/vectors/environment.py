@@ -7,8 +7,8 @@ when it is there and complete, nothing happens. Any number of processes may ask
 for the same directory at the same time: one makes it, the others wait. A
 directory that was left half made is made again.
 
-Needs nothing but the standard library, of Python 3.11 or newer if REQUIREMENTS
-names a release of Dask, or else of 3.8 or newer.
+Needs nothing but the standard library, of Python 3.8 or newer; what REQUIREMENTS
+names may need more.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def make(directory, requirements):
     with _locked(directory.with_name(directory.name + ".lock")):
         if not (directory / COMPLETE).exists():
             subject = _main_package(requirements)
-            _check_this_python((3, 11) if subject.startswith("distributed==") else (3, 8))
+            _check_this_python((3, 8))
             shutil.rmtree(directory, ignore_errors=True)
             print(f"creating a Python environment with {subject} in {_short(directory)} (once, about a minute)", file=sys.stderr, flush=True)
             _run("create the environment", sys.executable, "-m", "venv", directory)

@@ -1,0 +1,311 @@
+//! Checks of the client, with a scheduler and two workers in Python.
+
+use std::path::Path;
+use std::time::Duration;
+
+use daskwire_comm::tls::TlsSettings;
+use daskwire_peer::client::{ClientOptions, Route, Submission};
+use daskwire_peer::graph::{Argument, Function, Graph, Task};
+use daskwire_peer::identity::{identity, options};
+use daskwire_peer::{Array, Client, Key, Value};
+use daskwire_testing::cluster::Cluster;
+use daskwire_testing::{TLS_PEM, scheduler_in};
+
+use super::{Failure, Trial, ensure};
+
+const STEP: Duration = Duration::from_secs(30);
+
+fn integer(value: Value) -> Result<i64, Failure> {
+    Ok(i64::try_from(value)?)
+}
+
+pub(crate) async fn checks(trial: &mut Trial) {
+    let release = trial.release.clone();
+    if let Some(cluster) = trial.start(&NAMES, |python| Cluster::with(python, 2)) {
+        with(trial, cluster, &release).await;
+    }
+    let Some(scheduler) = trial.start(&["tls"], |python| scheduler_in(python, "tls", 1)) else {
+        return;
+    };
+    trial.check("tls", over_tls(scheduler.address())).await;
+}
+
+const NAMES: [&str; 9] = [
+    "identity",
+    "scatter, gather",
+    "direct",
+    "submit",
+    "arrays",
+    "graph",
+    "release",
+    "client logs",
+    "errors",
+];
+
+async fn with(trial: &mut Trial, mut cluster: Cluster, release: &str) {
+    let address = cluster.scheduler.address().to_owned();
+    let address = address.as_str();
+    trial.check("identity", identify(address, release)).await;
+    trial
+        .check("scatter, gather", transfers(address, Route::Scheduler))
+        .await;
+    trial
+        .check("direct", transfers(address, Route::Direct))
+        .await;
+    trial.check("submit", submits(address)).await;
+    trial.check("arrays", arrays(address)).await;
+    trial.check("graph", graph(address)).await;
+    trial
+        .check("release", releases(address, &mut cluster))
+        .await;
+    trial
+        .check("client logs", async {
+            cluster
+                .warning()
+                .map_or(Ok(()), |(line, _)| Err(line.into()))
+        })
+        .await;
+    // Workers log tasks that fail.
+    trial.check("errors", errors(address)).await;
+}
+
+async fn identify(address: &str, release: &str) -> Result<(), Failure> {
+    let transports = daskwire_peer::transports();
+    let (found, _) = identity(&address.parse()?, &transports, &options(STEP)).await?;
+    let shown = found.release.map(|release| release.to_string());
+    ensure!(shown.as_deref() == Some(release), "{shown:?}");
+    ensure!(found.workers.len() == 2, "{:?}", found.workers);
+    Ok(())
+}
+
+async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let array = Array::from_slice(&[3], &[1.5, 2.5, 3.5])?;
+    let data = [
+        ("number", Value::from(7)),
+        ("string", Value::from("seven")),
+        ("bytes", Value::bytes(vec![7; 100_000])),
+        ("list", Value::list([1, 2, 3])),
+        ("array", Value::from(array)),
+    ];
+    let values: Vec<Value> = data.iter().map(|(_, value)| value.clone()).collect();
+    let keys = data.map(|(key, value)| (Key::from(format!("{key}-{route:?}")), value));
+    let futures = client.scatter_by(keys, route).await?;
+    let back = client.gather_by(&futures, route).await?;
+    ensure!(back == values, "{back:?}");
+    let holders = client.who_has(&futures).await?;
+    ensure!(
+        holders.iter().all(|(_, held)| !held.is_empty()),
+        "{holders:?}"
+    );
+    client.close().await?;
+    Ok(())
+}
+
+async fn submits(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let x = client.submit("operator.add", [1, 2])?;
+    let y = client.submit("operator.mul", [7, 6])?;
+    let z = client.submit("operator.add", [&x, &y])?;
+    ensure!(
+        integer(z.result_within(STEP).await?)? == 45,
+        "1 + 2 + 7 * 6"
+    );
+    // A string that is a key too
+    let key = Key::from("a-key");
+    let named = client.call("operator.neg").argument(1).key(key).submit()?;
+    let same = client
+        .call("operator.add")
+        .argument("a-key")
+        .argument("!")
+        .submit()?;
+    ensure!(
+        same.result_within(STEP).await?.as_str() == Some("a-key!"),
+        "a string stays a string"
+    );
+    ensure!(
+        integer(named.result_within(STEP).await?)? == -1,
+        "a key of its own"
+    );
+    let rounded = client
+        .call("builtins.round")
+        .argument(2.567)
+        .keyword("ndigits", 1)
+        .submit()?;
+    ensure!(
+        rounded.result_within(STEP).await? == Value::from(2.6),
+        "a keyword argument"
+    );
+    let items = [Argument::from(&x), Argument::from(&y), Argument::from(1)];
+    let sum = client.submit("builtins.sum", [Argument::list(items)])?;
+    ensure!(
+        integer(sum.result_within(STEP).await?)? == 46,
+        "results in a list"
+    );
+    let entry = (Argument::from("k"), Argument::from(&y));
+    let got = client.submit(
+        "operator.getitem",
+        [Argument::Dict(vec![entry]), Argument::from("k")],
+    )?;
+    ensure!(
+        integer(got.result_within(STEP).await?)? == 42,
+        "a result in a dictionary"
+    );
+    let tuple = Argument::Tuple(vec![Argument::from(&x), Argument::from(5)]);
+    let max = client.submit("builtins.max", [tuple])?;
+    ensure!(
+        integer(max.result_within(STEP).await?)? == 5,
+        "a result in a tuple"
+    );
+    let tuple = Value::Tuple(vec![Value::from(1), Value::from(2)].into());
+    let plain = client.submit("builtins.len", [Argument::Value(tuple)])?;
+    ensure!(
+        integer(plain.result_within(STEP).await?)? == 2,
+        "a plain tuple"
+    );
+    let partial = Function::Partial {
+        function: Box::new(Function::python("builtins.pow")),
+        arguments: vec![Argument::from(2)],
+        keywords: Vec::new(),
+    };
+    let power = client.submit(partial, [10])?;
+    ensure!(
+        integer(power.result_within(STEP).await?)? == 1024,
+        "a partial"
+    );
+    let many = client.map("operator.neg", 0..100)?;
+    let many = client.gather(&many).await?;
+    ensure!(
+        many.len() == 100 && many[99] == Value::from(-99),
+        "{many:?}"
+    );
+    let scattered = client.scatter([20, 22]).await?;
+    let total = client.submit("operator.add", [&scattered[0], &scattered[1]])?;
+    ensure!(
+        integer(total.result_within(STEP).await?)? == 42,
+        "scattered data"
+    );
+    let restricted = client
+        .call("operator.add")
+        .argument(&x)
+        .argument(100)
+        .with(
+            Submission::default()
+                .workers(["worker-1"])
+                .retries(2)
+                .priority(10.0),
+        )
+        .submit()?;
+    ensure!(
+        integer(restricted.result_within(STEP).await?)? == 103,
+        "restricted to a worker"
+    );
+    client.close().await?;
+    Ok(())
+}
+
+async fn errors(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let bad = client.submit("operator.truediv", [1, 0])?;
+    let after = client.submit("operator.neg", [&bad])?;
+    for future in [&bad, &after] {
+        match future.result_within(STEP).await {
+            Err(error) => ensure!(error.to_string().contains("division by zero"), "{error}"),
+            Ok(value) => return Err(format!("{value}").into()),
+        }
+    }
+    // The client and the scheduler continue.
+    let good = client.submit("operator.add", [3, 4])?;
+    ensure!(integer(good.result_within(STEP).await?)? == 7, "3 + 4");
+    client.close().await?;
+    Ok(())
+}
+
+async fn arrays(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();
+    let array = Array::from_slice(&[numbers.len()], &numbers)?;
+    let sum = client.submit("numpy.sum", [Value::from(array.clone())])?;
+    let sum = sum.result_within(STEP).await?;
+    ensure!(f64::try_from(sum.clone())? == 4_999_950_000.0, "{sum}");
+    let doubled = client.submit(
+        "numpy.add",
+        [Value::from(array.clone()), Value::from(array)],
+    )?;
+    let Value::Array(doubled) = doubled.result_within(STEP).await? else {
+        return Err("numpy.add gives an array".into());
+    };
+    ensure!(doubled.to_vec::<f64>()?[99_999] == 199_998.0, "doubled");
+    client.close().await?;
+    Ok(())
+}
+
+async fn graph(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let key = |level: i64, index: i64| Key::list([Key::from("tree"), level.into(), index.into()]);
+    let mut tasks: Vec<Task> = (0..512)
+        .map(|index| Task::new(key(0, index), "operator.mul", [index, 2]))
+        .collect();
+    let (mut width, mut level) = (512, 0);
+    while width > 1 {
+        (width, level) = (width / 2, level + 1);
+        tasks.extend((0..width).map(|index| {
+            let inputs = [key(level - 1, 2 * index), key(level - 1, 2 * index + 1)];
+            Task::new(key(level, index), "operator.add", inputs)
+        }));
+    }
+    ensure!(tasks.len() > 1000, "{} tasks", tasks.len());
+    let root = vec![key(level, 0)];
+    let futures = client.submit_graph(&Graph { tasks }, root, &Submission::default())?;
+    let result = integer(futures[0].result_within(STEP).await?)?;
+    ensure!(
+        result == (0..512).map(|index| index * 2).sum::<i64>(),
+        "{result}"
+    );
+    client.close().await?;
+    Ok(())
+}
+
+/// Released results are forgotten, by the scheduler and by workers.
+async fn releases(address: &str, cluster: &mut Cluster) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let x = client.submit("operator.add", [1000, 1])?;
+    let y = client.submit("operator.neg", [&x])?;
+    ensure!(
+        integer(y.result_within(STEP).await?)? == -1001,
+        "-(1000 + 1)"
+    );
+    let keys = [x.key().clone(), y.key().clone()];
+    drop((x, y));
+    loop {
+        let states = client.task_status(keys.clone()).await?;
+        if states.iter().all(|(_, state)| state.is_none()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client.close().await?;
+    // Of earlier clients nothing is left either.
+    let code = "client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))";
+    while cluster.try_python(code)? != "0" {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+async fn over_tls(address: &str) -> Result<(), Failure> {
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
+    let options = ClientOptions {
+        transports: daskwire_peer::transports_with_tls(&settings.build()?),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(address, options).await?;
+    let data = client.scatter([1]).await?;
+    let sum = client.submit(
+        "operator.add",
+        [Argument::from(&data[0]), Argument::from(1)],
+    )?;
+    ensure!(integer(sum.result_within(STEP).await?)? == 2, "1 + 1");
+    client.close().await?;
+    Ok(())
+}

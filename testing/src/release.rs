@@ -1,0 +1,105 @@
+//! Releases of `distributed` other than those of [`Environment`], each installed in
+//! an environment of its own.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::{env, fs};
+
+use crate::{Environment, fnv1a, make_environment, named_pythons, python, python_minor, target};
+
+/// An entry of a list of releases: a line with the release, the minor versions of
+/// Python 3 that it runs on, preferred ones first, and perhaps `default`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ListedRelease {
+    /// The release, such as `2022.1.0`.
+    pub release: String,
+    /// The minor versions of Python 3.
+    pub minors: Vec<u32>,
+    /// Whether tests use the release unless others are named.
+    pub is_default: bool,
+}
+
+/// Parses a list of releases; lines that begin with `#` are comments.
+///
+/// # Panics
+///
+/// If a line is malformed.
+pub fn listed_releases(list: &str) -> Vec<ListedRelease> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let entries = lines.filter(|line| !line.trim().is_empty()).map(|line| {
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        let is_default = words.last() == Some(&"default");
+        words.truncate(words.len() - usize::from(is_default));
+        let minors = words.iter().skip(1).map(|minor| minor.parse());
+        let minors: Result<Vec<u32>, _> = minors.collect();
+        match (words.first(), minors) {
+            (Some(release), Ok(minors)) if !minors.is_empty() => ListedRelease {
+                release: (*release).to_owned(),
+                minors,
+                is_default,
+            },
+            _ => panic!("{line:?} is not a release and versions of Python"),
+        }
+    });
+    entries.collect()
+}
+
+impl ListedRelease {
+    /// The interpreter of an environment with this release and the packages of
+    /// `requirements`, which is created if it does not exist. Returns its minor
+    /// version too.
+    ///
+    /// Interpreters are those in DASKWIRE_PYTHONS, and `python3.8` and so on.
+    ///
+    /// # Errors
+    ///
+    /// If there is no suitable Python, or the packages cannot be installed.
+    pub fn environment(&self, requirements: &str) -> Result<(PathBuf, u32), String> {
+        let release = &self.release;
+        if release == Environment::Current.release() {
+            let interpreter = python(Environment::Current);
+            let minor = python_minor(interpreter.as_os_str());
+            return Ok((interpreter, minor.unwrap_or_default()));
+        }
+        let (base, minor) = self.base_python()?;
+        // The only pair of different numbers.
+        let dask = if release == "2.30.1" {
+            "2.30.0"
+        } else {
+            release
+        };
+        let packages =
+            format!("--only-binary :all:\ndistributed=={release}\ndask=={dask}\n{requirements}");
+        let hash = fnv1a(packages.as_bytes());
+        let folder = target().join("python");
+        let directory = folder.join(format!("{release}-3.{minor}-{hash:016x}"));
+        let file = folder.join(format!("{release}-3.{minor}-{hash:016x}.txt"));
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&file, packages))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        make_environment(&base, &directory, &file).map(|interpreter| (interpreter, minor))
+    }
+
+    fn base_python(&self) -> Result<(OsString, u32), String> {
+        let names = env::var("DASKWIRE_PYTHONS").unwrap_or_default();
+        let named = match &*names {
+            "" => Vec::new(),
+            names => named_pythons(names)?,
+        };
+        let found = self.minors.iter().find_map(|minor| {
+            let named = named.iter().find(|(_, other)| other == minor);
+            let path = named.map_or_else(|| format!("python3.{minor}"), |(name, _)| (*name).into());
+            let path = OsString::from(path);
+            (python_minor(&path) == Some(*minor)).then_some((path, *minor))
+        });
+        found.ok_or_else(|| {
+            let minors: Vec<String> = self.minors.iter().map(|m| format!("3.{m}")).collect();
+            format!(
+                "distributed {} is tried with Python {}, and there is none: install it, \
+                 or name its path in DASKWIRE_PYTHONS",
+                self.release,
+                minors.join(" or ")
+            )
+        })
+    }
+}
