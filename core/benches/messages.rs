@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 mod model;
 #[path = "messages/ours.rs"]
 mod ours;
+#[path = "messages/payload.rs"]
+mod payload;
 #[path = "messages/read.rs"]
 mod read;
 #[path = "messages/write.rs"]
@@ -261,6 +263,14 @@ fn cases() -> Cases {
             black_box(serde::<serde::de::IgnoredAny>(black_box(bytes)));
         });
     }
+
+    let framed = payload::frames();
+    cases.add("payload", "array", "daskwire", move || {
+        payload::read(black_box(&framed));
+    });
+    cases.add("forward", "array", "daskwire", move || {
+        payload::forward(black_box(&framed));
+    });
 
     let compute_task: ComputeTask<&'static str> = serde(COMPUTE_TASK);
     let task_finished: TaskFinished<'static, &'static str> = serde(TASK_FINISHED);
