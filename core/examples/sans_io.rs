@@ -129,7 +129,7 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
         let payload = payload?;
         println!(
             "    with a payload by the serializer {:?}: {} bytes",
-            payload.header()?.serializer()?,
+            payload.header().serializer()?,
             payload.merged_len()?.unwrap_or_default()
         );
     }

@@ -534,7 +534,7 @@ fn payload_header(input: &[u8]) {
         let Ok(payload) = message.payload(0) else {
             return;
         };
-        let Ok(header) = payload.header() else { return };
+        let header = payload.header();
         let _ = (
             header.serializer(),
             header.type_name(),

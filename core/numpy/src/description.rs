@@ -105,7 +105,7 @@ impl<'a> MemoryViewHeader<'a> {
             let expected = "a str";
             wrong(MessageErrorKind::EntryKind { key, expected })
         })?;
-        let shape = shape(header)?;
+        let shape = shape(&own)?;
         Ok(Self {
             format,
             shape,
@@ -180,14 +180,14 @@ impl<'a> ArrayHeader<'a> {
             return Ok(Description::Pickle);
         }
         let element = element_type(&own)?;
-        let stored = shape(header)?;
+        let stored = shape(&own)?;
         let (frame, at) = own.entry_location("strides");
         let wrong = |error: DimensionsError| TypedError {
             frame,
             at,
             kind: error.into(),
         };
-        let mut dimensions = match header.strides()? {
+        let mut dimensions = match own.strides()? {
             Some(strides) => {
                 let mut dimensions = Dimensions::SCALAR;
                 let mut counts = stored.shape().iter();
@@ -321,15 +321,14 @@ impl<'a> ArrayHeader<'a> {
     }
 }
 
-fn shape(header: &PayloadHeader<'_>) -> Result<Dimensions, TypedError> {
-    let own = header.own()?;
+fn shape(own: &PayloadHeader<'_>) -> Result<Dimensions, TypedError> {
     let (frame, at) = own.entry_location("shape");
     let wrong = |error: DimensionsError| TypedError {
         frame,
         at,
         kind: error.into(),
     };
-    let list = header.shape()?.ok_or(own.missing_entry("shape"))?;
+    let list = own.shape()?.ok_or(own.missing_entry("shape"))?;
     let mut dimensions = Dimensions::SCALAR;
     for count in list.numbers() {
         let count = usize::try_from(count?).map_err(|_| wrong(DimensionsError::TooLarge))?;

@@ -30,8 +30,8 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// A fault in the header, or a wrong number of logical frames: an array has
     /// one, a mask another.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
-        let header = payload.header()?;
-        let description = Description::of_kind(&header, payload.kind())?;
+        let header = payload.header();
+        let description = Description::of_kind(header, payload.kind())?;
         payload.check()?;
         let this = Self {
             payload: *payload,

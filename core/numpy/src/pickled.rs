@@ -34,10 +34,10 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     /// * [`TypedErrorKind::FrameCount`] if the frame of the pickle is missing;
     /// * a fault in the header.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
-        let header = payload.header()?;
+        let header = payload.header();
         let (frame, at) = payload.header_location();
         let error = |kind| TypedError { frame, at, kind };
-        if Description::of_kind(&header, payload.kind())? != Description::Pickle {
+        if Description::of_kind(header, payload.kind())? != Description::Pickle {
             let wanted = "a pickle";
             return Err(error(TypedErrorKind::OtherClass { wanted }));
         }
@@ -78,7 +78,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     pub fn writeable(
         &self,
     ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, TypedError> {
-        let mut flags = self.payload.header()?.writeable()?;
+        let mut flags = self.payload.header().writeable()?;
         // PROTOCOL HEADER-8: earlier one per frame, the pickle included.
         if let Some(list) = &mut flags
             && self.in_header.is_none()

@@ -409,7 +409,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             }
             (Layout::Modern, Layout::Classic) => {
                 if moved {
-                    object = payload.header()?.pickled_object()?;
+                    object = payload.header().pickled_object()?;
                     kind = PayloadKind::Serialized;
                 }
                 let rewrite = ToClassic::new(payload, object)?;

@@ -1,7 +1,7 @@
 //! Conversion of payload headers between the layouts.
 
 use super::builder::{BuildError, narrow, not_convertible};
-use super::header::ItemList;
+use super::header::{ItemList, is_common};
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
 use crate::msgpack::{Reader, Token, Writer};
 
@@ -17,7 +17,7 @@ pub(super) struct ToModern<'p, 'a, T> {
 
 impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
     pub(super) fn new(payload: &'p Payload<'a, T>) -> Result<Self, BuildError> {
-        let header = payload.header()?;
+        let header = *payload.header();
         refuse_nested(&header)?;
         payload.check()?;
         let mut logical_count = 0_usize;
@@ -27,7 +27,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         }
         let serializer = header.serializer()?;
         let mut class = None;
-        if serializer == Serializer::Dask && header.get("type-serialized").is_none() {
+        if serializer == Serializer::Dask && !header.has("type-serialized") {
             // Written since 1.23.0; before, only the name of the type.
             class = header.type_name()?.and_then(split_type_name);
             if class.is_none_or(|(module, name)| module.len() > 255 || name.len() > 255) {
@@ -45,9 +45,9 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
 
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         let header = &self.header;
-        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
-        let with_compression = header.get("compression").is_some();
-        let own_count = own_entries(header).count();
+        let kept = KEPT.iter().filter(|key| header.has(key)).count();
+        let with_compression = header.has("compression");
+        let own_count = header.own_entries().count();
         let is_dask = self.serializer == Serializer::Dask;
         let is_pickle = self.serializer == Serializer::Pickle;
         // serializer, split lists and num-sub-frames, then optional entries.
@@ -78,7 +78,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             // Since 2021.11.0 the entries of a type are in a separate map.
             let own_count = own_count.saturating_add(1);
             writer.str("sub-header").map(narrow(own_count));
-            for (key, value) in own_entries(header) {
+            for (key, value) in header.own_entries() {
                 // Before 1.17.0 the element type was a bare string.
                 let bare = key == b"\xa5dtype"
                     && match Reader::new(value).token() {
@@ -95,7 +95,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             writer.str("writeable");
             write_flags(writer, writeable.clone(), self.logical_count);
         } else {
-            for (key, value) in own_entries(header) {
+            for (key, value) in header.own_entries() {
                 writer.encoded(key).encoded(value);
             }
         }
@@ -196,7 +196,7 @@ fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     if header.is_collection()? {
         return not_convertible("it is a collection with a header for each element");
     }
-    if header.own()?.get("data-header").is_some() {
+    if header.own()?.has("data-header") {
         return not_convertible("it is a masked array with headers of its own");
     }
     Ok(())
@@ -217,7 +217,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         payload: &'p Payload<'a, T>,
         object: Option<&'a [u8]>,
     ) -> Result<Self, BuildError> {
-        let header = payload.header()?;
+        let header = *payload.header();
         refuse_nested(&header)?;
         payload.check()?;
         let mut next = 0_usize;
@@ -255,9 +255,11 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         let sub_header = header.get("sub-header").and(header.own().ok());
         let own = || {
             let inner = sub_header.iter().flat_map(PayloadHeader::entries);
-            own_entries(header).chain(inner.filter(|(key, _)| !is_common(key)))
+            header
+                .own_entries()
+                .chain(inner.filter(|(key, _)| !is_common(key)))
         };
-        let kept = KEPT.iter().filter(|key| header.get(key).is_some()).count();
+        let kept = KEPT.iter().filter(|key| header.has(key)).count();
         // serializer, writeable, lengths, compression, count.
         let count = kept.saturating_add(own().count()).saturating_add(5);
         writer.map(narrow(count));
@@ -335,37 +337,6 @@ fn regrouped(error: MessageError) -> BuildError {
         },
         _ => BuildError::Payload(error),
     }
-}
-
-/// The entries common to all families; all others belong to a type.
-const COMMON: [&str; 16] = [
-    "serializer",
-    "type",
-    "type-serialized",
-    "compression",
-    "count",
-    "lengths",
-    "writeable",
-    "is-collection",
-    "sub-headers",
-    "frame-lengths",
-    "key",
-    "num-sub-frames",
-    "split-num-sub-frames",
-    "split-offsets",
-    "sub-header",
-    "pickled-obj",
-];
-
-fn is_common(key: &[u8]) -> bool {
-    matches!(Reader::new(key).token(), Ok(Token::Str(text))
-        if COMMON.iter().any(|common| text == *common))
-}
-
-fn own_entries<'a>(
-    header: &PayloadHeader<'a>,
-) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-    header.entries().filter(|(key, _)| !is_common(key))
 }
 
 /// Entries that remain in the header in both layouts; all others move to or

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::BufferTooSmall;
 use crate::compression::CompressionError;
-use crate::msgpack::{Kind, Malformed, MalformedKind};
+use crate::msgpack::{Malformed, MalformedKind};
 
 /// A fault in a message and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,20 +283,5 @@ impl fmt::Debug for CodecName {
             ""
         };
         write!(f, "\"{}\"{more}", self.as_bytes().escape_ascii())
-    }
-}
-
-/// The description of a kind, for [`MessageErrorKind::EntryKind`].
-pub(crate) const fn words(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Nil => "nil",
-        Kind::Bool => "a boolean",
-        Kind::Integer => "an integer",
-        Kind::Float => "a float",
-        Kind::Str => "a str",
-        Kind::Bin => "a bin",
-        Kind::Array => "an array",
-        Kind::Map => "a map",
-        Kind::Ext => "an ext",
     }
 }

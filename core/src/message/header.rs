@@ -1,11 +1,11 @@
 //! The header of a payload, which describes its frames.
 
-use super::error::words;
+use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
 use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 
-/// The header of a payload, parsed on request.
+/// The header of a payload.
 ///
 /// Dask's own entries have methods; [`get`](Self::get) finds any entry. Missing
 /// entries are `None`, since releases write different ones (PROTOCOL HEADER-1).
@@ -13,14 +13,55 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 /// (PROTOCOL HEADER-9) and errors (PROTOCOL HEADER-10). The same type is used
 /// for the header of an element of a collection, see
 /// [`sub_headers`](Self::sub_headers).
+///
+/// The map is scanned once, for the offsets of the entries that Dask writes;
+/// each value is validated on access.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadHeader<'a> {
-    map: Reader<'a>,
+    document: &'a [u8],
     pair_count: u32,
-    /// The frame of the header, for errors.
+    /// The offset of the value of each of [`KEYS`], 0 without such an entry.
+    offsets: [u32; KEYS.len()],
+    /// The frame of the header and its offset there, for errors.
     frame: usize,
     at: usize,
 }
+
+/// The entries whose offsets are recorded: first those common to all families
+/// ([`COMMON_COUNT`]), then those of arrays, each in the order in which Dask
+/// writes them.
+const KEYS: [&str; 22] = [
+    "sub-header",
+    "type",
+    "type-serialized",
+    "serializer",
+    "split-num-sub-frames",
+    "split-offsets",
+    "compression",
+    "num-sub-frames",
+    "writeable",
+    "lengths",
+    "count",
+    "pickled-obj",
+    "is-collection",
+    "sub-headers",
+    "frame-lengths",
+    "key",
+    "dtype",
+    "shape",
+    "strides",
+    "broadcast_to",
+    "pickle",
+    "matrix",
+];
+
+const COMMON_COUNT: usize = 16;
+
+/// Limits for a document that has been validated before.
+const VALIDATED: Limits = Limits {
+    items: u32::MAX,
+    ..Limits::HOST
+};
 
 /// The family of functions that serialized a payload and can deserialize it
 /// (PROTOCOL HEADER-2).
@@ -40,32 +81,83 @@ pub enum Serializer<'a> {
 }
 
 impl<'a> PayloadHeader<'a> {
+    /// Validates a header and finds its entries.
     pub(super) fn parse(
         document: &'a [u8],
         limits: &Limits,
         frame: usize,
         at: usize,
     ) -> Result<Self, MessageError> {
-        let mut map = Reader::with_limits(document, limits);
-        let fault = |error: Malformed| {
-            let kind = match error.kind {
-                MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind {
-                    key: "the header of a payload",
-                    expected: "a map",
-                },
-                kind => MessageErrorKind::Malformed(kind),
-            };
-            MessageError::new(frame, at.saturating_add(error.at), kind)
+        let mut whole = Reader::with_limits(document, limits);
+        whole
+            .skip()
+            .and_then(|_| whole.finish())
+            .map_err(|error| MessageError {
+                at: at.saturating_add(error.at),
+                ..MessageError::malformed(frame)(error)
+            })?;
+        Self::validated(document, frame, at)
+    }
+
+    /// Finds the entries of a header that has been validated.
+    pub(super) fn validated(
+        document: &'a [u8],
+        frame: usize,
+        at: usize,
+    ) -> Result<Self, MessageError> {
+        let mut reader = Reader::with_limits(document, &VALIDATED);
+        let Ok(pair_count) = reader.map() else {
+            let (key, expected) = ("the header of a payload", "a map");
+            let kind = MessageErrorKind::EntryKind { key, expected };
+            return Err(MessageError::new(frame, at, kind));
         };
-        let mut whole = map;
-        whole.skip().map_err(fault)?;
-        whole.finish().map_err(fault)?;
-        let pair_count = map.map().map_err(fault)?;
-        Ok(Self {
-            map,
+        let mut header = Self {
+            document,
             pair_count,
+            offsets: [0; KEYS.len()],
             frame,
             at,
+        };
+        // Of a duplicate key, the last value.
+        for (key, at) in header.keys() {
+            let index = key.and_then(|key| KEYS.iter().position(|known| key == **known));
+            if let Some(place) = index.and_then(|index| header.offsets.get_mut(index)) {
+                *place = offset(at);
+            }
+        }
+        Ok(header)
+    }
+
+    /// The header as a MessagePack map.
+    pub(super) const fn document(&self) -> &'a [u8] {
+        self.document
+    }
+
+    /// The frame index and byte offset of the header.
+    pub(super) const fn location(&self) -> (usize, usize) {
+        (self.frame, self.at)
+    }
+
+    /// A reader at the first key.
+    fn pairs(&self) -> Reader<'a> {
+        let mut reader = Reader::with_limits(self.document, &VALIDATED);
+        // It has been read before.
+        let _ = reader.map();
+        reader
+    }
+
+    /// Each key, if it is a string, with the offset of its value.
+    fn keys(&self) -> impl Iterator<Item = (Option<RawStr<'a>>, usize)> + use<'a> {
+        let mut pairs = self.pairs();
+        // The header has been validated before, so reading does not fail.
+        (0..self.pair_count).map_while(move |_| {
+            let key = pairs.raw_str().ok();
+            if key.is_none() {
+                pairs.skip().ok()?;
+            }
+            let at = pairs.position();
+            pairs.skip().ok()?;
+            Some((key, at))
         })
     }
 
@@ -82,7 +174,7 @@ impl<'a> PayloadHeader<'a> {
             *level = (u64::from(self.pair_count).saturating_mul(2), true);
         }
         let mut depth = 1_usize;
-        let mut reader = self.map;
+        let mut reader = self.pairs();
         // The header has been validated before, so reading does not fail.
         while let Some(top) = depth.checked_sub(1)
             && let Some((owed, is_map)) = levels.get_mut(top)
@@ -124,56 +216,54 @@ impl<'a> PayloadHeader<'a> {
 
     /// All entries, as encoded keys and values.
     pub fn entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        let mut map = self.map;
+        let mut pairs = self.pairs();
         // The header has been validated before, so reading does not fail.
-        (0..self.pair_count).map_while(move |_| Some((map.skip().ok()?, map.skip().ok()?)))
+        (0..self.pair_count).map_while(move |_| Some((pairs.skip().ok()?, pairs.skip().ok()?)))
+    }
+
+    /// The entries that are not common to all families, but belong to a type.
+    pub(super) fn own_entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.entries().filter(|(key, _)| !is_common(key))
     }
 
     /// The encoded value of `key`. Of a duplicate key, the last value.
     pub fn get(&self, key: &str) -> Option<&'a [u8]> {
-        self.find(key).map(|(value, _)| value)
+        self.value(self.find(key)?).skip().ok()
     }
 
-    /// A value, and its offset in the frame.
-    fn find(&self, key: &str) -> Option<(&'a [u8], usize)> {
-        let [found] = self.find_all([key]);
-        found
+    /// Whether there is an entry `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.find(key).is_some()
     }
 
-    /// Finds several keys in one pass.
-    fn find_all<const N: usize>(&self, keys: [&str; N]) -> [Option<(&'a [u8], usize)>; N] {
-        let mut map = self.map;
-        let mut all = [None; N];
-        for _ in 0..self.pair_count {
-            let key = map.raw_str();
-            // The header has been validated before, so reading does not fail.
-            if key.is_err() && map.skip().is_err() {
-                break;
+    /// The offset of a value in the document.
+    fn find(&self, key: &str) -> Option<usize> {
+        match KEYS.iter().position(|known| *known == key) {
+            Some(index) => {
+                let offset = self.offsets.get(index).copied();
+                offset
+                    .filter(|offset| *offset != 0)
+                    .map(|offset| offset as usize)
             }
-            let at = map.position();
-            let Ok(value) = map.skip() else { break };
-            if let Ok(key) = key
-                && let Some(index) = keys.iter().position(|wanted| key == **wanted)
-                && let Some(found) = all.get_mut(index)
-            {
-                *found = Some((value, self.at.saturating_add(at)));
-            }
+            None => self
+                .keys()
+                .filter(|(found, _)| found.is_some_and(|found| found == key))
+                .last()
+                .map(|(_, at)| at),
         }
-        all
     }
 
-    /// The lists about compression and splitting.
-    pub(super) fn lists(&self) -> Lists<'a> {
-        Lists {
-            header: *self,
-            found: self.find_all(Lists::KEYS),
-        }
+    /// A reader at the value with this offset.
+    fn value(&self, offset: usize) -> Reader<'a> {
+        let rest = self.document.get(offset..).unwrap_or_default();
+        Reader::with_limits(rest, &VALIDATED)
     }
 
     /// The frame index and byte offset of an entry, or of the header if there
     /// is no such entry.
     pub fn entry_location(&self, key: &str) -> (usize, usize) {
-        (self.frame, self.find(key).map_or(self.at, |(_, at)| at))
+        let offset = self.find(key).unwrap_or_default();
+        (self.frame, self.at.saturating_add(offset))
     }
 
     fn entry<R>(
@@ -182,32 +272,22 @@ impl<'a> PayloadHeader<'a> {
         expected: &'static str,
         read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
     ) -> Result<Option<R>, MessageError> {
-        self.entry_at(self.find(key), key, expected, read)
-    }
-
-    fn entry_at<R>(
-        &self,
-        found: Option<(&'a [u8], usize)>,
-        key: &'static str,
-        expected: &'static str,
-        read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
-    ) -> Result<Option<R>, MessageError> {
-        let Some((value, at)) = found else {
+        let Some(offset) = self.find(key) else {
             return Ok(None);
         };
-        let mut reader = Reader::new(value);
-        match read(&mut reader) {
-            Ok(value) => Ok(Some(value)),
-            Err(Malformed {
-                kind: MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange,
-                ..
-            }) => Err(self.entry_kind(at, key, expected)),
-            Err(error) => Err(MessageError::new(
-                self.frame,
-                at.saturating_add(error.at),
-                MessageErrorKind::Malformed(error.kind),
-            )),
-        }
+        read(&mut self.value(offset)).map(Some).map_err(|error| {
+            let at = self.at.saturating_add(offset);
+            match error.kind {
+                MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange => {
+                    self.entry_kind(at, key, expected)
+                }
+                kind => MessageError::new(
+                    self.frame,
+                    at.saturating_add(error.at),
+                    MessageErrorKind::Malformed(kind),
+                ),
+            }
+        })
     }
 
     fn entry_kind(&self, at: usize, key: &'static str, expected: &'static str) -> MessageError {
@@ -227,9 +307,9 @@ impl<'a> PayloadHeader<'a> {
         MessageError::new(self.frame, self.at, kind)
     }
 
-    fn text(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
-        self.entry(key, words(Kind::Str), |reader| {
-            reader.str().map(|text| text.to_str())
+    fn string(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
+        self.entry(key, Kind::Str.name(), |reader| {
+            reader.str().map(|string| string.to_str())
         })
     }
 
@@ -238,25 +318,17 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list_at(self.find(key), key)
-    }
-
-    fn list_at(
-        &self,
-        found: Option<(&'a [u8], usize)>,
-        key: &'static str,
-    ) -> Result<Option<ItemList<'a>>, MessageError> {
-        let list = self.entry_at(found, key, words(Kind::Array), |reader| {
+        self.entry(key, Kind::Array.name(), |reader| {
             let left = reader.array()?;
-            Ok((*reader, left))
-        })?;
-        Ok(list.map(|(reader, left)| ItemList {
-            reader,
-            left,
-            key,
-            frame: self.frame,
-            at: found.map_or(self.at, |(_, at)| at),
-        }))
+            let (frame, at) = self.entry_location(key);
+            Ok(ItemList {
+                reader: *reader,
+                left,
+                key,
+                frame,
+                at,
+            })
+        })
     }
 
     /// The entry `key` as a nested header; `None` if it is missing.
@@ -266,11 +338,12 @@ impl<'a> PayloadHeader<'a> {
     /// * [`MessageErrorKind::EntryKind`] if it is not a map;
     /// * [`MessageErrorKind::Malformed`] if it is not valid.
     pub fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
-        let Some((value, at)) = self.find(key) else {
+        let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        match Reader::new(value).map() {
-            Ok(_) => Self::parse(value, &Limits::HOST, self.frame, at).map(Some),
+        let (frame, at) = self.entry_location(key);
+        match Self::validated(value, frame, at) {
+            Ok(header) => Ok(Some(header)),
             Err(_) => Err(self.entry_kind(at, key, "a map")),
         }
     }
@@ -287,13 +360,13 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn serializer(&self) -> Result<Serializer<'a>, MessageError> {
-        Ok(match self.text("serializer")? {
+        Ok(match self.string("serializer")? {
             Some("dask") => Serializer::Dask,
             Some("pickle") => Serializer::Pickle,
             Some("msgpack") => Serializer::Msgpack,
             Some("error") => Serializer::Error,
             Some(other) => Serializer::Other(other),
-            None if self.get("type").is_some() => Serializer::Dask,
+            None if self.has("type") => Serializer::Dask,
             None => Serializer::Pickle,
         })
     }
@@ -304,7 +377,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn type_name(&self) -> Result<Option<&'a str>, MessageError> {
-        self.text("type")
+        self.string("type")
     }
 
     /// The value that selects the decoder (PROTOCOL HEADER-3): a pickled class,
@@ -315,9 +388,9 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor a string.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.entry("type-serialized", words(Kind::Bin), |reader| {
+        self.entry("type-serialized", Kind::Bin.name(), |reader| {
             match reader.peek()? {
-                Token::Str(text) => Ok(text.as_bytes()),
+                Token::Str(string) => Ok(string.as_bytes()),
                 _ => reader.bin(),
             }
         })
@@ -387,7 +460,7 @@ impl<'a> PayloadHeader<'a> {
     /// [`MessageErrorKind::EntryKind`] if it is not an array.
     pub fn writeable(&self) -> Result<Option<ItemList<'a>>, MessageError> {
         match self.map_entry("sub-header")? {
-            Some(own) if own.get("writeable").is_some() => own.list("writeable"),
+            Some(own) if own.has("writeable") => own.list("writeable"),
             _ => self.list("writeable"),
         }
     }
@@ -399,7 +472,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.entry("pickled-obj", words(Kind::Bin), Reader::bin)
+        self.entry("pickled-obj", Kind::Bin.name(), Reader::bin)
     }
 
     /// Whether the payload is a collection with separately serialized elements
@@ -409,7 +482,7 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.entry("is-collection", words(Kind::Bool), Reader::bool)?;
+        let found = self.entry("is-collection", Kind::Bool.name(), Reader::bool)?;
         Ok(found.unwrap_or_default())
     }
 
@@ -425,7 +498,7 @@ impl<'a> PayloadHeader<'a> {
         let frame = self.frame;
         Ok(self.list("sub-headers")?.map(move |list| {
             let at = list.at;
-            list.map(move |header| Self::parse(header, &Limits::HOST, frame, at))
+            list.map(move |header| Self::validated(header, frame, at))
         }))
     }
 
@@ -470,7 +543,7 @@ impl<'a> PayloadHeader<'a> {
         if matches!(reader.peek(), Ok(Token::Array(2))) {
             let _ = (reader.token(), reader.token());
         }
-        Ok(reader.str().ok().map(|text| text.to_str()))
+        Ok(reader.str().ok().map(|string| string.to_str()))
     }
 
     /// The stored shape of an array, in elements. If [`own`](Self::own) has
@@ -497,47 +570,10 @@ impl<'a> PayloadHeader<'a> {
     }
 }
 
-/// The lists in a header about compression and splitting, found in one pass.
-/// Each is validated on access.
-#[derive(Clone, Copy)]
-pub(super) struct Lists<'a> {
-    header: PayloadHeader<'a>,
-    found: [Option<(&'a [u8], usize)>; 4],
-}
-
-impl<'a> Lists<'a> {
-    const KEYS: [&'static str; 4] = [
-        "compression",
-        "split-num-sub-frames",
-        "split-offsets",
-        "lengths",
-    ];
-
-    pub(super) const fn header(&self) -> &PayloadHeader<'a> {
-        &self.header
-    }
-
-    fn list(&self, index: usize) -> Result<Option<ItemList<'a>>, MessageError> {
-        let found = self.found.get(index).copied().flatten();
-        let key = Self::KEYS.get(index).copied().unwrap_or_default();
-        self.header.list_at(found, key)
-    }
-
-    pub(super) fn compression(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list(0)
-    }
-
-    pub(super) fn split_counts(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list(1)
-    }
-
-    pub(super) fn split_offsets(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list(2)
-    }
-
-    pub(super) fn lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list(3)
-    }
+/// Whether an encoded key is common to all families.
+pub(super) fn is_common(key: &[u8]) -> bool {
+    let mut common = KEYS.iter().take(COMMON_COUNT);
+    matches!(Reader::new(key).token(), Ok(Token::Str(key)) if common.any(|common| key == **common))
 }
 
 /// Iterator over the encoded entries of an array in a header.
@@ -568,15 +604,8 @@ impl<'a> ItemList<'a> {
     ///
     /// An item of another kind gives [`MessageErrorKind::EntryKind`].
     pub fn numbers(self) -> impl Iterator<Item = Result<u64, MessageError>> + use<'a> {
-        let (key, frame, at) = (self.key, self.frame, self.at);
-        self.map(move |value| {
-            Reader::new(value).u64().map_err(|_| {
-                let kind = MessageErrorKind::EntryKind {
-                    key,
-                    expected: "an array of numbers of 0 or more",
-                };
-                MessageError::new(frame, at, kind)
-            })
+        self.each("an array of numbers of 0 or more", |value| {
+            Reader::new(value).u64().ok()
         })
     }
 
@@ -584,16 +613,7 @@ impl<'a> ItemList<'a> {
     ///
     /// An item of another kind gives [`MessageErrorKind::EntryKind`].
     pub fn signed_numbers(self) -> impl Iterator<Item = Result<i64, MessageError>> + use<'a> {
-        let (key, frame, at) = (self.key, self.frame, self.at);
-        self.map(move |value| {
-            Reader::new(value).i64().map_err(|_| {
-                let kind = MessageErrorKind::EntryKind {
-                    key,
-                    expected: "an array of numbers",
-                };
-                MessageError::new(frame, at, kind)
-            })
-        })
+        self.each("an array of numbers", |value| Reader::new(value).i64().ok())
     }
 
     /// The entries as names of codecs: `None` for nil and false.
@@ -602,18 +622,23 @@ impl<'a> ItemList<'a> {
     pub fn codec_names(
         self,
     ) -> impl Iterator<Item = Result<Option<RawStr<'a>>, MessageError>> + use<'a> {
-        let (key, frame, at) = (self.key, self.frame, self.at);
-        self.map(move |value| match Reader::new(value).token() {
-            Ok(Token::Nil | Token::Bool(false)) => Ok(None),
-            Ok(Token::Str(name)) => Ok(Some(name)),
-            _ => {
-                let kind = MessageErrorKind::EntryKind {
-                    key,
-                    expected: "an array of names of codecs",
-                };
-                Err(MessageError::new(frame, at, kind))
+        self.each("an array of names of codecs", |value| {
+            match Reader::new(value).token() {
+                Ok(Token::Nil | Token::Bool(false)) => Some(None),
+                Ok(Token::Str(name)) => Some(Some(name)),
+                _ => None,
             }
         })
+    }
+
+    fn each<R>(
+        self,
+        expected: &'static str,
+        read: fn(&'a [u8]) -> Option<R>,
+    ) -> impl Iterator<Item = Result<R, MessageError>> + use<'a, R> {
+        let (key, frame, at) = (self.key, self.frame, self.at);
+        let fault = MessageError::new(frame, at, MessageErrorKind::EntryKind { key, expected });
+        self.map(move |value| read(value).ok_or(fault))
     }
 
     /// The entries as booleans: `None` for nil.

@@ -41,7 +41,7 @@
 //! assert_eq!(walk.next_item()?, None);
 //!
 //! let payload = message.payload(0)?;
-//! assert_eq!(payload.header()?.serializer()?, Serializer::Dask);
+//! assert_eq!(payload.header().serializer()?, Serializer::Dask);
 //! assert_eq!(payload.frames(), [b"hello"]);
 //! # Ok::<(), daskwire::message::MessageError>(())
 //! ```

@@ -1,6 +1,6 @@
 //! A payload: its header and its frames, decoded on request.
 
-use super::header::{ItemList, Lists};
+use super::header::ItemList;
 use super::open::codec_entry;
 use super::slot::{Location, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
@@ -23,16 +23,13 @@ pub enum PayloadKind {
 
 /// One payload of a message.
 ///
-/// Only the number of its frames has been parsed. To forward it use
+/// Its header has been parsed, its frames have not. To forward it use
 /// [`MessageBuilder::forward`](super::MessageBuilder::forward).
 #[derive(Debug)]
 pub struct Payload<'a, T> {
     layout: Layout,
     kind: PayloadKind,
-    header: &'a [u8],
-    /// The frame of the header.
-    header_frame: usize,
-    header_at: usize,
+    header: PayloadHeader<'a>,
     frames: &'a [T],
     first_frame: usize,
     bytestring: Option<bool>,
@@ -82,14 +79,13 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 let place = self.payloads.get(entry.by_number as usize);
                 let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).unwrap_or_default();
+                let head = span(document, spot.head);
                 let first_frame = spot.first_frame as usize;
                 let end = first_frame.saturating_add(spot.frame_count as usize);
                 Ok(Payload {
                     layout: self.layout,
                     kind: PayloadKind::Serialized,
-                    header: span(document, spot.head),
-                    header_frame: 2,
-                    header_at: spot.head.0 as usize,
+                    header: PayloadHeader::validated(head, 2, spot.head.0 as usize)?,
                     frames: self.frames.get(first_frame..end).unwrap_or_default(),
                     first_frame,
                     bytestring: spot.bytestring,
@@ -158,19 +154,19 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         kind: PayloadKind,
         options: &ReadOptions,
     ) -> Result<Self, MessageError> {
-        let header = frames.get(index).map(AsRef::as_ref).unwrap_or_default();
-        super::open::check_len(index, header, options)?;
-        let parsed = PayloadHeader::parse(header, &options.limits, index, 0)?;
+        let document = frames.get(index).map(AsRef::as_ref).unwrap_or_default();
+        super::open::check_len(index, document, options)?;
+        let header = PayloadHeader::parse(document, &options.limits, index, 0)?;
         if kind == PayloadKind::Pickled {
             // PROTOCOL MODERN-4
-            parsed
+            header
                 .pickled_object()?
-                .ok_or_else(|| parsed.missing_entry("pickled-obj"))?;
+                .ok_or_else(|| header.missing_entry("pickled-obj"))?;
         }
         // PROTOCOL MODERN-3
-        let needed = parsed
+        let needed = header
             .sub_frame_count()?
-            .ok_or_else(|| parsed.missing_entry("num-sub-frames"))?;
+            .ok_or_else(|| header.missing_entry("num-sub-frames"))?;
         let first_frame = index.saturating_add(1);
         let after = frames.get(first_frame..).unwrap_or_default();
         let frames = usize::try_from(needed)
@@ -178,7 +174,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             .and_then(|count| after.get(..count))
             .ok_or_else(|| {
                 let available = after.len();
-                parsed.fault(MessageErrorKind::FramesMissing { needed, available })
+                header.fault(MessageErrorKind::FramesMissing { needed, available })
             })?;
         if first_frame.saturating_add(frames.len()) > limit {
             return Err(MessageError::new(limit, 0, MessageErrorKind::FramesShared));
@@ -187,8 +183,6 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             layout: Layout::Modern,
             kind,
             header,
-            header_frame: index,
-            header_at: 0,
             frames,
             first_frame,
             bytestring: None,
@@ -207,9 +201,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         self.kind
     }
 
+    /// The header.
+    pub const fn header(&self) -> &PayloadHeader<'a> {
+        &self.header
+    }
+
     /// The header as received, a MessagePack map.
     pub const fn header_bytes(&self) -> &'a [u8] {
-        self.header
+        self.header.document()
     }
 
     /// The frames as received: compressed and split.
@@ -235,23 +234,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         self.path
     }
 
-    /// Parses the header.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::Malformed`] if the header is not a valid document.
-    pub fn header(&self) -> Result<PayloadHeader<'a>, MessageError> {
-        PayloadHeader::parse(
-            self.header,
-            &self.options.limits,
-            self.header_frame,
-            self.header_at,
-        )
-    }
-
     /// The frame index and byte offset of the header.
     pub const fn header_location(&self) -> (usize, usize) {
-        (self.header_frame, self.header_at)
+        self.header.location()
     }
 
     /// Checks the lists in the header against the frames, and the lengths as
@@ -261,15 +246,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// The fault of the first invalid list.
     pub fn check(&self) -> Result<(), MessageError> {
-        self.check_lists(&self.lists()?)
-    }
-
-    fn check_lists(&self, lists: &Lists<'a>) -> Result<(), MessageError> {
         if self.layout == Layout::Modern {
-            lists.header().refuse_placeholders()?;
+            self.header.refuse_placeholders()?;
         }
         let mut known = Some(0_u64);
-        for frame in self.sub_frames(lists)? {
+        for frame in self.sub_frames()? {
             let frame = frame?;
             let len = match frame.codec {
                 Ok(codec) => frame.plain_len(codec, &self.options).ok().flatten(),
@@ -277,7 +258,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             };
             known = known.zip(len).and_then(|(sum, len)| sum.checked_add(len));
         }
-        match self.grouping(lists)? {
+        match self.grouping()? {
             Grouping::Single => {}
             Grouping::Split(split) => split.check()?,
             Grouping::Lengths(lengths) => {
@@ -297,17 +278,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             declared: declared.unwrap_or(u64::MAX),
             actual,
         };
-        MessageError::new(self.header_frame, self.header_at, kind)
-    }
-
-    /// The lists in the header about compression and splitting.
-    fn lists(&self) -> Result<Lists<'a>, MessageError> {
-        Ok(self.header()?.lists())
+        self.header.fault(kind)
     }
 
     /// The frames with their codecs.
-    fn sub_frames(&self, lists: &Lists<'a>) -> Result<SubFrames<'a, T>, MessageError> {
-        let compression = lists.compression()?;
+    fn sub_frames(&self) -> Result<SubFrames<'a, T>, MessageError> {
+        let compression = self.header.compression()?;
         if let Some(list) = &compression
             && list.count_left() as usize != self.frames.len()
         {
@@ -317,7 +293,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 found: u64::from(list.count_left()),
                 expected: self.frames.len() as u64,
             };
-            return Err(MessageError::new(self.header_frame, self.header_at, kind));
+            return Err(self.header.fault(kind));
         }
         Ok(SubFrames {
             frames: self.frames,
@@ -328,13 +304,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
 
     /// The grouping of frames to logical frames
     /// (PROTOCOL SPLIT-3, CLASSIC-9 and CLASSIC-10).
-    fn grouping(&self, lists: &Lists<'a>) -> Result<Grouping<'a>, MessageError> {
+    fn grouping(&self) -> Result<Grouping<'a>, MessageError> {
         if self.kind == PayloadKind::Pickled {
             return Ok(Grouping::Single);
         }
-        let header = lists.header();
-        if let Some(counts) = lists.split_counts()? {
-            let offsets = lists
+        let header = &self.header;
+        if let Some(counts) = header.split_counts()? {
+            let offsets = header
                 .split_offsets()?
                 .ok_or_else(|| header.missing_entry("split-offsets"))?;
             return Ok(Grouping::Split(Split {
@@ -344,14 +320,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 fault: header.fault(MessageErrorKind::SplitLists),
             }));
         }
-        if lists.split_offsets()?.is_some() {
+        if header.split_offsets()?.is_some() {
             return Err(header.missing_entry("split-num-sub-frames"));
         }
         if self.layout == Layout::Modern {
             // PROTOCOL SPLIT-4
             return Ok(Grouping::Single);
         }
-        match lists.lengths()? {
+        match header.lengths()? {
             Some(lengths) => Ok(Grouping::Lengths(lengths)),
             None if self.options.lengths_optional => Ok(Grouping::Single),
             None => Err(header.missing_entry("lengths")),
@@ -365,7 +341,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// A fault in the header.
     pub fn logical_count(&self) -> Result<usize, MessageError> {
-        Ok(self.group_count(&self.grouping(&self.lists()?)?))
+        Ok(self.group_count(&self.grouping()?))
     }
 
     const fn group_count(&self, grouping: &Grouping<'a>) -> usize {
@@ -386,28 +362,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///   implausible or exceeds the limits, [`MessageErrorKind::UnknownCodec`].
     pub fn merged_len(&self) -> Result<Option<u64>, MessageError> {
         let mut total = Some(0_u64);
-        let mut add = |frame: SubFrame<'a>| {
-            let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-            let len = frame.plain_len(codec, &self.options)?;
-            total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
+        self.for_each_part(&self.grouping()?, |part| {
+            if let Part::Frame(frame) = part {
+                let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
+                let len = frame.plain_len(codec, &self.options)?;
+                total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
+            }
             Ok(())
-        };
-        let lists = self.lists()?;
-        match self.grouping(&lists)? {
-            Grouping::Split(split) => {
-                split.check()?;
-                for part in split.parts(self.sub_frames(&lists)?) {
-                    if let Part::Frame(frame) = part? {
-                        add(frame)?;
-                    }
-                }
-            }
-            _ => {
-                for frame in self.sub_frames(&lists)? {
-                    add(frame?)?;
-                }
-            }
-        }
+        })?;
         Ok(total)
     }
 
@@ -432,19 +394,19 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
     ) -> Result<LogicalFrames<'o>, MessageError> {
-        let mut filled = 0_usize;
-        let ends = self.merge(ends, |frame| {
-            let space = out.get_mut(filled..).unwrap_or_default();
-            let len = frame
-                .write_to(space, &self.options)
-                .map_err(|error| self.in_all(error, filled))?;
-            filled = filled.saturating_add(len);
-            Ok(filled)
+        let needed = self.logical_count()?;
+        let available = ends.len();
+        let Some(ends) = ends.get_mut(..needed) else {
+            let short = BufferTooSmall { needed, available };
+            return Err(self.header.fault(MessageErrorKind::TooFewEnds(short)));
+        };
+        let mut places = ends.iter_mut();
+        let bytes = self.write_all(out, |end| {
+            if let Some(place) = places.next() {
+                *place = end;
+            }
         })?;
-        Ok(LogicalFrames {
-            bytes: out.get(..filled).unwrap_or_default(),
-            ends,
-        })
+        Ok(LogicalFrames { bytes, ends })
     }
 
     /// As [`merge_into`](Self::merge_into), but appends to `out`, which grows
@@ -466,11 +428,10 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<(), MessageError> {
         let start = out.len();
         ends.clear();
-        ends.resize(self.logical_count()?, 0);
         let own = self.options.limits.decompressed_len;
         let limit = self.options.limits.message_len;
         let mut options = self.options;
-        let merged = self.merge(ends, |frame| {
+        let write = |frame: SubFrame<'a>| {
             let filled = out.len().saturating_sub(start) as u64;
             let left = limit.saturating_sub(filled);
             options.limits.decompressed_len = own.min(left);
@@ -483,72 +444,12 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 Err(kind) => Err(frame.fault(kind)),
                 Ok(()) => Ok(out.len().saturating_sub(start)),
             }
-        });
+        };
+        let merged = self.merge(write, |end| ends.push(end));
         if merged.is_err() {
             out.truncate(start);
         }
         merged.map(|_| ())
-    }
-
-    /// Calls `write` for the frames in logical order, which returns the number
-    /// of bytes written so far, and stores the end of each logical frame in
-    /// `ends`.
-    fn merge<'o>(
-        &self,
-        ends: &'o mut [usize],
-        mut write: impl FnMut(SubFrame<'a>) -> Result<usize, MessageError>,
-    ) -> Result<&'o [usize], MessageError> {
-        let lists = self.lists()?;
-        let grouping = self.grouping(&lists)?;
-        let count = self.group_count(&grouping);
-        let available = ends.len();
-        let Some(ends) = ends.get_mut(..count) else {
-            let kind = MessageErrorKind::TooFewEnds(BufferTooSmall {
-                needed: count,
-                available,
-            });
-            return Err(MessageError::new(self.header_frame, self.header_at, kind));
-        };
-        let mut filled = 0;
-        match grouping {
-            Grouping::Single => {
-                for (frame, end) in self.sub_frames(&lists)?.zip(ends.iter_mut()) {
-                    filled = write(frame?)?;
-                    *end = filled;
-                }
-            }
-            Grouping::Split(split) => {
-                split.check()?;
-                let mut ends = ends.iter_mut();
-                for part in split.parts(self.sub_frames(&lists)?) {
-                    match part? {
-                        Part::Frame(frame) => filled = write(frame)?,
-                        Part::End => {
-                            if let Some(end) = ends.next() {
-                                *end = filled;
-                            }
-                        }
-                    }
-                }
-            }
-            Grouping::Lengths(lengths) => {
-                for frame in self.sub_frames(&lists)? {
-                    filled = write(frame?)?;
-                }
-                let mut sum = Some(0_u64);
-                for (length, end) in lengths.numbers().zip(ends.iter_mut()) {
-                    let length = length?;
-                    sum = sum.and_then(|sum| sum.checked_add(length));
-                    *end = sum
-                        .and_then(|sum| usize::try_from(sum).ok())
-                        .unwrap_or(usize::MAX);
-                }
-                if sum != Some(filled as u64) {
-                    return Err(self.lengths_differ(sum, filled as u64));
-                }
-            }
-        }
-        Ok(ends)
     }
 
     /// Decompresses and merges all logical frames to the start of `out` and
@@ -560,38 +461,81 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// As [`merge_into`](Self::merge_into), without
     /// [`MessageErrorKind::TooFewEnds`].
     pub fn join_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], MessageError> {
+        self.write_all(out, |_| ())
+    }
+
+    fn write_all<'o>(
+        &self,
+        out: &'o mut [u8],
+        end: impl FnMut(usize),
+    ) -> Result<&'o [u8], MessageError> {
         let mut filled = 0_usize;
-        let mut write = |frame: SubFrame<'a>| {
+        let write = |frame: SubFrame<'a>| {
             let space = out.get_mut(filled..).unwrap_or_default();
             let len = frame
                 .write_to(space, &self.options)
                 .map_err(|error| self.in_all(error, filled))?;
             filled = filled.saturating_add(len);
-            Ok(())
+            Ok(filled)
         };
-        let lists = self.lists()?;
-        match self.grouping(&lists)? {
-            Grouping::Split(split) => {
-                split.check()?;
-                for part in split.parts(self.sub_frames(&lists)?) {
-                    if let Part::Frame(frame) = part? {
-                        write(frame)?;
-                    }
-                }
+        let len = self.merge(write, end)?;
+        Ok(out.get(..len).unwrap_or_default())
+    }
+
+    /// Calls `write` for the frames in logical order, which returns the number
+    /// of bytes written so far, and `end` with the end of each logical frame.
+    /// Returns the number of bytes written.
+    fn merge(
+        &self,
+        mut write: impl FnMut(SubFrame<'a>) -> Result<usize, MessageError>,
+        mut end: impl FnMut(usize),
+    ) -> Result<usize, MessageError> {
+        let grouping = self.grouping()?;
+        let mut filled = 0;
+        self.for_each_part(&grouping, |part| {
+            match part {
+                Part::Frame(frame) => filled = write(frame)?,
+                Part::End => end(filled),
             }
-            grouping => {
-                for frame in self.sub_frames(&lists)? {
-                    write(frame?)?;
-                }
-                if let Grouping::Lengths(lengths) = grouping {
-                    let declared = sum(lengths.numbers())?;
-                    if declared != Some(filled as u64) {
-                        return Err(self.lengths_differ(declared, filled as u64));
-                    }
-                }
+            Ok(())
+        })?;
+        if let Grouping::Lengths(lengths) = grouping {
+            let mut sum = Some(0_u64);
+            for length in lengths.numbers() {
+                let length = length?;
+                sum = sum.and_then(|sum| sum.checked_add(length));
+                let at = sum.and_then(|sum| usize::try_from(sum).ok());
+                end(at.unwrap_or(usize::MAX));
+            }
+            if sum != Some(filled as u64) {
+                return Err(self.lengths_differ(sum, filled as u64));
             }
         }
-        Ok(out.get(..filled).unwrap_or_default())
+        Ok(filled)
+    }
+
+    /// Calls `visit` for the frames in logical order and for the end of each
+    /// logical frame, except with `lengths`.
+    fn for_each_part(
+        &self,
+        grouping: &Grouping<'a>,
+        mut visit: impl FnMut(Part<'a>) -> Result<(), MessageError>,
+    ) -> Result<(), MessageError> {
+        let mut frames = self.sub_frames()?;
+        match grouping {
+            Grouping::Single => frames.try_for_each(|frame| {
+                visit(Part::Frame(frame?))?;
+                visit(Part::End)
+            }),
+            Grouping::Split(split) => {
+                split.check()?;
+                split
+                    .clone()
+                    .parts(frames)
+                    .try_for_each(|part| visit(part?))
+            }
+            Grouping::Lengths(_) => frames.try_for_each(|frame| visit(Part::Frame(frame?))),
+        }
     }
 
     /// Converts an error about the buffer after `filled` bytes to one about the
@@ -629,12 +573,11 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         impl Iterator<Item = Result<LogicalFrame<'a, T>, MessageError>> + use<'a, T>,
         MessageError,
     > {
-        let lists = self.lists()?;
-        self.check_lists(&lists)?;
-        let grouping = self.grouping(&lists)?;
+        self.check()?;
+        let grouping = self.grouping()?;
         let payload = *self;
         let count = self.group_count(&grouping);
-        let sub_frames = self.sub_frames(&lists)?;
+        let sub_frames = self.sub_frames()?;
         let mut cursor = Groups {
             grouping,
             next: 0,
@@ -658,24 +601,18 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }))
     }
 
-    /// An error at the header of this payload.
-    pub(super) fn fault(&self, kind: MessageErrorKind) -> MessageError {
-        MessageError::new(self.header_frame, self.header_at, kind)
-    }
-
     /// The number of sub-frames of each logical frame, if `lengths` match the
     /// frames.
     pub(super) fn group_counts(
         &self,
     ) -> Result<impl Iterator<Item = Result<usize, MessageError>> + use<'a, T>, MessageError> {
         let payload = *self;
-        let lists = self.lists()?;
-        let grouping = self.grouping(&lists)?;
+        let grouping = self.grouping()?;
         let count = self.group_count(&grouping);
         let cursor = Groups {
             grouping,
             next: 0,
-            sub_frames: self.sub_frames(&lists)?,
+            sub_frames: self.sub_frames()?,
             fault: None,
         };
         Ok((0..count).scan(cursor, move |cursor, _| {
@@ -689,7 +626,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
     {
         let options = self.options;
-        Ok(self.sub_frames(&self.lists()?)?.map(move |frame| {
+        Ok(self.sub_frames()?.map(move |frame| {
             let frame = frame?;
             let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
             frame.plain_len(codec, &options)
@@ -742,7 +679,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 ))
             }
             Grouping::Lengths(lengths) => {
-                let fault = payload.fault(MessageErrorKind::SplitLists);
+                let fault = payload.header.fault(MessageErrorKind::SplitLists);
                 let wanted = match lengths.next() {
                     Some(value) => Reader::new(value).u64().map_err(|_| fault)?,
                     None => return Err(fault),

@@ -121,9 +121,10 @@ pub enum Kind {
     Ext,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Kind {
+    /// The name with its article, for error messages.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
             Self::Nil => "nil",
             Self::Bool => "a boolean",
             Self::Integer => "an integer",
@@ -133,7 +134,13 @@ impl fmt::Display for Kind {
             Self::Array => "an array",
             Self::Map => "a map",
             Self::Ext => "an ext",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -478,7 +478,7 @@ fn crossed(
     after: &Payload<'_, &[u8]>,
 ) {
     let name = &vector.name;
-    let (old, new) = (before.header().unwrap(), after.header().unwrap());
+    let (old, new) = (before.header(), after.header());
     assert_eq!(after.kind(), PayloadKind::Serialized, "{name}");
     let mut frames = after.frames();
     let mut object_count = 0;
@@ -526,7 +526,7 @@ fn crossed(
         list.into_iter().flat_map(ItemList::flags).collect()
     };
     let is_pickle = new.serializer() == Ok(Serializer::Pickle);
-    let mut expected = flags(&old);
+    let mut expected = flags(old);
     match after.layout() {
         Layout::Modern => {
             if is_pickle && expected.len() == logical_count {
@@ -546,7 +546,7 @@ fn crossed(
             expected.resize(logical_count, None);
         }
     }
-    assert_eq!(flags(&new), expected, "{name}");
+    assert_eq!(flags(new), expected, "{name}");
     let wire_count = after.frames().len() as u64;
     match after.layout() {
         Layout::Modern => {
@@ -738,7 +738,7 @@ fn payload_headers_get_the_entries_about_frames() {
         .unwrap();
     let mut room = Room::new();
     let (message, _) = room.open(&built, Layout::Classic, &READING).unwrap();
-    let header = message.payload(0).unwrap().header().unwrap();
+    let header = *message.payload(0).unwrap().header();
     assert_eq!(header.get("writeable"), Some(&b"\x93\xc0\xc0\xc0"[..]));
     assert_eq!(header.get("lengths"), Some(&b"\x93\x10\x00\x03"[..]));
 }
@@ -1232,7 +1232,7 @@ fn trailing_empty_frames_belong_to_the_last_length() {
     assert_eq!(meaning(&modern, Layout::Modern, &READING).unwrap(), before);
     let mut room = Room::new();
     let (message, levels) = room.open(&modern, Layout::Modern, &READING).unwrap();
-    let header = message.payload(0).unwrap().header().unwrap();
+    let header = *message.payload(0).unwrap().header();
     let counts = numbers_of(header.split_counts().unwrap()).unwrap();
     assert_eq!(counts, [1, 4]);
     let mut store = Store::ample();
@@ -1367,7 +1367,7 @@ fn documented_array_message_matches_dask() {
     let sorted = |frames: &[&[u8]]| {
         let mut room = Room::new();
         let (message, _) = room.open(frames, Layout::Classic, &READING).unwrap();
-        let header = message.payload(0).unwrap().header().unwrap();
+        let header = *message.payload(0).unwrap().header();
         let mut entries: Vec<(Vec<u8>, Vec<u8>)> = header
             .entries()
             .map(|(key, value)| (key.to_vec(), value.to_vec()))

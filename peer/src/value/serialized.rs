@@ -285,7 +285,7 @@ impl Serialized {
         }
         self.with_payload(|payload| {
             let frames = logical_frames(payload, copied_len)?;
-            value_of(&payload.header()?, self.kind, &frames, MAX_DEPTH)
+            value_of(payload.header(), self.kind, &frames, MAX_DEPTH)
         })?
     }
 
@@ -300,13 +300,13 @@ impl Serialized {
         }
         self.with_payload(|payload| {
             let mut frames = logical_frames(payload, &mut 0)?;
-            let header = payload.header()?;
+            let header = payload.header();
             if self.kind == PayloadKind::Pickled {
                 let pickle = header.pickled_object()?.unwrap_or_default();
                 let header = self.message.get(1).cloned().unwrap_or_default();
                 return Ok((header.slice_ref(pickle), frames));
             }
-            match Description::of(&header)? {
+            match Description::of(header)? {
                 Description::Pickle if !frames.is_empty() => Ok((frames.remove(0), frames)),
                 // The form in which Python workers send exceptions.
                 Description::Bytes => Ok((joined(&frames), Vec::new())),
@@ -510,9 +510,9 @@ fn collection(
 impl fmt::Display for Serialized {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = self.with_payload(|payload| {
-            let header = payload.header().ok()?;
+            let header = payload.header();
             let class = header.type_name().ok().flatten().map(str::to_owned);
-            class.or_else(|| match Description::of(&header).ok()? {
+            class.or_else(|| match Description::of(header).ok()? {
                 Description::Pickle => Some("pickle".to_owned()),
                 Description::Collection => Some("collection".to_owned()),
                 Description::Family(family) => Some(format!("{family:?}").to_lowercase()),

@@ -426,7 +426,7 @@ fn collection_elements_have_their_own_headers() {
         |_, payload, _| {
             let typed = TypedPayload::read(&payload).unwrap();
             assert_eq!(*typed.description(), Description::Collection);
-            let header = payload.header().unwrap();
+            let header = payload.header();
             let headers: Vec<PayloadHeader<'_>> = header
                 .sub_headers()
                 .unwrap()
@@ -930,7 +930,7 @@ fn written_payloads_match_dask() {
             let Ok(typed) = TypedPayload::read(&payload) else {
                 return;
             };
-            let class = payload.header().unwrap().type_serialized().unwrap();
+            let class = payload.header().type_serialized().unwrap();
             let protocol = match class {
                 Some([_, 4, ..]) => Protocol::V4,
                 _ => Protocol::V5,
@@ -965,7 +965,7 @@ fn written_payloads_match_dask() {
                     },
                     Description::Pickle => match &pickled {
                         Ok((pickle, buffers))
-                            if payload.header().unwrap().type_name().unwrap().is_none() =>
+                            if payload.header().type_name().unwrap().is_none() =>
                         {
                             builder.pickle_payload(pickle, buffers, &options)
                         }
@@ -981,7 +981,7 @@ fn written_payloads_match_dask() {
             // `bytes` were called `builtins.bytes` at first, and zero frames are
             // one empty frame here.
             let old_name = version < (2021, 8, 1)
-                || payload.header().unwrap().type_name() == Ok(Some("builtins.bytes"));
+                || payload.header().type_name() == Ok(Some("builtins.bytes"));
             if old_name || payload.frames().is_empty() {
                 return;
             }

@@ -5,7 +5,7 @@ use super::path::{begins_with, compare_paths};
 use crate::compression::{self, CompressionError};
 use crate::message::open::{check_len, codec_entry, no_body};
 use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
-use crate::message::{MessageError, MessageErrorKind, ReadOptions};
+use crate::message::{MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
 /// The body of a classic message, decompressed to `scratch` if necessary
@@ -172,15 +172,15 @@ impl<'a> Heads<'a> {
                 return Err(fault(at, MessageErrorKind::PathTwice));
             }
             let available = frames.len().saturating_sub(next_frame);
-            let frame_count = head_count(document, spot.head)
-                .map_err(|(at, kind)| fault(at, kind))
-                .and_then(|needed| match u32::try_from(needed) {
-                    Ok(count) if count as usize <= available => Ok(count),
-                    _ => Err(fault(
-                        spot.head.0 as usize,
-                        MessageErrorKind::FramesMissing { needed, available },
-                    )),
-                })?;
+            let head = span(document, spot.head);
+            let header = PayloadHeader::validated(head, 2, spot.head.0 as usize)?;
+            let needed = header.count()?.ok_or(header.missing_entry("count"))?;
+            let frame_count = match u32::try_from(needed) {
+                Ok(count) if count as usize <= available => count,
+                _ => {
+                    return Err(header.fault(MessageErrorKind::FramesMissing { needed, available }));
+                }
+            };
             spot.claimed = true;
             spot.number = number;
             spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
@@ -279,32 +279,4 @@ fn next_span(reader: &mut Reader<'_>) -> Result<(u32, u32), Malformed> {
     let start = reader.position();
     reader.skip()?;
     Ok((offset(start), offset(reader.position())))
-}
-
-/// The `count` of a payload's head.
-fn head_count(document: &[u8], head: (u32, u32)) -> Result<u64, (usize, MessageErrorKind)> {
-    let start = head.0 as usize;
-    let mut reader = Reader::new(span(document, head));
-    let pairs = reader.map().map_err(|error| {
-        let kind = entry_kind("the header of a payload", "a map", error);
-        (start.saturating_add(error.at), kind)
-    })?;
-    let mut count = None;
-    for _ in 0..pairs {
-        let (Ok(key), at) = (reader.skip(), reader.position()) else {
-            break;
-        };
-        let Ok(value) = reader.skip() else { break };
-        if key == b"\xa5count" {
-            count = Some((value, start.saturating_add(at)));
-        }
-    }
-    let (value, at) = count.ok_or((start, MessageErrorKind::EntryMissing { key: "count" }))?;
-    Reader::new(value).u64().map_err(|_| {
-        let kind = MessageErrorKind::EntryKind {
-            key: "count",
-            expected: "a number of frames",
-        };
-        (at, kind)
-    })
 }

@@ -161,7 +161,7 @@ fn describe_payload(
 
 /// Describes a payload by its header.
 fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
-    let header = payload.header()?;
+    let header = payload.header();
     if payload.kind() == PayloadKind::Pickled {
         return Ok("pickled with out-of-band buffers".to_owned());
     }
@@ -199,7 +199,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
 
 /// The codec of each frame.
 fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
-    let Some(list) = payload.header()?.compression()? else {
+    let Some(list) = payload.header().compression()? else {
         return Ok(Vec::new());
     };
     list.codec_names()
