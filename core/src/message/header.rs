@@ -88,6 +88,13 @@ impl<'a> PayloadHeader<'a> {
         frame: usize,
         at: usize,
     ) -> Result<Self, MessageError> {
+        // The scan is not aware of the map around the entries.
+        let depth = limits.depth.saturating_sub(1);
+        if let Ok(header) = Self::scan(document, &Limits { depth, ..*limits }, frame, at)
+            && (limits.depth != 0 || header.pair_count == 0)
+        {
+            return Ok(header);
+        }
         let mut whole = Reader::with_limits(document, limits);
         whole
             .skip()
@@ -96,7 +103,7 @@ impl<'a> PayloadHeader<'a> {
                 at: at.saturating_add(error.at),
                 ..MessageError::malformed(frame)(error)
             })?;
-        Self::validated(document, frame, at)
+        Err(not_a_map(frame, at))
     }
 
     /// Finds the entries of a header that has been validated.
@@ -105,27 +112,40 @@ impl<'a> PayloadHeader<'a> {
         frame: usize,
         at: usize,
     ) -> Result<Self, MessageError> {
-        let mut reader = Reader::with_limits(document, &VALIDATED);
-        let Ok(pair_count) = reader.map() else {
-            let (key, expected) = ("the header of a payload", "a map");
-            let kind = MessageErrorKind::EntryKind { key, expected };
-            return Err(MessageError::new(frame, at, kind));
-        };
-        let mut header = Self {
+        Self::scan(document, &VALIDATED, frame, at).map_err(|_| not_a_map(frame, at))
+    }
+
+    fn scan(
+        document: &'a [u8],
+        limits: &Limits,
+        frame: usize,
+        at: usize,
+    ) -> Result<Self, Malformed> {
+        let mut reader = Reader::with_limits(document, limits);
+        let pair_count = reader.map()?;
+        let mut offsets = [0; KEYS.len()];
+        for _ in 0..pair_count {
+            let place = match reader.raw_str() {
+                Ok(key) => index_of(key.as_bytes()).and_then(|index| offsets.get_mut(index)),
+                Err(_) => {
+                    reader.skip()?;
+                    None
+                }
+            };
+            // Of a duplicate key, the last value.
+            if let Some(place) = place {
+                *place = offset(reader.position());
+            }
+            reader.skip()?;
+        }
+        reader.finish()?;
+        Ok(Self {
             document,
             pair_count,
-            offsets: [0; KEYS.len()],
+            offsets,
             frame,
             at,
-        };
-        // Of a duplicate key, the last value.
-        for (key, at) in header.keys() {
-            let index = key.and_then(|key| KEYS.iter().position(|known| key == **known));
-            if let Some(place) = index.and_then(|index| header.offsets.get_mut(index)) {
-                *place = offset(at);
-            }
-        }
-        Ok(header)
+        })
     }
 
     /// The header as a MessagePack map.
@@ -238,7 +258,7 @@ impl<'a> PayloadHeader<'a> {
 
     /// The offset of a value in the document.
     fn find(&self, key: &str) -> Option<usize> {
-        match KEYS.iter().position(|known| *known == key) {
+        match index_of(key.as_bytes()) {
             Some(index) => {
                 let offset = self.offsets.get(index).copied();
                 offset
@@ -570,10 +590,20 @@ impl<'a> PayloadHeader<'a> {
     }
 }
 
+/// The index of a key in [`KEYS`].
+fn index_of(key: &[u8]) -> Option<usize> {
+    KEYS.iter().position(|known| known.as_bytes() == key)
+}
+
 /// Whether an encoded key is common to all families.
 pub(super) fn is_common(key: &[u8]) -> bool {
-    let mut common = KEYS.iter().take(COMMON_COUNT);
-    matches!(Reader::new(key).token(), Ok(Token::Str(key)) if common.any(|common| key == **common))
+    let key = Reader::new(key).raw_str().unwrap_or_default();
+    index_of(key.as_bytes()).is_some_and(|index| index < COMMON_COUNT)
+}
+
+const fn not_a_map(frame: usize, at: usize) -> MessageError {
+    let (key, expected) = ("the header of a payload", "a map");
+    MessageError::new(frame, at, MessageErrorKind::EntryKind { key, expected })
 }
 
 /// Iterator over the encoded entries of an array in a header.
