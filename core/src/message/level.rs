@@ -1,40 +1,55 @@
-//! Levels of nesting while a body is scanned or walked.
+//! Levels of nesting while a body is scanned, walked or built.
 
+use super::classic::IndexKey;
 use super::slot::offset;
-use crate::msgpack::Token;
+use crate::msgpack::{Reader, Token};
 
 /// Storage for one level of nesting of a body.
 ///
-/// Only used by [`Message`](super::Message); supply one for each level of nesting to accept.
-/// Fewer levels are a tighter limit and take less memory.
+/// [`Message`](super::Message) and [`MessageBuilder`](super::MessageBuilder)
+/// take a slice of these: supply one for each level of nesting to accept. Fewer
+/// levels are a tighter limit and take less memory. The contents are private to
+/// each call.
 #[derive(Clone, Copy, Debug)]
-pub struct Level {
-    pub(super) nesting: Nesting,
-    /// Offset of the container's head.
-    pub(super) start: u32,
-    /// Values that have not begun yet.
-    pub(super) owed: u32,
-    pub(super) count: u32,
-    /// Offset of the key of the current pair.
-    pub(super) key: u32,
-    /// The first of the payloads whose paths lead through this container.
-    pub(super) low: u32,
-    high: u32,
-    /// For a map the next payload to insert; for a set the end of this level.
-    pub(super) next: u32,
+pub struct Level(pub(super) Job);
 
-    // For the scan of a body.
-    /// Whether the container is a key of a map or inside one.
-    pub(super) in_key: bool,
-    pub(super) reserved: Option<Reserved>,
-    pub(super) marks: Marks,
-    pub(super) serialized: Option<u64>,
-    pub(super) pickled: Option<u64>,
-    pub(super) list: u32,
-    /// The range of table entries in that list.
-    pub(super) list_places: (u32, u32),
-    in_list: bool,
-    pub(super) first_place: u32,
+/// The use of a [`Level`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    Free,
+    Scan(ScanLevel),
+    Walk(WalkLevel),
+    /// A step of the path to a payload of a message that is built.
+    Path(Container),
+}
+
+impl Level {
+    /// An unused level, to initialise arrays.
+    pub const EMPTY: Self = Self(Job::Free);
+
+    /// The innermost of the first `depth` levels of a scan.
+    pub(super) fn scan(levels: &mut [Self], depth: usize) -> Option<&mut ScanLevel> {
+        match levels.get_mut(depth.checked_sub(1)?)? {
+            Self(Job::Scan(level)) => Some(level),
+            _ => None,
+        }
+    }
+
+    /// The innermost of the first `depth` levels of a walk.
+    pub(super) fn walk(levels: &mut [Self], depth: usize) -> Option<&mut WalkLevel> {
+        match levels.get_mut(depth.checked_sub(1)?)? {
+            Self(Job::Walk(level)) => Some(level),
+            _ => None,
+        }
+    }
+
+    /// The innermost of the first `depth` levels of a path.
+    pub(super) fn path(levels: &mut [Self], depth: usize) -> Option<&mut Container> {
+        match levels.get_mut(depth.checked_sub(1)?)? {
+            Self(Job::Path(container)) => Some(container),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,62 +59,37 @@ pub(super) enum Nesting {
     Set,
 }
 
-/// The reserved keys of a map.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Marks {
-    pub(super) serialized: bool,
-    pub(super) pickled: bool,
-    pub(super) enumeration: bool,
-    pub(super) set: bool,
-    /// Whether the last `as-list` is an array.
-    pub(super) list: bool,
-    /// Whether each name of an enum member is a string.
-    pub(super) names: [bool; 3],
+/// An open container and the position in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Container {
+    pub(super) nesting: Nesting,
+    pub(super) count: u32,
+    /// Values that have not begun yet.
+    pub(super) owed: u32,
+    /// Offset of the key of the current pair.
+    pub(super) key: u32,
 }
 
-impl Marks {
-    pub(super) const fn is_none(self) -> bool {
-        !(self.serialized || self.pickled || self.enumeration || self.set)
-    }
-}
-
-impl Level {
-    /// An unused level, to initialise arrays.
-    pub const EMPTY: Self = Self::new(Nesting::Array, 0, 0, (0, 0));
-
-    #[allow(clippy::cast_possible_truncation)] // positions in a table of u32 numbers
-    pub(super) const fn new(
-        nesting: Nesting,
-        start: u32,
-        owed: u32,
-        below: (usize, usize),
-    ) -> Self {
+impl Container {
+    pub(super) const fn new(nesting: Nesting, count: u32) -> Self {
         Self {
             nesting,
-            start,
-            owed,
-            count: owed,
+            count,
+            owed: count,
             key: 0,
-            low: below.0 as u32,
-            high: below.1 as u32,
-            next: below.0 as u32,
-            in_key: false,
-            reserved: None,
-            marks: Marks {
-                serialized: false,
-                pickled: false,
-                enumeration: false,
-                set: false,
-                list: false,
-                names: [false; 3],
-            },
-            serialized: None,
-            pickled: None,
-            list: 0,
-            list_places: (0, 0),
-            in_list: false,
-            first_place: 0,
         }
+    }
+
+    /// The container that `token` opens.
+    pub(super) fn of(token: Token<'_>) -> Self {
+        let nesting = match token {
+            Token::Map(_) => Nesting::Map,
+            _ => Nesting::Array,
+        };
+        Self::new(
+            nesting,
+            u32::try_from(token.child_count()).unwrap_or(u32::MAX),
+        )
     }
 
     /// Whether the next value is a key: two values are owed per pair.
@@ -112,12 +102,97 @@ impl Level {
         self.count.wrapping_sub(self.owed)
     }
 
-    pub(super) const fn range(&self) -> (usize, usize) {
-        (self.low as usize, self.high as usize)
+    /// The encoded key of the current pair.
+    pub(super) fn key<'b>(&self, body: &'b [u8]) -> &'b [u8] {
+        let rest = body.get(self.key as usize..).unwrap_or_default();
+        Reader::new(rest).skip().unwrap_or_default()
     }
 
-    /// Records a value during the scan, with `count` entries in the table. Of a
-    /// duplicate key the last value is used, as in a Python dict.
+    /// The element of a path that leads to the next value, in `index` if it is
+    /// an index.
+    pub(super) fn element<'b>(&self, body: &'b [u8], index: &'b mut IndexKey) -> &'b [u8] {
+        if self.nesting == Nesting::Map {
+            return self.key(body);
+        }
+        *index = IndexKey::new(self.index());
+        index.as_bytes()
+    }
+}
+
+/// A container of a body that is walked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WalkLevel {
+    pub(super) container: Container,
+    /// The payloads whose paths lead through this container.
+    pub(super) below: (usize, usize),
+    /// The next of these payloads to insert after the pairs of a map.
+    pub(super) next: usize,
+    /// Offset after the map that encodes a set.
+    pub(super) end: u32,
+}
+
+/// A container of a body that is scanned, with the reserved keys found in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScanLevel {
+    pub(super) container: Container,
+    /// The payloads whose paths lead through this container.
+    pub(super) below: (usize, usize),
+    /// Offset of the container's head.
+    pub(super) start: u32,
+    /// The number of entries in the table at the start of the container.
+    pub(super) first_slot: usize,
+    /// Whether the container is a key of a map or inside one.
+    pub(super) in_key: bool,
+    /// The key of the current pair, if it is reserved.
+    pub(super) reserved: Option<Reserved>,
+    /// The values of `__Serialized__` and `__Pickled__`, if there are such
+    /// keys; `Some(None)` for a value that is not a number of 0 or more.
+    pub(super) serialized: Option<Option<u64>>,
+    pub(super) pickled: Option<Option<u64>>,
+    pub(super) is_set: bool,
+    pub(super) is_enum: bool,
+    /// Whether each name of an enum member is a string.
+    pub(super) names: [bool; 3],
+    /// Offset of the last `as-list`, if it is an array.
+    pub(super) list: Option<u32>,
+    /// The range of table entries in that list.
+    pub(super) list_slots: (usize, usize),
+    in_list: bool,
+}
+
+impl ScanLevel {
+    pub(super) const fn new(
+        container: Container,
+        start: u32,
+        below: (usize, usize),
+        first_slot: usize,
+        in_key: bool,
+    ) -> Self {
+        Self {
+            container,
+            below,
+            start,
+            first_slot,
+            in_key,
+            reserved: None,
+            serialized: None,
+            pickled: None,
+            is_set: false,
+            is_enum: false,
+            names: [false; 3],
+            list: None,
+            list_slots: (0, 0),
+            in_list: false,
+        }
+    }
+
+    /// Whether the container is a map with a reserved key.
+    pub(super) const fn is_special(&self) -> bool {
+        self.serialized.is_some() || self.pickled.is_some() || self.is_enum || self.is_set
+    }
+
+    /// Records a value, with `count` entries in the table. Of a duplicate key
+    /// the last value is used, as in a Python dict.
     pub(super) fn note_value(&mut self, at: usize, token: Token<'_>, count: usize) {
         let number = match token {
             Token::UInt(value) => Some(value),
@@ -125,24 +200,17 @@ impl Level {
         };
         match self.reserved.take() {
             None => {}
-            Some(Reserved::Serialized) => {
-                self.marks.serialized = true;
-                self.serialized = number;
-            }
-            Some(Reserved::Pickled) => {
-                self.marks.pickled = true;
-                self.pickled = number;
-            }
-            Some(Reserved::Enum) => self.marks.enumeration = true,
-            Some(Reserved::Set) => self.marks.set = true,
+            Some(Reserved::Serialized) => self.serialized = Some(number),
+            Some(Reserved::Pickled) => self.pickled = Some(number),
+            Some(Reserved::Enum) => self.is_enum = true,
+            Some(Reserved::Set) => self.is_set = true,
             Some(Reserved::List) => {
-                self.list = offset(at);
-                self.marks.list = matches!(token, Token::Array(_));
-                self.list_places.0 = offset(count);
+                self.list = matches!(token, Token::Array(_)).then(|| offset(at));
+                self.list_slots.0 = count;
                 self.in_list = true;
             }
             Some(Reserved::Name(index)) => {
-                if let Some(name) = self.marks.names.get_mut(index) {
+                if let Some(name) = self.names.get_mut(index) {
                     *name = matches!(token, Token::Str(_));
                 }
             }
@@ -154,7 +222,7 @@ impl Level {
     pub(super) fn end_list(&mut self, count: usize) {
         if self.in_list {
             self.in_list = false;
-            self.list_places.1 = offset(count);
+            self.list_slots.1 = count;
         }
     }
 }

@@ -2,7 +2,7 @@
 //! references.
 
 use super::classic::{self, Heads};
-use super::level::{Level, Nesting, Reserved};
+use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel};
 use super::modern::{placeholder, set_frame_limits};
 use super::slot::{Location, PayloadSlot, Table, offset, sort};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
@@ -79,13 +79,13 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         // The entries with paths are already in order and stay at the start.
         if let Some(found) = slots.get_mut(path_count..) {
             sort(found, |a, b| {
-                let key = |place: &PayloadSlot| (place.0.is_special(), place.0.start());
+                let key = |slot: &PayloadSlot| (slot.0.is_special(), slot.0.start());
                 key(a).cmp(&key(b))
             });
         }
         let payload_count = slots
             .iter()
-            .position(|place| place.0.is_special())
+            .position(|slot| slot.0.is_special())
             .unwrap_or(count);
         if layout == Layout::Modern
             && let Some(placeholders) = slots.get_mut(..payload_count)
@@ -178,33 +178,31 @@ impl Scan<'_> {
             }
             let mut in_key = false;
             // The payloads whose paths lead through this value.
-            let below = match depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
+            let below = match Level::scan(levels, depth) {
                 None => (0, self.path_count),
                 Some(level) => {
-                    let is_key = level.next_is_key();
+                    let is_key = level.container.next_is_key();
                     in_key = level.in_key || is_key;
                     if is_key {
                         level.end_list(table.count);
-                        level.key = offset(at);
+                        level.container.key = offset(at);
                         level.reserved = Reserved::of(token);
                     } else {
                         level.note_value(at, token, table.count);
                     }
-                    let range = level.range();
-                    let below = if range.0 == range.1 || is_key {
+                    let below = if level.below.0 == level.below.1 || is_key {
                         (0, 0)
                     } else {
-                        self.below(level, range, depth, table.slots)?
+                        self.below(&level.container, level.below, depth, table.slots)?
                     };
-                    level.owed = level.owed.wrapping_sub(1);
+                    level.container.owed = level.container.owed.wrapping_sub(1);
                     below
                 }
             };
             let below = self.resolve(token, below, depth, table.slots)?;
-            let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
+            let container = Container::of(token);
             // An empty map with payloads to insert is a level for the walk.
-            let opens = child_count != 0 || below.0 != below.1;
-            if opens {
+            if container.count != 0 || below.0 != below.1 {
                 if depth as u64 >= u64::from(self.options.limits.depth) {
                     let kind = MalformedKind::TooDeep {
                         limit: self.options.limits.depth,
@@ -215,38 +213,29 @@ impl Scan<'_> {
                 let Some(level) = levels.get_mut(depth) else {
                     return Err(self.fault(at, MessageErrorKind::TooFewLevels { available }));
                 };
-                *level = Level::new(
-                    match token {
-                        Token::Map(_) => Nesting::Map,
-                        _ => Nesting::Array,
-                    },
-                    offset(at),
-                    child_count,
-                    below,
-                );
-                level.first_place = offset(table.count);
-                level.in_key = in_key;
+                let start = offset(at);
+                let opened = ScanLevel::new(container, start, below, table.count, in_key);
+                *level = Level(Job::Scan(opened));
                 depth = depth.saturating_add(1);
             }
             // Close the complete containers.
-            while let Some(top) = depth.checked_sub(1)
-                && let Some(level) = levels.get_mut(top)
-                && level.owed == 0
+            while let Some(level) = Level::scan(levels, depth)
+                && level.container.owed == 0
             {
                 level.end_list(table.count);
                 self.close(level, reader.position(), table)?;
-                depth = top;
+                depth = depth.saturating_sub(1);
             }
             if depth == 0 {
                 break;
             }
         }
         reader.finish().map_err(&malformed)?;
-        for place in table.slots.iter().take(self.path_count) {
-            if let Some(spot) = place.0.path()
-                && !spot.resolved
+        for slot in table.slots.iter().take(self.path_count) {
+            if let Some(entry) = slot.0.path()
+                && !entry.resolved
             {
-                let at = spot.path.0 as usize;
+                let at = entry.path.0 as usize;
                 return Err(MessageError::new(2, at, MessageErrorKind::PathMissing));
             }
         }
@@ -254,49 +243,39 @@ impl Scan<'_> {
     }
 
     /// Records a container after its last value.
-    fn close(&self, level: &Level, end: usize, table: &mut Table<'_>) -> Result<(), MessageError> {
-        if level.nesting != Nesting::Map || level.marks.is_none() {
+    fn close(
+        &self,
+        level: &ScanLevel,
+        end: usize,
+        table: &mut Table<'_>,
+    ) -> Result<(), MessageError> {
+        if level.container.nesting != Nesting::Map || !level.is_special() {
             return Ok(());
         }
-        let marks = level.marks;
         let (start, end) = (level.start, offset(end));
-        let at = start as usize;
+        let fault = |kind| self.fault(start as usize, kind);
         // PROTOCOL BODY-2: in this order. PROTOCOL CLASSIC-13: no placeholders
         // in classic, where `true` marks an inline payload, which remains a map
         // in the body (PROTOCOL BODY-5).
-        if self.layout == Layout::Modern {
-            let found = placeholder(level, end, self.frame_count);
-            if let Some(location) = found.map_err(|kind| self.fault(at, kind))? {
-                table.count = level.first_place as usize;
-                table.push(location);
-                return Ok(());
-            }
-        }
-        if !self.options.sets_and_enums {
-            return Ok(());
-        }
-        if marks.enumeration {
+        if self.layout == Layout::Modern
+            && let Some(location) = placeholder(level, end, self.frame_count).map_err(fault)?
+        {
+            table.count = level.first_slot;
+            table.push(location);
+        } else if !self.options.sets_and_enums {
+        } else if level.is_enum {
             // PROTOCOL BODY-4
-            if marks.names != [true; 3] {
-                return Err(self.fault(at, MessageErrorKind::EnumWithoutName));
+            if level.names != [true; 3] {
+                return Err(fault(MessageErrorKind::EnumWithoutName));
             }
-            table.count = level.first_place as usize;
+            table.count = level.first_slot;
             table.push(Location::Enum { start, end });
-            return Ok(());
-        }
-        if marks.set {
+        } else if level.is_set {
             // PROTOCOL BODY-3
-            if !marks.list {
-                return Err(self.fault(at, MessageErrorKind::SetWithoutList));
-            }
+            let list = level.list.ok_or(fault(MessageErrorKind::SetWithoutList))?;
             // Other contents of the set are dropped.
-            let (first, last) = level.list_places;
-            table.retain(level.first_place as usize, first as usize..last as usize);
-            table.push(Location::Set {
-                start,
-                end,
-                list: level.list,
-            });
+            table.retain(level.first_slot, level.list_slots.0..level.list_slots.1);
+            table.push(Location::Set { start, end, list });
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Iteration over the body of a message.
 
+use core::ops::Range;
+
 use super::classic::{Elements, IndexKey, matching};
-use super::level::{Level, Nesting};
+use super::level::{Container, Job, Level, Nesting, WalkLevel};
 use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
 use crate::msgpack::{MalformedKind, Reader, Token};
@@ -64,8 +66,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             State::Start => {
                 self.state = State::Body;
                 // PROTOCOL CLASSIC-5: an empty path is the whole message.
-                if let [PayloadSlot(Location::Path(spot))] = self.message.payloads
-                    && Elements::new(span(self.paths(), spot.path)).len() == 0
+                if let [PayloadSlot(Location::Path(entry))] = self.message.payloads
+                    && Elements::new(span(self.paths(), entry.path)).len() == 0
                 {
                     self.state = State::Done;
                     return Ok(Some(Item::Payload(0)));
@@ -112,29 +114,26 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         let body = self.message.body;
         let open = self.depth.min(self.levels.len());
         let levels = self.levels.get(..open).unwrap_or_default();
+        let containers = levels.iter().filter_map(|level| match level {
+            Level(Job::Walk(level)) => Some(level.container),
+            _ => None,
+        });
         // The container opened by the last item has no child yet.
-        let fresh = levels
-            .last()
-            .is_some_and(|level| level.owed == level.count && last.is_none());
+        let fresh = containers
+            .clone()
+            .next_back()
+            .is_some_and(|container| container.owed == container.count && last.is_none());
         let shown = if fresh { open.saturating_sub(1) } else { open };
         let inserted_key = last.and_then(|place| self.last_element(place));
-        levels
-            .iter()
+        containers
             .take(shown)
             .enumerate()
-            .flat_map(move |(depth, level)| {
+            .flat_map(move |(depth, container)| {
                 let is_last = depth.saturating_add(1) == open;
-                let index = PathElement::Index(level.index().wrapping_sub(1));
-                match (level.nesting, inserted_key) {
+                let index = PathElement::Index(container.index().wrapping_sub(1));
+                match (container.nesting, inserted_key) {
                     (Nesting::Map, Some(key)) if is_last => [Some(PathElement::Key(key)), None],
-                    (Nesting::Map, _) => {
-                        let mut reader =
-                            Reader::new(body.get(level.key as usize..).unwrap_or_default());
-                        [
-                            Some(PathElement::Key(reader.skip().unwrap_or_default())),
-                            None,
-                        ]
-                    }
+                    (Nesting::Map, _) => [Some(PathElement::Key(container.key(body))), None],
                     (Nesting::Set, _) => [Some(PathElement::Key(b"\xa7as-list")), Some(index)],
                     (Nesting::Array, _) => [Some(index), None],
                 }
@@ -144,70 +143,62 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     /// The payload that was just inserted into a map after its own pairs.
     fn just_inserted(&self) -> Option<usize> {
-        let level = self.levels.get(self.depth.checked_sub(1)?)?;
-        let before = (level.next as usize).checked_sub(1)?;
-        (level.nesting == Nesting::Map && level.owed == 0 && level.next > level.low)
-            .then_some(before)
+        let Level(Job::Walk(level)) = self.levels.get(self.depth.checked_sub(1)?)? else {
+            return None;
+        };
+        let is_after_pairs = level.container.nesting == Nesting::Map && level.container.owed == 0;
+        (is_after_pairs && level.next > level.below.0)
+            .then(|| level.next.checked_sub(1))
+            .flatten()
     }
 
     fn last_element(&self, place: usize) -> Option<&'a [u8]> {
-        let spot = self.message.payloads.get(place)?.0.path()?;
-        Elements::new(span(self.paths(), spot.path)).last()
+        let entry = self.message.payloads.get(place)?.0.path()?;
+        Elements::new(span(self.paths(), entry.path)).last()
     }
 
     fn body_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
         loop {
-            let Some(top) = self.depth.checked_sub(1) else {
+            let Some(outer_depth) = self.depth.checked_sub(1) else {
                 self.state = State::Done;
                 return Ok(None);
             };
             let paths = self.paths();
-            let payloads = self.message.payloads;
-            let Some(level) = self.levels.get_mut(top) else {
+            let (body, payloads) = (self.message.body, self.message.payloads);
+            let Some(level) = Level::walk(self.levels, self.depth) else {
                 return Err(self.too_few_levels());
             };
-            if level.owed == 0 {
-                if level.nesting == Nesting::Map
-                    && let Some(place) = next_absent(paths, payloads, level, self.depth)
+            let container = &mut level.container;
+            if container.owed == 0 {
+                if container.nesting == Nesting::Map
+                    && let Some(place) =
+                        next_absent(paths, payloads, level.next..level.below.1, self.depth)
                 {
-                    level.next = offset(place).saturating_add(1);
+                    level.next = place.saturating_add(1);
                     return self.insert(place).map(Some);
                 }
-                if level.nesting == Nesting::Set {
-                    let end = level.next;
-                    self.reader
-                        .seek(self.message.body.get(end as usize..).unwrap_or_default());
+                if container.nesting == Nesting::Set {
+                    let end = level.end;
+                    self.seek(end);
                 }
-                self.depth = top;
+                self.depth = outer_depth;
                 continue;
             }
-            let is_key = level.next_is_key();
-            let range = level.range();
-            let at = self.reader.position();
+            let is_key = container.next_is_key();
             if is_key {
-                level.key = offset(at);
+                container.key = offset(self.reader.position());
             }
             let mut below = (0, 0);
-            if range.0 != range.1 && level.nesting != Nesting::Set && !is_key {
-                let index;
-                let element = match level.nesting {
-                    Nesting::Map => {
-                        let key = self.message.body.get(level.key as usize..);
-                        Reader::new(key.unwrap_or_default())
-                            .skip()
-                            .unwrap_or_default()
-                    }
-                    _ => {
-                        index = IndexKey::new(level.index());
-                        index.as_bytes()
-                    }
-                };
-                below = matching(paths, payloads, range, top, element);
+            let range = level.below;
+            if range.0 != range.1 && container.nesting != Nesting::Set && !is_key {
+                let mut index = IndexKey::default();
+                let element = container.element(body, &mut index);
+                below = matching(paths, payloads, range, outer_depth, element);
             }
-            level.owed = level.owed.wrapping_sub(1);
+            container.owed = container.owed.wrapping_sub(1);
             if below.0 < below.1
-                && let Some(PayloadSlot(Location::Path(spot))) = payloads.get(below.0)
-                && Elements::new(span(paths, spot.path)).len() == self.depth
+                && let Some(PayloadSlot(Location::Path(entry))) = payloads.get(below.0)
+                && Elements::new(span(paths, entry.path)).len() == self.depth
             {
                 self.read(|walk| walk.reader.skip())?;
                 return Ok(Some(Item::Payload(self.number(below.0))));
@@ -219,53 +210,44 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     /// The next value, with the payloads in it.
     fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
-        let body = self.message.body;
-        if let Some(PayloadSlot(spot)) = self.message.payloads.get(self.payload)
-            && let Location::Placeholder { start, end, .. } = *spot
-            && start as usize == at
+        if let Some(PayloadSlot(Location::Placeholder { start, end, .. })) =
+            self.message.payloads.get(self.payload)
+            && *start as usize == at
         {
             let number = self.payload;
             self.payload = number.saturating_add(1);
-            self.reader
-                .seek(body.get(end as usize..).unwrap_or_default());
+            self.seek(*end);
             return Ok(Item::Payload(number));
         }
-        if let Some(PayloadSlot(spot)) = self.message.specials.get(self.special)
-            && spot.start() as usize == at
+        if let Some(PayloadSlot(location)) = self.message.specials.get(self.special)
+            && location.start() as usize == at
         {
             self.special = self.special.saturating_add(1);
-            match *spot {
+            match *location {
                 Location::Enum { start, end } => {
-                    self.reader
-                        .seek(body.get(end as usize..).unwrap_or_default());
-                    if let Some(member) = EnumMember::parse(span(body, (start, end))) {
+                    self.seek(end);
+                    let member = EnumMember::parse(span(self.message.body, (start, end)));
+                    if let Some(member) = member {
                         return Ok(Item::Enum(member));
                     }
                 }
                 Location::Set { end, list, .. } => {
-                    self.reader
-                        .seek(body.get(list as usize..).unwrap_or_default());
+                    self.seek(list);
                     let count = self.read(|walk| walk.reader.array())?;
-                    let mut level = Level::new(Nesting::Set, list, count, (0, 0));
-                    level.next = end;
-                    self.push(level)?;
+                    self.push(Container::new(Nesting::Set, count), (0, 0), end)?;
                     return Ok(Item::Set(count));
                 }
                 _ => {}
             }
         }
         let token = self.read(|walk| walk.reader.token())?;
-        let owed = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
-        let (nesting, token) = match token {
-            Token::Array(_) => (Nesting::Array, token),
-            Token::Map(count) => {
-                let absent = self.absent_count(below);
-                (Nesting::Map, Token::Map(count.saturating_add(absent)))
-            }
-            _ => return Ok(Item::Token(token)),
+        let container = Container::of(token);
+        let token = match token {
+            Token::Map(count) => Token::Map(count.saturating_add(self.absent_count(below))),
+            token => token,
         };
         if token.child_count() != 0 {
-            self.push(Level::new(nesting, offset(at), owed, below))?;
+            self.push(container, below, 0)?;
         }
         Ok(Item::Token(token))
     }
@@ -299,15 +281,28 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         Ok(Item::Token(token))
     }
 
-    fn push(&mut self, level: Level) -> Result<(), MessageError> {
-        match self.levels.get_mut(self.depth) {
-            Some(place) => {
-                *place = level;
-                self.depth = self.depth.saturating_add(1);
-                Ok(())
-            }
-            None => Err(self.too_few_levels()),
-        }
+    fn push(
+        &mut self,
+        container: Container,
+        below: (usize, usize),
+        end: u32,
+    ) -> Result<(), MessageError> {
+        let Some(level) = self.levels.get_mut(self.depth) else {
+            return Err(self.too_few_levels());
+        };
+        *level = Level(Job::Walk(WalkLevel {
+            container,
+            below,
+            next: below.0,
+            end,
+        }));
+        self.depth = self.depth.saturating_add(1);
+        Ok(())
+    }
+
+    fn seek(&mut self, to: u32) {
+        let rest = self.message.body.get(to as usize..);
+        self.reader.seek(rest.unwrap_or_default());
     }
 
     /// The body has been validated before, so reading does not fail.
@@ -355,7 +350,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     fn number(&self, place: usize) -> usize {
         match self.message.payloads.get(place).map(|place| &place.0) {
-            Some(Location::Path(spot)) => spot.number as usize,
+            Some(Location::Path(entry)) => entry.number as usize,
             _ => place,
         }
     }
@@ -367,18 +362,18 @@ fn is_absent(paths: &[u8], place: &PayloadSlot, here: usize) -> bool {
     place
         .0
         .path()
-        .is_some_and(|spot| !spot.present && Elements::new(span(paths, spot.path)).len() == here)
+        .is_some_and(|entry| !entry.present && Elements::new(span(paths, entry.path)).len() == here)
 }
 
+/// The first of the payloads in `range` that is a new entry of the map at depth
+/// `here`.
 fn next_absent(
     paths: &[u8],
     payloads: &[PayloadSlot],
-    level: &Level,
+    range: Range<usize>,
     here: usize,
 ) -> Option<usize> {
-    let (first, high) = (level.next as usize, level.range().1);
-    let rest = payloads.get(first..high)?;
-    rest.iter()
-        .position(|place| is_absent(paths, place, here))
-        .and_then(|found| first.checked_add(found))
+    let mut payloads = payloads.get(range.clone())?.iter();
+    let found = payloads.position(|place| is_absent(paths, place, here))?;
+    range.start.checked_add(found)
 }

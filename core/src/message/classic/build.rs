@@ -2,9 +2,9 @@
 
 use crate::message::BuildError;
 use crate::message::builder::narrow;
-use crate::message::level::{Level, Nesting};
+use crate::message::level::{Container, Job, Level, Nesting};
 use crate::message::slot::offset;
-use crate::msgpack::{Reader, Token, Writer};
+use crate::msgpack::{Reader, Writer};
 
 /// Storage for one payload until the body is complete; only used for the
 /// classic layout.
@@ -54,15 +54,13 @@ pub(in crate::message) fn write_payload_header(
 fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
     writer.array(narrow(path.len()));
     for level in path {
-        match level.nesting {
-            Nesting::Map => {
-                let key = body.get(level.key as usize..).unwrap_or_default();
-                writer.encoded(Reader::new(key).skip().unwrap_or_default());
-            }
-            _ => {
-                writer.u64(u64::from(level.index().wrapping_sub(1)));
-            }
-        }
+        let Level(Job::Path(container)) = level else {
+            continue;
+        };
+        match container.nesting {
+            Nesting::Map => writer.encoded(container.key(body)),
+            _ => writer.u64(u64::from(container.index().wrapping_sub(1))),
+        };
     }
 }
 
@@ -80,11 +78,11 @@ fn for_each_path<'p, 'a>(
     while !pending.is_empty() {
         let at = offset(reader.position());
         let token = reader.token().map_err(|_| BuildError::Entry)?;
-        if let Some(level) = depth.checked_sub(1).and_then(|top| levels.get_mut(top)) {
-            if level.next_is_key() {
-                level.key = at;
+        if let Some(container) = Level::path(levels, depth) {
+            if container.next_is_key() {
+                container.key = at;
             }
-            level.owed = level.owed.wrapping_sub(1);
+            container.owed = container.owed.wrapping_sub(1);
         }
         while let Some((payload, after)) = pending.split_first()
             && payload.at == at
@@ -92,23 +90,17 @@ fn for_each_path<'p, 'a>(
             pending = after;
             found(levels.get(..depth).unwrap_or_default(), payload);
         }
-        let child_count = u32::try_from(token.child_count()).unwrap_or(u32::MAX);
-        if child_count != 0 {
-            let nesting = match token {
-                Token::Map(_) => Nesting::Map,
-                _ => Nesting::Array,
-            };
+        let container = Container::of(token);
+        if container.count != 0 {
             let available = levels.len();
             let level = levels
                 .get_mut(depth)
                 .ok_or(BuildError::TooFewLevels { available })?;
-            *level = Level::new(nesting, at, child_count, (0, 0));
+            *level = Level(Job::Path(container));
             depth = depth.saturating_add(1);
         }
-        while let Some(top) = depth.checked_sub(1)
-            && levels.get(top).is_some_and(|level| level.owed == 0)
-        {
-            depth = top;
+        while Level::path(levels, depth).is_some_and(|container| container.owed == 0) {
+            depth = depth.saturating_sub(1);
         }
     }
     Ok(())

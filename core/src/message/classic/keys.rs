@@ -5,43 +5,34 @@ use core::cmp::Ordering;
 use super::ClassicEntry;
 use super::open::path_of;
 use super::path::{Elements, IndexKey, compare_values};
-use crate::message::level::{Level, Nesting};
+use crate::message::level::Container;
 use crate::message::open::Scan;
 use crate::message::slot::{Location, PayloadSlot, offset, span};
 use crate::message::{MessageError, MessageErrorKind};
 use crate::msgpack::{Reader, Token};
 
 impl Scan<'_> {
-    /// The payloads at and below the next value in `level`, which is `depth`
+    /// The payloads at and below the next value in `container`, which is `depth`
     /// elements down the paths. A payload at the value itself is marked as
     /// present.
     pub(in crate::message) fn below(
         &self,
-        level: &Level,
+        container: &Container,
         range: (usize, usize),
         depth: usize,
         slots: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
-        let index;
-        let element = match level.nesting {
-            Nesting::Map => {
-                let mut key = Reader::new(self.body.get(level.key as usize..).unwrap_or_default());
-                key.skip().unwrap_or_default()
-            }
-            _ => {
-                index = IndexKey::new(level.index());
-                index.as_bytes()
-            }
-        };
+        let mut index = IndexKey::default();
+        let element = container.element(self.body, &mut index);
         let element_index = depth.saturating_sub(1);
         let found = matching(self.paths, slots, range, element_index, element);
-        if let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(found.0)
+        if let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(found.0)
             && found.0 < found.1
-            && Elements::new(span(self.paths, spot.path)).len() == depth
+            && Elements::new(span(self.paths, entry.path)).len() == depth
         {
-            follow(spot, depth)?;
-            spot.present = true;
-            spot.resolved = true;
+            follow(entry, depth)?;
+            entry.present = true;
+            entry.resolved = true;
             return Ok((0, 0));
         }
         Ok(found)
@@ -57,20 +48,20 @@ impl Scan<'_> {
         slots: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
-        for place in slots.get_mut(low..high).unwrap_or_default() {
-            let Location::Path(spot) = &mut place.0 else {
+        for slot in slots.get_mut(low..high).unwrap_or_default() {
+            let Location::Path(entry) = &mut slot.0 else {
                 continue;
             };
-            follow(spot, depth)?;
-            let elements = Elements::new(span(self.paths, spot.path));
+            follow(entry, depth)?;
+            let elements = Elements::new(span(self.paths, entry.path));
             match (elements.len()).checked_sub(depth) {
                 // The payload is the whole message.
                 Some(0) => {
-                    spot.resolved = true;
-                    spot.present = true;
+                    entry.resolved = true;
+                    entry.present = true;
                 }
                 Some(1) => {
-                    spot.resolved = match token {
+                    entry.resolved = match token {
                         Token::Map(_) => true,
                         Token::Array(count) => elements.last().is_some_and(|index| {
                             // An index within the list.
@@ -100,16 +91,16 @@ pub(in crate::message) fn matching(
     element: &[u8],
 ) -> (usize, usize) {
     let part = slots.get(range.0..range.1).unwrap_or_default();
-    let low = part.partition_point(|place| element_order(paths, place, index, element).is_lt());
+    let low = part.partition_point(|slot| element_order(paths, slot, index, element).is_lt());
     let rest = part.get(low..).unwrap_or_default();
-    let len = rest.partition_point(|place| element_order(paths, place, index, element).is_le());
+    let len = rest.partition_point(|slot| element_order(paths, slot, index, element).is_le());
     let low = range.0.saturating_add(low);
     (low, low.saturating_add(len))
 }
 
 /// Compares the element of a path with `element`, for binary search.
-fn element_order(paths: &[u8], place: &PayloadSlot, index: usize, element: &[u8]) -> Ordering {
-    let mut elements = Elements::new(path_of(paths, place));
+fn element_order(paths: &[u8], slot: &PayloadSlot, index: usize, element: &[u8]) -> Ordering {
+    let mut elements = Elements::new(path_of(paths, slot));
     match elements.nth(index) {
         None => Ordering::Less,
         Some(other) => compare_values(other, element),
@@ -119,12 +110,12 @@ fn element_order(paths: &[u8], place: &PayloadSlot, index: usize, element: &[u8]
 /// Records that `depth` elements of a path lead to a value. With a duplicate
 /// key in a map they would lead to two values, each with the payloads below,
 /// which is an error.
-fn follow(spot: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
+fn follow(entry: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
     let followed = offset(depth).saturating_add(1);
-    if spot.followed >= followed {
-        let at = spot.path.0 as usize;
+    if entry.followed >= followed {
+        let at = entry.path.0 as usize;
         return Err(MessageError::new(2, at, MessageErrorKind::PathAmbiguous));
     }
-    spot.followed = followed;
+    entry.followed = followed;
     Ok(())
 }

@@ -9,6 +9,7 @@ use core::cmp::Ordering;
 use crate::msgpack::{Reader, Token, Writer};
 
 /// An encoded index, to compare with elements of paths.
+#[derive(Default)]
 pub(in crate::message) struct IndexKey {
     bytes: [u8; 5],
     len: usize,

@@ -1,7 +1,7 @@
 //! The modern layout, of distributed 2021.3.1 and later: placeholders in the
 //! body refer to the frames of payloads.
 
-use super::level::Level;
+use super::level::ScanLevel;
 use super::slot::{Location, PayloadSlot, offset, sort};
 use super::{MessageError, MessageErrorKind};
 
@@ -14,8 +14,8 @@ pub(super) fn set_frame_limits(
 ) -> Result<(), MessageError> {
     sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
     let mut end = offset(frame_count);
-    for place in placeholders.iter_mut().rev() {
-        if let Location::Placeholder { frame, limit, .. } = &mut place.0 {
+    for slot in placeholders.iter_mut().rev() {
+        if let Location::Placeholder { frame, limit, .. } = &mut slot.0 {
             if *frame == end {
                 let kind = MessageErrorKind::FramesShared;
                 return Err(MessageError::new(end as usize, 0, kind));
@@ -31,16 +31,14 @@ pub(super) fn set_frame_limits(
 /// The placeholder for a map with one of the reserved keys. It may refer to any
 /// frame; other keys are dropped (PROTOCOL MODERN-2, MODERN-6 and MODERN-8).
 pub(super) fn placeholder(
-    level: &Level,
+    level: &ScanLevel,
     end: u32,
     frame_count: usize,
 ) -> Result<Option<Location>, MessageErrorKind> {
-    let (pickled, reference) = if level.marks.serialized {
-        (false, level.serialized)
-    } else if level.marks.pickled {
-        (true, level.pickled)
-    } else {
-        return Ok(None);
+    let (pickled, reference) = match (level.serialized, level.pickled) {
+        (Some(reference), _) => (false, reference),
+        (None, Some(reference)) => (true, reference),
+        (None, None) => return Ok(None),
     };
     if level.in_key {
         return Err(MessageErrorKind::PlaceholderInKey);
