@@ -31,6 +31,8 @@ mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
+mod gather;
 pub mod graph;
 mod growing;
 pub mod identity;

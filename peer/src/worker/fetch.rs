@@ -8,26 +8,17 @@ use super::diagnostics::Level;
 use super::state::{Answer, Event, Fetched, Peer};
 use super::store::Datum;
 use super::{Shared, metrics, now};
+use crate::gather::{Gathering, ask_all};
 use crate::protocol::ReplyStatus;
 use crate::{Key, RequestError};
 
 impl Shared {
-    /// Fetches data from a peer.
+    /// Fetches data from a peer for the state machine.
     pub(super) async fn fetch(self: Arc<Self>, peer: Peer, keys: Vec<Key>) {
         let _guard = self.failure.guard();
         let start = now();
         let (answer, data) = self.ask(&peer, keys).await;
         let stop = now();
-        let (answer, data) = match answer {
-            Answered::Data => {
-                let descriptions = data
-                    .iter()
-                    .map(|(key, datum)| (key.clone(), metrics::describe(datum)));
-                (Answer::Data(descriptions.collect()), data)
-            }
-            Answered::Busy => (Answer::Busy, data),
-            Answered::Gone => (Answer::Gone, data),
-        };
         let fetched = Event::Fetched(Fetched {
             peer,
             answer,
@@ -39,48 +30,76 @@ impl Shared {
         self.begin(jobs);
     }
 
-    pub(super) async fn ask(&self, peer: &str, keys: Vec<Key>) -> (Answered, Vec<(Key, Datum)>) {
+    /// Copies data from other workers, and returns the keys that could not be
+    /// copied.
+    pub(super) async fn gather(self: &Arc<Self>, who_has: Vec<(Key, Vec<String>)>) -> Vec<Key> {
+        let is_here = |key: &Key| self.store.get(key).is_some();
+        let keys = who_has.iter().map(|(key, _)| key);
+        let mut gathering = Gathering::new(keys.filter(|key| !is_here(key)).cloned());
+        loop {
+            let holders = who_has.iter().map(|(key, holders)| (key, &holders[..]));
+            let requests = gathering.requests(holders, |_, _| 0);
+            if requests.is_empty() {
+                let mut missing = gathering.into_missing();
+                // Some may have come for tasks in the meantime.
+                missing.retain(|key| !is_here(key));
+                return missing;
+            }
+            let answers = ask_all(requests, |peer, keys| {
+                let shared = Arc::clone(self);
+                async move {
+                    let (answer, data) = shared.ask(&peer, keys).await;
+                    shared.store_all(&data);
+                    answer
+                }
+            });
+            for (peer, requested, answer) in answers.await {
+                let found = match answer {
+                    Answer::Busy => {
+                        gathering.busy();
+                        continue;
+                    }
+                    Answer::Data(found) => found,
+                    Answer::Gone => Vec::new(),
+                };
+                gathering.answered(&peer, requested, found.iter().map(|(key, _)| key));
+            }
+            gathering.pause().await;
+        }
+    }
+
+    /// Requests data from a peer.
+    async fn ask(&self, peer: &str, keys: Vec<Key>) -> (Answer, Vec<(Key, Datum)>) {
         let Ok(address) = peer.parse::<Address>() else {
-            return (Answered::Gone, Vec::new());
+            return (Answer::Gone, Vec::new());
         };
         let receiving = self.transfers.receiving();
-        let who = Some(self.address.clone());
-        match self
-            .pool
-            .get_data_with_extra_count(&address, keys, who)
-            .await
-        {
-            Ok((reply, _)) if reply.status == ReplyStatus::Busy => (Answered::Busy, Vec::new()),
-            Ok((reply, unasked_count)) => {
-                if unasked_count != 0 {
-                    let message = format!(
-                        "{peer} sent {unasked_count} keys that it was not asked for; they are ignored"
-                    );
-                    self.log.add(Level::Warning, &message);
-                }
-                let data = reply.data.unwrap_or_default().into_iter();
-                let data: Vec<(Key, Datum)> = data
-                    .map(|(key, serialized)| (key, self.store.received(serialized)))
-                    .collect();
-                let len = data.iter().map(|(_, datum)| datum.nbytes()).sum();
-                receiving.received(peer, len);
-                (Answered::Data, data)
+        let own = Some(self.address.clone());
+        let reply = self.pool.get_data_with_extra_count(&address, keys, own);
+        let (reply, unasked_count) = match reply.await {
+            Ok((reply, _)) if reply.status == ReplyStatus::Busy => {
+                return (Answer::Busy, Vec::new());
             }
+            Ok(reply) => reply,
             // The peer is reachable, and could not answer the request.
-            Err(RequestError::Remote(_)) => (Answered::Data, Vec::new()),
+            Err(RequestError::Remote(_)) => return (Answer::Data(Vec::new()), Vec::new()),
             Err(_) => {
                 // Transfers to the peer continue until the scheduler removes it.
                 self.pool.close_idle(&address);
-                (Answered::Gone, Vec::new())
+                return (Answer::Gone, Vec::new());
             }
+        };
+        if unasked_count != 0 {
+            let message = format!(
+                "{peer} sent {unasked_count} keys that it was not asked for; they are ignored"
+            );
+            self.log.add(Level::Warning, &message);
         }
+        let data = reply.data.unwrap_or_default().into_iter();
+        let data: Vec<(Key, Datum)> = data
+            .map(|(key, serialized)| (key, self.store.received(serialized)))
+            .collect();
+        receiving.received(peer, data.iter().map(|(_, datum)| datum.nbytes()).sum());
+        (Answer::Data(metrics::describe_all(&data)), data)
     }
-}
-
-/// The outcome of a request to a peer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answered {
-    Data,
-    Busy,
-    Gone,
 }

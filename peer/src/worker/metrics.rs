@@ -16,9 +16,17 @@ use super::state::startstop;
 use super::store::Datum;
 use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
-use crate::Value;
 use crate::failure::lock_counter;
 use crate::protocol::StartStop;
+use crate::{Key, Value};
+
+/// Describes data for the state machine, without deserializing it.
+pub(super) fn describe_all(data: &[(Key, Datum)]) -> Vec<(Key, Description)> {
+    let described = data
+        .iter()
+        .map(|(key, datum)| (key.clone(), describe(datum)));
+    described.collect()
+}
 
 /// Describes a datum without deserializing it.
 pub(super) fn describe(datum: &Datum) -> Description {

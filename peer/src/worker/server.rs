@@ -1,6 +1,6 @@
 //! Requests from peers to a worker.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,6 @@ use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_comm::{Address, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
-use super::fetch::Answered;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
@@ -28,8 +27,8 @@ use crate::{Key, RemoteError, RequestError, Value};
 /// `distributed.worker.connections.outgoing`); twice as many to the same host.
 const OUTGOING: u64 = 50;
 
-/// Time before a busy peer is asked again.
-const BUSY_PAUSE: Duration = Duration::from_millis(150);
+/// Time before connections are accepted again after that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 
 /// Values longer than this are not serialized on the thread that reads messages.
 const MAX_INLINE_LEN: u64 = 64 << 10;
@@ -45,7 +44,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                 }
                 // The process may be out of descriptors; other comms may close in
                 // the meantime.
-                Err(_) => runtime::sleep(BUSY_PAUSE).await,
+                Err(_) => runtime::sleep(ACCEPT_PAUSE).await,
             },
             Some(_) = comms.join_next() => {}
         }
@@ -316,58 +315,11 @@ async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, Datu
 }
 
 impl Shared {
-    fn store_all(self: &Arc<Self>, data: &[(Key, Datum)]) {
-        let descriptions = data
-            .iter()
-            .map(|(key, datum)| (key.clone(), metrics::describe(datum)));
-        let stored = Event::Stored(descriptions.collect());
+    /// Stores data that was not fetched for a task.
+    pub(super) fn store_all(self: &Arc<Self>, data: &[(Key, Datum)]) {
+        let stored = Event::Stored(metrics::describe_all(data));
         let data = data.iter().map(|(key, datum)| (key, datum.clone()));
         let jobs = self.react(data, [stored]);
         self.begin(jobs);
-    }
-
-    /// Copies data from other workers, and returns the keys that could not be
-    /// copied.
-    async fn gather(self: &Arc<Self>, who_has: Vec<(Key, Vec<String>)>) -> Vec<Key> {
-        let mut failed = Vec::new();
-        let mut left: Vec<(Key, VecDeque<String>)> = who_has
-            .into_iter()
-            .filter(|(key, _)| self.store.get(key).is_none())
-            .map(|(key, holders)| (key, holders.into()))
-            .collect();
-        while !left.is_empty() {
-            let mut by_peer: BTreeMap<String, Vec<(Key, VecDeque<String>)>> = BTreeMap::new();
-            for (key, mut holders) in left.drain(..) {
-                match holders.pop_front() {
-                    Some(peer) => by_peer.entry(peer).or_default().push((key, holders)),
-                    None => failed.push(key),
-                }
-            }
-            let mut asking = TaskSet::new();
-            for (peer, wanted) in by_peer {
-                let shared = Arc::clone(self);
-                asking.spawn(async move {
-                    let keys = wanted.iter().map(|(key, _)| key.clone()).collect();
-                    let (answered, data) = shared.ask(&peer, keys).await;
-                    shared.store_all(&data);
-                    if answered == Answered::Busy {
-                        runtime::sleep(BUSY_PAUSE).await;
-                    }
-                    let rest = wanted.into_iter();
-                    let rest = rest.filter(|(key, _)| shared.store.get(key).is_none());
-                    let rest = rest.map(|(key, mut holders)| {
-                        if answered == Answered::Busy {
-                            holders.push_front(peer.clone());
-                        }
-                        (key, holders)
-                    });
-                    rest.collect::<Vec<_>>()
-                });
-            }
-            while let Some(rest) = asking.join_next().await {
-                left.extend(rest.unwrap_or_default());
-            }
-        }
-        failed
     }
 }
