@@ -92,48 +92,66 @@ pub trait Listen: Send + Sync {
     }
 }
 
-impl<T: Transport + ?Sized> Transport for Box<T> {
-    fn schemes(&self) -> &[&'static str] {
-        (**self).schemes()
-    }
+/// Implements [`Transport`] for a pointer to a transport.
+macro_rules! delegate_transport {
+    ($(impl $([$($bounds:tt)*])? for $pointer:ty;)*) => {$(
+        impl $(<$($bounds)*>)? Transport for $pointer {
+            fn schemes(&self) -> &[&'static str] {
+                (**self).schemes()
+            }
 
-    fn connect<'a>(
-        &'a self,
-        address: &'a Address,
-        options: &'a ConnectOptions,
-    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
-        (**self).connect(address, options)
-    }
+            fn connect<'a>(
+                &'a self,
+                address: &'a Address,
+                options: &'a ConnectOptions,
+            ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+                (**self).connect(address, options)
+            }
 
-    fn bind<'a>(
-        &'a self,
-        address: &'a Address,
-    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
-        (**self).bind(address)
-    }
+            fn bind<'a>(
+                &'a self,
+                address: &'a Address,
+            ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+                (**self).bind(address)
+            }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        (**self).close()
-    }
+            fn close(&self) -> BoxFuture<'_, ()> {
+                (**self).close()
+            }
 
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
-        (**self).separate()
-    }
+            fn separate(&self) -> Option<Arc<dyn Transport>> {
+                (**self).separate()
+            }
+        }
+    )*};
 }
 
-impl<L: Listen + ?Sized> Listen for Arc<L> {
-    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
-        (**self).accept()
-    }
-
-    fn local_address(&self) -> io::Result<Address> {
-        (**self).local_address()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        (**self).close()
-    }
+delegate_transport! {
+    impl [T: Transport + ?Sized] for Box<T>;
+    // Not for every `Arc`, whose methods would hide those of the transport's own type.
+    impl for Arc<dyn Transport>;
 }
+
+/// Implements [`Listen`] for a pointer to a listener.
+macro_rules! delegate_listen {
+    ($($pointer:ident),*) => {$(
+        impl<L: Listen + ?Sized> Listen for $pointer<L> {
+            fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+                (**self).accept()
+            }
+
+            fn local_address(&self) -> io::Result<Address> {
+                (**self).local_address()
+            }
+
+            fn close(&self) -> BoxFuture<'_, ()> {
+                (**self).close()
+            }
+        }
+    )*};
+}
+
+delegate_listen!(Arc, Box);
 
 /// The options of one attempt to connect.
 #[derive(Clone, Debug)]

@@ -18,9 +18,7 @@ pub fn transports() -> Transports {
 /// keys: TLS, and QUIC with the feature `quic`.
 #[cfg(feature = "tls")]
 pub fn transports_with_tls(tls: &Tls) -> Transports {
-    let options = daskwire_tcp::TcpOptions {
-        tls: Some(tls.clone()),
-    };
+    let options = daskwire_tcp::TcpOptions::default().with_tls(tls.clone());
     let transports = transports().with(daskwire_tcp::Tcp::new(options));
     #[cfg(feature = "quic")]
     let transports = transports.with(daskwire_quic::Quic::new(daskwire_quic::QuicOptions {

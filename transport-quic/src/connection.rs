@@ -3,12 +3,11 @@
 use core::time::Duration;
 use std::sync::{Arc, OnceLock};
 
+use daskwire_comm::runtime::{self, Instant, Spawner};
 use daskwire_comm::{Address, Bytes, Encryption, RawConnection};
 use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::error::code;
 use crate::stream::{Receiver, Sender};
@@ -19,7 +18,7 @@ pub(crate) struct SharedConnection {
     pub(crate) quinn: quinn::Connection,
     state: watch::Sender<State>,
     /// The executor on which streams are drained.
-    pub(crate) runtime: Handle,
+    pub(crate) runtime: Spawner,
     pub(crate) drain_timeout: Duration,
     pub(crate) drain_len: usize,
     /// The encryption, shared by all comms, once it was requested.
@@ -49,7 +48,7 @@ struct State {
 impl SharedConnection {
     pub(crate) fn new(
         quinn: quinn::Connection,
-        runtime: Handle,
+        runtime: Spawner,
         drain_timeout: Duration,
         drain_len: usize,
     ) -> Arc<Self> {
@@ -118,7 +117,7 @@ impl SharedConnection {
     /// learn.
     pub(crate) fn cut(&self) {
         self.state.send_if_modified(|state| {
-            state.cut_at = Some(Instant::now());
+            state.cut_at = Some(runtime::now());
             false
         });
     }
@@ -132,7 +131,7 @@ impl SharedConnection {
         match cut_at {
             Some(cut_at) if self.quinn.close_reason().is_none() => {
                 let time = (self.quinn.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT);
-                time.saturating_sub(cut_at.elapsed())
+                time.saturating_sub(runtime::now().saturating_duration_since(cut_at))
             }
             _ => Duration::ZERO,
         }
@@ -204,7 +203,7 @@ impl SharedConnection {
                 },
                 _ = self.quinn.closed() => return,
             };
-            tokio::time::sleep(linger).await;
+            runtime::sleep(linger).await;
             let mut code = None;
             self.state.send_if_modified(|state| {
                 if state.comm_count == 0 && state.comms_ever == comms_ever {

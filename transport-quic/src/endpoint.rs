@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
+use daskwire_comm::runtime::{Spawner, TaskSet, lookup_host, sleep, timeout};
 use daskwire_comm::{
     Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
     PendingConnection, Phase, RawConnection, Traffic, Transport,
@@ -16,9 +17,7 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
@@ -47,13 +46,20 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 ///   others of the connection.
 pub struct Endpoint {
     quinn: quinn::Endpoint,
-    runtime: Handle,
+    runtime: Spawner,
+    /// The options that the endpoint was made with.
     settings: QuicOptions,
-    client: RwLock<Option<ClientSide>>,
+    certificates: RwLock<Certificates>,
     pool: Mutex<HashMap<Key, Arc<Slot>>>,
     connections: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
+}
+
+/// The current certificates of an endpoint.
+struct Certificates {
+    tls: Tls,
+    client: Option<ClientSide>,
 }
 
 /// The client side of an endpoint.
@@ -112,9 +118,9 @@ impl Endpoint {
             address: address.clone(),
             error,
         };
-        Handle::try_current().map_err(|error| failed(io::Error::other(error)))?;
+        Spawner::try_current().map_err(failed)?;
         let host = if host.is_empty() { "0.0.0.0" } else { host };
-        let sockets = tokio::net::lookup_host((host, port)).await;
+        let sockets = lookup_host(host, port).await;
         let mut last = io::ErrorKind::NotFound.into();
         for socket in sockets.map_err(failed)? {
             match bind_socket(socket, &options) {
@@ -145,7 +151,7 @@ impl Endpoint {
     }
 
     fn new(socket: std::net::UdpSocket, settings: QuicOptions) -> io::Result<Self> {
-        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        let (runtime, of_quinn) = crate::runtime::current()?;
         let client = client_side(&settings.tls, &settings)?;
         let server = server_config(&settings.tls, &settings)?;
         let listens = server.is_some();
@@ -153,7 +159,7 @@ impl Endpoint {
         config
             .max_udp_payload_size(settings.max_udp_payload)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let quinn = quinn::Endpoint::new(config, server, socket, Arc::new(quinn::TokioRuntime))?;
+        let quinn = quinn::Endpoint::new(config, server, socket, of_quinn)?;
         let (sender, incoming) = mpsc::channel(settings.backlog.max(1));
         let connections = Connections::default();
         if listens {
@@ -169,8 +175,11 @@ impl Endpoint {
         Ok(Self {
             quinn,
             runtime,
+            certificates: RwLock::new(Certificates {
+                tls: settings.tls.clone(),
+                client,
+            }),
             settings,
-            client: RwLock::new(client),
             pool: Mutex::default(),
             connections,
             incoming: tokio::sync::Mutex::new(incoming),
@@ -235,8 +244,9 @@ impl Endpoint {
         self.quinn.open_connections()
     }
 
-    /// Sets the certificates of new connections. Existing connections and their comms,
-    /// including new ones, are unaffected.
+    /// Sets the certificates of new connections, and of the endpoints that
+    /// [`Transport::bind`] and [`Transport::separate`] make from this one afterwards.
+    /// Existing connections and their comms, including new ones, are unaffected.
     ///
     /// # Errors
     ///
@@ -252,7 +262,8 @@ impl Endpoint {
         }
         let client = client_side(tls, &self.settings)?;
         let server = server_config(tls, &self.settings)?;
-        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+        let tls = tls.clone();
+        *unpoisoned(self.certificates.write()) = Certificates { tls, client };
         self.quinn.set_server_config(server);
         Ok(())
     }
@@ -279,7 +290,7 @@ impl Endpoint {
             .iter()
             .map(|connection| connection.telling_time())
             .max();
-        tokio::time::sleep(patience.unwrap_or_default()).await;
+        sleep(patience.unwrap_or_default()).await;
         // Again, for connections whose handshake has finished meanwhile.
         for connection in self.connections.all() {
             connection.close();
@@ -351,7 +362,7 @@ impl Endpoint {
         {
             return Err(failure.clone());
         }
-        let outcome = match tokio::time::timeout(patience, self.attempt(address)).await {
+        let outcome = match timeout(patience, self.attempt(address)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure {
                 error: None,
@@ -395,11 +406,9 @@ impl Endpoint {
                 "this endpoint has no TLS configuration to connect with",
             )));
         };
-        let target = daskwire_comm::host_and_port(address).map_err(Failure::address)?;
-        let sockets = tokio::net::lookup_host(target)
-            .await
-            .map_err(Failure::retry)?;
-        let mut attempts = JoinSet::new();
+        let (host, port) = daskwire_comm::host_and_port(address).map_err(Failure::address)?;
+        let sockets = lookup_host(host, port).await.map_err(Failure::retry)?;
+        let mut attempts = TaskSet::new();
         for (index, socket) in (0_u32..).zip(sockets) {
             let name = match &client.server_name {
                 Some(name) => name.to_str().into_owned(),
@@ -411,15 +420,12 @@ impl Endpoint {
                 },
             };
             let (quinn, client) = (self.quinn.clone(), client.config.clone());
-            attempts.spawn_on(
-                async move {
-                    tokio::time::sleep(NEXT_ADDRESS * index).await;
-                    let connecting = quinn.connect_with(client, socket, &name);
-                    let connecting = connecting.map_err(Attempt::Address)?;
-                    connecting.await.map_err(Attempt::Connection)
-                },
-                &self.runtime,
-            );
+            attempts.push(self.runtime.spawn(async move {
+                sleep(NEXT_ADDRESS * index).await;
+                let connecting = quinn.connect_with(client, socket, &name);
+                let connecting = connecting.map_err(Attempt::Address)?;
+                connecting.await.map_err(Attempt::Connection)
+            }));
         }
         let mut failure = None;
         while let Some(outcome) = attempts.join_next().await {
@@ -441,8 +447,15 @@ impl Endpoint {
     }
 
     fn client_side(&self) -> Option<ClientSide> {
-        let client = self.client.read().unwrap_or_else(PoisonError::into_inner);
-        client.clone()
+        unpoisoned(self.certificates.read()).client.clone()
+    }
+
+    /// The options, with the current certificates.
+    fn options(&self) -> QuicOptions {
+        QuicOptions {
+            tls: unpoisoned(self.certificates.read()).tls.clone(),
+            ..self.settings.clone()
+        }
     }
 
     fn slot(&self, address: &Address) -> Arc<Slot> {
@@ -487,17 +500,17 @@ impl Transport for Endpoint {
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
-        Box::pin(listen(address, &self.settings))
+        let options = self.options();
+        Box::pin(async move { listen(address, &options).await })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.close())
     }
 
-    /// [`Quic`] with the options that this endpoint was made with; certificates of
-    /// [`Endpoint::set_tls`] are not among them.
+    /// [`Quic`] with the same options.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(Quic::new(self.settings.clone())))
+        Some(Arc::new(Quic::new(self.options())))
     }
 }
 
@@ -674,7 +687,7 @@ impl Connections {
     fn insert(
         &self,
         connection: quinn::Connection,
-        runtime: Handle,
+        runtime: Spawner,
         settings: &QuicOptions,
     ) -> Arc<SharedConnection> {
         let drain_len = settings.stream_window as usize;
@@ -700,7 +713,7 @@ struct Acceptor {
     sender: mpsc::Sender<Incoming>,
     connections: Connections,
     settings: QuicOptions,
-    runtime: Handle,
+    runtime: Spawner,
     /// Cloned once for each unfinished handshake.
     handshaking: Arc<()>,
 }
@@ -737,7 +750,7 @@ impl Acceptor {
         let after = self.settings.handshake_timeout;
         let handshaking = core::mem::take(&mut self.handshaking);
         let peer = Address::new("quic", canonical(incoming.remote_address()));
-        let outcome = tokio::time::timeout(after, incoming).await;
+        let outcome = timeout(after, incoming.into_future()).await;
         let outcome = match outcome {
             Ok(outcome) => outcome.map_err(|error| CommError::Io(error::lost(error))),
             Err(_) => Err(CommError::Timeout {
@@ -931,6 +944,10 @@ fn canonical(socket: SocketAddr) -> SocketAddr {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic does not leave the state incomplete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
+}
+
+/// The guard of a lock, also after a panic, which does not leave the state incomplete.
+fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }

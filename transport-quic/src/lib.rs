@@ -1,4 +1,4 @@
-//! Comms over QUIC, for [tokio]: one connection with each peer, and on it a stream for
+//! Comms over QUIC: one connection with each peer, and on it a stream for
 //! each comm. A new comm needs no TLS handshake, and a lost packet delays only its own
 //! comm.
 //!
@@ -77,6 +77,12 @@
 //! * The TLS configuration decides which peers are accepted. A server requests client
 //!   certificates only if its configuration does; otherwise every client that reaches
 //!   the port is accepted.
+//!
+//! # Features
+//!
+//! * `ring` (default), `aws-lc-rs`: the crypto that QUIC itself needs;
+//! * `runtime-smol`: endpoints on executors other than tokio, with the timers and
+//!   sockets of smol. Without it, endpoints need tokio.
 #![forbid(unsafe_code)]
 // Sockets need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
@@ -88,6 +94,7 @@ mod connection;
 mod endpoint;
 mod error;
 mod options;
+mod runtime;
 mod stream;
 
 pub use endpoint::{Endpoint, Quic};

@@ -6,7 +6,7 @@ use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
 
-use daskwire_comm::Traffic;
+use daskwire_comm::{Traffic, runtime};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -283,7 +283,7 @@ async fn drain(mut receiver: Receiver, _draining: Draining) {
             }
         }
     };
-    match tokio::time::timeout(connection.drain_timeout, until_end).await {
+    match runtime::timeout(connection.drain_timeout, until_end).await {
         Ok(Some(())) => receiver.is_over = true,
         _ => receiver.stop(code::GONE),
     }

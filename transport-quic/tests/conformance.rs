@@ -17,3 +17,13 @@ async fn quic_over_ipv4() {
 async fn quic_over_ipv6() {
     battery_of(&Quic::new("quic://[::1]:0").await).await;
 }
+
+/// On smol no tokio runtime is entered, so that sockets and timers are those of smol.
+#[test]
+fn quic_on_smol() {
+    smol::block_on(async {
+        let quic = Quic::new("quic://127.0.0.1:0").await;
+        battery_of(&quic).await;
+        peers_that_die_are_noticed(&quic, 1000).await;
+    });
+}

@@ -7,8 +7,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
-use daskwire_comm::Closed;
-use daskwire_comm::{Address, Comm, CommError, CommOptions, Traffic};
+use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Listener, Traffic, Transport};
 use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
@@ -841,15 +840,21 @@ async fn unfinished_handshakes_are_reported() {
         ..CommOptions::default()
     };
     let (theirs, address) = bind(&authority.tls(), hasty, quick()).await;
+    // Forwards the first packet, and no answer.
+    let between = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let from = between.local_addr().unwrap();
     let client = raw_client(authority.client(true), ALPN);
-    let connecting = client.connect(socket(&address), "localhost").unwrap();
-    // Only its first packet is sent: it is dropped with its endpoint.
-    let begun = timeout(Duration::ZERO, connecting).await;
-    assert!(begun.is_err(), "a connection without a round trip");
-    let from = client.local_addr().unwrap().port();
+    let _connecting = client.connect(from, "localhost").unwrap();
+    let mut packet = [0; 2048];
+    let len = between.recv(&mut packet).await.unwrap();
+    between
+        .send_to(&packet[..len], socket(&address))
+        .await
+        .unwrap();
     let incoming = theirs.accept().await.unwrap();
-    assert_eq!(incoming.peer_address().port(), from);
-    incoming.handshake().await.unwrap_err();
+    assert_eq!(incoming.peer_address(), &Address::new("quic", from));
+    let error = incoming.handshake().await.unwrap_err();
+    assert!(matches!(error, CommError::Timeout { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -927,6 +932,19 @@ async fn comms_expose_the_certificate_of_the_peer() {
         "{error}"
     );
     theirs.set_tls(&Tls::default()).unwrap_err();
+
+    // Other endpoints that are made from it have the same certificates.
+    let any = "quic://127.0.0.1:0".parse().unwrap();
+    let separate = theirs.separate().unwrap();
+    for transport in [&*theirs as &dyn Transport, &separate] {
+        let listener = Listener::new(transport.bind(&any).await.unwrap(), options.clone());
+        let address = listener.local_address().unwrap();
+        let (comm, far) = tokio::join!(newcomer.connect(&address, &once), async {
+            listener.accept().await?.handshake().await
+        });
+        comm.unwrap();
+        far.unwrap();
+    }
 }
 
 /// A quinn endpoint without this crate.

@@ -23,7 +23,7 @@ use crate::socket::{Accepted, Connection, Listening};
 /// use daskwire_tcp::{Tcp, TcpOptions};
 ///
 /// let tls = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem").build()?;
-/// let transports = Transports::new().with(Tcp::new(TcpOptions { tls: Some(tls) }));
+/// let transports = Transports::new().with(Tcp::new(TcpOptions::default().with_tls(tls)));
 /// # Ok(())
 /// # }
 /// ```
@@ -33,13 +33,22 @@ pub struct Tcp {
     options: TcpOptions,
 }
 
-/// The settings of [`Tcp`].
+/// The options of [`Tcp`].
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
-    /// Certificates and keys for `tls://`. Default: `None`, so that `tls://` addresses
-    /// are refused ([`CommError::NoTls`]).
     #[cfg(feature = "tls")]
-    pub tls: Option<Tls>,
+    tls: Option<Tls>,
+}
+
+impl TcpOptions {
+    /// Sets the certificates and keys for `tls://`. Default: none, so that `tls://`
+    /// addresses are refused ([`CommError::NoTls`]).
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
 }
 
 impl Tcp {

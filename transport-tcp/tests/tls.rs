@@ -139,8 +139,9 @@ struct Options {
 
 impl Options {
     fn transports(&self) -> Transports {
-        let tls = self.tls.clone();
-        Transports::new().with(Tcp::new(TcpOptions { tls }))
+        let tls = self.tls.iter().cloned();
+        let options = tls.fold(TcpOptions::default(), TcpOptions::with_tls);
+        Transports::new().with(Tcp::new(options))
     }
 }
 

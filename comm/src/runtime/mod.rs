@@ -9,8 +9,9 @@
 //! 3. smol, with the feature `runtime-smol`.
 //!
 //! Channels, `select!` and the I/O traits of tokio are used as well; they work on
-//! any executor. Only `unix://`, `quic://` and the `daskwire` command need tokio as the
-//! executor.
+//! any executor. Only `unix://` and the `daskwire` command need tokio as the executor.
+//! On other executors, `quic://` needs the timers and sockets of smol: its feature
+//! `runtime-smol`.
 //!
 //! tokio's tasks, timers and sockets are used directly. A [`Runtime`] costs a few more
 //! allocations for each task, timer and connection, and none for a message.
@@ -207,6 +208,18 @@ impl Spawner {
             Some(runtime) => Executor::Other(runtime),
             None => Executor::Tokio(Handle::current()),
         })
+    }
+
+    /// The executor of this task.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::Other`] outside of an executor.
+    pub fn try_current() -> io::Result<Self> {
+        Ok(Self(match other_than_tokio() {
+            Some(runtime) => Executor::Other(runtime),
+            None => Executor::Tokio(Handle::try_current().map_err(io::Error::other)?),
+        }))
     }
 
     /// Starts a task. Dropping the [`Task`] does not end it.

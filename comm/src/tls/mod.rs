@@ -3,7 +3,7 @@
 //! ```no_run
 //! use daskwire_comm::tls::TlsSettings;
 //!
-//! // For `TcpOptions::tls` of `daskwire-tcp` and `QuicOptions::tls` of `daskwire-quic`.
+//! // For `TcpOptions::with_tls` of `daskwire-tcp` and `QuicOptions::tls` of `daskwire-quic`.
 //! let tls = TlsSettings::new("/etc/dask/ca.pem", "/etc/dask/client.pem")
 //!     .with_key("/etc/dask/client-key.pem")
 //!     .build()?;

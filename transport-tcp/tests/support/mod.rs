@@ -54,7 +54,5 @@ pub(crate) fn with_tls() -> TcpOptions {
     );
     let pem = std::path::Path::new(pem);
     let tls = daskwire_comm::tls::TlsSettings::new(pem, pem).build();
-    TcpOptions {
-        tls: Some(tls.expect("a certificate and its key")),
-    }
+    TcpOptions::default().with_tls(tls.expect("a certificate and its key"))
 }
