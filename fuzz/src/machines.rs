@@ -12,7 +12,7 @@ use daskwire_peer::protocol::{
     RequestRefreshWhoHas, Reschedule, StealRequest, TaskErred, TaskFinished, ToWorker, UpdateGraph,
     WorkerStatus, WorkerStatusChange,
 };
-use daskwire_peer::scheduler::{ClientId, Output, Policy, State, WorkerId};
+use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
 use daskwire_peer::{Key, Value};
 
 use crate::budget::{Budget, Linear};
@@ -238,7 +238,6 @@ pub(crate) fn scheduler_machine(input: &[u8]) {
         let mut cluster = Cluster::new(choices);
         while !cluster.choices.is_empty() {
             cluster.step();
-            cluster.listen();
         }
         cluster.clear();
     });
@@ -252,6 +251,7 @@ struct Cluster<'c> {
     workers: Vec<WorkerId>,
     /// The tasks sent to workers: the worker and the run id.
     running: Vec<(WorkerId, Key, i64)>,
+    last_id: u64,
 }
 
 const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
@@ -265,17 +265,19 @@ impl<'c> Cluster<'c> {
             clients: Vec::new(),
             workers: Vec::new(),
             running: Vec::new(),
+            last_id: 0,
         };
-        cluster.clients.push(cluster.state.add_client("one"));
+        cluster.add_client("one");
         cluster.add_worker();
         cluster
     }
 
-    fn listen(&mut self) {
+    fn handle(&mut self, event: Event) {
+        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
         fuzzing::check_scheduler(&self.state);
-        for output in self.state.outputs().collect::<Vec<_>>() {
-            match output {
-                Output::Worker(worker, message) => {
+        for action in actions {
+            match action {
+                Action::ToWorker(worker, message) => {
                     let message = sent(&vec![message]).pop();
                     match message.expect("one message") {
                         ToWorker::ComputeTask(task) => {
@@ -290,11 +292,13 @@ impl<'c> Cluster<'c> {
                         _ => {}
                     }
                 }
-                Output::Client(_, message) => {
+                Action::ToClient(_, message) => {
                     sent(&vec![message]);
                 }
-                Output::EndWorker(worker) => self.workers.retain(|other| *other != worker),
-                Output::EndClient(client) => self.clients.retain(|other| *other != client),
+                Action::RefuseWorker(worker, _) | Action::EndWorker(worker) => {
+                    self.workers.retain(|other| *other != worker);
+                }
+                Action::EndClient(client) => self.clients.retain(|other| *other != client),
                 _ => {}
             }
         }
@@ -317,9 +321,19 @@ impl<'c> Cluster<'c> {
             },
             ..RegisterWorker::default()
         };
-        if let Ok(id) = self.state.add_worker(&worker) {
-            self.workers.push(id);
-        }
+        self.last_id += 1;
+        let id = WorkerId(self.last_id);
+        self.workers.push(id);
+        let registration = Box::new(worker);
+        self.handle(Event::WorkerJoined { id, registration });
+    }
+
+    fn add_client(&mut self, name: &str) {
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        self.clients.push(id);
+        let name = name.to_owned();
+        self.handle(Event::ClientJoined { id, name });
     }
 
     fn client(&mut self) -> Option<ClientId> {
@@ -361,54 +375,66 @@ impl<'c> Cluster<'c> {
         match self.choices.below(32) {
             0 => {
                 let name = CLIENTS[self.choices.below(CLIENTS.len())];
-                let client = self.state.add_client(name);
-                self.clients.push(client);
+                self.add_client(name);
             }
             1 => {
                 if let Some(client) = self.client() {
-                    self.state.remove_client(client);
+                    self.handle(Event::ClientLeft(client));
                 }
             }
             2 | 3 => self.add_worker(),
             4 => {
                 if let Some(worker) = self.worker() {
                     self.workers.retain(|other| *other != worker);
-                    self.state.remove_worker(worker);
+                    self.handle(Event::WorkerLeft(worker));
                 }
             }
             5 => {
                 self.now += Duration::from_millis(self.choices.u16().into());
-                self.state.advance(self.now);
+                self.handle(Event::Tick);
             }
             6 => {
                 let keys = self.choices.keys();
-                self.state.retry(&keys);
+                self.handle(Event::Retry(keys));
             }
             7 => {
-                let address = format!("tcp://w{}:1", self.choices.below(4));
-                match self.choices.below(3) {
+                let worker = format!("tcp://w{}:1", self.choices.below(4));
+                match self.choices.below(4) {
                     0 => {
-                        self.state.retire(&address);
-                        self.state.is_retired(&address);
+                        self.handle(Event::RetireWorker(worker.clone()));
+                        let is_there = self.state.has_worker(&worker);
+                        let is_retired = is_there && self.state.is_retired(&worker);
+                        let can_retire = self.state.can_retire(&worker);
+                        assert!((!can_retire || is_there) && (!is_retired || can_retire));
                     }
-                    1 => self.state.remove_retired(&address, true),
-                    _ => self.state.missing_data(&self.choices.key(), &address),
+                    1 => self.handle(Event::RemoveWorker {
+                        worker,
+                        close: true,
+                    }),
+                    2 => self.handle(Event::KeepWorker(worker)),
+                    _ => {
+                        let keys = self.choices.keys();
+                        self.handle(Event::DataMissing { worker, keys });
+                    }
                 }
             }
             8 => {
                 let choices = &mut self.choices;
                 let key = choices.key();
-                let address = format!("tcp://w{}:1", choices.below(4));
-                self.state.forget_deletions([&key], &address);
-                let nbytes = [(key.clone(), choices.u64())];
-                let client = CLIENTS[choices.below(CLIENTS.len())];
-                let who_has = [(key, vec![address])];
-                self.state.update_data(Some(client), &who_has, &nbytes);
+                let worker = format!("tcp://w{}:1", choices.below(4));
+                let stored = Event::DataStored {
+                    client: Some(CLIENTS[choices.below(CLIENTS.len())].to_owned()),
+                    who_has: vec![(key.clone(), vec![worker.clone()])],
+                    nbytes: vec![(key.clone(), choices.u64())],
+                };
+                let keys = vec![key];
+                self.handle(Event::DataExpected { worker, keys });
+                self.handle(stored);
             }
             9..=17 => {
                 if let Some(client) = self.client() {
                     for message in self.client_message() {
-                        self.state.client_says(client, message);
+                        self.handle(Event::FromClient(client, message));
                     }
                 }
             }
@@ -419,14 +445,14 @@ impl<'c> Cluster<'c> {
                     let (worker, key, run_id) = self.running.swap_remove(index);
                     let message = self.outcome(key, run_id);
                     for message in sent(&vec![message]) {
-                        self.state.worker_says(worker, message);
+                        self.handle(Event::FromWorker(worker, message));
                     }
                 }
             }
             _ => {
                 if let Some(worker) = self.worker() {
                     for message in self.worker_message() {
-                        self.state.worker_says(worker, message);
+                        self.handle(Event::FromWorker(worker, message));
                     }
                 }
             }
@@ -513,18 +539,16 @@ impl<'c> Cluster<'c> {
     }
 
     fn clear(mut self) {
+        // Under the name of the client for tasks without futures too.
+        for name in CLIENTS {
+            self.add_client(name);
+        }
         for client in self.clients.clone() {
-            self.state.remove_client(client);
+            self.handle(Event::ClientLeft(client));
         }
         for worker in self.workers.clone() {
-            self.state.remove_worker(worker);
+            self.handle(Event::WorkerLeft(worker));
         }
-        self.listen();
-        let names = CLIENTS.map(|name| self.state.add_client(name));
-        for client in names {
-            self.state.remove_client(client);
-        }
-        self.listen();
         assert_eq!(self.state.worker_count(), 0);
         assert_eq!(self.state.task_count(), 0);
     }

@@ -7,7 +7,7 @@ use crate::channel::{Whole, read_batch};
 use crate::graph::{Graph, GraphError};
 use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener, ProtocolError};
-use crate::scheduler::State;
+use crate::scheduler::state::State;
 use crate::{Key, Serialized};
 
 pub use crate::worker::fuzzing::{Reply, WorkerMachine};

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use daskwire_peer::scheduler::{Notice, Options, Scheduler, State};
+use daskwire_peer::scheduler::state::State;
+use daskwire_peer::scheduler::{Notice, Options, Scheduler};
 use daskwire_testing::{Environment, Peer};
 
 /// A scheduler, its notices, and its runtime.
@@ -85,8 +86,13 @@ fn python_computes_for_python() {
         assert_eq!(complaints(&worker.log()), [""; 0]);
     }
     let notices = embedded.notices.lock().expect("nobody panics");
-    let ignored = |notice: &&Notice| matches!(notice, Notice::Ignored { .. });
-    assert_eq!(notices.iter().filter(ignored).count(), 0, "{notices:?}");
+    let malformed = |notice: &&Notice| {
+        matches!(
+            notice,
+            Notice::Malformed { .. } | Notice::UnknownClient { .. }
+        )
+    };
+    assert_eq!(notices.iter().filter(malformed).count(), 0, "{notices:?}");
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys.
 
+mod notice;
 mod server;
-mod state;
+pub mod state;
 mod submission;
 
 /// Counts a step of work in tests, which compare inputs of different sizes.
@@ -35,8 +36,10 @@ use crate::PeerError;
 use crate::batched::MAX_QUEUED_LEN;
 use crate::channel::Observer;
 use server::Shared;
+use state::State;
 
-pub use state::{ClientId, Notice, Output, Policy, State, WorkerId};
+pub use notice::{LeaveReason, Notice};
+pub use state::Policy;
 pub use submission::{Refusal, Submission};
 
 /// Callback for notices. Implemented for closures.

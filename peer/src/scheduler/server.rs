@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use daskwire_comm::Listener;
-use daskwire_comm::runtime::{self, TaskSet};
+use daskwire_comm::runtime::{self, Instant, TaskSet};
 use tokio::sync::{Notify, watch};
 
-use super::{ClientId, Notice, Options, Output, Policy, State, WorkerId};
+use super::state::{Action, ClientId, Event, Policy, State, WorkerId};
+use super::{Notice, Options};
 use crate::batched::BatchSender;
 use crate::event::{self, Event as _, SchedulerEvent, emit};
 use crate::net::Connector;
@@ -43,7 +44,7 @@ pub(super) struct Shared {
     options: Options,
     id: String,
     address: String,
-    started: Instant,
+    clock: Clock,
     /// Notified when a worker has joined, or has received or lost data.
     changed: Notify,
     stream_count: AtomicUsize,
@@ -56,6 +57,18 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Core {
     state: State,
+    /// The time of the next events.
+    now: Duration,
+    /// The last id of a client or worker.
+    last_id: u64,
+    /// Whether the state reports the steps of tasks.
+    is_watched: bool,
+    peers: Peers,
+}
+
+/// The streams for messages, and what is reported once the state is unlocked.
+#[derive(Debug, Default)]
+struct Peers {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
     workers: HashMap<WorkerId, BatchSender<ToWorker>>,
     notices: Vec<Notice>,
@@ -64,21 +77,46 @@ struct Core {
 }
 
 impl Core {
-    /// Dispatches the outputs of the state machine.
-    fn dispatch(&mut self) {
-        let Self {
-            state,
-            clients,
-            workers,
-            notices,
-            reports,
-        } = self;
+    /// Handles an event, and does the actions that follow.
+    fn handle(&mut self, event: Event) {
+        self.peers.act(self.state.handle(self.now, event));
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Replaces the inconsistent state by a new one, and notifies all peers.
+    fn fail(&mut self, policy: &Policy, reason: &str) {
+        self.state = State::new(policy.clone());
+        self.is_watched = false;
+        let close = || Close {
+            reason: Some(format!("the scheduler panicked: {reason}")),
+            ..Close::default()
+        };
+        for stream in core::mem::take(&mut self.peers.clients).into_values() {
+            let _ = stream.send(close());
+            let _ = stream.send(CloseStream::default());
+        }
+        for stream in core::mem::take(&mut self.peers.workers).into_values() {
+            let _ = stream.send(close());
+            let _ = stream.send(CloseStream::default());
+        }
+        let reason = reason.to_owned();
+        self.peers.notices.push(Notice::Panicked { reason });
+    }
+}
+
+impl Peers {
+    /// Does what the state machine asks for.
+    fn act(&mut self, actions: impl Iterator<Item = Action>) {
         // Many tasks may fail for the same reason, which is in memory once.
         let mut last_failure = None;
         // A broken stream is removed when that is noticed.
-        for output in state.outputs() {
-            match output {
-                Output::Client(id, message) => {
+        for action in actions {
+            match action {
+                Action::ToClient(id, message) => {
                     let failure = match &message {
                         ToClient::TaskErredForClient(message) => payload(&message.exception),
                         _ => None,
@@ -88,50 +126,33 @@ impl Core {
                         _ => 0,
                     };
                     last_failure = failure.map(|(start, _)| start).or(last_failure);
-                    if let Some(stream) = clients.get(&id) {
+                    if let Some(stream) = self.clients.get(&id) {
                         let _ = stream.send_shared(message, shared);
                     }
                 }
-                Output::Worker(id, message) => {
+                Action::ToWorker(id, message) => {
                     // Queued tasks are bounded by the window for tasks.
                     let shared = match &message {
                         ToWorker::ComputeTask(message) => message.run_spec.heap_len(),
                         _ => 0,
                     };
-                    if let Some(stream) = workers.get(&id) {
+                    if let Some(stream) = self.workers.get(&id) {
                         let _ = stream.send_shared(message, shared);
                     }
                 }
-                Output::NotifyDrained(id) => {
-                    if let Some(stream) = workers.get(&id) {
+                Action::NotifyDrained(id) => {
+                    if let Some(stream) = self.workers.get(&id) {
                         stream.ask_drained();
                     }
                 }
-                Output::EndClient(id) => drop(clients.remove(&id)),
-                Output::EndWorker(id) => drop(workers.remove(&id)),
-                Output::Notice(notice) => notices.push(notice),
-                Output::Task(event) => reports.push(event),
+                Action::EndClient(id) => drop(self.clients.remove(&id)),
+                Action::EndWorker(id) => drop(self.workers.remove(&id)),
+                Action::Notice(notice) => self.notices.push(notice),
+                Action::Task(event) => self.reports.push(event),
+                // Replied to where the worker registers.
+                Action::AcceptWorker { .. } | Action::RefuseWorker(..) => {}
             }
         }
-    }
-
-    /// Replaces the inconsistent state by a new one, and notifies all peers.
-    fn fail(&mut self, policy: &Policy, reason: &str) {
-        self.state = State::new(policy.clone());
-        let close = || Close {
-            reason: Some(format!("the scheduler panicked: {reason}")),
-            ..Close::default()
-        };
-        for stream in core::mem::take(&mut self.clients).into_values() {
-            let _ = stream.send(close());
-            let _ = stream.send(CloseStream::default());
-        }
-        for stream in core::mem::take(&mut self.workers).into_values() {
-            let _ = stream.send(close());
-            let _ = stream.send(CloseStream::default());
-        }
-        let reason = reason.to_owned();
-        self.notices.push(Notice::Panicked { reason });
     }
 }
 
@@ -154,17 +175,17 @@ impl Shared {
         Self {
             core: Mutex::new(Core {
                 state: State::new(options.policy.clone()),
-                clients: HashMap::new(),
-                workers: HashMap::new(),
-                notices: Vec::new(),
-                reports: Vec::new(),
+                now: Duration::ZERO,
+                last_id: 0,
+                is_watched: false,
+                peers: Peers::default(),
             }),
             is_hook_broken: AtomicBool::new(false),
             failure: watch::Sender::new(None),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
             id: format!("Scheduler-{}", crate::identifier()),
             address,
-            started: Instant::now(),
+            clock: Clock::new(),
             changed: Notify::new(),
             stream_count: AtomicUsize::new(0),
             stream_ended: Notify::new(),
@@ -174,9 +195,9 @@ impl Shared {
         }
     }
 
-    /// Runs an action on the state, and dispatches the outputs.
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
-        self.with_core(|core| act(&mut core.state))
+    /// Handles an event.
+    pub(super) fn handle(&self, event: Event) {
+        self.with_core(|core| core.handle(event));
     }
 
     fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
@@ -190,12 +211,13 @@ impl Shared {
         let (result, notices, reports) = {
             let mut core = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
-                core.state.set_unix_time(unix_time());
+                core.now = self.clock.now();
                 let is_watched = SchedulerEvent::is_enabled(event::Level::Debug);
-                core.state.watch_tasks(is_watched);
-                let result = act(&mut core);
-                core.dispatch();
-                result
+                if core.is_watched != is_watched {
+                    core.is_watched = is_watched;
+                    core.handle(Event::WatchTasks(is_watched));
+                }
+                act(&mut core)
             }));
             if let Err(panic) = &result {
                 let reason = panic_message(panic);
@@ -206,8 +228,8 @@ impl Shared {
                     is_first
                 });
             }
-            let notices = core::mem::take(&mut core.notices);
-            (result, notices, core::mem::take(&mut core.reports))
+            let notices = core::mem::take(&mut core.peers.notices);
+            (result, notices, core::mem::take(&mut core.peers.reports))
         };
         for report in &reports {
             emit(event::Level::Debug, || SchedulerEvent::Task(report));
@@ -246,8 +268,14 @@ impl Shared {
     #[cfg(test)]
     pub(super) fn queued_len(&self) -> usize {
         let core = self.lock();
-        let streams = core.clients.values();
+        let streams = core.peers.clients.values();
         streams.map(|stream| stream.backlog().queued_len()).sum()
+    }
+
+    /// Makes the state machine panic when a result is in memory.
+    #[cfg(test)]
+    pub(super) fn panic_over(&self, key: crate::Key) {
+        self.lock().state.panics_over = Some(key);
     }
 
     #[cfg(test)]
@@ -281,7 +309,7 @@ impl Shared {
         const STEP: Duration = Duration::from_millis(500);
         let step = STEP.min(self.options.policy.deletion_interval);
         loop {
-            self.with(|state| state.advance(self.started.elapsed()));
+            self.handle(Event::Tick);
             runtime::sleep(step.max(Duration::from_millis(1))).await;
         }
     }
@@ -309,7 +337,7 @@ impl Shared {
 
     /// Notifies all peers, and ends.
     pub(super) async fn close(&self) {
-        self.with(State::close);
+        self.handle(Event::Close);
         let gone = async {
             loop {
                 let mut ended = core::pin::pin!(self.stream_ended.notified());
@@ -338,7 +366,7 @@ impl Shared {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.with(|state| state.worker_count()) >= count {
+            if self.inspect(State::worker_count) >= count {
                 return;
             }
             changed.await;
@@ -356,8 +384,24 @@ fn panic_message(panic: &Panic) -> String {
         .unwrap_or_else(|| "no message".to_owned())
 }
 
-/// The current time in seconds since 1970.
-fn unix_time() -> f64 {
-    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    time.map_or(0.0, |time| time.as_secs_f64())
+/// The time since the Unix epoch, by the wall clock at the start and the monotonic
+/// clock of the runtime since then.
+#[derive(Debug)]
+struct Clock {
+    start: Duration,
+    started: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            start: start.unwrap_or_default(),
+            started: runtime::now(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start + runtime::now().saturating_duration_since(self.started)
+    }
 }

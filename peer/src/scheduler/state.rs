@@ -1,8 +1,70 @@
-//! The scheduler's state machine: events in, messages out.
+//! The scheduler's state machine: events in, actions out.
 //!
-//! It does no I/O, has no clock, and makes the same decisions for the same events
-//! in the same order, so each step can be tested alone. The steps are those of
-//! Dask's "Journey of a Task".
+//! [`State`] does no I/O, has no clock, and makes the same decisions for the same
+//! events in the same order, so each step can be tested alone. The steps are those
+//! of Dask's "Journey of a Task". [`Scheduler`](super::Scheduler) adds the
+//! connections; a program with other connections, or a simulation, can drive the
+//! state itself:
+//!
+//! ```
+//! use core::time::Duration;
+//! use daskwire_peer::graph::{Graph, Task};
+//! use daskwire_peer::protocol::{
+//!     RegisterWorker, TaskFinished, ToClient, ToWorker, UpdateGraph, WorkerStatus,
+//! };
+//! use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
+//!
+//! let mut state = State::new(Policy::default());
+//! let (client, worker) = (ClientId(1), WorkerId(1));
+//! // Since 1970; from a real clock, in a program.
+//! let mut now = Duration::from_secs(1_795_300_000);
+//!
+//! let registration = Box::new(RegisterWorker {
+//!     address: "tcp://10.0.0.7:1".to_owned(),
+//!     nthreads: 1,
+//!     status: WorkerStatus::Running,
+//!     ..RegisterWorker::default()
+//! });
+//! let mut actions = state.handle(now, Event::WorkerJoined { id: worker, registration });
+//! assert!(matches!(actions.next(), Some(Action::AcceptWorker { .. })));
+//! drop(actions);
+//!
+//! let joined = Event::ClientJoined { id: client, name: "me".to_owned() };
+//! let mut actions = state.handle(now, joined);
+//! assert!(matches!(
+//!     actions.next(),
+//!     Some(Action::ToClient(_, ToClient::StreamStart(_)))
+//! ));
+//! drop(actions);
+//!
+//! // The client submits a task, which goes to the worker.
+//! let graph: Graph = [Task::new("z", "operator.add", [1, 2])].into_iter().collect();
+//! let message = UpdateGraph {
+//!     expr_ser: graph.to_expression()?,
+//!     keys: ["z"].into_iter().collect(),
+//!     ..UpdateGraph::default()
+//! };
+//! let mut actions = state.handle(now, Event::FromClient(client, message.into()));
+//! let Some(Action::ToWorker(_, ToWorker::ComputeTask(task))) = actions.next() else {
+//!     panic!("the worker has a free thread");
+//! };
+//! drop(actions);
+//!
+//! // The worker reports the result, of which the client is informed.
+//! now += Duration::from_millis(3);
+//! let finished = TaskFinished {
+//!     key: task.key,
+//!     run_id: task.run_id,
+//!     nbytes: 28,
+//!     ..TaskFinished::default()
+//! };
+//! let mut actions = state.handle(now, Event::FromWorker(worker, finished.into()));
+//! let Some(Action::ToClient(to, ToClient::KeyInMemory(message))) = actions.next() else {
+//!     panic!("the client wants the result");
+//! };
+//! assert_eq!((to, message.key.to_string().as_str()), (client, "z"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Stages of tasks
 //!
@@ -38,14 +100,16 @@ use crate::story::{Stimulus, Story};
 use parts::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
 
-pub use action::{Notice, Output};
+pub use super::notice::{LeaveReason, Notice};
+pub use super::submission::{Refusal, Submission};
+pub use event::{Action, Event, WorkerRefusal};
 
-mod action;
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
 pub(in crate::scheduler) mod choose;
 mod clients;
 mod data;
+mod event;
 mod parts;
 mod query;
 mod retire;
@@ -56,16 +120,17 @@ mod tests;
 mod transitions;
 mod workers;
 
-/// The id of a registered client. Ids are never reused.
+/// The id of a client's stream. The caller chooses the ids, and uses none twice.
+/// `u64::MAX` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(u64);
+pub struct ClientId(pub u64);
 
-/// The id of a registered worker. Ids are never reused.
+/// The id of a worker's stream. The caller chooses the ids, and uses none twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkerId(u64);
+pub struct WorkerId(pub u64);
 
 /// The client that holds tasks without futures until they are done.
-const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(0), "fire-and-forget");
+const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget");
 
 /// The scheduling policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,35 +157,15 @@ impl Default for Policy {
     }
 }
 
-/// A scheduler without connections. [`Scheduler`](super::Scheduler) adds them.
+/// A scheduler without connections.
 ///
-/// ```
-/// use daskwire_peer::graph::{Graph, Task};
-/// use daskwire_peer::protocol::{RegisterWorker, ToWorker, UpdateGraph, WorkerStatus};
-/// use daskwire_peer::scheduler::{Output, Policy, State};
-///
-/// let mut state = State::new(Policy::default());
-/// let worker = RegisterWorker { address: "tcp://10.0.0.7:1".into(), nthreads: 1,
-///     status: WorkerStatus::Running, ..RegisterWorker::default() };
-/// state.add_worker(&worker)?;
-/// let client = state.add_client("me");
-/// let graph: Graph = [Task::new("z", "operator.add", [1, 2])].into_iter().collect();
-/// let submitted = UpdateGraph { expr_ser: graph.to_expression()?,
-///     keys: ["z"].into_iter().collect(), ..UpdateGraph::default() };
-/// state.client_says(client, submitted.into());
-/// let sent = state.outputs().find_map(|output| match output {
-///     Output::Worker(_, ToWorker::ComputeTask(task)) => Some(task.key.to_string()),
-///     _ => None,
-/// });
-/// assert_eq!(sent.as_deref(), Some("z"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [`handle`](Self::handle) is the only way to change it; all other methods are
+/// queries. The [module](self) has an example.
 #[derive(Debug)]
 pub struct State {
     policy: Policy,
+    /// The time of the current event since the Unix epoch.
     now: Duration,
-    /// Seconds since 1970, for stories.
-    unix_time: f64,
     /// The stimulus of the current event.
     stimulus: Stimulus,
     story: Story,
@@ -134,13 +179,13 @@ pub struct State {
     workers: BTreeMap<WorkerId, Worker>,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashSet<String>,
-    last_id: u64,
     generation: u64,
     run_count: i64,
     /// Number of tasks on stacks.
     queued_count: usize,
     no_worker: Queue,
-    outputs: Vec<Output>,
+    /// Actions of the current event.
+    actions: Vec<Action>,
     /// Follow-up work of the current event.
     todo: Todo,
     /// A result that makes the state machine panic halfway, for tests.
@@ -160,7 +205,6 @@ struct Todo {
     open: BTreeSet<WorkerId>,
 }
 
-// Events
 impl State {
     /// Returns a state without clients, workers and tasks.
     pub fn new(policy: Policy) -> Self {
@@ -168,7 +212,6 @@ impl State {
             random: policy.seed,
             policy,
             now: Duration::ZERO,
-            unix_time: 0.0,
             stimulus: Stimulus::here("start", 0.0),
             story: Story::default(),
             is_watched: false,
@@ -180,44 +223,73 @@ impl State {
             workers: BTreeMap::new(),
             by_address: HashMap::new(),
             worker_names: HashSet::new(),
-            last_id: 0,
             generation: 0,
             run_count: 0,
             queued_count: 0,
             no_worker: Queue::new(),
-            outputs: Vec::new(),
+            actions: Vec::new(),
             todo: Todo::default(),
             #[cfg(test)]
             panics_over: None,
         }
     }
 
-    /// Sets the time of the next events, in seconds since 1970. Only
-    /// [`story`](Self::story) depends on it.
-    pub const fn set_unix_time(&mut self, unix_time: f64) {
-        self.unix_time = unix_time;
-    }
-
-    /// Turns [`Output::Task`] on or off. Default: off.
-    pub const fn watch_tasks(&mut self, is_watched: bool) {
-        self.is_watched = is_watched;
-    }
-
-    /// Starts an event that originates here.
-    fn here(&mut self, what: &'static str) {
-        self.stimulus = Stimulus::here(what, self.unix_time);
-    }
-
-    /// The outputs of the events so far, each once, in order.
-    pub fn outputs(&mut self) -> impl Iterator<Item = Output> {
-        self.outputs.drain(..)
-    }
-
-    /// Sets the time since the start. Sends deletions that are due, and removes
-    /// workers that have been silent for too long.
-    pub fn advance(&mut self, now: Duration) {
-        self.here("time");
+    /// Handles an event, and returns what the caller has to do for it, in this
+    /// order. Actions that are not taken are lost.
+    ///
+    /// `now` is the time since the Unix epoch, for the times in stories and in
+    /// `identity`. It should come from a clock that does not jump, because silent
+    /// workers are removed by it: for example the wall clock at the start of the
+    /// program, and the monotonic time since then. A time earlier than that of the
+    /// last event counts as that of the last event.
+    pub fn handle(&mut self, now: Duration, event: Event) -> impl Iterator<Item = Action> {
         self.now = self.now.max(now);
+        self.apply(event);
+        self.actions.drain(..)
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Tick => self.tick(),
+            Event::ClientJoined { id, name } => self.add_client(id, &name),
+            Event::ClientLeft(id) => self.remove_client(id),
+            Event::FromClient(id, message) => self.client_message(id, message),
+            Event::Submitted(id, submission) => self.submit(id, submission),
+            Event::SubmissionRefused(id, refusal) => self.refuse(id, &refusal),
+            Event::WorkerJoined { id, registration } => {
+                if let Err(refusal) = self.add_worker(id, *registration) {
+                    self.actions.push(Action::RefuseWorker(id, refusal));
+                }
+            }
+            Event::WorkerLeft(id) => self.remove_worker(id),
+            Event::FromWorker(id, message) => self.worker_message(id, message),
+            Event::Drained(id) => self.drained(id),
+            Event::Heartbeat { worker, metrics } => self.heartbeat(&worker, metrics),
+            Event::DataStored {
+                client,
+                who_has,
+                nbytes,
+            } => self.update_data(client.as_deref(), &who_has, &nbytes),
+            Event::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
+            Event::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
+            Event::Retry(keys) => self.retry(&keys),
+            Event::RetireWorker(worker) => self.retire(&worker),
+            Event::KeepWorker(worker) => self.cancel_retirement(&worker),
+            Event::RemoveWorker { worker, close } => self.remove_retired(&worker, close),
+            Event::WatchTasks(is_watched) => self.is_watched = is_watched,
+            Event::Close => self.close(),
+        }
+    }
+
+    /// Sets the stimulus of an event without one in a message.
+    fn set_stimulus(&mut self, what: &'static str) {
+        self.stimulus = Stimulus::here(what, self.now.as_secs_f64());
+    }
+
+    /// Sends deletions that are due, and removes workers that have been silent for
+    /// too long.
+    fn tick(&mut self) {
+        self.set_stimulus("time");
         if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
             for (id, worker) in &mut self.workers {
@@ -226,7 +298,7 @@ impl State {
                 }
                 let keys: Keys = core::mem::take(&mut worker.deletions).into_iter().collect();
                 let message = free_keys(keys, "deletions");
-                self.outputs.push(Output::Worker(*id, message));
+                self.actions.push(Action::ToWorker(*id, message));
             }
         }
         let Some(ttl) = self.policy.worker_ttl else {
@@ -238,19 +310,19 @@ impl State {
         let silent: Vec<WorkerId> = silent.map(|(id, _)| *id).collect();
         for id in silent {
             self.send_close(id, "worker-ttl");
-            self.drop_worker(id, false, "silent for too long");
+            self.drop_worker(id, false, LeaveReason::Silent);
         }
     }
 
-    /// Closes the state: asks workers to leave, and ends the streams of clients.
-    pub fn close(&mut self) {
+    /// Asks workers to leave, and ends all streams.
+    fn close(&mut self) {
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
             self.send_close(id, "scheduler-close");
-            self.outputs.push(Output::EndWorker(id));
+            self.actions.push(Action::EndWorker(id));
         }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             self.send_client(id, CloseStream::default());
-            self.outputs.push(Output::EndClient(id));
+            self.actions.push(Action::EndClient(id));
         }
     }
 }

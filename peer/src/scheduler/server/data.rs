@@ -14,7 +14,7 @@ use crate::channel::within;
 use crate::protocol::{
     DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
 };
-use crate::scheduler::state::choose;
+use crate::scheduler::state::{Event, choose};
 use crate::{Key, RequestError, Serialized, Value};
 
 /// Time before a busy worker is asked again.
@@ -41,7 +41,7 @@ impl Shared {
         let mut failed: HashMap<String, HashSet<Key>> = HashMap::new();
         while !wanted.is_empty() {
             let mut asked: BTreeMap<String, Vec<Key>> = BTreeMap::new();
-            for (key, mut holders) in self.with(|state| state.who_has(Some(&wanted))) {
+            for (key, mut holders) in self.inspect(|state| state.who_has(Some(&wanted))) {
                 holders
                     .retain(|holder| !failed.get(holder).is_some_and(|keys| keys.contains(&key)));
                 if holders.is_empty() {
@@ -69,10 +69,9 @@ impl Shared {
                         let not_there = keys.into_iter().filter(|key| !names.contains(key));
                         let not_there: Vec<Key> = not_there.collect();
                         if !not_there.is_empty() {
-                            self.with(|state| {
-                                for key in &not_there {
-                                    state.missing_data(key, &worker);
-                                }
+                            self.handle(Event::DataMissing {
+                                worker: worker.clone(),
+                                keys: not_there.clone(),
                             });
                         }
                         data.extend(found);
@@ -172,7 +171,11 @@ impl Shared {
         }
         let is_all = keys.iter().all(|key| who_has.contains_key(key));
         let who_has: Vec<(Key, Vec<String>)> = who_has.into_iter().collect();
-        self.with(|state| state.update_data(Some(&request.client), &who_has, &nbytes));
+        self.handle(Event::DataStored {
+            client: Some(request.client),
+            who_has,
+            nbytes,
+        });
         match failure {
             Some(error) if !is_all => refused("OSError", &error.to_string()),
             _ => Answer::Keys(Keys(keys)),
@@ -187,7 +190,10 @@ impl Shared {
         data: Vec<(Key, Serialized)>,
     ) -> Result<Vec<(Key, u64)>, RequestError> {
         let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
-        self.with(|state| state.forget_deletions(&names, worker));
+        self.handle(Event::DataExpected {
+            worker: worker.to_owned(),
+            keys: names.iter().cloned().collect(),
+        });
         let request = Request::from(UpdateData {
             data: Some(data),
             stimulus_id: Some("scatter".to_owned()),
@@ -210,7 +216,7 @@ impl Shared {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let running = self.with(|state| state.thread_counts(among.as_deref(), true));
+            let running = self.inspect(|state| state.thread_counts(among.as_deref(), true));
             if !running.is_empty() {
                 return Ok(running);
             }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use daskwire_comm::Incoming;
 
+use super::Shared;
 use super::answer::{Answer, uncaught};
-use super::{Shared, unix_time};
 use crate::Value;
 use crate::channel::{Channel, Ends};
 use crate::event::{self, CommEvent, emit};
-use crate::protocol::{HeartbeatReply, Keys, Nullable, ReplyStatus, Request};
+use crate::protocol::{HeartbeatReply, Keys, Nullable, ReplyStatus, Request, TaskState};
 use crate::rpc::IncomingRequest;
-use crate::scheduler::{Notice, State};
+use crate::scheduler::Notice;
+use crate::scheduler::state::Event;
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
@@ -78,20 +79,26 @@ impl Shared {
                 Answer::Value(Value::dict([("host", none()), ("packages", none())]))
             }
             Request::HeartbeatWorker(request) => {
-                let is_known = |state: &mut State| {
-                    let is_known = state.heartbeat(&request.address, request.metrics);
-                    is_known.then(|| state.heartbeat_interval())
-                };
-                let interval = self.with(is_known);
+                let interval = self.with_core(|core| {
+                    let is_known = core.state.has_worker(&request.address);
+                    core.handle(Event::Heartbeat {
+                        worker: request.address,
+                        metrics: request.metrics,
+                    });
+                    is_known.then(|| core.state.heartbeat_interval())
+                });
                 Answer::Heartbeat(HeartbeatReply {
                     status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
-                    time: Some(unix_time()),
+                    time: Some(self.clock.now().as_secs_f64()),
                     heartbeat_interval: interval,
                     ..HeartbeatReply::default()
                 })
             }
             Request::Unregister(request) => {
-                self.with(|state| state.remove_retired(&request.address, false));
+                self.handle(Event::RemoveWorker {
+                    worker: request.address,
+                    close: false,
+                });
                 Answer::Value(Value::None)
             }
             Request::Gather(request) => {
@@ -100,24 +107,24 @@ impl Shared {
             Request::Scatter(request) => self.scatter(request).await,
             Request::WhoHas(request) => {
                 let keys = request.keys.as_ref();
-                Answer::WhoHas(self.with(|state| state.who_has(keys.map(|keys| &keys[..]))))
+                Answer::WhoHas(self.inspect(|state| state.who_has(keys.map(|keys| &keys[..]))))
             }
             Request::NBytes(request) => {
                 let keys = request.keys.as_ref();
-                Answer::Sizes(self.with(|state| state.nbytes(keys.map(|keys| &keys[..]))))
+                Answer::Sizes(self.inspect(|state| state.nbytes(keys.map(|keys| &keys[..]))))
             }
             Request::HasWhat(request) => {
-                Answer::HasWhat(self.with(|state| state.has_what(request.workers.as_deref())))
+                Answer::HasWhat(self.inspect(|state| state.has_what(request.workers.as_deref())))
             }
             Request::NCores(request) => {
                 let workers = request.workers.as_deref();
-                Answer::Counts(self.with(|state| state.thread_counts(workers, false)))
+                Answer::Counts(self.inspect(|state| state.thread_counts(workers, false)))
             }
             Request::NCoresRunning(request) => {
                 let workers = request.workers.as_deref();
-                Answer::Counts(self.with(|state| state.thread_counts(workers, true)))
+                Answer::Counts(self.inspect(|state| state.thread_counts(workers, true)))
             }
-            Request::GetTaskStatus(request) => Answer::Stages(self.with(|state| {
+            Request::GetTaskStatus(request) => Answer::Stages(self.inspect(|state| {
                 let stages = request.keys.into_iter().map(|key| {
                     let stage = state.status(&key);
                     (key, Nullable(stage))
@@ -130,17 +137,21 @@ impl Shared {
             }
             Request::Broadcast(request) => self.broadcast(request).await,
             Request::UpdateData(request) => {
-                let (who_has, nbytes) = (request.who_has, request.nbytes);
-                self.with(|state| {
-                    let client = request.client.as_deref();
-                    let who_has = who_has.unwrap_or_default();
-                    state.update_data(client, &who_has, &nbytes.unwrap_or_default());
+                self.handle(Event::DataStored {
+                    client: request.client,
+                    who_has: request.who_has.unwrap_or_default(),
+                    nbytes: request.nbytes.unwrap_or_default(),
                 });
                 self.changed.notify_waiters();
                 Answer::Value(Value::None)
             }
             Request::Retry(request) => {
-                Answer::Keys(Keys(self.with(|state| state.retry(&request.keys))))
+                let mut keys = request.keys.0;
+                self.with_core(|core| {
+                    keys.retain(|key| core.state.status(key) == Some(TaskState::Erred));
+                    core.handle(Event::Retry(keys.clone()));
+                });
+                Answer::Keys(Keys(keys))
             }
             Request::RetireWorkers(request) => {
                 let close = request.close_workers.unwrap_or(true);
@@ -162,17 +173,14 @@ impl Shared {
     fn identity(&self, count: Option<i64>) -> Answer {
         // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
-        let identity = self.with(|state| {
+        let identity = self.inspect(|state| {
             let workers = Value::dict(state.identities(count));
             Value::dict([
                 ("type", Value::from("Scheduler")),
                 ("id", Value::from(self.id.as_str())),
                 ("address", Value::from(self.address.as_str())),
                 ("services", Value::Dict([].into())),
-                (
-                    "started",
-                    Value::from(unix_time() - self.started.elapsed().as_secs_f64()),
-                ),
+                ("started", Value::from(self.clock.start.as_secs_f64())),
                 ("n_workers", Value::from(state.worker_count())),
                 ("total_threads", Value::from(state.thread_count())),
                 ("total_memory", Value::from(state.memory_limit())),

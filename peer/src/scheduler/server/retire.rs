@@ -7,6 +7,7 @@ use daskwire_comm::runtime;
 use super::Shared;
 use super::answer::Answer;
 use crate::channel::within;
+use crate::scheduler::state::Event;
 use crate::{RequestError, Value};
 
 impl Shared {
@@ -20,20 +21,25 @@ impl Shared {
         const TIMEOUT: Duration = Duration::from_secs(30);
         // It is up to the client to name workers.
         let workers = workers.unwrap_or_default();
-        let known = self.with(|state| state.thread_counts(Some(&workers), false));
+        let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
         for (worker, _) in known {
-            let (about, may_leave) = self.with(|state| {
-                let about = state.identity_of(&worker);
-                (about, state.retire(&worker))
+            let (about, may_leave) = self.with_core(|core| {
+                let about = core.state.identity_of(&worker);
+                core.handle(Event::RetireWorker(worker.clone()));
+                (about, core.state.can_retire(&worker))
             });
-            let leaving = within(TIMEOUT, "a worker that is to leave", self.leaving(&worker));
-            if !may_leave || leaving.await.is_err() {
-                self.with(|state| state.cancel_retirement(&worker));
+            let has_left = may_leave && {
+                let leaving = self.leaving(&worker);
+                let leaving = within(TIMEOUT, "a worker that is to leave", leaving);
+                leaving.await.is_ok()
+            };
+            if !has_left {
+                self.handle(Event::KeepWorker(worker));
                 continue;
             }
             if close || remove {
-                self.with(|state| state.remove_retired(&worker, close));
+                self.handle(Event::RemoveWorker { worker, close });
             }
             retired.extend(about);
         }
@@ -49,13 +55,13 @@ impl Shared {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.with(|state| state.has_retired(worker, &mut only_there)) {
+            if self.inspect(|state| state.has_retired(worker, &mut only_there)) {
                 return Ok(());
             }
             tokio::select! {
                 () = changed => {}
                 () = &mut again => {
-                    self.with(|state| state.copy_elsewhere(worker));
+                    self.handle(Event::RetireWorker(worker.to_owned()));
                     again.set(runtime::sleep(AGAIN));
                 }
             }

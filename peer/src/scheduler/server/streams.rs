@@ -4,46 +4,16 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 
-use super::{CLOSE_TIMEOUT, Shared, unix_time};
-use crate::batched::{BatchSender, BatchWriter};
-use crate::channel::Channel;
+use super::{CLOSE_TIMEOUT, Core, Shared};
+use crate::batched::{Backlog, BatchSender, BatchWriter};
+use crate::channel::{Channel, Sender};
 use crate::protocol::{
     ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterWorker, RegisterWorkerReply,
     ReplyStatus,
 };
-use crate::scheduler::{ClientId, Notice, Options, Refusal, Submission, WorkerId};
+use crate::scheduler::state::{Action, ClientId, Event, WorkerId, WorkerRefusal};
+use crate::scheduler::{Notice, Options, Submission};
 use crate::{RequestError, Value};
-
-/// A message of a client, after the slow part of reading it.
-enum ClientMessage {
-    Submission(Submission),
-    Refusal(Refusal),
-    Other(FromClient),
-}
-
-impl ClientMessage {
-    /// Reads a message. Many keys with an answer each are split into parts,
-    /// between which the answers are sent.
-    fn read(message: FromClient) -> Vec<Self> {
-        const PART: usize = 1 << 10;
-        match message {
-            FromClient::UpdateGraph(message) => match Submission::read(message) {
-                Ok(submission) => vec![Self::Submission(submission)],
-                Err(refusal) => refusal.parts(PART).map(Self::Refusal).collect(),
-            },
-            FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
-                let parts = message.keys.chunks(PART);
-                let parts = parts.map(|keys| ClientDesiresKeys {
-                    keys: Keys(keys.to_vec()),
-                    client: message.client.clone(),
-                    ..ClientDesiresKeys::default()
-                });
-                parts.map(|part| Self::Other(part.into())).collect()
-            }
-            other => vec![Self::Other(other)],
-        }
-    }
-}
 
 impl Shared {
     pub(super) async fn client_stream(&self, mut channel: Channel, name: &str) {
@@ -61,8 +31,10 @@ impl Shared {
         let (stream, mut writing) = BatchSender::new(sender, client_interval, max_queued_len);
         let backlog = stream.backlog();
         let id = self.with_core(|core| {
-            let id = core.state.add_client(name);
-            core.clients.insert(id, stream);
+            let id = ClientId(core.next_id());
+            core.peers.clients.insert(id, stream);
+            let name = name.to_owned();
+            core.handle(Event::ClientJoined { id, name });
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));
@@ -81,16 +53,13 @@ impl Shared {
             };
             let is_last = |message: &FromClient| matches!(message, FromClient::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            let heard: Vec<ClientMessage> =
-                batch.into_iter().flat_map(ClientMessage::read).collect();
+            let mut events = Vec::with_capacity(batch.len());
+            for message in batch {
+                read_message(id, message, &mut events);
+            }
             self.with_core(|core| {
-                for message in heard {
-                    match message {
-                        ClientMessage::Submission(submission) => core.state.submit(id, submission),
-                        ClientMessage::Refusal(refusal) => core.state.refuse(id, &refusal),
-                        ClientMessage::Other(message) => core.state.client_says(id, message),
-                    }
-                    core.dispatch();
+                for event in events {
+                    core.handle(event);
                     if backlog.has_overflowed() {
                         break;
                     }
@@ -103,7 +72,7 @@ impl Shared {
         if backlog.has_overflowed() {
             self.notify_not_reading(name);
         }
-        self.with(|state| state.remove_client(id));
+        self.handle(Event::ClientLeft(id));
         farewell(&mut writing).await;
         drop(ending);
     }
@@ -112,47 +81,19 @@ impl Shared {
         channel.rename_peer(&register.address);
         let address = register.address.clone();
         let Channel {
-            mut sender,
+            sender,
             mut receiver,
             ..
         } = channel;
-        let joined = self.with_core(|core| match core.state.add_worker(&register) {
-            Ok(id) => {
-                let reply = RegisterWorkerReply {
-                    status: ReplyStatus::Ok,
-                    time: Some(unix_time()),
-                    heartbeat_interval: Some(core.state.heartbeat_interval()),
-                    extra: [
-                        ("worker-plugins", Value::Dict([].into())),
-                        ("warning", Value::from("")),
-                        ("error", Value::from("")),
-                    ]
-                    .map(|(name, value)| (Value::from(name), value))
-                    .into(),
-                    ..RegisterWorkerReply::default()
-                };
-                let Options {
-                    worker_interval,
-                    max_queued_len,
-                    ..
-                } = self.options;
-                let (stream, writing) =
-                    BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
-                let backlog = stream.backlog();
-                core.workers.insert(id, stream);
-                Ok((id, writing, backlog))
-            }
-            Err(reason) => Err(Box::new((reason, sender))),
-        });
+        let joined = self.with_core(|core| self.join(core, register, sender));
         let (id, mut writing, backlog) = match joined {
             Ok(joined) => joined,
             Err(refused) => {
-                let (reason, back) = *refused;
-                sender = back;
+                let (refusal, mut sender) = *refused;
                 let reply = RegisterWorkerReply {
                     status: ReplyStatus::Error,
-                    message: Some(reason),
-                    time: Some(unix_time()),
+                    message: Some(refusal.to_string()),
+                    time: Some(self.clock.now().as_secs_f64()),
                     ..RegisterWorkerReply::default()
                 };
                 if sender.send(&reply).await.is_ok() {
@@ -167,7 +108,7 @@ impl Shared {
             let batch = tokio::select! {
                 batch = receiver.receive_batch::<FromWorker>() => batch,
                 () = backlog.drained() => {
-                    self.with(|state| state.drained(id));
+                    self.handle(Event::Drained(id));
                     continue;
                 }
                 () = backlog.closing() => break,
@@ -180,8 +121,7 @@ impl Shared {
             let is_last = batch.iter().any(is_last);
             self.with_core(|core| {
                 for message in batch {
-                    core.state.worker_says(id, message);
-                    core.dispatch();
+                    core.handle(Event::FromWorker(id, message));
                     if backlog.has_overflowed() {
                         break;
                     }
@@ -195,13 +135,57 @@ impl Shared {
         if backlog.has_overflowed() {
             self.notify_not_reading(&address);
         }
-        self.with(|state| state.remove_worker(id));
+        self.handle(Event::WorkerLeft(id));
         if let Ok(address) = address.parse() {
             self.pool.forget(&address);
         }
         self.changed.notify_waiters();
         farewell(&mut writing).await;
         drop(ending);
+    }
+
+    /// Registers a worker. If it is accepted, its stream starts with the reply.
+    fn join(
+        &self,
+        core: &mut Core,
+        registration: RegisterWorker,
+        sender: Sender,
+    ) -> Result<(WorkerId, BatchWriter, Backlog), Box<(WorkerRefusal, Sender)>> {
+        let id = WorkerId(core.next_id());
+        let registration = Box::new(registration);
+        let joined = Event::WorkerJoined { id, registration };
+        let mut actions = core.state.handle(core.now, joined);
+        let heartbeat_interval = match actions.next() {
+            Some(Action::AcceptWorker {
+                heartbeat_interval, ..
+            }) => heartbeat_interval,
+            Some(Action::RefuseWorker(_, refusal)) => return Err(Box::new((refusal, sender))),
+            other => unreachable!("the first action answers the registration, not {other:?}"),
+        };
+        let reply = RegisterWorkerReply {
+            status: ReplyStatus::Ok,
+            time: Some(core.now.as_secs_f64()),
+            heartbeat_interval: Some(heartbeat_interval),
+            extra: [
+                ("worker-plugins", Value::Dict([].into())),
+                ("warning", Value::from("")),
+                ("error", Value::from("")),
+            ]
+            .map(|(name, value)| (Value::from(name), value))
+            .into(),
+            ..RegisterWorkerReply::default()
+        };
+        let Options {
+            worker_interval,
+            max_queued_len,
+            ..
+        } = self.options;
+        let (stream, writing) =
+            BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
+        let backlog = stream.backlog();
+        core.peers.workers.insert(id, stream);
+        core.peers.act(actions);
+        Ok((id, writing, backlog))
     }
 
     fn notify_not_reading(&self, peer: &str) {
@@ -216,15 +200,41 @@ impl Shared {
         match batch {
             Ok(batch) => batch,
             Err(error) => {
-                if let RequestError::Protocol(_) = &error {
-                    self.notify(&Notice::Ignored {
+                if let RequestError::Protocol(error) = error {
+                    self.notify(&Notice::Malformed {
                         peer: peer.to_owned(),
-                        reason: error.to_string(),
+                        error,
                     });
                 }
                 None
             }
         }
+    }
+}
+
+/// Reads a client's message, the slow part of handling it. A message about many
+/// keys with an answer each is split into parts, between which the answers are
+/// sent.
+fn read_message(id: ClientId, message: FromClient, events: &mut Vec<Event>) {
+    const PART: usize = 1 << 10;
+    match message {
+        FromClient::UpdateGraph(message) => match Submission::read(message) {
+            Ok(submission) => events.push(Event::Submitted(id, submission)),
+            Err(refusal) => {
+                let parts = refusal.parts(PART);
+                events.extend(parts.map(|part| Event::SubmissionRefused(id, part)));
+            }
+        },
+        FromClient::ClientDesiresKeys(message) if message.keys.len() > PART => {
+            let parts = message.keys.chunks(PART);
+            let parts = parts.map(|keys| ClientDesiresKeys {
+                keys: Keys(keys.to_vec()),
+                client: message.client.clone(),
+                ..ClientDesiresKeys::default()
+            });
+            events.extend(parts.map(|part| Event::FromClient(id, part.into())));
+        }
+        other => events.push(Event::FromClient(id, other)),
     }
 }
 
@@ -254,8 +264,8 @@ impl Drop for StreamGuard<'_> {
         if std::thread::panicking() {
             // A second panic here would abort the process.
             let _ = self.shared.try_with_core(|core| match self.member {
-                Member::Client(id) => core.state.remove_client(id),
-                Member::Worker(id) => core.state.remove_worker(id),
+                Member::Client(id) => core.handle(Event::ClientLeft(id)),
+                Member::Worker(id) => core.handle(Event::WorkerLeft(id)),
             });
             self.shared.changed.notify_waiters();
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::parts::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
-use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State};
+use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 use crate::Key;
 use crate::protocol::{
     AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, StreamStart,
@@ -15,12 +15,13 @@ use crate::scheduler::submission::Submission;
 impl State {
     /// Registers a client, which gets `stream-start`. An earlier client of the
     /// same name is removed.
-    pub fn add_client(&mut self, name: &str) -> ClientId {
+    pub(super) fn add_client(&mut self, id: ClientId, name: &str) {
+        if id == FIRE_AND_FORGET.0 || self.clients.contains_key(&id) {
+            return;
+        }
         if let Some(old) = self.by_name.get(name).copied() {
             self.remove_client(old);
         }
-        self.last_id += 1;
-        let id = ClientId(self.last_id);
         self.insert_client(id, name);
         let start = StreamStart {
             warning: Some(String::new()),
@@ -28,7 +29,6 @@ impl State {
             ..StreamStart::default()
         };
         self.send_client(id, start);
-        id
     }
 
     pub(super) fn insert_client(&mut self, id: ClientId, name: &str) {
@@ -39,8 +39,8 @@ impl State {
     }
 
     /// Removes a client, and releases what only it wanted.
-    pub fn remove_client(&mut self, id: ClientId) {
-        self.here("remove-client");
+    pub(super) fn remove_client(&mut self, id: ClientId) {
+        self.set_stimulus("remove-client");
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
@@ -50,16 +50,19 @@ impl State {
             self.todo.unneeded.push(task);
         }
         if id != FIRE_AND_FORGET.0 {
-            self.outputs.push(Output::EndClient(id));
+            self.actions.push(Action::EndClient(id));
         }
         self.settle();
     }
 
     /// Handles a message on a client's stream.
-    pub fn client_says(&mut self, id: ClientId, message: FromClient) {
+    pub(super) fn client_message(&mut self, id: ClientId, message: FromClient) {
+        if !self.clients.contains_key(&id) {
+            return;
+        }
         match message.known_op() {
-            Some(op) => self.here(op),
-            None => self.here("unknown"),
+            Some(op) => self.set_stimulus(op),
+            None => self.set_stimulus("unknown"),
         }
         match message {
             FromClient::UpdateGraph(message) => match Submission::read(message) {
@@ -111,7 +114,7 @@ impl State {
     /// The client that a message is sent for.
     pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> Option<ClientId> {
         let Some(name) = name else {
-            return self.clients.contains_key(&id).then_some(id);
+            return Some(id);
         };
         if let Some(named) = self.by_name.get(name.as_str()) {
             return Some(*named);
@@ -120,9 +123,9 @@ impl State {
             self.insert_client(FIRE_AND_FORGET.0, &name);
             return Some(FIRE_AND_FORGET.0);
         }
-        let notice = Notice::Ignored {
+        let notice = Notice::UnknownClient {
             peer: self.client_name(id),
-            reason: format!("it acts for {name}, which is not registered"),
+            client: name,
         };
         self.notice(notice);
         None

@@ -10,13 +10,13 @@ use crate::protocol::LostData;
 
 impl State {
     /// Registers data on workers; `client` holds it, if registered.
-    pub fn update_data(
+    pub(super) fn update_data(
         &mut self,
         client: Option<&str>,
         who_has: &[(Key, Vec<String>)],
         nbytes: &[(Key, u64)],
     ) {
-        self.here("update-data");
+        self.set_stimulus("update-data");
         let client = client.and_then(|name| self.by_name.get(name).copied());
         let nbytes: HashMap<&Key, u64> = nbytes.iter().map(|(key, len)| (key, *len)).collect();
         for (key, addresses) in who_has {
@@ -51,19 +51,23 @@ impl State {
         self.settle();
     }
 
-    /// Handles a report that a worker lacks a result that it should have.
-    pub fn missing_data(&mut self, key: &Key, worker: &str) {
-        self.here("missing-data");
-        let worker = self.by_address.get(worker).copied();
-        if let (Some(worker), Some(task)) = (worker, self.by_key.get(key).copied()) {
-            self.remove_replica(worker, task);
+    /// Handles a report that a worker lacks results that it should have.
+    pub(super) fn missing_data(&mut self, worker: &str, keys: &[Key]) {
+        self.set_stimulus("missing-data");
+        let Some(worker) = self.by_address.get(worker).copied() else {
+            return;
+        };
+        for key in keys {
+            if let Some(task) = self.by_key.get(key).copied() {
+                self.remove_replica(worker, task);
+            }
         }
         self.settle();
     }
 
     /// Cancels pending deletions of these keys at a worker, which is about to get
     /// data under them.
-    pub fn forget_deletions<'k>(&mut self, keys: impl IntoIterator<Item = &'k Key>, worker: &str) {
+    pub(super) fn forget_deletions(&mut self, worker: &str, keys: &[Key]) {
         if let Some(worker) = self.worker_at(worker) {
             for key in keys {
                 worker.deletions.remove(key);

@@ -83,6 +83,11 @@ impl State {
         self.story.of_scheduler(keys_or_stimuli)
     }
 
+    /// Whether a worker has this address.
+    pub fn has_worker(&self, address: &str) -> bool {
+        self.by_address.contains_key(address)
+    }
+
     /// The number of known tasks.
     pub fn task_count(&self) -> usize {
         self.by_key.len()

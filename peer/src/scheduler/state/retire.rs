@@ -4,43 +4,31 @@ use std::collections::BTreeMap;
 
 use super::choose;
 use super::parts::TaskId;
-use super::{State, WorkerId};
+use super::{LeaveReason, State, WorkerId};
 use crate::Key;
 use crate::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
 use crate::scheduler::step;
 
 impl State {
     /// Starts retiring a worker: it gets no more tasks, and other workers copy
-    /// what only it has. Returns `false` if there is no such worker, or none that
-    /// can take the copies.
-    pub fn retire(&mut self, address: &str) -> bool {
-        self.here("retire-workers");
+    /// what only it has.
+    pub(super) fn retire(&mut self, address: &str) {
+        self.set_stimulus(STIMULUS);
         let Some(id) = self.by_address.get(address).copied() else {
-            return false;
+            return;
         };
-        let stimulus_id = "retire-workers";
-        let message = WorkerStatusChange {
-            status: WorkerStatus::ClosingGracefully,
-            stimulus_id: stimulus_id.to_owned(),
-            ..WorkerStatusChange::default()
-        };
-        self.send_worker(id, message);
-        self.status_changed(id, WorkerStatus::ClosingGracefully);
-        self.settle();
-        self.copy_elsewhere(address)
+        if self.workers[&id].about.status != WorkerStatus::ClosingGracefully {
+            self.order_status(id, WorkerStatus::ClosingGracefully);
+            self.settle();
+        }
+        self.copy_elsewhere(id);
     }
 
     /// Cancels the retirement of a worker.
-    pub(in crate::scheduler) fn cancel_retirement(&mut self, address: &str) {
-        self.here("retire-workers");
+    pub(super) fn cancel_retirement(&mut self, address: &str) {
+        self.set_stimulus(STIMULUS);
         if let Some(id) = self.by_address.get(address).copied() {
-            let message = WorkerStatusChange {
-                status: WorkerStatus::Running,
-                stimulus_id: "retire-workers".to_owned(),
-                ..WorkerStatusChange::default()
-            };
-            self.send_worker(id, message);
-            self.status_changed(id, WorkerStatus::Running);
+            self.order_status(id, WorkerStatus::Running);
             if let Some(worker) = self.workers.get_mut(&id) {
                 worker.is_leaving = false;
             }
@@ -48,38 +36,51 @@ impl State {
         }
     }
 
-    /// Makes others fetch what only this worker has. Returns `false` if there is
-    /// such data but no worker to take it.
-    pub(in crate::scheduler) fn copy_elsewhere(&mut self, address: &str) -> bool {
-        let Some(id) = self.by_address.get(address).copied() else {
-            return false;
+    fn order_status(&mut self, id: WorkerId, status: WorkerStatus) {
+        let message = WorkerStatusChange {
+            status: status.clone(),
+            stimulus_id: STIMULUS.to_owned(),
+            ..WorkerStatusChange::default()
         };
+        self.send_worker(id, message);
+        self.status_changed(id, status);
+    }
+
+    /// Makes others fetch what only this worker has.
+    fn copy_elsewhere(&mut self, id: WorkerId) {
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
         let mut others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
-        let only_here = self.workers[&id].has.iter().map(|id| &self.tasks[*id]);
+        let worker = &self.workers[&id];
+        let only_here = worker.has.iter().map(|id| &self.tasks[*id]);
         let mut only_here = only_here.filter(|task| task.who_has.len() == 1).peekable();
-        if only_here.peek().is_none() {
-            return true;
-        }
-        if others.is_empty() {
-            return false;
+        if only_here.peek().is_none() || others.is_empty() {
+            return;
         }
         // A worker that fails to do so is not the only one asked next time.
         let start = choose::next(&mut self.random) % others.len() as u64;
         others.rotate_left(usize::try_from(start).unwrap_or_default());
         for (task, other) in only_here.zip(others.iter().cycle()) {
             let message = copies.entry(*other).or_default();
-            let holder = vec![address.to_owned()];
+            let holder = vec![worker.address.clone()];
             message.who_has.push((task.key.clone(), holder));
             let nbytes = message.nbytes.get_or_insert_default();
             nbytes.push((task.key.clone(), task.nbytes));
         }
         for (other, mut message) in copies {
-            "retire-workers".clone_into(&mut message.stimulus_id);
+            STIMULUS.clone_into(&mut message.stimulus_id);
             self.send_worker(other, message);
         }
-        true
+    }
+
+    /// Whether the worker with this address exists, and others can copy what only
+    /// it has.
+    pub fn can_retire(&self, address: &str) -> bool {
+        let Some(id) = self.by_address.get(address) else {
+            return false;
+        };
+        let mut others = self.workers.iter().filter(|(other, _)| *other != id);
+        others.any(|(_, worker)| worker.is_running) || self.is_retired(address)
     }
 
     /// Whether a retiring worker can leave: others have copies of its data. Its
@@ -118,13 +119,16 @@ impl State {
     }
 
     /// Removes a worker.
-    pub fn remove_retired(&mut self, address: &str, close: bool) {
-        self.here("retire-workers");
+    pub(super) fn remove_retired(&mut self, address: &str, close: bool) {
+        self.set_stimulus(STIMULUS);
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
-                self.send_close(id, "retire-workers");
+                self.send_close(id, STIMULUS);
             }
-            self.drop_worker(id, true, "retired");
+            self.drop_worker(id, true, LeaveReason::Retired);
         }
     }
 }
+
+/// The stimulus of all messages about retirement, as in Dask.
+const STIMULUS: &str = "retire-workers";

@@ -1,7 +1,7 @@
 //! Messages to clients and workers.
 
 use super::parts::{Priority, Stage, Task, TaskId};
-use super::{ClientId, FIRE_AND_FORGET, Notice, Output, State, WINDOW, WorkerId};
+use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State, WINDOW, WorkerId};
 use crate::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable,
     TaskErredForClient, ToClient, ToWorker,
@@ -12,16 +12,16 @@ use crate::{Key, Value};
 impl State {
     pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
         if client != FIRE_AND_FORGET.0 {
-            self.outputs.push(Output::Client(client, message.into()));
+            self.actions.push(Action::ToClient(client, message.into()));
         }
     }
 
     pub(super) fn send_worker(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
-        self.outputs.push(Output::Worker(worker, message.into()));
+        self.actions.push(Action::ToWorker(worker, message.into()));
     }
 
     pub(super) fn notice(&mut self, notice: Notice) {
-        self.outputs.push(Output::Notice(notice));
+        self.actions.push(Action::Notice(notice));
     }
 
     pub(super) fn send_close(&mut self, worker: WorkerId, reason: &str) {
@@ -110,7 +110,7 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&on) {
             worker.unwritten_len += len;
             if worker.unwritten_len >= WINDOW {
-                self.outputs.push(Output::NotifyDrained(on));
+                self.actions.push(Action::NotifyDrained(on));
             }
         }
     }

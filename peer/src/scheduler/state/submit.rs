@@ -12,8 +12,8 @@ use crate::scheduler::submission::{Dependency, Refusal, Submission};
 
 impl State {
     /// Submits a client's tasks.
-    pub fn submit(&mut self, client: ClientId, submission: Submission) {
-        self.here("update-graph");
+    pub(super) fn submit(&mut self, client: ClientId, submission: Submission) {
+        self.set_stimulus("update-graph");
         if !self.clients.contains_key(&client) {
             return;
         }
@@ -91,26 +91,20 @@ impl State {
     }
 
     /// Refuses a client's submission.
-    pub fn refuse(&mut self, client: ClientId, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, client: ClientId, refusal: &Refusal) {
+        if !self.clients.contains_key(&client) {
+            return;
+        }
         for key in &refusal.keys {
             self.send_client(client, erred(key, &refusal.failure));
         }
     }
 
-    /// Retries failed tasks, and the failed tasks that they depend on. Returns
-    /// those of the keys that had failed.
-    pub fn retry(&mut self, keys: &[Key]) -> Vec<Key> {
-        self.here("client-retry");
-        let mut retried = Vec::new();
-        let mut failed = Vec::new();
-        for key in keys {
-            if let Some(id) = self.by_key.get(key)
-                && matches!(self.tasks[*id].stage, Stage::Erred(_))
-            {
-                retried.push(key.clone());
-                failed.push(*id);
-            }
-        }
+    /// Retries failed tasks, and the failed tasks that they depend on.
+    pub(super) fn retry(&mut self, keys: &[Key]) {
+        self.set_stimulus("client-retry");
+        let known = keys.iter().filter_map(|key| self.by_key.get(key));
+        let mut failed: Vec<TaskId> = known.copied().collect();
         let mut all = BTreeSet::new();
         while let Some(id) = failed.pop() {
             if matches!(self.tasks[id].stage, Stage::Erred(_)) && all.insert(id) {
@@ -137,7 +131,6 @@ impl State {
             }
         }
         self.settle();
-        retried
     }
 
     pub(super) fn insert_task(

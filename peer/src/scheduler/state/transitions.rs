@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::parts::{Stage, TaskId};
 use super::send::erred;
-use super::{FIRE_AND_FORGET, Output, State, WorkerId};
+use super::{Action, FIRE_AND_FORGET, State, WorkerId};
 use crate::scheduler::submission::Failure;
 use crate::story::TaskChange;
 use crate::{Key, TaskEvent};
@@ -31,10 +31,10 @@ impl State {
             key,
             change: TaskChange::State { from, to },
             stimulus: self.stimulus.clone(),
-            time: self.unix_time,
+            time: self.now.as_secs_f64(),
         };
         if self.is_watched {
-            self.outputs.push(Output::Task(event.clone()));
+            self.actions.push(Action::Task(event.clone()));
         }
         self.story.add(event);
     }

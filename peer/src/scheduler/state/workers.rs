@@ -7,7 +7,7 @@ use daskwire_comm::Address;
 
 use super::parts::{About, Stage, TaskId, Worker};
 use super::send::free_keys;
-use super::{Notice, Output, State, WorkerId};
+use super::{Action, LeaveReason, Notice, State, WorkerId, WorkerRefusal};
 use crate::error::killed_worker;
 use crate::protocol::{
     FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
@@ -21,51 +21,52 @@ const MAX_THREADS: u32 = 1 << 16;
 
 impl State {
     /// Registers a worker.
-    ///
-    /// # Errors
-    ///
-    /// Why the worker is refused: its address or name is taken.
-    pub fn add_worker(&mut self, worker: &RegisterWorker) -> Result<WorkerId, String> {
-        self.here("add-worker");
-        let address = worker.address.clone();
+    pub(super) fn add_worker(
+        &mut self,
+        id: WorkerId,
+        worker: RegisterWorker,
+    ) -> Result<(), WorkerRefusal> {
+        self.set_stimulus("add-worker");
+        if self.workers.contains_key(&id) {
+            return Err(WorkerRefusal::IdTaken);
+        }
+        let address = worker.address;
         if self.by_address.contains_key(&address) {
-            return Err(format!("worker already exists {address}"));
+            return Err(WorkerRefusal::AddressTaken { address });
         }
         let name = match &worker.name {
             Value::None => address.clone(),
-            name => worker_name(name).ok_or_else(|| format!("the name {name} is not a string"))?,
+            name => match worker_name(name) {
+                Some(name) => name,
+                None => return Err(WorkerRefusal::InvalidName { name: worker.name }),
+            },
         };
         if !self.worker_names.insert(name.clone()) {
-            return Err(format!("name taken, {name}"));
+            return Err(WorkerRefusal::NameTaken { name });
         }
-        self.last_id += 1;
-        let id = WorkerId(self.last_id);
         let host = address.parse::<Address>();
         let is_running = worker.status == WorkerStatus::Running;
         self.by_address.insert(address.clone(), id);
-        self.outputs.push(Output::Notice(Notice::WorkerJoined {
-            worker: address.clone(),
-        }));
         let joined = Worker {
             host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
-            address,
+            address: address.clone(),
             name,
             about: About {
-                name: worker.name.clone(),
-                status: worker.status.clone(),
-                server_id: worker.server_id.0.clone(),
+                name: worker.name,
+                status: worker.status,
+                server_id: worker.server_id.0,
                 memory_limit: worker.memory_limit.0,
-                local_directory: worker.local_directory.clone(),
-                services: worker.services.clone(),
-                nanny: worker.nanny.0.clone(),
-                metrics: worker.metrics.clone(),
+                local_directory: worker.local_directory,
+                services: worker.services,
+                nanny: worker.nanny.0,
+                metrics: worker.metrics,
             },
             is_running,
             is_leaving: false,
             thread_count: u32::try_from(worker.nthreads)
                 .unwrap_or(MAX_THREADS)
                 .clamp(1, MAX_THREADS),
-            resources: Resources::new(worker.resources.iter().cloned()),
+            resources: Resources::new(worker.resources),
             used: HashMap::new(),
             has: BTreeSet::new(),
             nbytes: 0,
@@ -79,28 +80,34 @@ impl State {
             last_seen: self.now,
         };
         self.workers.insert(id, joined);
+        self.actions.push(Action::AcceptWorker {
+            id,
+            heartbeat_interval: self.heartbeat_interval(),
+        });
+        self.actions
+            .push(Action::Notice(Notice::WorkerJoined { worker: address }));
         if is_running {
             self.worker_running(id);
         }
         self.settle();
-        Ok(id)
+        Ok(())
     }
 
     /// Removes a worker after its stream has ended. Its tasks go to other
     /// workers; results that only it had are recomputed if they are needed.
-    pub fn remove_worker(&mut self, id: WorkerId) {
-        self.here("remove-worker");
+    pub(super) fn remove_worker(&mut self, id: WorkerId) {
+        self.set_stimulus("remove-worker");
         let is_leaving = self
             .workers
             .get(&id)
             .is_some_and(|worker| worker.is_leaving);
-        self.drop_worker(id, is_leaving, "stream ended");
+        self.drop_worker(id, is_leaving, LeaveReason::StreamEnded);
     }
 
     /// Reports that all messages to a worker have been written, as requested by
-    /// [`Output::NotifyDrained`].
-    pub fn drained(&mut self, id: WorkerId) {
-        self.here("drained");
+    /// [`Action::NotifyDrained`].
+    pub(super) fn drained(&mut self, id: WorkerId) {
+        self.set_stimulus("drained");
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.unwritten_len = 0;
             self.todo.open.insert(id);
@@ -108,16 +115,13 @@ impl State {
         }
     }
 
-    /// Handles a worker's heartbeat. Returns `false` if no worker has this
-    /// address.
-    pub fn heartbeat(&mut self, address: &str, metrics: Value) -> bool {
+    /// Handles a worker's heartbeat.
+    pub(super) fn heartbeat(&mut self, address: &str, metrics: Value) {
         let now = self.now;
-        let Some(worker) = self.worker_at(address) else {
-            return false;
-        };
-        worker.last_seen = now;
-        worker.about.metrics = metrics;
-        true
+        if let Some(worker) = self.worker_at(address) {
+            worker.last_seen = now;
+            worker.about.metrics = metrics;
+        }
     }
 
     /// The interval of workers' heartbeats in seconds, which increases with the
@@ -132,7 +136,7 @@ impl State {
     }
 
     /// Handles a message on a worker's stream.
-    pub fn worker_says(&mut self, id: WorkerId, message: FromWorker) {
+    pub(super) fn worker_message(&mut self, id: WorkerId, message: FromWorker) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
         };
@@ -149,7 +153,7 @@ impl State {
         };
         self.stimulus = match stimulus {
             Some(text) => Stimulus::of_message(text),
-            None => Stimulus::here("worker", self.unix_time),
+            None => Stimulus::here("worker", self.now.as_secs_f64()),
         };
         match message {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),
@@ -256,7 +260,7 @@ impl State {
         }
     }
 
-    pub(super) fn drop_worker(&mut self, id: WorkerId, in_peace: bool, reason: &'static str) {
+    pub(super) fn drop_worker(&mut self, id: WorkerId, in_peace: bool, reason: LeaveReason) {
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
@@ -272,7 +276,7 @@ impl State {
             };
             self.send_worker(other, message);
         }
-        self.outputs.push(Output::EndWorker(id));
+        self.actions.push(Action::EndWorker(id));
         for (_, task) in worker.stack.into_values().flatten() {
             self.make_ready(task);
         }

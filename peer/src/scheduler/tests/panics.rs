@@ -26,7 +26,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
     let mut client = Client::new(scheduler.address(), "me").await;
     let mut other = Client::new(scheduler.address(), "other").await;
     let x = Key::from("x");
-    scheduler.shared.with(|state| state.panics_over = Some(x));
+    scheduler.shared.panic_over(x);
     let y = Task::new("y", "operator.neg", [Argument::Result(Key::from("x"))]);
     client.submit([Task::new("x", "operator.add", [1, 2]), y], &["y"]);
     for client in [&mut client, &mut other] {

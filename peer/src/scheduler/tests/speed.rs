@@ -55,14 +55,26 @@ async fn ten_thousand(at: &str, worker: &str) {
 fn ten_thousand_tasks_by_the_state_alone() {
     const COUNT: usize = 10_000;
     let mut state = State::new(Policy::default());
-    let worker = state.add_worker(&RegisterWorker {
+    let (client, worker) = (ClientId(1), WorkerId(1));
+    let registration = RegisterWorker {
         address: "tcp://10.0.0.1:1".to_owned(),
         status: WorkerStatus::Running,
         nthreads: 4,
         ..RegisterWorker::default()
-    });
-    let worker = worker.expect("it is new");
-    let client = state.add_client("me");
+    };
+    let joined = [
+        Event::WorkerJoined {
+            id: worker,
+            registration: Box::new(registration),
+        },
+        Event::ClientJoined {
+            id: client,
+            name: "me".to_owned(),
+        },
+    ];
+    for event in joined {
+        assert_ne!(state.handle(Duration::ZERO, event).count(), 0);
+    }
     let names: Vec<String> = (0..COUNT).map(|number| format!("t-{number}")).collect();
     let graph: Graph = names
         .iter()
@@ -77,24 +89,22 @@ fn ten_thousand_tasks_by_the_state_alone() {
     let submission = Submission::read(message).expect("a graph");
     let read = start.elapsed();
     let start = Instant::now();
-    state.submit(client, submission);
+    let submitted = Event::Submitted(client, submission);
+    let mut actions: Vec<Action> = state.handle(Duration::ZERO, submitted).collect();
     let submitted = start.elapsed();
     let start = Instant::now();
     let mut count = 0;
-    loop {
-        let outputs: Vec<Output> = state.outputs().collect();
-        if outputs.is_empty() {
-            break;
-        }
-        for output in outputs {
-            if let Output::Worker(_, ToWorker::ComputeTask(task)) = output {
+    while !actions.is_empty() {
+        for action in core::mem::take(&mut actions) {
+            if let Action::ToWorker(_, ToWorker::ComputeTask(task)) = action {
                 count += 1;
                 let message = TaskFinished {
                     key: task.key,
                     run_id: task.run_id,
                     ..TaskFinished::default()
                 };
-                state.worker_says(worker, message.into());
+                let finished = Event::FromWorker(worker, message.into());
+                actions.extend(state.handle(Duration::ZERO, finished));
             }
         }
     }

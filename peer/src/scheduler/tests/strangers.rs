@@ -267,9 +267,10 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     });
     let batch = vec![ask; 100];
     worker.stream.sender.send(&batch).await.expect("it listens");
-    scheduler
-        .shared
-        .with(|state| state.remove_retired("inproc://let-go-1", true));
+    scheduler.shared.handle(Event::RemoveWorker {
+        worker: "inproc://let-go-1".to_owned(),
+        close: true,
+    });
     until(|| scheduler.shared.open_stream_count() == 0).await;
 }
 

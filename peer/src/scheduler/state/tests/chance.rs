@@ -119,9 +119,11 @@ impl World {
             clients: BTreeMap::new(),
             worker_count: 0,
         };
-        for name in ["one", "two"] {
-            let client = world.state.add_client(name);
-            world.clients.insert(client, BTreeMap::new());
+        for (number, name) in ["one", "two"].into_iter().enumerate() {
+            let id = ClientId(number as u64);
+            world.clients.insert(id, BTreeMap::new());
+            let name = name.to_owned();
+            world.handle(Event::ClientJoined { id, name });
         }
         world
     }
@@ -130,16 +132,17 @@ impl World {
         (next(&mut self.random) % below.max(1) as u64) as usize
     }
 
-    fn listen(&mut self) {
+    fn handle(&mut self, event: Event) {
+        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
         self.state.check();
-        for output in self.state.outputs().collect::<Vec<_>>() {
-            match output {
-                Output::Worker(id, message) => {
+        for action in actions {
+            match action {
+                Action::ToWorker(id, message) => {
                     if let Some(worker) = self.workers.get_mut(&id) {
                         worker.inbox.push_back(message);
                     }
                 }
-                Output::Client(id, message) => {
+                Action::ToClient(id, message) => {
                     let Some(beliefs) = self.clients.get_mut(&id) else {
                         continue;
                     };
@@ -173,12 +176,14 @@ impl World {
             resources: vec![("GPU".to_owned(), 1.0)],
             ..RegisterWorker::default()
         };
-        let id = self.state.add_worker(&worker).expect("it is new");
-        let worker = Slow {
+        let slow = Slow {
             address,
             ..Slow::default()
         };
-        self.workers.insert(id, worker);
+        let id = WorkerId(self.worker_count);
+        self.workers.insert(id, slow);
+        let registration = Box::new(worker);
+        self.handle(Event::WorkerJoined { id, registration });
     }
 
     fn pick_worker(&mut self) -> Option<WorkerId> {
@@ -235,7 +240,7 @@ impl World {
             annotations: Some(annotations),
             ..UpdateGraph::default()
         };
-        self.state.client_says(client, message.into());
+        self.handle(Event::FromClient(client, message.into()));
     }
 
     fn scatter(&mut self) {
@@ -252,11 +257,17 @@ impl World {
         let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
         let address = slow.address.clone();
-        self.state.forget_deletions([&key], &address);
+        self.handle(Event::DataExpected {
+            worker: address.clone(),
+            keys: vec![key.clone()],
+        });
         let beliefs = self.clients.get_mut(&client).expect("exists");
         beliefs.insert(key.clone(), Belief::Pending);
-        let who_has = [(key.clone(), vec![address])];
-        self.state.update_data(Some(name), &who_has, &[(key, 8)]);
+        self.handle(Event::DataStored {
+            client: Some(name.to_owned()),
+            who_has: vec![(key.clone(), vec![address])],
+            nbytes: vec![(key, 8)],
+        });
     }
 
     /// Some of the client's keys.
@@ -329,7 +340,7 @@ impl World {
     fn deliver(&mut self, id: WorkerId) {
         let worker = self.workers.get_mut(&id).expect("exists");
         if let Some(message) = worker.outbox.pop_front() {
-            self.state.worker_says(id, message);
+            self.handle(Event::FromWorker(id, message));
         }
     }
 
@@ -347,7 +358,7 @@ impl World {
                     keys: Keys(keys),
                     ..ClientReleasesKeys::default()
                 };
-                self.state.client_says(client, message.into());
+                self.handle(Event::FromClient(client, message.into()));
             }
             (6, _) => {
                 let client = self.pick_client();
@@ -357,31 +368,29 @@ impl World {
                     force: self.number(4) == 0,
                     ..CancelKeys::default()
                 };
-                self.state.client_says(client, message.into());
+                self.handle(Event::FromClient(client, message.into()));
             }
             (7, _) if self.workers.len() < 5 => self.add_worker(),
             (8, Some(worker)) if self.number(3) == 0 => {
                 self.workers.remove(&worker);
-                self.state.remove_worker(worker);
+                self.handle(Event::WorkerLeft(worker));
             }
             (9, _) => {
                 self.now += Duration::from_millis(300);
-                self.state.advance(self.now);
+                self.handle(Event::Tick);
             }
             (10, Some(worker)) => {
                 let status = ["running", "paused"][self.number(2)];
-                self.state.worker_says(
-                    worker,
-                    FromWorker::from(WorkerStatusChange {
-                        status: status.into(),
-                        ..WorkerStatusChange::default()
-                    }),
-                );
+                let message = WorkerStatusChange {
+                    status: status.into(),
+                    ..WorkerStatusChange::default()
+                };
+                self.handle(Event::FromWorker(worker, message.into()));
             }
             (11, _) => {
                 let client = self.pick_client();
                 let keys = self.some(client);
-                self.state.retry(&keys);
+                self.handle(Event::Retry(keys));
             }
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
@@ -392,7 +401,6 @@ impl World {
             }
             _ => {}
         }
-        self.listen();
     }
 
     /// Delivers all messages and completes all tasks.
@@ -405,9 +413,8 @@ impl World {
                 status: WorkerStatus::Running,
                 ..WorkerStatusChange::default()
             };
-            self.state.worker_says(worker, running.into());
+            self.handle(Event::FromWorker(worker, running.into()));
         }
-        self.listen();
         for _ in 0..10_000 {
             let mut is_calm = true;
             for id in self.workers.keys().copied().collect::<Vec<_>>() {
@@ -418,7 +425,6 @@ impl World {
                     assert!(count < 10_000, "they do not stop talking");
                     self.workers.get_mut(&id).expect("exists").read();
                     self.deliver(id);
-                    self.listen();
                 }
                 if !self.workers[&id].tasks.is_empty() {
                     is_calm = false;
@@ -460,13 +466,11 @@ impl World {
             }
         }
         for client in world.clients.keys().copied().collect::<Vec<_>>() {
-            world.state.remove_client(client);
+            world.handle(Event::ClientLeft(client));
         }
-        world.listen();
         for _ in 0..3 {
             world.now += Duration::from_millis(500);
-            world.state.advance(world.now);
-            world.listen();
+            world.handle(Event::Tick);
             world.calm_down();
         }
         assert_eq!(world.state.task_count(), 0, "seed {seed}");
@@ -486,7 +490,7 @@ fn random_events_lead_to_a_consistent_state() {
 }
 
 #[test]
-fn same_seed_gives_same_outputs() {
+fn same_seed_gives_same_actions() {
     let history = |seed| {
         let mut world = World::new(seed);
         let mut history = Vec::new();

@@ -31,27 +31,50 @@ struct Eager {
     state: State,
     client: ClientId,
     workers: Vec<WorkerId>,
+    tasks: Vec<(WorkerId, ComputeTask)>,
 }
 
 impl Eager {
     fn new(worker_count: usize) -> Self {
-        let mut state = State::new(Policy::default());
-        let workers = (0..worker_count).map(|number| {
+        let mut cluster = Self {
+            state: State::new(Policy::default()),
+            client: ClientId(0),
+            workers: (0..worker_count as u64).map(WorkerId).collect(),
+            tasks: Vec::new(),
+        };
+        for number in 0..worker_count {
             let worker = RegisterWorker {
                 address: format!("tcp://w{number}:1"),
                 status: WorkerStatus::Running,
                 nthreads: 2,
                 ..RegisterWorker::default()
             };
-            state.add_worker(&worker).expect("it is new")
-        });
-        let workers = workers.collect();
-        let client = state.add_client("me");
-        Self {
-            state,
-            client,
-            workers,
+            cluster.join(number as u64, worker);
         }
+        cluster.add_client(0, "me");
+        cluster
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.state.handle(Duration::ZERO, event) {
+            if let Action::ToWorker(worker, ToWorker::ComputeTask(task)) = action {
+                self.tasks.push((worker, task));
+            }
+        }
+    }
+
+    fn join(&mut self, id: u64, worker: RegisterWorker) {
+        self.handle(Event::WorkerJoined {
+            id: WorkerId(id),
+            registration: Box::new(worker),
+        });
+    }
+
+    fn add_client(&mut self, id: u64, name: &str) {
+        self.handle(Event::ClientJoined {
+            id: ClientId(id),
+            name: name.to_owned(),
+        });
     }
 
     fn submit(&mut self, tasks: impl IntoIterator<Item = Node>, keys: Keys) {
@@ -72,36 +95,30 @@ impl Eager {
             annotations: Some(annotations),
             ..UpdateGraph::default()
         };
-        self.state.client_says(self.client, message.into());
+        self.handle(Event::FromClient(self.client, message.into()));
     }
 
     /// Runs all tasks; those whose key begins with `bad` fail.
     fn work(&mut self) {
-        loop {
-            let outputs: Vec<Output> = self.state.outputs().collect();
-            if outputs.is_empty() {
-                return;
-            }
-            for output in outputs {
-                if let Output::Worker(worker, ToWorker::ComputeTask(task)) = output {
-                    let (key, run_id) = (task.key, task.run_id);
-                    let is_bad = key.as_str().is_some_and(|key| key.starts_with("bad"));
-                    let message = if is_bad {
-                        FromWorker::from(TaskErred {
-                            key,
-                            run_id,
-                            ..TaskErred::default()
-                        })
-                    } else {
-                        FromWorker::from(TaskFinished {
-                            key,
-                            run_id,
-                            nbytes: 28,
-                            ..TaskFinished::default()
-                        })
-                    };
-                    self.state.worker_says(worker, message);
-                }
+        while !self.tasks.is_empty() {
+            for (worker, task) in core::mem::take(&mut self.tasks) {
+                let (key, run_id) = (task.key, task.run_id);
+                let is_bad = key.as_str().is_some_and(|key| key.starts_with("bad"));
+                let message = if is_bad {
+                    FromWorker::from(TaskErred {
+                        key,
+                        run_id,
+                        ..TaskErred::default()
+                    })
+                } else {
+                    FromWorker::from(TaskFinished {
+                        key,
+                        run_id,
+                        nbytes: 28,
+                        ..TaskFinished::default()
+                    })
+                };
+                self.handle(Event::FromWorker(worker, message));
             }
         }
     }
@@ -110,7 +127,11 @@ impl Eager {
         let address = format!("tcp://w{worker}:1");
         let keys = (0..count).map(|number| Key::from(name(number)));
         let who_has: Vec<_> = keys.map(|key| (key, vec![address.clone()])).collect();
-        self.state.update_data(Some("me"), &who_has, &[]);
+        self.handle(Event::DataStored {
+            client: Some("me".to_owned()),
+            who_has,
+            nbytes: Vec::new(),
+        });
     }
 
     fn release(&mut self, keys: Keys) {
@@ -118,7 +139,7 @@ impl Eager {
             keys,
             ..ClientReleasesKeys::default()
         };
-        self.state.client_says(self.client, message.into());
+        self.handle(Event::FromClient(self.client, message.into()));
         self.work();
     }
 }
@@ -193,9 +214,9 @@ fn losing_a_worker_takes_linear_time() {
             status: WorkerStatus::Running,
             ..RegisterWorker::default()
         };
-        cluster.state.add_worker(&late).expect("it is new");
+        cluster.join(1, late);
         count(|| {
-            cluster.state.remove_worker(cluster.workers[0]);
+            cluster.handle(Event::WorkerLeft(cluster.workers[0]));
             cluster.work();
         })
     });
@@ -251,11 +272,7 @@ fn stealing_skips_unsuitable_tasks_in_linear_time() {
         let tasks = (0..10).map(|number| constant(name(number)));
         cluster.submit_with(tasks, names(10), annotations);
         let worker = cluster.workers[1];
-        count(|| {
-            cluster
-                .state
-                .worker_says(worker, KeepAlive::default().into())
-        })
+        count(|| cluster.handle(Event::FromWorker(worker, KeepAlive::default().into())))
     });
 }
 
@@ -266,16 +283,14 @@ fn retiring_checks_each_result_a_few_times() {
         cluster.scatter(size, 0);
         count(|| {
             let mut only_there = None;
-            cluster.state.retire("tcp://w0:1");
+            cluster.handle(Event::RetireWorker("tcp://w0:1".to_owned()));
             for number in 0..size {
                 assert!(!cluster.state.has_retired("tcp://w0:1", &mut only_there));
                 let message = AddKeys {
                     keys: [name(number)].into_iter().collect(),
                     ..AddKeys::default()
                 };
-                cluster
-                    .state
-                    .worker_says(cluster.workers[1], message.into());
+                cluster.handle(Event::FromWorker(cluster.workers[1], message.into()));
             }
             assert!(cluster.state.has_retired("tcp://w0:1", &mut only_there));
         })
@@ -305,15 +320,16 @@ fn keeps_nothing_of_removed_tasks_workers_and_clients() {
         );
         cluster.work();
         cluster.release([key].into_iter().collect());
-        let client = cluster.state.add_client(&format!("client-{round}"));
-        cluster.state.remove_client(client);
+        cluster.add_client(round + 1, &format!("client-{round}"));
+        cluster.handle(Event::ClientLeft(ClientId(round + 1)));
         let worker = RegisterWorker {
             address: format!("tcp://late-{round}:1"),
             ..RegisterWorker::default()
         };
-        let worker = cluster.state.add_worker(&worker).expect("it is new");
-        cluster.state.remove_worker(worker);
-        cluster.state.advance(Duration::from_secs(round + 1));
+        cluster.join(round + 1, worker);
+        cluster.handle(Event::WorkerLeft(WorkerId(round + 1)));
+        let now = Duration::from_secs(round + 1);
+        assert_eq!(cluster.state.handle(now, Event::Tick).count(), 1);
         cluster.work();
         let state = &cluster.state;
         places.push((
@@ -354,13 +370,12 @@ fn counts_repeated_dependencies_once() {
         keys: ["z"].into_iter().collect(),
         ..UpdateGraph::default()
     };
-    let mut submission = crate::scheduler::Submission::read(message).expect("a graph");
+    let mut submission = Submission::read(message).expect("a graph");
     for task in &mut submission.tasks {
         let twice = task.dependencies.clone();
         task.dependencies.extend(twice);
     }
-    cluster.state.submit(me, submission);
-    cluster.listen();
+    cluster.handle(Event::Submitted(me, submission));
     cluster.finish(worker, "x");
     let task = &cluster.running[&(worker, Key::from("z"))];
     assert_eq!((task.who_has.len(), task.nbytes.len()), (1, 1));

@@ -156,46 +156,49 @@ fn random_messages_neither_panic_nor_leak() {
                         resources: vec![("GPU".to_owned(), chaos.odd())],
                         ..RegisterWorker::default()
                     };
-                    workers.extend(cluster.state.add_worker(&worker));
+                    workers.extend(cluster.join(worker));
                 }
                 1 => {
                     if let Some(worker) = workers.get(chaos.number(4) as usize) {
-                        cluster.state.remove_worker(*worker);
+                        cluster.handle(Event::WorkerLeft(*worker));
                     }
                 }
                 2 => {
-                    let who_has = [(chaos.key(), vec![chaos.worker(), chaos.worker()])];
-                    let nbytes = [(chaos.key(), u64::MAX)];
-                    let name = chaos.name();
-                    cluster
-                        .state
-                        .update_data(name.as_deref(), &who_has, &nbytes);
+                    let who_has = vec![(chaos.key(), vec![chaos.worker(), chaos.worker()])];
+                    let nbytes = vec![(chaos.key(), u64::MAX)];
+                    cluster.handle(Event::DataStored {
+                        client: chaos.name(),
+                        who_has,
+                        nbytes,
+                    });
                 }
                 3 => {
                     let keys = chaos.keys();
-                    cluster.state.retry(&keys);
+                    cluster.handle(Event::Retry(keys.0));
                 }
                 4 => {
-                    cluster.state.retire(&chaos.worker());
+                    cluster.handle(Event::RetireWorker(chaos.worker()));
                 }
                 5 => {
-                    cluster.state.missing_data(&chaos.key(), &chaos.worker());
+                    cluster.handle(Event::DataMissing {
+                        keys: vec![chaos.key()],
+                        worker: chaos.worker(),
+                    });
                     cluster.pass(chaos.number(1000));
                 }
                 6..9 => {
                     let client = clients[chaos.number(2) as usize];
                     let message = chaos.client_message();
-                    cluster.state.client_says(client, message);
+                    cluster.say(client, message);
                 }
                 _ => {
                     // Including workers that have left.
                     if let Some(worker) = workers.get(chaos.number(8) as usize) {
                         let message = chaos.worker_message();
-                        cluster.state.worker_says(*worker, message);
+                        cluster.report(*worker, message);
                     }
                 }
             }
-            cluster.listen();
         }
         // Tasks without futures are completed first.
         let forgotten = ClientReleasesKeys {
@@ -205,10 +208,8 @@ fn random_messages_neither_panic_nor_leak() {
         };
         cluster.say(clients[0], forgotten);
         for client in clients.drain(..) {
-            cluster.state.remove_client(client);
+            cluster.handle(Event::ClientLeft(client));
         }
-        // Scattered for an unknown client.
-        cluster.listen();
         cluster.assert_empty_but_for_running(&workers);
     }
 }
@@ -217,9 +218,8 @@ impl Cluster {
     fn assert_empty_but_for_running(&mut self, workers: &[WorkerId]) {
         self.assert_empty();
         for worker in workers {
-            self.state.remove_worker(*worker);
+            self.handle(Event::WorkerLeft(*worker));
         }
-        self.listen();
         assert_eq!(self.state.worker_count(), 0);
     }
 }
@@ -236,12 +236,12 @@ fn unknown_ops_are_reported_and_ignored() {
     };
     cluster.say(client, FromClient::Unknown(unknown("subscribe-topic")));
     cluster.report(worker, FromWorker::Unknown(unknown("shuffle")));
-    let expected = [("me", "subscribe-topic"), ("tcp://a:1", "shuffle")];
-    let expected = expected.map(|(peer, op)| Notice::UnknownOp {
-        peer: peer.to_owned(),
-        op: op.to_owned(),
+    let notices = cluster.notices.iter().map(|notice| match notice {
+        Notice::UnknownOp { peer, op } => (peer.as_str(), op.as_str()),
+        other => panic!("{other:?}"),
     });
-    assert_eq!(cluster.notices, expected);
+    let expected = [("me", "subscribe-topic"), ("tcp://a:1", "shuffle")];
+    assert!(notices.eq(expected), "{:?}", cluster.notices);
 }
 
 #[test]

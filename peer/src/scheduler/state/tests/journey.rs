@@ -260,8 +260,7 @@ fn step_8_not_while_another_client_has_a_future_pointing_to_z() {
     cluster.release(one, &["z"]);
     cluster.release(one, &["z"]);
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
-    cluster.state.remove_client(other);
-    cluster.listen();
+    cluster.handle(Event::ClientLeft(other));
     cluster.assert_empty();
 }
 
@@ -332,9 +331,9 @@ fn story_has_stages_and_stimuli() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
-    cluster.state.set_unix_time(1.5);
+    cluster.now = Duration::from_millis(1500);
     cluster.submit(client, [add("z", &[])], &["z"]);
-    cluster.state.set_unix_time(2.5);
+    cluster.now = Duration::from_millis(2500);
     let finished = TaskFinished {
         key: "z".into(),
         run_id: cluster.running[&(worker, "z".into())].run_id,

@@ -183,8 +183,10 @@ fn handles_deletions_by_workers() {
     assert_eq!(cluster.told(client), ["lost-data x"]);
     cluster.finish(worker, "x");
     cluster.told(client);
-    cluster.state.missing_data(&Key::from("x"), "tcp://a:1");
-    cluster.listen();
+    cluster.handle(Event::DataMissing {
+        worker: "tcp://a:1".to_owned(),
+        keys: vec![Key::from("x")],
+    });
     assert_eq!(cluster.told(client), ["lost-data x"]);
 }
 
@@ -198,11 +200,16 @@ fn a_worker_that_misses_its_heartbeats_is_removed() {
     );
     for _ in 0..30 {
         cluster.pass(500);
-        assert!(cluster.state.heartbeat("tcp://b:1", Value::None));
+        for address in ["tcp://b:1", "tcp://unknown:1"] {
+            cluster.handle(Event::Heartbeat {
+                worker: address.to_owned(),
+                metrics: Value::None,
+            });
+        }
     }
-    assert!(!cluster.state.heartbeat("tcp://a:1", Value::None));
-    assert_eq!(cluster.state.worker_count(), 1);
-    assert_eq!(cluster.ended, [Output::EndWorker(silent)]);
+    assert!(!cluster.state.has_worker("tcp://a:1"));
+    assert!(cluster.state.has_worker("tcp://b:1"));
+    assert_eq!(cluster.ended_workers, [silent]);
     assert_eq!(cluster.ordered(silent), ["close", "close-stream"]);
     assert_eq!(cluster.ordered(alive), ["remove-worker tcp://a:1"]);
 }
@@ -240,10 +247,16 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     let second = cluster.worker("tcp://b:1", 1);
     cluster.submit(client, [add("z", &["x"])], &["z"]);
     assert_eq!(cluster.place("z"), Some(first));
-    assert!(cluster.state.retire("tcp://a:1"));
-    cluster.listen();
+    let retire = || Event::RetireWorker("tcp://a:1".to_owned());
+    cluster.handle(retire());
+    assert!(cluster.state.can_retire("tcp://a:1"));
     assert!(!cluster.state.is_retired("tcp://a:1"));
     assert_eq!(cluster.ordered(second), ["acquire-replicas"]);
+    // Again, it only asks for the copies.
+    cluster.ordered(first);
+    cluster.handle(retire());
+    assert_eq!(cluster.ordered(second), ["acquire-replicas"]);
+    assert_eq!(cluster.ordered(first), [""; 0]);
     cluster.finish(first, "z");
     let copied = AddKeys {
         keys: ["x", "z"].into_iter().collect(),
@@ -252,8 +265,13 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     cluster.report(second, copied);
     assert!(cluster.state.is_retired("tcp://a:1"));
     cluster.told(client);
-    cluster.state.remove_retired("tcp://a:1", true);
-    cluster.listen();
+    cluster.handle(Event::RemoveWorker {
+        worker: "tcp://a:1".to_owned(),
+        close: true,
+    });
+    // No other worker can take the data.
+    assert!(!cluster.state.can_retire("tcp://b:1"));
+    assert!(!cluster.state.can_retire("tcp://a:1"));
     assert!(cluster.told(client).is_empty());
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }

@@ -5,6 +5,7 @@ use crate::protocol::WorkerStatus;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use super::event::Event;
 use super::*;
 use crate::graph::{Argument, Graph, Task as Node};
 use crate::protocol::*;
@@ -17,18 +18,20 @@ mod journey;
 mod loss;
 mod rules;
 
-/// A state machine, and its outputs.
+/// A state machine, and its actions.
 struct Cluster {
     state: State,
     now: Duration,
     to_clients: BTreeMap<ClientId, Vec<ToClient>>,
     to_workers: BTreeMap<WorkerId, Vec<ToWorker>>,
-    ended: Vec<Output>,
+    ended_clients: Vec<ClientId>,
+    ended_workers: Vec<WorkerId>,
     notices: Vec<Notice>,
     /// Workers that must not be sent more until their messages are written.
     undrained: Vec<WorkerId>,
     /// Tasks that were sent and neither answered nor withdrawn.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
+    last_id: u64,
 }
 
 impl Cluster {
@@ -38,23 +41,30 @@ impl Cluster {
             now: Duration::ZERO,
             to_clients: BTreeMap::new(),
             to_workers: BTreeMap::new(),
-            ended: Vec::new(),
+            ended_clients: Vec::new(),
+            ended_workers: Vec::new(),
             notices: Vec::new(),
             undrained: Vec::new(),
             running: BTreeMap::new(),
+            last_id: 0,
         }
     }
 
-    /// Collects the outputs, and checks the state.
-    fn listen(&mut self) {
+    /// Handles an event, collects the actions, and checks the state.
+    fn handle(&mut self, event: Event) {
+        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
         self.state.check();
-        for output in self.state.outputs().collect::<Vec<_>>() {
-            match output {
-                Output::NotifyDrained(id) => self.undrained.push(id),
-                Output::Client(id, message) => {
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::NotifyDrained(id) => self.undrained.push(id),
+                Action::ToClient(id, message) => {
                     self.to_clients.entry(id).or_default().push(message);
                 }
-                Output::Worker(id, message) => {
+                Action::ToWorker(id, message) => {
                     match &message {
                         ToWorker::ComputeTask(task) => {
                             self.running.insert((id, task.key.clone()), task.clone());
@@ -68,9 +78,33 @@ impl Cluster {
                     }
                     self.to_workers.entry(id).or_default().push(message);
                 }
-                Output::Notice(notice) => self.notices.push(notice),
-                ended => self.ended.push(ended),
+                Action::Notice(notice) => self.notices.push(notice),
+                Action::EndClient(id) => self.ended_clients.push(id),
+                Action::EndWorker(id) => self.ended_workers.push(id),
+                Action::AcceptWorker { .. } | Action::RefuseWorker(..) | Action::Task(_) => {}
             }
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Registers a worker.
+    fn join(&mut self, registration: RegisterWorker) -> Result<WorkerId, WorkerRefusal> {
+        let id = WorkerId(self.next_id());
+        let registration = Box::new(registration);
+        let joined = Event::WorkerJoined { id, registration };
+        let mut actions: Vec<Action> = self.state.handle(self.now, joined).collect();
+        self.state.check();
+        match actions.remove(0) {
+            Action::AcceptWorker { .. } => {
+                self.act(actions);
+                Ok(id)
+            }
+            Action::RefuseWorker(_, refusal) => Err(refusal),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -90,32 +124,28 @@ impl Cluster {
                 .collect(),
             ..RegisterWorker::default()
         };
-        let id = self.state.add_worker(&worker).expect("it is new");
-        self.listen();
-        id
+        self.join(worker).expect("it is new")
     }
 
     fn lose_worker(&mut self, id: WorkerId) {
-        self.state.remove_worker(id);
         self.running.retain(|(on, _), _| *on != id);
-        self.listen();
+        self.handle(Event::WorkerLeft(id));
     }
 
     fn client(&mut self, name: &str) -> ClientId {
-        let id = self.state.add_client(name);
-        self.listen();
+        let id = ClientId(self.next_id());
+        let name = name.to_owned();
+        self.handle(Event::ClientJoined { id, name });
         self.to_clients.clear();
         id
     }
 
     fn say(&mut self, client: ClientId, message: impl Into<FromClient>) {
-        self.state.client_says(client, message.into());
-        self.listen();
+        self.handle(Event::FromClient(client, message.into()));
     }
 
     fn report(&mut self, worker: WorkerId, message: impl Into<FromWorker>) {
-        self.state.worker_says(worker, message.into());
-        self.listen();
+        self.handle(Event::FromWorker(worker, message.into()));
     }
 
     fn submit(&mut self, client: ClientId, tasks: impl IntoIterator<Item = Node>, keys: &[&str]) {
@@ -150,10 +180,11 @@ impl Cluster {
     fn scatter(&mut self, client: &str, key: &str, nbytes: u64, workers: &[&str]) {
         let key = Key::from(key);
         let workers = workers.iter().map(|worker| (*worker).to_owned());
-        let who_has = [(key.clone(), workers.collect())];
-        self.state
-            .update_data(Some(client), &who_has, &[(key, nbytes)]);
-        self.listen();
+        self.handle(Event::DataStored {
+            client: Some(client.to_owned()),
+            who_has: vec![(key.clone(), workers.collect())],
+            nbytes: vec![(key, nbytes)],
+        });
     }
 
     fn finish(&mut self, worker: WorkerId, key: &str) {
@@ -187,8 +218,7 @@ impl Cluster {
 
     fn pass(&mut self, millis: u64) {
         self.now += Duration::from_millis(millis);
-        self.state.advance(self.now);
-        self.listen();
+        self.handle(Event::Tick);
     }
 
     /// The worker that a pending task was sent to.

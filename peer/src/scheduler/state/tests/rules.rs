@@ -71,9 +71,7 @@ fn retries_failed_tasks_on_request() {
     cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
     cluster.err(worker, "x", "boom");
     cluster.told(client);
-    let retried = cluster.state.retry(&[Key::from("y"), Key::from("unknown")]);
-    cluster.listen();
-    assert_eq!(retried, [Key::from("y")]);
+    cluster.handle(Event::Retry(vec![Key::from("y"), Key::from("unknown")]));
     assert_eq!(cluster.told(client), ["task-retried x", "task-retried y"]);
     cluster.finish(worker, "x");
     cluster.finish(worker, "y");
@@ -178,12 +176,12 @@ fn removed_client_releases_its_keys() {
     cluster.submit(client, tasks, &["a", "b", "c"]);
     cluster.finish(worker, "a");
     cluster.say(client, CloseClient::default());
-    assert_eq!(cluster.ended, [Output::EndClient(client)]);
+    assert_eq!(cluster.ended_clients, [client]);
     cluster.assert_empty();
     // The client reconnects before its old stream has ended.
     let first = cluster.client("me");
     let second = cluster.client("me");
-    cluster.state.remove_client(first);
+    cluster.handle(Event::ClientLeft(first));
     cluster.submit(second, [add("z", &[])], &["z"]);
     assert_eq!(cluster.place("z"), Some(worker));
 }
@@ -201,8 +199,7 @@ fn keeps_fire_and_forget_tasks_until_done() {
     };
     cluster.say(client, desires.clone());
     cluster.release(client, &["x", "y"]);
-    cluster.state.remove_client(client);
-    cluster.listen();
+    cluster.handle(Event::ClientLeft(client));
     cluster.finish(worker, "x");
     cluster.err(worker, "y", "boom");
     cluster.assert_empty();
@@ -248,8 +245,7 @@ fn restrictions_are_respected() {
         nthreads: 1,
         ..RegisterWorker::default()
     };
-    let alice = cluster.state.add_worker(&named).expect("it is new");
-    cluster.listen();
+    let alice = cluster.join(named).expect("it is new");
     assert_eq!(cluster.place("nowhere"), Some(alice));
 }
 
@@ -441,12 +437,21 @@ fn worker_names_and_addresses_are_unique() {
         name: Value::from("b"),
         ..RegisterWorker::default()
     };
-    let error = cluster.state.add_worker(&other).expect_err("exists");
-    assert_eq!(error, "worker already exists tcp://a:1");
+    let refusal = cluster.join(other.clone()).expect_err("exists");
+    assert_eq!(refusal.to_string(), "worker already exists tcp://a:1");
     other.address = "tcp://b:1".to_owned();
     other.name = Value::from("tcp://a:1");
-    let error = cluster.state.add_worker(&other).expect_err("exists");
-    assert_eq!(error, "name taken, tcp://a:1");
+    let refusal = cluster.join(other.clone()).expect_err("exists");
+    assert_eq!(refusal.to_string(), "name taken, tcp://a:1");
+    other.name = Value::list(["b"]);
+    let refusal = cluster.join(other.clone()).expect_err("a list");
+    assert!(matches!(refusal, WorkerRefusal::InvalidName { .. }));
+    // The stream of the first worker is unaffected.
+    cluster.last_id = 0;
+    other.name = Value::from("b");
+    assert_eq!(cluster.join(other), Err(WorkerRefusal::IdTaken));
+    assert_eq!(cluster.state.worker_count(), 1);
+    assert_eq!(cluster.ended_workers, []);
 }
 
 #[test]
@@ -516,8 +521,7 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
     while cluster.running.len() < keys.len() {
         assert_eq!(core::mem::take(&mut cluster.undrained), [worker]);
         sent.push(cluster.running.len());
-        cluster.state.drained(worker);
-        cluster.listen();
+        cluster.handle(Event::Drained(worker));
     }
     // 64 MiB at a time
     assert_eq!(sent, [64, 128, 192, 256]);

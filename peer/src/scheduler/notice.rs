@@ -1,35 +1,16 @@
-//! Outputs of the state machine.
+//! Events of interest to operators.
 
 use core::fmt;
+use std::sync::Arc;
 
-use super::{ClientId, WorkerId};
+use daskwire_comm::{Address, CommError};
+
+use crate::Value;
 use crate::event::Level;
-use crate::protocol::{ToClient, ToWorker};
-use crate::{TaskEvent, Value};
-
-/// An output of the state machine, for the caller to handle.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Output {
-    /// A message for a client's stream.
-    Client(ClientId, ToClient),
-    /// A message for a worker's stream.
-    Worker(WorkerId, ToWorker),
-    /// Close a client's stream after the messages so far.
-    EndClient(ClientId),
-    /// Close a worker's stream after the messages so far.
-    EndWorker(WorkerId),
-    /// Call [`State::drained`] once the messages for a worker so far have been
-    /// written. Until then the worker gets no more tasks.
-    NotifyDrained(WorkerId),
-    /// An event of interest to operators.
-    Notice(Notice),
-    /// A step of a task; only after [`State::watch_tasks`].
-    Task(TaskEvent),
-}
+use crate::protocol::ProtocolError;
 
 /// An event of interest to operators.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
     /// A peer sent a message with an unknown op, which was ignored.
@@ -39,12 +20,20 @@ pub enum Notice {
         /// The op of the message.
         op: String,
     },
-    /// A peer sent an inconsistent message, which was ignored.
-    Ignored {
+    /// A client acted for a client that is not registered. Its message was
+    /// ignored.
+    UnknownClient {
+        /// The client that sent the message.
+        peer: String,
+        /// The client that it acted for.
+        client: String,
+    },
+    /// A peer sent a malformed message, and its comm was closed.
+    Malformed {
         /// The client or worker.
         peer: String,
         /// The fault.
-        reason: String,
+        error: ProtocolError,
     },
     /// A peer did not read its messages, and its comm was closed.
     NotReading {
@@ -52,6 +41,15 @@ pub enum Notice {
         peer: String,
         /// The limit of queued bytes.
         limit: usize,
+    },
+    /// A listener failed, and accepts no more connections. Other listeners, and
+    /// existing connections, are unaffected; without other listeners, the
+    /// scheduler ends.
+    ListenerFailed {
+        /// The address of the listener.
+        address: Address,
+        /// Why it failed.
+        error: Arc<CommError>,
     },
     /// The state machine panicked; the scheduler ends.
     Panicked {
@@ -76,14 +74,26 @@ pub enum Notice {
     WorkerLeft {
         /// The worker's address.
         worker: String,
-        /// The reason, as far as it is known.
-        reason: &'static str,
+        /// Why it left.
+        reason: LeaveReason,
     },
+}
+
+/// The reason for which a worker is no longer part of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LeaveReason {
+    /// Its stream ended.
+    StreamEnded,
+    /// It was silent for longer than [`Policy::worker_ttl`](super::Policy::worker_ttl).
+    Silent,
+    /// It was retired, or removed at its own request.
+    Retired,
 }
 
 impl Notice {
     /// The importance of the notice in logs.
-    pub(in crate::scheduler) const fn level(&self) -> Level {
+    pub(super) const fn level(&self) -> Level {
         match self {
             Self::Event { .. } | Self::WorkerJoined { .. } | Self::WorkerLeft { .. } => Level::Info,
             _ => Level::Warn,
@@ -97,11 +107,18 @@ impl fmt::Display for Notice {
             Self::UnknownOp { peer, op } => {
                 write!(f, "ignored a message of {peer} with unknown op {op:?}")
             }
-            Self::Ignored { peer, reason } => write!(f, "ignored a message of {peer}: {reason}"),
+            Self::UnknownClient { peer, client } => write!(
+                f,
+                "ignored a message of {peer} for the client {client}, which is not registered"
+            ),
+            Self::Malformed { peer, error } => write!(f, "closed the comm with {peer}: {error}"),
             Self::NotReading { peer, limit } => write!(
                 f,
                 "closed the comm with {peer}, which did not read: more than {limit} bytes waited"
             ),
+            Self::ListenerFailed { address, error } => {
+                write!(f, "{address} accepts no more connections: {error}")
+            }
             Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
             Self::Event {
                 peer,
@@ -111,5 +128,15 @@ impl fmt::Display for Notice {
             Self::WorkerJoined { worker } => write!(f, "the worker {worker} joined"),
             Self::WorkerLeft { worker, reason } => write!(f, "the worker {worker} left: {reason}"),
         }
+    }
+}
+
+impl fmt::Display for LeaveReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StreamEnded => "stream ended",
+            Self::Silent => "silent for too long",
+            Self::Retired => "retired",
+        })
     }
 }

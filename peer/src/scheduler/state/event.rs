@@ -1,0 +1,173 @@
+//! Events and actions of the state machine.
+
+use core::fmt;
+
+use super::{ClientId, WorkerId};
+use crate::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
+use crate::scheduler::{Notice, Refusal, Submission};
+use crate::{Key, TaskEvent, Value};
+
+/// An event for [`State::handle`](super::State::handle).
+///
+/// Events with the id of a client or worker that has not joined, or has left, are
+/// ignored. So are those with the address of an unknown worker.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Time has passed. Due at least each [`Policy::deletion_interval`]: sends
+    /// deletions, and removes workers that have been silent for too long.
+    ///
+    /// [`Policy::deletion_interval`]: super::Policy::deletion_interval
+    Tick,
+    /// A client has registered. It gets `stream-start`; an earlier client of the
+    /// same name is removed. Ignored if the id is taken.
+    ClientJoined {
+        /// A new id.
+        id: ClientId,
+        /// The name in the client's messages.
+        name: String,
+    },
+    /// A client's stream has ended. What only this client wanted is released.
+    ClientLeft(ClientId),
+    /// A message on a client's stream.
+    FromClient(ClientId, FromClient),
+    /// An `update-graph` message of a client that was read before, so that the
+    /// state need not wait for that.
+    Submitted(ClientId, Submission),
+    /// An `update-graph` message of a client that cannot be read.
+    SubmissionRefused(ClientId, Refusal),
+    /// A worker has registered. [`Action::AcceptWorker`] or
+    /// [`Action::RefuseWorker`] is the first action.
+    WorkerJoined {
+        /// A new id.
+        id: WorkerId,
+        /// The worker's request.
+        registration: Box<RegisterWorker>,
+    },
+    /// A worker's stream has ended. Its tasks go to other workers; results that
+    /// only it had are recomputed if they are needed.
+    WorkerLeft(WorkerId),
+    /// A message on a worker's stream.
+    FromWorker(WorkerId, FromWorker),
+    /// All messages to a worker have been written, as [`Action::NotifyDrained`]
+    /// asks to report.
+    Drained(WorkerId),
+    /// A heartbeat of the worker with this address.
+    Heartbeat {
+        /// The worker's address.
+        worker: String,
+        /// The worker's metrics, for [`State::identities`](super::State::identities).
+        metrics: Value,
+    },
+    /// Workers have stored data that is not the result of a task.
+    DataStored {
+        /// The name of the client that holds the data, if it is registered.
+        client: Option<String>,
+        /// The addresses of the workers that have each key.
+        who_has: Vec<(Key, Vec<String>)>,
+        /// The sizes in bytes.
+        nbytes: Vec<(Key, u64)>,
+    },
+    /// A worker is about to be sent data under these keys, so that pending
+    /// deletions of them are cancelled.
+    DataExpected {
+        /// The worker's address.
+        worker: String,
+        /// The keys.
+        keys: Vec<Key>,
+    },
+    /// A worker lacks results that it should have.
+    DataMissing {
+        /// The worker's address.
+        worker: String,
+        /// The keys of the results.
+        keys: Vec<Key>,
+    },
+    /// Failed tasks are to be retried, with the failed tasks that they depend on.
+    /// Other tasks are ignored.
+    Retry(Vec<Key>),
+    /// The worker with this address is to be retired: it gets no more tasks, and
+    /// other workers copy what only it has. Again for the same worker, it asks
+    /// others for the copies that are still missing.
+    RetireWorker(String),
+    /// The worker with this address is not to be retired after all.
+    KeepWorker(String),
+    /// The worker with this address is to be removed.
+    RemoveWorker {
+        /// The worker's address.
+        worker: String,
+        /// Whether to ask the worker to end.
+        close: bool,
+    },
+    /// Turns [`Action::Task`] on or off. Default: off.
+    WatchTasks(bool),
+    /// The scheduler ends: asks workers to leave, and ends all streams.
+    Close,
+}
+
+/// What the caller of [`State::handle`](super::State::handle) has to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Send a message on a client's stream.
+    ToClient(ClientId, ToClient),
+    /// Send a message on a worker's stream.
+    ToWorker(WorkerId, ToWorker),
+    /// Reply to a registration that the worker was accepted.
+    AcceptWorker {
+        /// The worker's id.
+        id: WorkerId,
+        /// The interval of its heartbeats in seconds.
+        heartbeat_interval: f64,
+    },
+    /// Reply to a registration that the worker was refused.
+    RefuseWorker(WorkerId, WorkerRefusal),
+    /// Close a client's stream after the messages so far.
+    EndClient(ClientId),
+    /// Close a worker's stream after the messages so far.
+    EndWorker(WorkerId),
+    /// Report [`Event::Drained`] once the messages for a worker so far have been
+    /// written. Until then the worker gets no more tasks.
+    NotifyDrained(WorkerId),
+    /// Report an event to operators.
+    Notice(Notice),
+    /// Report a step of a task; only after [`Event::WatchTasks`].
+    Task(TaskEvent),
+}
+
+/// The reason for which a worker is refused. Formats as in Dask's reply, where it
+/// has one.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum WorkerRefusal {
+    /// A worker has this address.
+    AddressTaken {
+        /// The address.
+        address: String,
+    },
+    /// A worker has this name.
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The name is neither a string nor a number.
+    InvalidName {
+        /// The name.
+        name: Value,
+    },
+    /// A worker has the id that the caller has chosen.
+    IdTaken,
+}
+
+impl fmt::Display for WorkerRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddressTaken { address } => write!(f, "worker already exists {address}"),
+            Self::NameTaken { name } => write!(f, "name taken, {name}"),
+            Self::InvalidName { name } => write!(f, "the name {name} is not a string"),
+            Self::IdTaken => f.write_str("the id is taken"),
+        }
+    }
+}
+
+impl core::error::Error for WorkerRefusal {}
