@@ -110,8 +110,16 @@ impl Gathering {
     }
 }
 
+/// Chooses the holder with the fewest keys to send so far, for
+/// [`Gathering::requests`].
+pub(crate) fn least_requested(holders: &[&String], requests: &Requests) -> usize {
+    let count = |holder: &&String| requests.get(*holder).map_or(0, Vec::len);
+    let counts = holders.iter().map(count).enumerate();
+    let least = counts.min_by_key(|(_, count)| *count);
+    least.map_or(0, |(index, _)| index)
+}
+
 /// Asks workers at the same time, and returns their answers with the requests.
-#[cfg(any(feature = "scheduler", feature = "worker"))]
 pub(crate) async fn ask_all<T, F>(
     requests: Requests,
     ask: impl Fn(String, Vec<Key>) -> F,
@@ -224,13 +232,7 @@ mod tests {
         let who_has = who_has(&[("x", &["a", "b"]), ("y", &["a", "b"]), ("z", &["a"])]);
         let mut gathering = Gathering::new(keys(&["x", "y", "z"]));
         let who_has = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-        let requests = gathering.requests(who_has, |holders, requests| {
-            let count = |holder: &&String| requests.get(*holder).map_or(0, Vec::len);
-            let least = holders.iter().map(count).enumerate();
-            least
-                .min_by_key(|(_, count)| *count)
-                .map_or(0, |(index, _)| index)
-        });
+        let requests = gathering.requests(who_has, least_requested);
         let requests: Vec<(String, Vec<Key>)> = requests.into_iter().collect();
         let expected = [
             ("a".to_owned(), keys(&["x", "z"])),

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use super::future::all_finished;
 use super::{Client, ScatterError, Shared, TaskError, TaskFuture};
 use crate::client::Status;
+use crate::gather::{self, least_requested};
 use crate::protocol::{
     DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, ReportKey, Request,
     Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
@@ -18,9 +19,6 @@ use crate::{BoxFuture, Key, RequestError, Serialized, Value};
 
 /// Maximum number of attempts to fetch a result before it counts as lost.
 const ATTEMPTS: usize = 10;
-
-/// Time before a busy worker is asked again.
-const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
 /// Interval at which the scheduler is asked during a direct transfer whether the
 /// worker still holds the data.
@@ -179,76 +177,68 @@ impl Shared {
             ..WhoHas::default()
         };
         let who_has: Vec<(Key, Vec<String>)> = self.call("where results are", request).await?;
-        // Of a key's holders, the one that has the least to send so far.
-        let mut wanted: HashMap<String, Vec<Key>> = HashMap::new();
-        for (key, holders) in who_has {
-            let least = holders
-                .into_iter()
-                .min_by_key(|holder| wanted.get(holder).map_or(0, Vec::len));
-            if let Some(holder) = least {
-                wanted.entry(holder).or_default().push(key);
-            }
-        }
-        let transfers = wanted
-            .into_iter()
-            .map(|(address, keys)| self.fetch_while_held(address, keys));
+        let mut gathering = gather::Gathering::new(who_has.iter().map(|(key, _)| key.clone()));
         let mut all = Vec::new();
-        // The scheduler notices a worker that is gone; its data is missing here
-        // and requested again.
-        for data in join_all(transfers).await.into_iter().flatten() {
-            all.extend(data);
+        loop {
+            let holders = who_has.iter().map(|(key, holders)| (key, &holders[..]));
+            let requests = gathering.requests(holders, least_requested);
+            if requests.is_empty() {
+                // The scheduler notices a worker that is gone; its data is missing
+                // here and requested again.
+                return Ok(all);
+            }
+            let transfers = requests.into_iter().map(|(address, keys)| async move {
+                let reply = self.fetch_while_held(&address, &keys).await;
+                (address, keys, reply)
+            });
+            for (address, keys, reply) in join_all(transfers).await {
+                let data = match reply {
+                    Ok(reply) if reply.status == ReplyStatus::Busy => {
+                        gathering.busy();
+                        continue;
+                    }
+                    Ok(reply) => reply.data.unwrap_or_default(),
+                    Err(_) => Vec::new(),
+                };
+                gathering.answered(&address, keys, data.iter().map(|(key, _)| key));
+                all.extend(data);
+            }
+            gathering.pause().await;
         }
-        Ok(all)
     }
 
     /// Fetches keys from one worker, until the scheduler no longer lists it as a
     /// holder: a stopped process never replies.
     async fn fetch_while_held(
         &self,
-        address: String,
-        keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
-        let mut fetching = core::pin::pin!(self.fetch(address.clone(), keys.clone()));
+        address: &String,
+        keys: &[Key],
+    ) -> Result<DataReply, RequestError> {
+        let worker = RequestError::parse_address(address)?;
+        let mut fetching = core::pin::pin!(self.pool.get_data(&worker, keys.to_vec(), None));
         loop {
             tokio::select! {
-                data = &mut fetching => return data,
+                reply = &mut fetching => return reply,
                 () = runtime::sleep(HOLDER_CHECK) => {}
             }
             let request = WhoHas {
-                keys: Some(Keys(keys.clone())),
+                keys: Some(Keys(keys.to_vec())),
                 reply: Some(true),
                 ..WhoHas::default()
             };
             let asking = self.call("where results are", request);
             let who_has: Result<Vec<(Key, Vec<String>)>, RequestError> = tokio::select! {
-                data = &mut fetching => return data,
+                reply = &mut fetching => return reply,
                 who_has = asking => who_has,
             };
             // Without an answer of the scheduler, assume that it does.
             let is_holder = who_has.map_or(true, |who_has| {
-                who_has
-                    .iter()
-                    .any(|(_, holders)| holders.contains(&address))
+                who_has.iter().any(|(_, holders)| holders.contains(address))
             });
             if !is_holder {
-                return Err(RequestError::Closed { peer: address });
+                let peer = address.clone();
+                return Err(RequestError::Closed { peer });
             }
-        }
-    }
-
-    /// Fetches keys from one worker, which may lack some.
-    async fn fetch(
-        &self,
-        address: String,
-        keys: Vec<Key>,
-    ) -> Result<Vec<(Key, Serialized)>, RequestError> {
-        let address = RequestError::parse_address(&address)?;
-        loop {
-            let reply = self.pool.get_data(&address, keys.clone(), None).await?;
-            if reply.status != ReplyStatus::Busy {
-                return Ok(reply.data.unwrap_or_default());
-            }
-            runtime::sleep(BUSY_PAUSE).await;
         }
     }
 }
