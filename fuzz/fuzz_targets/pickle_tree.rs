@@ -1,2 +1,2 @@
 #![cfg_attr(fuzzing, no_main)]
-daskwire_fuzz::target!(pickle_tree);
+daskwire_fuzz::target!(daskwire_fuzz::pickle_tree);

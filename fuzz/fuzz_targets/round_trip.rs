@@ -1,2 +1,2 @@
 #![cfg_attr(fuzzing, no_main)]
-daskwire_fuzz::target!(round_trip);
+daskwire_fuzz::target!(daskwire_fuzz::round_trip);

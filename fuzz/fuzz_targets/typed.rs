@@ -1,2 +1,2 @@
 #![cfg_attr(fuzzing, no_main)]
-daskwire_fuzz::target!(typed);
+daskwire_fuzz::target!(daskwire_fuzz::typed);

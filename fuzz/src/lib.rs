@@ -5,22 +5,13 @@
 //! seed. A function panics if a property does not hold or the input uses more
 //! memory or steps than its budget (see `budget.rs`).
 
-mod budget;
-mod documents;
-mod graphs;
-mod input;
-mod machines;
-mod messages;
-mod meter;
-mod opened;
+pub mod budget;
+pub mod corpus;
+mod embedded;
+pub mod meter;
 mod pickles;
-#[cfg(test)]
-mod seeds;
-mod spill;
+mod surface;
 mod values;
-
-use core::time::Duration;
-use std::sync::OnceLock;
 
 use daskwire::Limits;
 use daskwire::compression::{
@@ -36,66 +27,21 @@ use daskwire::message::{
     Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
-use daskwire_comm::Address;
-use daskwire_comm::tls::Verifier;
-use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
-use daskwire_comm::tls::rustls::crypto::ring;
-use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
-use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
 use daskwire_pickle::{
     Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
     Token as PickleToken, Unescaped,
 };
 
 use budget::{Budget, Linear};
-use documents::documents;
-use graphs::graph;
-use machines::{scheduler_machine, worker_machine};
-use messages::messages;
-use opened::{pickled, values};
+use embedded::embedded;
 use pickles::{pickle_tree, pickle_writer};
-use spill::spill_file;
 use values::typed;
 
-/// A fuzz target and the function that checks its properties.
-#[derive(Clone, Copy, Debug)]
-pub struct Surface {
-    /// The name of the target and of its folder of seeds.
-    pub name: &'static str,
-    body: fn(&[u8]),
-    budget: Option<Budget>,
-}
+pub use surface::Surface;
 
-impl Surface {
-    /// Panics if a property does not hold for `input`.
-    pub fn run(&self, input: &[u8]) {
-        match self.budget {
-            Some(budget) => budget.check(input.len(), || (self.body)(input)),
-            None => (self.body)(input),
-        }
-    }
-}
-
-/// Defines [`SURFACES`], and a test for each that replays its seeds.
-macro_rules! surfaces {
-    ($($name:ident: $budget:expr,)*) => {
-        /// All surfaces.
-        pub const SURFACES: &[Surface] = &[
-            $(Surface { name: stringify!($name), body: $name, budget: $budget },)*
-        ];
-
-        #[cfg(test)]
-        mod replay {
-            $(
-                #[test]
-                fn $name() {
-                    crate::seeds::replay(stringify!($name));
-                }
-            )*
-        }
-    };
-}
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use libfuzzer_sys;
 
 surfaces! {
     prelude: CORE,
@@ -110,56 +56,17 @@ surfaces! {
     zlib: DECOMPRESSING,
     zstd: DECOMPRESSING,
     handshake: CORE,
+    embedded: CORE,
     round_trip: DECOMPRESSING,
     rmp: CORE,
-    certificate: CORE,
-    address: CORE,
     pickle: CORE,
     pickle_tree: CORE,
     typed: DECOMPRESSING,
-    // These expand their input and have their own budgets.
-    messages: None,
-    values: None,
-    pickled: None,
-    graph: None,
-    spill_file: None,
-    documents: None,
-    worker_machine: None,
-    scheduler_machine: None,
-}
-
-/// The program of a fuzz target: runs the surface of that name with inputs of
-/// libFuzzer.
-///
-/// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. In other builds the
-/// program prints an error and fails.
-#[macro_export]
-macro_rules! target {
-    ($surface:ident) => {
-        #[cfg(fuzzing)]
-        ::libfuzzer_sys::fuzz_target!(|input: &[u8]| $crate::run(stringify!($surface), input));
-
-        #[cfg(not(fuzzing))]
-        fn main() -> ::std::process::ExitCode {
-            ::std::eprintln!("build this program with cargo fuzz");
-            ::std::process::ExitCode::FAILURE
-        }
-    };
-}
-
-/// Runs the surface of this name.
-///
-/// # Panics
-///
-/// If a property does not hold for `input`, or there is no such surface.
-pub fn run(name: &str, input: &[u8]) {
-    let surface = SURFACES.iter().find(|surface| surface.name == name);
-    surface.expect("a surface of this name").run(input);
 }
 
 /// The budget for the decoders of core, including the checks of these
 /// functions.
-const CORE: Option<Budget> = Some(Budget {
+pub const CORE: Option<Budget> = Some(Budget {
     memory_len: Linear {
         base: 8 << 20,
         per_byte: 1 << 10,
@@ -874,48 +781,6 @@ fn compare(ours: &mut Reader<'_>, theirs: &rmpv::ValueRef<'_>) {
             }
         }
         (ours, theirs) => panic!("{ours:?} is {theirs:?} for rmpv"),
-    }
-}
-
-/// Any bytes as the certificate of a peer: trusted only if equal to that of a
-/// member of the cluster.
-fn certificate(input: &[u8]) {
-    static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
-    let (verifier, known) = MEMBERS.get_or_init(|| {
-        let read = |pem: &str| {
-            let pem = CertificateDer::pem_slice_iter(pem.as_bytes());
-            pem.map(|der| der.expect("a certificate"))
-                .collect::<Vec<_>>()
-        };
-        let mut authorities = read(include_str!("../../comm/tests/tls/ca.pem"));
-        authorities.extend(read(include_str!("../../comm/tests/tls/self-signed.pem")));
-        let mut known = authorities.clone();
-        known.extend(read(include_str!("../../comm/tests/tls/v1-cert.pem")));
-        let verifier = Verifier::new(authorities, &ring::default_provider());
-        (verifier.expect("good authorities"), known)
-    });
-    let leaf = CertificateDer::from(input);
-    let now = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
-    let name = ServerName::try_from("scheduler").expect("a name");
-    let outcomes = [
-        verifier
-            .verify_server_cert(&leaf, &[], &name, &[], now)
-            .is_ok(),
-        verifier.verify_client_cert(&leaf, &[], now).is_ok(),
-    ];
-    if outcomes.contains(&true) {
-        assert!(known.contains(&leaf), "a stranger is believed");
-    }
-}
-
-/// Checks that a parsed address is the same after printing and parsing it
-/// again.
-fn address(input: &[u8]) {
-    let Ok(text) = core::str::from_utf8(input) else {
-        return;
-    };
-    if let Ok(address) = text.parse::<Address>() {
-        assert_eq!(address.to_string().parse(), Ok(address));
     }
 }
 

@@ -18,15 +18,15 @@ const HARD_LIMIT: u64 = 4 << 30;
 /// The consumption so far, of this thread except for `steps`, which are of the
 /// process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taken {
+pub struct Taken {
     /// Bytes allocated now.
-    pub(crate) live_len: u64,
+    pub live_len: u64,
     /// The peak of allocated bytes since [`reset_peak`].
-    pub(crate) peak_len: u64,
+    pub peak_len: u64,
     /// Total bytes of all allocations, including freed ones.
-    pub(crate) allocated_len: u64,
+    pub allocated_len: u64,
     /// Loads from memory; 0 without the instrumentation.
-    pub(crate) steps: u64,
+    pub steps: u64,
 }
 
 struct Counting;
@@ -47,7 +47,7 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 static STEP_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The consumption of this thread.
-pub(crate) fn taken() -> Taken {
+pub fn taken() -> Taken {
     Taken {
         steps: STEPS.load(Ordering::Relaxed),
         ..TAKEN.get()
@@ -55,7 +55,7 @@ pub(crate) fn taken() -> Taken {
 }
 
 /// Measures the peak from here on.
-pub(crate) fn reset_peak() {
+pub fn reset_peak() {
     let taken = TAKEN.get();
     TAKEN.set(Taken {
         peak_len: taken.live_len,
@@ -65,7 +65,7 @@ pub(crate) fn reset_peak() {
 
 /// Sets the number of steps after which the process aborts, and returns the
 /// former limit.
-pub(crate) fn limit_steps(limit: u64) -> u64 {
+pub fn limit_steps(limit: u64) -> u64 {
     STEP_LIMIT.swap(limit, Ordering::Relaxed)
 }
 

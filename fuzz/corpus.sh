@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The corpora of all targets, which are in one archive.
+#
+# Usage: fuzz/corpus.sh unpack              puts the archive where cargo-fuzz looks for
+#                                           corpora
+#        fuzz/corpus.sh pack [OPTION...]    adds what was found since and reaches new code
+#                                           to the archive; cargo fuzz gets the options
+#
+# Default of CARGO_FUZZ, the command to run: "cargo fuzz".
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+unpack() {
+    tar -xzf corpus.tar.gz
+}
+
+pack() {
+    local cargo_fuzz crate target name folder found input
+    read -ra cargo_fuzz <<<"${CARGO_FUZZ:-cargo fuzz}"
+    folder=$(mktemp -d)
+    tar -xzf corpus.tar.gz -C "$folder"
+    for crate in . peer; do
+        for target in "$crate"/fuzz_targets/*.rs; do
+            name=$(basename "$target" .rs)
+            target=$crate/corpus/$name
+            mkdir -p "$folder/$target"
+            found=()
+            for input in "$target" "seeds/$name"; do
+                if [[ -d $input ]]; then
+                    found+=("$PWD/$input")
+                fi
+            done
+            if ((${#found[@]} == 0)); then
+                continue
+            fi
+            "${cargo_fuzz[@]}" run --fuzz-dir "$crate" "$@" "$name" \
+                "$folder/$target" "${found[@]}" -- -merge=1 -max_len=4096
+            # libFuzzer names an input by its SHA-1; the start of it will do.
+            for input in "$folder/$target"/*; do
+                mv -n "$input" "$folder/$target/$(basename "$input" | cut -c -12)" 2>/dev/null || true
+            done
+        done
+    done
+    (cd "$folder" && find . -type f -printf '%P\n' | LC_ALL=C sort |
+        tar --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - -T -) |
+        gzip -9n >corpus.tar.gz
+    rm -rf "$folder" seeds
+    ls -l corpus.tar.gz
+}
+
+case ${1:-} in
+unpack) unpack ;;
+pack) shift && pack "$@" ;;
+*)
+    sed -n '4,9s/^# \?//p' "${BASH_SOURCE[0]}"
+    exit 2
+    ;;
+esac

@@ -1,0 +1,328 @@
+//! Graphs and tasks, as pickles.
+
+use bytes::Bytes;
+use daskwire_peer::fuzzing;
+use daskwire_peer::graph::{Graph, Task};
+use daskwire_peer::protocol::UpdateGraph;
+use daskwire_peer::scheduler::Submission;
+use daskwire_peer::{Key, Serialized};
+use daskwire_pickle::{Level, Options, WriteError, Writer};
+
+use crate::input::{Choices, repeated};
+use daskwire_fuzz::budget::{Budget, Linear};
+
+/// The budget for a scheduler, a worker and a client with a graph. The base
+/// covers the expansion of shared nodes of a short pickle.
+const BUDGET: Budget = Budget {
+    memory_len: Linear {
+        base: 384 << 20,
+        per_byte: 4 << 10,
+    },
+    allocated_len: Linear {
+        base: 2 << 30,
+        per_byte: 32 << 10,
+    },
+    steps: Linear {
+        base: 1 << 29,
+        per_byte: 1 << 13,
+    },
+};
+
+/// Checks that the scheduler's outline of a graph agrees with a full read, that
+/// a task is read the same as by a worker, and that the cost of both is linear
+/// in the pickle, regardless of sharing.
+///
+/// The input: a flag, then a pickle or choices for a graph.
+pub(crate) fn graph(input: &[u8]) {
+    let mut choices = Choices(input);
+    let pickle: Bytes = match choices.byte() % 4 {
+        0 => Bytes::copy_from_slice(choices.0),
+        1 => repeated(choices.0).into(),
+        _ => match written(&choices) {
+            Ok(pickle) => pickle.into(),
+            Err(error) => panic!("the choices make no pickle: {error}"),
+        },
+    };
+    BUDGET.check(pickle.len(), || {
+        let expression = fuzzing::pickle_payload(pickle);
+        let _ = Submission::read(UpdateGraph {
+            expr_ser: expression.clone(),
+            ..UpdateGraph::default()
+        });
+        // As in a worker: the whole pickle as one task.
+        task(&expression, &Key::from("x"));
+        let outlines = fuzzing::outlines(&expression);
+        let Ok(graph) = Graph::read(&expression) else {
+            return;
+        };
+        for task in &graph.tasks {
+            write(task);
+        }
+        let Ok(outlines) = outlines else { return };
+        assert_eq!(outlines.len(), graph.tasks.len());
+        for ((key, dependencies, run_spec), read) in outlines.iter().zip(&graph.tasks) {
+            assert_eq!(*key, read.key);
+            // The outline also has those in invalid functions.
+            let is_listed = |key: &Key| dependencies.contains(key);
+            assert!(read.dependencies().iter().all(is_listed), "{read:?}");
+            task(run_spec, key);
+        }
+    });
+}
+
+fn task(run_spec: &Serialized, key: &Key) {
+    if let Ok(task) = Task::read(run_spec, key) {
+        assert_eq!(task.key, *key);
+        write(&task);
+    }
+}
+
+/// A task that was read can be written and read again.
+fn write(task: &Task) {
+    let dependencies = task.dependencies();
+    if let Ok(run_spec) = task.to_run_spec() {
+        let again = Task::read(&run_spec, &task.key).expect("what was written can be read");
+        assert_eq!(again.dependencies(), dependencies);
+    }
+}
+
+/// The pickle of a graph from these choices.
+fn written(choices: &Choices<'_>) -> Result<Vec<u8>, WriteError> {
+    let mut out = vec![0; 64 * choices.0.len() + (1 << 10)];
+    let mut levels = vec![Level::EMPTY; 256];
+    let mut writer = Writer::with_options(&mut out, &mut levels, Options::default());
+    let mut nodes = Nodes {
+        choices: choices.clone(),
+        writer: &mut writer,
+        shared: Vec::new(),
+    };
+    let count = nodes.choices.below(8);
+    nodes.reduce("dask._expr", "LLGExpr", 1);
+    nodes.writer.dict(count);
+    for key in &KEYS[..count] {
+        nodes.writer.str(key);
+        nodes.node(8);
+    }
+    let len = writer.finish()?.len();
+    out.truncate(len);
+    Ok(out)
+}
+
+const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+struct Nodes<'n, 'w, 'b, 'c> {
+    choices: Choices<'c>,
+    writer: &'n mut Writer<'w, 'b>,
+    /// What was memoized.
+    shared: Vec<u32>,
+}
+
+impl Nodes<'_, '_, '_, '_> {
+    fn reduce(&mut self, module: &str, name: &str, argument_count: usize) {
+        self.writer
+            .reduce()
+            .global(module, name)
+            .tuple(argument_count);
+    }
+
+    fn spec(&mut self, class: &str, argument_count: usize) {
+        self.reduce("dask._task_spec", class, argument_count);
+    }
+
+    fn key(&mut self) {
+        match self.choices.byte() {
+            byte @ 0..=200 => self.writer.str(KEYS[usize::from(byte % 8)]),
+            byte => self.writer.tuple(2).str("t").i64(byte.into()),
+        };
+    }
+
+    fn many(&mut self, count: usize, depth: usize) {
+        for _ in 0..count {
+            self.node(depth);
+        }
+    }
+
+    /// Ends the value begun last and shares it from now on.
+    fn share(&mut self) {
+        let index = self.writer.end().memoize();
+        self.shared.push(index);
+    }
+
+    fn function(&mut self, depth: usize) {
+        match self.choices.below(6) {
+            0 => {
+                self.writer.global("operator", "add");
+            }
+            1 => {
+                self.writer.global("dask._task_spec", "_execute_subgraph");
+            }
+            2 => {
+                self.writer.global("dask.utils", "apply");
+            }
+            3 => {
+                self.reduce("operator", "methodcaller", 1);
+                self.writer.str("native:f").end().end();
+            }
+            4 if depth != 0 => {
+                let (arguments, keywords) = (self.choices.below(3), self.choices.below(3));
+                self.writer.build();
+                self.reduce("functools", "partial", 1);
+                self.function(depth - 1);
+                self.writer.end().end().tuple(4);
+                self.function(depth - 1);
+                self.writer.tuple(arguments);
+                self.many(arguments, depth - 1);
+                self.writer.dict(keywords);
+                for key in &KEYS[..keywords] {
+                    self.writer.str(key);
+                    self.node(depth - 1);
+                }
+                self.writer.none();
+                self.writer.end();
+                self.share();
+            }
+            _ => self.node(depth.saturating_sub(1)),
+        }
+    }
+
+    fn node(&mut self, depth: usize) {
+        let kind = self.choices.below(if depth == 0 { 6 } else { 20 });
+        let depth = depth.saturating_sub(1);
+        match kind {
+            0 | 1 => self.key(),
+            2 => {
+                self.writer.none();
+            }
+            // A value shared before.
+            3..=5 => match self.shared.len() {
+                0 => {
+                    self.writer.i64(1);
+                }
+                count => {
+                    let index = count - 1 - self.choices.below(count);
+                    self.writer.get(self.shared[index]);
+                }
+            },
+            6 => {
+                self.spec("TaskRef", 1);
+                self.key();
+                self.writer.end();
+                self.share();
+            }
+            7 => {
+                self.spec("Alias", 2);
+                self.key();
+                self.key();
+                self.writer.end();
+                self.share();
+            }
+            8 => {
+                self.spec("DataNode", 2);
+                self.key();
+                self.node(depth);
+                self.writer.end();
+                self.share();
+            }
+            9 | 10 => {
+                let count = self.choices.below(6);
+                self.spec("Task", count + 2);
+                self.key();
+                self.function(depth);
+                self.many(count, depth);
+                self.writer.end();
+                self.share();
+            }
+            11 | 12 => {
+                let class = CONTAINERS[self.choices.below(CONTAINERS.len())];
+                let count = self.choices.below(6);
+                self.spec(class, count);
+                self.many(count, depth);
+                self.writer.end();
+                self.share();
+            }
+            13 => {
+                let count = self.choices.below(6);
+                self.spec("List", 1);
+                self.writer.list(count);
+                self.many(count, depth);
+                self.writer.end().end();
+                self.share();
+            }
+            14 => {
+                let count = self.choices.below(4);
+                self.spec("Dict", 1);
+                self.writer.dict(count);
+                self.many(2 * count, depth);
+                self.writer.end().end();
+                self.share();
+            }
+            15 => self.task_with_state(depth),
+            16 => {
+                let count = self.choices.below(6);
+                let class = CONTAINERS[self.choices.below(CONTAINERS.len())];
+                self.writer.build().newobj();
+                self.writer.global("dask._task_spec", class).tuple(0).end();
+                self.writer.end().tuple(11);
+                for _ in 0..5 {
+                    self.writer.none();
+                }
+                self.writer.tuple(count);
+                self.many(count, depth);
+                self.writer.end();
+                for _ in 0..5 {
+                    self.writer.none();
+                }
+                self.writer.end();
+                self.share();
+            }
+            17 => {
+                let count = self.choices.below(6);
+                self.writer.list(count);
+                self.many(count, depth);
+                self.share();
+            }
+            18 => {
+                let count = self.choices.below(6);
+                self.writer.tuple(count);
+                self.many(count, depth);
+                match count {
+                    0 => {
+                        self.writer.end();
+                    }
+                    _ => self.share(),
+                }
+            }
+            _ => {
+                let count = self.choices.below(4);
+                self.writer.dict(count);
+                self.many(2 * count, depth);
+                self.share();
+            }
+        }
+    }
+
+    /// As Python writes tasks.
+    fn task_with_state(&mut self, depth: usize) {
+        let (arguments, keywords) = (self.choices.below(4), self.choices.below(3));
+        self.writer.build().newobj();
+        self.writer.global("dask._task_spec", "Task").tuple(0).end();
+        self.writer.end().tuple(9);
+        for _ in 0..5 {
+            self.writer.none();
+        }
+        self.writer.tuple(arguments);
+        self.many(arguments, depth);
+        self.writer.end();
+        self.function(depth);
+        self.key();
+        self.writer.dict(keywords);
+        for key in &KEYS[..keywords] {
+            self.writer.str(key);
+            self.node(depth);
+        }
+        self.writer.end().end();
+        self.share();
+    }
+}
+
+const CONTAINERS: [&str; 4] = ["List", "Tuple", "Set", "Dict"];

@@ -1,0 +1,90 @@
+//! Properties of comms, roles and the command for any input, one function per fuzz
+//! target.
+//!
+//! As in `daskwire-fuzz`, whose targets need the core alone. These build tokio and
+//! rustls too.
+
+mod documents;
+mod graphs;
+mod input;
+mod machines;
+mod messages;
+mod opened;
+mod spill;
+
+use core::time::Duration;
+use std::sync::OnceLock;
+
+use daskwire_comm::Address;
+use daskwire_comm::tls::Verifier;
+use daskwire_comm::tls::rustls::client::danger::ServerCertVerifier as _;
+use daskwire_comm::tls::rustls::crypto::ring;
+use daskwire_comm::tls::rustls::pki_types::pem::PemObject as _;
+use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
+use daskwire_fuzz::CORE;
+
+use documents::documents;
+use graphs::graph;
+use machines::{scheduler_machine, worker_machine};
+use messages::messages;
+use opened::{pickled, values};
+use spill::spill_file;
+
+daskwire_fuzz::surfaces! {
+    certificate: CORE,
+    address: CORE,
+    // These expand their input and have their own budgets.
+    messages: None,
+    values: None,
+    pickled: None,
+    graph: None,
+    spill_file: None,
+    documents: None,
+    worker_machine: None,
+    scheduler_machine: None,
+}
+
+/// Any bytes as the certificate of a peer: trusted only if equal to that of a
+/// member of the cluster.
+fn certificate(input: &[u8]) {
+    static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
+    let (verifier, known) = MEMBERS.get_or_init(|| {
+        let read = |pem: &str| {
+            let pem = CertificateDer::pem_slice_iter(pem.as_bytes());
+            pem.map(|der| der.expect("a certificate"))
+                .collect::<Vec<_>>()
+        };
+        let mut authorities = read(include_str!("../../../comm/tests/tls/ca.pem"));
+        authorities.extend(read(include_str!(
+            "../../../comm/tests/tls/self-signed.pem"
+        )));
+        let mut known = authorities.clone();
+        known.extend(read(include_str!("../../../comm/tests/tls/v1-cert.pem")));
+        let verifier = Verifier::new(authorities, &ring::default_provider());
+        (verifier.expect("good authorities"), known)
+    });
+    let leaf = CertificateDer::from(input);
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
+    let name = ServerName::try_from("scheduler").expect("a name");
+    let outcomes = [
+        verifier
+            .verify_server_cert(&leaf, &[], &name, &[], now)
+            .is_ok(),
+        verifier.verify_client_cert(&leaf, &[], now).is_ok(),
+    ];
+    if outcomes.contains(&true) {
+        assert!(known.contains(&leaf), "a stranger is believed");
+    }
+}
+
+/// Checks that a parsed address is the same after printing and parsing it
+/// again.
+fn address(input: &[u8]) {
+    let Ok(text) = core::str::from_utf8(input) else {
+        return;
+    };
+    if let Ok(address) = text.parse::<Address>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
