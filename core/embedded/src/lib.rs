@@ -8,6 +8,10 @@
 //! | `embedded_io_07` | `embedded-io-07` | blocking, of embedded-io 0.7 |
 //! | `embedded_io_async_07` | `embedded-io-async-07` | async, of embedded-io-async 0.7 |
 //!
+//! With the feature `roles` the crate also has a `worker`
+//! of fixed size, which runs functions of a static table for a real cluster. It
+//! does no I/O itself: the module `role` connects it to the sockets of a platform.
+//!
 //! The feature `heapless-09` turns on the feature of the same name of
 //! `daskwire`, which stores frames and preludes in the vectors of heapless 0.9.
 //! Types of a crate before its 1.0 are only in the signatures of the feature
@@ -28,6 +32,17 @@
     clippy::std_instead_of_alloc
 )]
 
+#[cfg(feature = "roles")]
+mod link;
+#[cfg(feature = "roles")]
+mod pickle_tree;
+#[cfg(feature = "roles")]
+pub mod role;
+#[cfg(feature = "roles")]
+pub mod value;
+#[cfg(feature = "roles")]
+pub mod worker;
+
 #[cfg(feature = "embedded-io-07")]
 mod comm_state;
 #[cfg(feature = "embedded-io-07")]
@@ -37,7 +52,7 @@ pub mod embedded_io_async_07;
 
 /// Copies as many bytes as both slices have, without the panic of
 /// `copy_from_slice` for different lengths.
-#[cfg(feature = "embedded-io-07")]
+#[cfg(any(feature = "embedded-io-07", feature = "roles"))]
 fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;

@@ -1,0 +1,458 @@
+//! A worker of one thread, without a heap and without I/O.
+//!
+//! A [`Worker`] registers with a scheduler, runs functions of a static table on
+//! the numbers, bytes and small arrays that Python submits, keeps their results
+//! and serves them. Its tasks name their function by
+//! `operator.methodcaller("native:NAME")`, which every Python can unpickle:
+//!
+//! ```python
+//! client.submit(operator.methodcaller("native:hypot"), 3, 4, workers=["mcu"]).result()
+//! ```
+//!
+//! The worker is a [`Role`]: connect it to sockets with
+//! [`exchange`](crate::role::exchange).
+
+mod reply;
+mod requests;
+mod store;
+mod stream;
+mod task;
+
+use core::time::Duration;
+
+use crate::link::{Link, TABLE_LEN};
+use crate::role::{Role, Wanted};
+use reply::DataReply;
+use store::{EntryId, Part, State, Store};
+
+pub use task::{Function, MAX_ARGS};
+
+/// The addresses and the name of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'a> {
+    /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
+    pub scheduler: &'a str,
+    /// The address at which others reach this worker.
+    pub contact: &'a str,
+    /// The name of the worker, unique in the cluster.
+    pub name: &'a str,
+}
+
+/// The maximum number of tasks that a scheduler can send in one batch, or less
+/// if tasks have arrays as arguments, which take a place each.
+pub const MAX_BATCH: usize = 159;
+
+/// The buffers for the messages of a worker.
+///
+/// `MESSAGE` is the maximum length of a task, in bytes, with its numbers, bytes
+/// and arrays. `PEERS` is the number of connections that others may have to the
+/// worker at a time.
+#[derive(Debug)]
+pub struct Buffers<const MESSAGE: usize, const PEERS: usize> {
+    stream: LinkBuffers<{ 8 * (MAX_BATCH + 1) }, MESSAGE, 2560>,
+    requests: LinkBuffers<TABLE_LEN, 1536, 1024>,
+    fetch: LinkBuffers<TABLE_LEN, 2048, 512>,
+    peers: [LinkBuffers<TABLE_LEN, 1536, 1024>; PEERS],
+}
+
+/// The buffers of one link.
+#[derive(Debug)]
+struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
+    table: [u8; TABLE],
+    incoming: [u8; IN],
+    outgoing: [u8; OUT],
+}
+
+impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, IN, OUT> {
+    const EMPTY: Self = Self {
+        table: [0; TABLE],
+        incoming: [0; IN],
+        outgoing: [0; OUT],
+    };
+
+    fn link(&mut self) -> Link<'_> {
+        Link::new(&mut self.table, &mut self.incoming, &mut self.outgoing)
+    }
+}
+
+impl<const MESSAGE: usize, const PEERS: usize> Buffers<MESSAGE, PEERS> {
+    /// Empty buffers.
+    pub const fn new() -> Self {
+        Self {
+            stream: LinkBuffers::EMPTY,
+            requests: LinkBuffers::EMPTY,
+            fetch: LinkBuffers::EMPTY,
+            peers: [const { LinkBuffers::EMPTY }; PEERS],
+        }
+    }
+}
+
+impl<const MESSAGE: usize, const PEERS: usize> Default for Buffers<MESSAGE, PEERS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It is not registered, and tries to be.
+    Connecting,
+    /// It is registered with the scheduler.
+    Running,
+    /// The scheduler has closed it.
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Before the next attempt to register.
+    Pause {
+        until: Duration,
+    },
+    /// The scheduler is asked for its versions.
+    Versions {
+        deadline: Duration,
+        asked: bool,
+    },
+    Registering {
+        deadline: Duration,
+        asked: bool,
+    },
+    Running,
+    /// The last messages are being sent.
+    Leaving,
+    Ended,
+}
+
+/// The time until a lost scheduler is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The timeout for registering, and for the answer to a heartbeat.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The time after which a connection of a peer may be closed for another one.
+const PEER_IDLE: Duration = Duration::from_secs(2);
+
+/// A connection of a peer, the scheduler or a client to the worker.
+struct Peer<'b, const KEYS: usize> {
+    link: Link<'b>,
+    reply: Option<DataReply<KEYS>>,
+    /// When something last happened.
+    active: Duration,
+}
+
+/// The heartbeats.
+#[derive(Clone, Copy, Debug)]
+struct Heartbeat {
+    interval: Duration,
+    next: Duration,
+    /// When the answer is late.
+    answer_due: Option<Duration>,
+}
+
+/// A task that has run and is not reported yet.
+#[derive(Clone, Copy, Debug)]
+struct Finished {
+    id: EntryId,
+    start: Duration,
+    outcome: Result<(), crate::value::Failure>,
+}
+
+/// A worker with room for `KEYS` tasks and values of `DATA` bytes in all, and
+/// for `PEERS` connections of others at a time.
+///
+/// A task that does not fit fails with a `MemoryError`. Tasks run in the order
+/// in which they arrive; the priorities of the scheduler are not used. While a
+/// function runs, nothing else happens. A worker that loses its scheduler
+/// forgets everything and registers again.
+pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> {
+    config: Config<'b>,
+    functions: &'b [(&'b str, Function)],
+    /// The batched messages to and from the scheduler.
+    stream: Link<'b>,
+    /// Requests to the scheduler.
+    requests: Link<'b>,
+    /// Requests to another worker.
+    fetch: Link<'b>,
+    fetching: Option<Fetching>,
+    peers: [Peer<'b, KEYS>; PEERS],
+    store: Store<KEYS, DATA>,
+    phase: Phase,
+    heartbeat: Heartbeat,
+    finished: Option<Finished>,
+    /// The task whose buffers follow in the batch that arrives, and their number.
+    receiving: Option<(EntryId, u64)>,
+    now: Duration,
+    /// The scheduler's time minus ours, in seconds.
+    time_offset: f64,
+    /// When to ask again for the holders of values.
+    ask_holders: Duration,
+}
+
+/// A value that is being fetched from another worker.
+#[derive(Clone, Copy, Debug)]
+struct Fetching {
+    id: EntryId,
+    asked: bool,
+}
+
+const STREAM: usize = 0;
+const REQUESTS: usize = 1;
+const FETCH: usize = 2;
+const PEER: usize = 3;
+
+impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KEYS, DATA, PEERS> {
+    /// The number of links, for [`Connections`](crate::role::Connections).
+    pub const LINKS: usize = PEER + PEERS;
+
+    /// A worker that is not connected, with the functions that tasks may call by
+    /// name.
+    pub fn new<const MESSAGE: usize>(
+        config: Config<'b>,
+        functions: &'b [(&'b str, Function)],
+        buffers: &'b mut Buffers<MESSAGE, PEERS>,
+    ) -> Self {
+        const {
+            assert!(
+                KEYS <= 60,
+                "the prelude of a reply has to fit in its buffer"
+            )
+        }
+        let mut peers = buffers.peers.iter_mut();
+        Self {
+            config,
+            functions,
+            stream: Link::in_pieces(
+                &mut buffers.stream.table,
+                &mut buffers.stream.incoming,
+                &mut buffers.stream.outgoing,
+            ),
+            requests: buffers.requests.link(),
+            fetch: buffers.fetch.link(),
+            fetching: None,
+            peers: core::array::from_fn(|_| Peer {
+                // There are as many buffers as peers.
+                link: match peers.next() {
+                    Some(buffers) => buffers.link(),
+                    None => Link::new(&mut [], &mut [], &mut []),
+                },
+                reply: None,
+                active: Duration::ZERO,
+            }),
+            store: Store::new(),
+            phase: Phase::Pause {
+                until: Duration::ZERO,
+            },
+            heartbeat: Heartbeat {
+                interval: Duration::from_millis(500),
+                next: Duration::ZERO,
+                answer_due: None,
+            },
+            finished: None,
+            receiving: None,
+            now: Duration::ZERO,
+            time_offset: 0.0,
+            ask_holders: Duration::ZERO,
+        }
+    }
+
+    /// What the worker is doing.
+    pub const fn status(&self) -> Status {
+        match self.phase {
+            Phase::Pause { .. } | Phase::Versions { .. } | Phase::Registering { .. } => {
+                Status::Connecting
+            }
+            Phase::Running | Phase::Leaving => Status::Running,
+            Phase::Ended => Status::Ended,
+        }
+    }
+
+    /// The number of tasks and values.
+    pub fn key_count(&self) -> usize {
+        let ids = self.store.ids();
+        ids.filter(|id| self.store.get(*id).state != State::Free)
+            .count()
+    }
+
+    fn link(&self, link: usize) -> Option<&Link<'b>> {
+        match link {
+            STREAM => Some(&self.stream),
+            REQUESTS => Some(&self.requests),
+            FETCH => Some(&self.fetch),
+            _ => {
+                let peer = self.peers.get(link.checked_sub(PEER)?);
+                peer.map(|peer| &peer.link)
+            }
+        }
+    }
+
+    fn link_mut(&mut self, link: usize) -> Option<&mut Link<'b>> {
+        match link {
+            STREAM => Some(&mut self.stream),
+            REQUESTS => Some(&mut self.requests),
+            FETCH => Some(&mut self.fetch),
+            _ => {
+                let peer = self.peers.get_mut(link.checked_sub(PEER)?);
+                peer.map(|peer| &mut peer.link)
+            }
+        }
+    }
+
+    /// Forgets everything and registers again after a while.
+    fn restart(&mut self) {
+        if matches!(self.phase, Phase::Leaving | Phase::Ended) {
+            self.phase = Phase::Ended;
+            return;
+        }
+        self.phase = Phase::Pause {
+            until: self.now.saturating_add(PAUSE),
+        };
+        self.store.clear();
+        self.fetching = None;
+        self.receiving = None;
+        self.finished = None;
+        for peer in &mut self.peers {
+            peer.reply = None;
+        }
+    }
+
+    /// The scheduler's time, in seconds since 1970.
+    fn time(&self, at: Duration) -> f64 {
+        at.as_secs_f64() + self.time_offset
+    }
+
+    /// Runs a task, if one can run and its report can be sent.
+    fn run_task(&mut self) {
+        if self.finished.is_some() || !self.stream.has_room(stream::REPORT_LEN) {
+            return;
+        }
+        self.store.update_ready();
+        let Some(id) = self.store.first(State::Ready) else {
+            return;
+        };
+        let functions = self.functions;
+        let outcome = self.store.make_value(id, |view, out| {
+            task::run(functions, view, view.spec(id), out)
+        });
+        self.finished = Some(Finished {
+            id,
+            start: self.now,
+            outcome,
+        });
+    }
+}
+
+impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
+    for Worker<'_, KEYS, DATA, PEERS>
+{
+    fn link_count(&self) -> usize {
+        Self::LINKS
+    }
+
+    fn wanted(&self, link: usize) -> Wanted<'_> {
+        match self.link(link) {
+            Some(link) if link.wants_close() => return Wanted::Nothing,
+            Some(link) if link.is_closing() => return Wanted::Kept,
+            _ => {}
+        }
+        let is_registered = matches!(self.phase, Phase::Running | Phase::Leaving);
+        let scheduler = Wanted::Connection(self.config.scheduler);
+        match (link, self.phase) {
+            (STREAM, Phase::Registering { .. }) => scheduler,
+            (REQUESTS, Phase::Versions { .. } | Phase::Registering { .. }) => scheduler,
+            (STREAM | REQUESTS, _) if is_registered => scheduler,
+            (FETCH, Phase::Running) => {
+                let holder = self.fetching.map(|fetching| fetching.id);
+                let holder = holder.map(|id| self.store.part(id, Part::Holder));
+                match core::str::from_utf8(holder.unwrap_or_default()) {
+                    Ok(holder) if !holder.is_empty() => Wanted::Connection(holder),
+                    _ => Wanted::Nothing,
+                }
+            }
+            (PEER.., _) if is_registered => Wanted::Peer,
+            _ => Wanted::Nothing,
+        }
+    }
+
+    fn connected(&mut self, link: usize) {
+        let now = self.now;
+        if let Some(peer) = link.checked_sub(PEER).and_then(|at| self.peers.get_mut(at)) {
+            peer.active = now;
+        }
+        if let Some(link) = self.link_mut(link) {
+            link.open();
+        }
+    }
+
+    fn disconnected(&mut self, link: usize) {
+        if let Some(link) = self.link_mut(link) {
+            link.reset();
+        }
+        match link {
+            STREAM | REQUESTS => match self.phase {
+                Phase::Pause { .. } | Phase::Ended => {}
+                Phase::Leaving if link == REQUESTS => {}
+                _ => self.restart(),
+            },
+            FETCH => self.fetch_failed(),
+            _ => {
+                let peer = link.checked_sub(PEER).and_then(|at| self.peers.get_mut(at));
+                if let Some(mut reply) = peer.and_then(|peer| peer.reply.take()) {
+                    reply.release(&mut self.store);
+                }
+            }
+        }
+    }
+
+    fn space(&mut self, link: usize) -> &mut [u8] {
+        self.link_mut(link).map(Link::space).unwrap_or_default()
+    }
+
+    fn received(&mut self, link: usize, count: usize) {
+        if let Some(link) = self.link_mut(link) {
+            link.received(count);
+        }
+    }
+
+    fn unsent(&self, link: usize) -> &[u8] {
+        self.link(link).map(Link::unsent).unwrap_or_default()
+    }
+
+    fn sent(&mut self, link: usize, count: usize) {
+        if let Some(link) = self.link_mut(link) {
+            link.sent(count);
+        }
+    }
+
+    fn poll(&mut self, now: Duration) {
+        self.now = now;
+        match self.phase {
+            Phase::Pause { until } if now >= until => {
+                self.phase = Phase::Versions {
+                    deadline: now.saturating_add(TIMEOUT),
+                    asked: false,
+                };
+            }
+            Phase::Versions { deadline, .. } | Phase::Registering { deadline, .. }
+                if now >= deadline =>
+            {
+                self.restart();
+            }
+            Phase::Versions { deadline, asked } => self.ask_versions(deadline, asked),
+            Phase::Registering { deadline, asked } => self.register(deadline, asked),
+            Phase::Running => {
+                self.report();
+                self.handle_stream();
+                self.handle_heartbeat();
+                self.handle_peers();
+                self.handle_fetch();
+                if self.phase == Phase::Running {
+                    self.run_task();
+                }
+            }
+            Phase::Pause { .. } | Phase::Leaving | Phase::Ended => {}
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! Requests to the scheduler and to other workers, and the requests of others.
+
+use core::fmt::{self, Write};
+use core::time::Duration;
+
+use daskwire::msgpack::{Reader, Writer};
+
+use super::reply::DataReply;
+use super::store::{Part, State, Store};
+use super::stream::{REPORT_LEN, release};
+use super::{Config, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
+use crate::link::{Piece, Received, field, items, str_field};
+use crate::value::{Failure, Value};
+
+/// The maximum length of a reply other than that to `get_data`, in bytes.
+const REPLY_LEN: usize = 700;
+
+impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
+    /// Asks the scheduler for its versions. They are sent back as this worker's
+    /// own, so that clients do not warn of differences that do not matter here.
+    pub(super) fn ask_versions(&mut self, deadline: Duration, asked: bool) {
+        if self.requests.has_message() {
+            let asked = false;
+            self.phase = Phase::Registering { deadline, asked };
+        } else if self.requests.is_open() && !asked {
+            self.requests.outgoing.send(|writer| {
+                writer.map(2).str("op").str("versions");
+                writer.str("reply").bool(true);
+            });
+            let asked = true;
+            self.phase = Phase::Versions { deadline, asked };
+        }
+    }
+
+    /// Registers with the scheduler.
+    pub(super) fn register(&mut self, deadline: Duration, asked: bool) {
+        if self.stream.is_open() && !asked {
+            let (config, now) = (self.config, self.now);
+            let mut id = Text::<80>::new();
+            // Unique for each registration, as far as the time of it is.
+            let _ = write!(id, "{}-{:x}", config.name, now.as_nanos());
+            let used = self.store.used();
+            let outgoing = &mut self.stream.outgoing;
+            let sent = self.requests.incoming.message(|versions| {
+                let versions = versions.reader().skip().unwrap_or(b"\x80");
+                outgoing.send(|writer| {
+                    write_registration::<DATA>(writer, config, id.as_str(), used, versions);
+                })
+            });
+            if sent != Some(true) {
+                return self.restart();
+            }
+            self.requests.incoming.done();
+            let asked = true;
+            self.phase = Phase::Registering { deadline, asked };
+        } else if let Piece::Value(reply) = self.stream.incoming.piece() {
+            let len = reply.len();
+            let reply = Reader::new(reply);
+            let is_ok = str_field(reply, "status") == Some("OK");
+            let (time, interval) = (float(reply, "time"), float(reply, "heartbeat-interval"));
+            if !is_ok {
+                return self.restart();
+            }
+            self.stream.incoming.take(len);
+            if let Some(time) = time {
+                self.time_offset = time - self.now.as_secs_f64();
+            }
+            self.heartbeat.answer_due = None;
+            self.set_interval(interval);
+            self.phase = Phase::Running;
+        }
+    }
+
+    fn set_interval(&mut self, seconds: Option<f64>) {
+        let interval = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        if let Some(interval) = interval {
+            let (min, max) = (Duration::from_millis(100), Duration::from_secs(60));
+            self.heartbeat.interval = interval.clamp(min, max);
+        }
+        self.heartbeat.next = self.now.saturating_add(self.heartbeat.interval);
+    }
+
+    /// Sends heartbeats, without which the scheduler gives the worker up.
+    pub(super) fn handle_heartbeat(&mut self) {
+        if self.requests.has_message() {
+            let reply = self.requests.incoming.message(|message| {
+                let reply = message.reader();
+                let is_known = str_field(reply, "status") != Some("missing");
+                is_known.then(|| float(reply, "heartbeat-interval"))
+            });
+            self.requests.incoming.done();
+            self.heartbeat.answer_due = None;
+            match reply.flatten() {
+                Some(interval) => self.set_interval(interval),
+                None => return self.restart(),
+            }
+        }
+        match self.heartbeat.answer_due {
+            Some(due) if self.now >= due => self.restart(),
+            None if self.now >= self.heartbeat.next && self.requests.is_open() => {
+                let time = self.time(self.now);
+                let (contact, used) = (self.config.contact, self.store.used());
+                self.requests.outgoing.send(|writer| {
+                    writer.map(6).str("op").str("heartbeat_worker");
+                    writer.str("reply").bool(true);
+                    writer.str("address").str(contact);
+                    writer.str("now").f64(time);
+                    writer.str("executing").map(0);
+                    writer.str("metrics");
+                    write_metrics(writer, used, time);
+                });
+                self.heartbeat.answer_due = Some(self.now.saturating_add(TIMEOUT));
+            }
+            _ => {}
+        }
+    }
+
+    /// Serves the requests of others.
+    pub(super) fn handle_peers(&mut self) {
+        for peer in &mut self.peers {
+            if let Some(reply) = &mut peer.reply {
+                peer.active = self.now;
+                if !reply.send(&self.store, &mut peer.link.outgoing) {
+                    continue;
+                }
+                reply.release(&mut self.store);
+                peer.reply = None;
+            }
+            if !peer.link.has_message() || !peer.link.has_room(REPLY_LEN) {
+                continue;
+            }
+            peer.active = self.now;
+            serve(peer, &mut self.store, self.config);
+        }
+        self.free_peer();
+    }
+
+    /// Closes the connection that has been idle for longest, if all are in use:
+    /// Dask keeps connections for later requests.
+    fn free_peer(&mut self) {
+        if !self.peers.iter().all(|peer| peer.link.is_open()) {
+            return;
+        }
+        let oldest = self.peers.iter_mut().min_by_key(|peer| peer.active);
+        if let Some(peer) = oldest
+            && peer.reply.is_none()
+            && peer.link.is_idle()
+            && self.now.saturating_sub(peer.active) > PEER_IDLE
+        {
+            peer.link.close();
+        }
+    }
+
+    /// Fetches values that tasks need from other workers, one after the other.
+    pub(super) fn handle_fetch(&mut self) {
+        let Some(Fetching { id, asked }) = self.fetching else {
+            return self.choose_fetch();
+        };
+        if self.store.get(id).state != State::Wanted {
+            // No longer needed.
+            self.fetch.fail();
+            self.fetching = None;
+        } else if self.fetch.is_open() && !asked {
+            let key = self.store.part(id, Part::Key);
+            let contact = self.config.contact;
+            let sent = self.fetch.outgoing.send(|writer| {
+                writer.map(4).str("op").str("get_data");
+                writer.str("reply").bool(true);
+                writer.str("keys").array(1).encoded(key);
+                writer.str("who").str(contact);
+            });
+            if !sent {
+                self.fetch.fail();
+            }
+            self.fetching = Some(Fetching { id, asked: true });
+        } else if self.fetch.has_message() && self.stream.has_room(REPORT_LEN) {
+            let store = &mut self.store;
+            let found = self.fetch.incoming.message(|message| {
+                let mut data = field(message.reader(), "data")?;
+                // One key at most was asked for.
+                (data.map().ok()? == 1).then_some(())?;
+                data.skip().ok()?;
+                let payload = message.payload(data)?;
+                let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
+                Some(stored)
+            });
+            self.fetch.incoming.done();
+            self.fetch.outgoing.send(|writer| {
+                writer.str("OK");
+            });
+            self.fetch.close();
+            match found.flatten() {
+                Some(Ok(())) => {
+                    self.report_added(id);
+                    self.fetching = None;
+                }
+                Some(Err(failure)) => self.fail_dependents(id, failure),
+                None => {}
+            }
+        }
+    }
+
+    fn choose_fetch(&mut self) {
+        if !self.fetch.is_closed() {
+            return;
+        }
+        let has_holder = |id: &_| !self.store.part(*id, Part::Holder).is_empty();
+        let mut wanted = self
+            .store
+            .ids()
+            .filter(|id| self.store.get(*id).state == State::Wanted);
+        if let Some(id) = wanted.find(has_holder) {
+            self.fetching = Some(Fetching { id, asked: false });
+        } else if self.now >= self.ask_holders && self.stream.has_room(REPORT_LEN) {
+            self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+            if let Some(id) = self.store.first(State::Wanted) {
+                self.report_missing(id);
+            }
+        }
+    }
+
+    /// Forgets the holder of the value that was being fetched, so that the
+    /// scheduler is asked for another one.
+    pub(super) fn fetch_failed(&mut self) {
+        if let Some(fetching) = self.fetching.take() {
+            self.store.clear_part(fetching.id, Part::Holder);
+            self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+        }
+    }
+
+    /// Fails a task that needs a value that cannot be had.
+    fn fail_dependents(&mut self, input: super::EntryId, failure: Failure) {
+        self.fetching = None;
+        for id in self.store.ids() {
+            if self.store.needs(id, input) && self.stream.has_room(REPORT_LEN) {
+                self.report_failure(id, failure);
+            }
+        }
+        if !self.store.is_needed(input) {
+            self.store.remove(input);
+        }
+    }
+}
+
+/// Handles one request.
+fn serve<const KEYS: usize, const DATA: usize>(
+    peer: &mut Peer<'_, KEYS>,
+    store: &mut Store<KEYS, DATA>,
+    config: Config<'_>,
+) {
+    let outgoing = &mut peer.link.outgoing;
+    let reply = &mut peer.reply;
+    let close = peer.link.incoming.message(|message| {
+        let request = message.reader();
+        let wants_reply = field(request, "reply").is_none_or(|mut reply| reply.bool() != Ok(false));
+        let mut answer = |write: &dyn Fn(&mut Writer<'_>)| {
+            if wants_reply {
+                outgoing.send(|writer| write(writer));
+            }
+        };
+        let keys = || field(request, "keys").into_iter().flat_map(items);
+        match str_field(request, "op") {
+            // The acknowledgement of a reply to `get_data` is not a map.
+            None => {}
+            Some("get_data") => *reply = Some(DataReply::new(keys(), store)),
+            Some("update_data") => match update_data(message, request, store) {
+                Ok(()) => answer(&|writer| write_lengths(writer, request, store)),
+                Err(failure) => answer(&|writer| write_failure(writer, failure)),
+            },
+            Some("free_keys") => {
+                for key in keys() {
+                    if let Some(id) = store.find(key) {
+                        release(store, id);
+                    }
+                }
+                answer(&|writer| {
+                    writer.map(1).str("status").str("OK");
+                });
+            }
+            Some("identity") => answer(&|writer| {
+                writer.map(4).str("type").str("Worker");
+                writer.str("id").str(config.name);
+                writer.str("scheduler").str(config.scheduler);
+                writer.str("nthreads").u64(1);
+            }),
+            Some("close") => return true,
+            Some(_) => answer(&|writer| {
+                let failure = Failure {
+                    class: "NotImplementedError",
+                    message: "this worker does not have the operation",
+                };
+                write_failure(writer, failure);
+            }),
+        }
+        false
+    });
+    peer.link.incoming.done();
+    match close {
+        Some(false) => {}
+        Some(true) => peer.link.close(),
+        None => peer.link.fail(),
+    }
+}
+
+/// Stores values that a client has sent.
+fn update_data<const KEYS: usize, const DATA: usize>(
+    message: &Received<'_>,
+    request: Reader<'_>,
+    store: &mut Store<KEYS, DATA>,
+) -> Result<(), Failure> {
+    let refused = Failure::value_error("the data is not a map of payloads");
+    let mut data = field(request, "data").ok_or(refused)?;
+    for _ in 0..data.map().map_err(|_| refused)? {
+        let key = data.skip().map_err(|_| refused)?;
+        let payload = message.payload(data).ok_or(refused)?;
+        data.skip().map_err(|_| refused)?;
+        let id = match store.find(key) {
+            Some(id) => id,
+            None => store.add(key, State::Wanted)?,
+        };
+        let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
+        if let Err(failure) = stored {
+            store.remove(id);
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the reply to `update_data`: the length of each value.
+fn write_lengths<const KEYS: usize, const DATA: usize>(
+    writer: &mut Writer<'_>,
+    request: Reader<'_>,
+    store: &Store<KEYS, DATA>,
+) {
+    writer.map(2).str("status").str("OK").str("nbytes");
+    let Some(mut data) = field(request, "data") else {
+        writer.map(0);
+        return;
+    };
+    let count = data.map().unwrap_or_default();
+    writer.map(count);
+    for _ in 0..count {
+        let key = data.skip().unwrap_or_default();
+        let _ = data.skip();
+        let value = store.find(key).and_then(|id| store.value(id));
+        let len = value.map_or(0, |value| value.nbytes());
+        writer.encoded(key).u64(len as u64);
+    }
+}
+
+fn write_failure(writer: &mut Writer<'_>, failure: Failure) {
+    let mut exception = [0; 256];
+    writer.map(4).str("status").str("uncaught-error");
+    writer.str("text").str(failure.message);
+    writer.str("exception").bin(failure.pickle(&mut exception));
+    writer.str("traceback").nil();
+}
+
+fn write_registration<const DATA: usize>(
+    writer: &mut Writer<'_>,
+    config: Config<'_>,
+    id: &str,
+    used: usize,
+    versions: &[u8],
+) {
+    writer.map(18).str("op").str("register-worker");
+    writer.str("reply").bool(false);
+    writer.str("address").str(config.contact);
+    writer.str("status").str("running");
+    writer.str("server_id").str(id);
+    writer.str("nthreads").u64(1);
+    writer.str("name").str(config.name);
+    writer.str("now").f64(0.0);
+    writer.str("resources").map(0);
+    writer.str("memory_limit").u64(DATA as u64);
+    writer.str("metrics");
+    write_metrics(writer, used, 0.0);
+    writer.str("pid").u64(0);
+    writer.str("services").map(0);
+    writer.str("local_directory").str("");
+    writer.str("versions").encoded(versions);
+    writer.str("nanny").nil();
+    writer.str("extra").map(0);
+    writer.str("stimulus_id").str("worker-connect");
+}
+
+/// Writes the metrics that the scheduler and its clients read without asking
+/// whether they are there.
+fn write_metrics(writer: &mut Writer<'_>, used: usize, time: f64) {
+    writer.map(11);
+    writer.str("bandwidth").map(3).str("total").u64(100_000);
+    writer.str("workers").map(0).str("types").map(0);
+    writer.str("digests_total_since_heartbeat").map(0);
+    writer.str("memory").u64(used as u64);
+    writer.str("managed_bytes").u64(used as u64);
+    writer.str("spilled_bytes").map(2);
+    writer.str("memory").u64(0).str("disk").u64(0);
+    writer.str("task_counts").map(0);
+    writer.str("event_loop_interval").f64(0.0);
+    writer.str("cpu").f64(0.0);
+    writer.str("time").f64(time);
+    for name in ["host_net_io", "host_disk_io"] {
+        writer.str(name).map(2);
+        writer.str("read_bps").f64(0.0).str("write_bps").f64(0.0);
+    }
+}
+
+/// The number at a key of a map.
+fn float(map: Reader<'_>, key: &str) -> Option<f64> {
+    let mut value = field(map, key)?;
+    let mut as_integer = value;
+    #[allow(clippy::cast_precision_loss)] // a time in seconds
+    value
+        .f64()
+        .ok()
+        .or_else(|| as_integer.i64().ok().map(|integer| integer as f64))
+}
+
+/// A short string.
+struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl<const N: usize> Write for Text<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let space = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let space = space.get_mut(..text.len()).ok_or(fmt::Error)?;
+        crate::copy(space, text.as_bytes());
+        self.len = self.len.saturating_add(text.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,405 @@
+//! The tasks and values of a worker, in memory of fixed size.
+
+use crate::link::shift;
+use crate::value::{Failure, NO_ROOM, Out, Value};
+
+/// The maximum number of inputs of a task.
+pub(super) const MAX_INPUTS: usize = 8;
+
+/// The maximum length of a key, encoded, in bytes. Dask's own have some 50.
+pub(super) const MAX_KEY: usize = 200;
+
+/// The index of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryId(u8);
+
+/// The state of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The entry is not in use.
+    Free,
+    /// A task whose pickle has not arrived.
+    Announced,
+    /// A task that may lack inputs.
+    Waiting,
+    /// A task that can run.
+    Ready,
+    /// A value.
+    Memory,
+    /// A value that another worker has.
+    Wanted,
+}
+
+/// The parts of an entry whose length varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The key, encoded as MessagePack.
+    Key,
+    /// The task of a [`State::Waiting`] or [`State::Ready`] entry: its pickle and
+    /// buffers, each after its length.
+    Spec,
+    /// The value of a [`State::Memory`] entry.
+    Value,
+    /// The address of a worker that has the value of a [`State::Wanted`] entry.
+    /// Empty if none is known.
+    Holder,
+}
+
+const PARTS: usize = 4;
+
+/// A key and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// The number that the scheduler gave to the run of a task.
+    pub(super) run_id: i64,
+    /// The frame with the pickle of a task that is announced.
+    pub(super) spec_frame: u64,
+    inputs: [Option<EntryId>; MAX_INPUTS],
+    /// The number of replies that are sending the value.
+    pins: u8,
+    /// Whether to remove the entry once no reply needs it.
+    is_doomed: bool,
+    parts: [Span; PARTS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: usize,
+    len: usize,
+}
+
+const FREE: Entry = Entry {
+    state: State::Free,
+    run_id: 0,
+    spec_frame: 0,
+    inputs: [None; MAX_INPUTS],
+    pins: 0,
+    is_doomed: false,
+    parts: [Span { start: 0, len: 0 }; PARTS],
+};
+
+/// Up to `KEYS` entries, whose keys, tasks and values take up to `DATA` bytes.
+pub(super) struct Store<const KEYS: usize, const DATA: usize> {
+    entries: [Entry; KEYS],
+    /// The parts of all entries without gaps, in the order of their creation.
+    bytes: [u8; DATA],
+    used: usize,
+}
+
+impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
+    pub(super) const fn new() -> Self {
+        Self {
+            entries: [FREE; KEYS],
+            bytes: [0; DATA],
+            used: 0,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries = [FREE; KEYS];
+        self.used = 0;
+    }
+
+    /// The number of bytes in use.
+    pub(super) const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// All entries, in use or not.
+    pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> + use<KEYS, DATA> {
+        (0..u8::MAX).take(KEYS).map(EntryId)
+    }
+
+    pub(super) fn get(&self, id: EntryId) -> &Entry {
+        self.entries.get(usize::from(id.0)).unwrap_or(&FREE)
+    }
+
+    pub(super) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::from(id.0))
+    }
+
+    /// The first entry in a state.
+    pub(super) fn first(&self, state: State) -> Option<EntryId> {
+        self.ids().find(|id| self.get(*id).state == state)
+    }
+
+    /// The entry of a key.
+    pub(super) fn find(&self, key: &[u8]) -> Option<EntryId> {
+        let mut ids = self.ids();
+        ids.find(|id| self.part(*id, Part::Key) == key && !self.get(*id).is_doomed)
+    }
+
+    /// A part of an entry.
+    pub(super) fn part(&self, id: EntryId, part: Part) -> &[u8] {
+        let span = self.get(id).parts.get(part as usize);
+        let span = span.copied().unwrap_or_default();
+        let end = span.start.saturating_add(span.len);
+        self.bytes.get(span.start..end).unwrap_or_default()
+    }
+
+    /// The value of an entry, if it has one.
+    pub(super) fn value(&self, id: EntryId) -> Option<Value<'_>> {
+        match self.get(id).state {
+            State::Memory => Value::parse(self.part(id, Part::Value)),
+            _ => None,
+        }
+    }
+
+    /// Adds an entry for a key that has none.
+    pub(super) fn add(&mut self, key: &[u8], state: State) -> Result<EntryId, Failure> {
+        let index = self
+            .entries
+            .iter()
+            .position(|entry| entry.state == State::Free)
+            .ok_or(NO_ROOM)?;
+        let id = EntryId(u8::try_from(index).map_err(|_| NO_ROOM)?);
+        if key.len() > MAX_KEY {
+            return Err(NO_ROOM);
+        }
+        let entry = self.entries.get_mut(index).ok_or(NO_ROOM)?;
+        *entry = Entry { state, ..FREE };
+        if let Err(failure) = self.set(id, Part::Key, &[key]) {
+            self.remove(id);
+            return Err(failure);
+        }
+        Ok(id)
+    }
+
+    /// Sets a part of an entry to these bytes, which follow each other.
+    pub(super) fn set(&mut self, id: EntryId, part: Part, bytes: &[&[u8]]) -> Result<(), Failure> {
+        self.clear_part(id, part);
+        let len = bytes
+            .iter()
+            .fold(0_usize, |sum, next| sum.saturating_add(next.len()));
+        let start = self.used;
+        let end = start.checked_add(len).ok_or(NO_ROOM)?;
+        let mut space = self.bytes.get_mut(start..end).ok_or(NO_ROOM)?;
+        for next in bytes {
+            crate::copy(space, next);
+            space = space.split_at_mut_checked(next.len()).ok_or(NO_ROOM)?.1;
+        }
+        self.note(id, part, Span { start, len });
+        Ok(())
+    }
+
+    /// Adds bytes to the end of a part of an entry.
+    pub(super) fn append(
+        &mut self,
+        id: EntryId,
+        part: Part,
+        bytes: &[&[u8]],
+    ) -> Result<(), Failure> {
+        let old = self
+            .get(id)
+            .parts
+            .get(part as usize)
+            .copied()
+            .unwrap_or_default();
+        let added = bytes
+            .iter()
+            .fold(0_usize, |sum, next| sum.saturating_add(next.len()));
+        let len = old.len.saturating_add(added);
+        let start = self.used;
+        let end = start.checked_add(len).ok_or(NO_ROOM)?;
+        let (before, space) = self.bytes.split_at_mut_checked(start).ok_or(NO_ROOM)?;
+        let mut space = space.get_mut(..len).ok_or(NO_ROOM)?;
+        let old_end = old.start.saturating_add(old.len);
+        let old_bytes = before.get(old.start..old_end).unwrap_or_default();
+        for next in core::iter::once(&old_bytes).chain(bytes) {
+            crate::copy(space, next);
+            space = space.split_at_mut_checked(next.len()).ok_or(NO_ROOM)?.1;
+        }
+        self.clear_part(id, part);
+        shift(&mut self.bytes, start, end, self.used);
+        let start = self.used;
+        self.note(id, part, Span { start, len });
+        Ok(())
+    }
+
+    /// Whether a task can run, which makes room.
+    pub(super) fn will_have_room(&mut self) -> bool {
+        self.update_ready();
+        self.first(State::Ready).is_some()
+    }
+
+    /// Sets the value of an entry to what `make` writes. `make` also gets the
+    /// rest of the store.
+    pub(super) fn make_value(
+        &mut self,
+        id: EntryId,
+        make: impl FnOnce(&View<'_>, &mut Out<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let start = self.used;
+        let (before, space) = self.bytes.split_at_mut_checked(start).ok_or(NO_ROOM)?;
+        let mut out = Out::new(space)?;
+        let view = View {
+            entries: &self.entries,
+            bytes: before,
+        };
+        make(&view, &mut out)?;
+        let len = out.len();
+        self.clear_part(id, Part::Value);
+        // The new value follows what is left.
+        shift(&mut self.bytes, start, start.saturating_add(len), self.used);
+        let start = self.used;
+        self.note(id, Part::Value, Span { start, len });
+        if let Some(entry) = self.get_mut(id) {
+            entry.state = State::Memory;
+        }
+        self.clear_part(id, Part::Spec);
+        self.clear_part(id, Part::Holder);
+        Ok(())
+    }
+
+    /// Makes a task wait for an input.
+    pub(super) fn add_input(&mut self, id: EntryId, input: EntryId) -> Result<(), Failure> {
+        let entry = self.get_mut(id).ok_or(NO_ROOM)?;
+        let place = entry.inputs.iter_mut().find(|place| place.is_none());
+        *place.ok_or(Failure {
+            class: "MemoryError",
+            message: "the task has more inputs than this worker allows",
+        })? = Some(input);
+        Ok(())
+    }
+
+    /// Whether a task that waits or can run needs this entry.
+    pub(super) fn is_needed(&self, id: EntryId) -> bool {
+        self.ids().any(|task| self.needs(task, id))
+    }
+
+    /// Whether a task that waits or can run has this input.
+    pub(super) fn needs(&self, id: EntryId, input: EntryId) -> bool {
+        let entry = self.get(id);
+        matches!(
+            entry.state,
+            State::Announced | State::Waiting | State::Ready
+        ) && entry.inputs.contains(&Some(input))
+    }
+
+    /// Makes the tasks wait that need this entry, whose value is gone.
+    pub(super) fn wait_again(&mut self, input: EntryId) {
+        for id in self.ids() {
+            if self.needs(id, input)
+                && let Some(entry) = self.get_mut(id)
+                && entry.state == State::Ready
+            {
+                entry.state = State::Waiting;
+            }
+        }
+    }
+
+    /// Forgets the inputs of a task.
+    pub(super) fn clear_inputs(&mut self, id: EntryId) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.inputs = [None; MAX_INPUTS];
+        }
+    }
+
+    /// Finds the tasks that can run.
+    pub(super) fn update_ready(&mut self) {
+        for id in self.ids() {
+            if self.get(id).state != State::Waiting {
+                continue;
+            }
+            let inputs = self.get(id).inputs;
+            let mut inputs = inputs.iter().flatten();
+            if inputs.all(|input| self.get(*input).state == State::Memory)
+                && let Some(entry) = self.get_mut(id)
+            {
+                entry.state = State::Ready;
+            }
+        }
+    }
+
+    /// Keeps an entry until it is [unpinned](Self::unpin).
+    pub(super) fn pin(&mut self, id: EntryId) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.pins = entry.pins.saturating_add(1);
+        }
+    }
+
+    /// Reverses [`pin`](Self::pin).
+    pub(super) fn unpin(&mut self, id: EntryId) {
+        if let Some(entry) = self.get_mut(id) {
+            entry.pins = entry.pins.saturating_sub(1);
+            if entry.is_doomed && entry.pins == 0 {
+                self.remove(id);
+            }
+        }
+    }
+
+    /// Removes an entry. Its memory is free at once, unless it is pinned.
+    pub(super) fn remove(&mut self, id: EntryId) {
+        if let Some(entry) = self.get_mut(id)
+            && entry.pins != 0
+        {
+            entry.is_doomed = true;
+            return;
+        }
+        for part in [Part::Key, Part::Spec, Part::Value, Part::Holder] {
+            self.clear_part(id, part);
+        }
+        if let Some(entry) = self.get_mut(id) {
+            *entry = FREE;
+        }
+    }
+
+    fn note(&mut self, id: EntryId, part: Part, span: Span) {
+        self.used = span.start.saturating_add(span.len);
+        if let Some(entry) = self.get_mut(id)
+            && let Some(place) = entry.parts.get_mut(part as usize)
+        {
+            *place = span;
+        }
+    }
+
+    /// Removes the bytes of a part and closes the gap.
+    pub(super) fn clear_part(&mut self, id: EntryId, part: Part) {
+        let place = self
+            .get_mut(id)
+            .and_then(|entry| entry.parts.get_mut(part as usize));
+        let span = place.map(core::mem::take).unwrap_or_default();
+        if span.len == 0 {
+            return;
+        }
+        let after = span.start.saturating_add(span.len);
+        shift(&mut self.bytes, after, self.used, span.start);
+        self.used = self.used.saturating_sub(span.len);
+        for other in self.entries.iter_mut().flat_map(|entry| &mut entry.parts) {
+            if other.start >= after {
+                other.start = other.start.saturating_sub(span.len);
+            }
+        }
+    }
+}
+
+/// The entries of a store while a value is made.
+pub(super) struct View<'v> {
+    entries: &'v [Entry],
+    bytes: &'v [u8],
+}
+
+impl<'v> View<'v> {
+    fn part(&self, entry: &Entry, part: Part) -> &'v [u8] {
+        let span = entry.parts.get(part as usize).copied().unwrap_or_default();
+        let end = span.start.saturating_add(span.len);
+        self.bytes.get(span.start..end).unwrap_or_default()
+    }
+
+    /// The task of an entry.
+    pub(super) fn spec(&self, id: EntryId) -> &'v [u8] {
+        let entry = self.entries.get(usize::from(id.0));
+        entry
+            .map(|entry| self.part(entry, Part::Spec))
+            .unwrap_or_default()
+    }
+
+    /// The value of a key.
+    pub(super) fn value(&self, key: &[u8]) -> Option<Value<'v>> {
+        let mut entries = self.entries.iter();
+        let entry = entries
+            .find(|entry| entry.state == State::Memory && self.part(entry, Part::Key) == key)?;
+        Value::parse(self.part(entry, Part::Value))
+    }
+}

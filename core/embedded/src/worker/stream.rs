@@ -1,0 +1,433 @@
+//! The batched messages between the worker and the scheduler.
+
+use daskwire::msgpack::{Reader, Writer};
+
+use super::store::{EntryId, Part, State, Store};
+use super::{Finished, Phase, Worker};
+use crate::link::{Outgoing, Piece, field, items, str_field};
+use crate::value::{Failure, NO_ROOM};
+
+/// The maximum length of a message to the scheduler about a task, in bytes: a
+/// key and two texts.
+pub(super) const REPORT_LEN: usize = 1024;
+
+/// The cause of a message, for the scheduler's records.
+const STIMULUS: &str = "native-worker";
+
+/// What else a message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    None,
+    /// There is no room now, but there will be once a task has run.
+    Later,
+    /// Leave the cluster.
+    Close,
+}
+
+impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
+    /// Handles the batches of the scheduler, piece by piece: messages, then the
+    /// tasks of those that have one, then the buffers of these. Each piece has to
+    /// wait until its answer can be sent.
+    pub(super) fn handle_stream(&mut self) {
+        while self.stream.has_room(REPORT_LEN) {
+            let (store, receiving) = (&mut self.store, &mut self.receiving);
+            let outgoing = &mut self.stream.outgoing;
+            let (len, effect) = match self.stream.incoming.piece() {
+                Piece::Incomplete => return,
+                Piece::Value(message) => {
+                    let effect = handle_one(message, store, outgoing, self.config.contact);
+                    (message.len(), effect)
+                }
+                Piece::Frame(index, bytes) => {
+                    let effect = handle_frame(index, Some(bytes), store, receiving, outgoing);
+                    (bytes.len(), effect)
+                }
+                Piece::Part(index, bytes) => {
+                    let effect = handle_frame(index, None, store, receiving, outgoing);
+                    (bytes.len(), effect)
+                }
+                Piece::End => {
+                    *receiving = None;
+                    self.stream.incoming.done();
+                    continue;
+                }
+                Piece::Invalid => return self.stream.fail(),
+            };
+            match effect {
+                Effect::None => self.stream.incoming.take(len),
+                Effect::Later => return,
+                Effect::Close => return self.leave(),
+            }
+        }
+    }
+
+    /// Says farewell to the scheduler.
+    pub(super) fn leave(&mut self) {
+        send(
+            &mut self.stream.outgoing,
+            3,
+            "worker-status-change",
+            |writer| {
+                writer.str("status").str("closing");
+            },
+        );
+        self.stream.outgoing.send(|writer| {
+            writer.array(1).map(1).str("op").str("close-stream");
+        });
+        self.stream.close();
+        self.phase = Phase::Leaving;
+    }
+
+    /// Reports the task that has run.
+    pub(super) fn report(&mut self) {
+        let Some(Finished { id, start, outcome }) = self.finished.take() else {
+            return;
+        };
+        let times = (self.time(start), self.time(self.now));
+        let outgoing = &mut self.stream.outgoing;
+        match outcome {
+            Ok(()) => report_finished(&self.store, id, times, outgoing),
+            Err(failure) => self.report_failure(id, failure),
+        }
+    }
+
+    /// Reports that a task has failed, and forgets it.
+    pub(super) fn report_failure(&mut self, id: EntryId, failure: Failure) {
+        let key = self.store.part(id, Part::Key);
+        let run_id = self.store.get(id).run_id;
+        report_erred(key, run_id, failure, &mut self.stream.outgoing);
+        self.store.remove(id);
+    }
+
+    /// Tells the scheduler that a value is here.
+    pub(super) fn report_added(&mut self, id: EntryId) {
+        let key = self.store.part(id, Part::Key);
+        send(&mut self.stream.outgoing, 3, "add-keys", |writer| {
+            writer.str("keys").array(1).encoded(key);
+        });
+    }
+
+    /// Asks the scheduler for the workers that have a value.
+    pub(super) fn report_missing(&mut self, id: EntryId) {
+        let key = self.store.part(id, Part::Key);
+        send(
+            &mut self.stream.outgoing,
+            3,
+            "request-refresh-who-has",
+            |writer| {
+                writer.str("keys").array(1).encoded(key);
+            },
+        );
+    }
+}
+
+/// Sends a message with an operation, a cause, and `count` fields in all.
+fn send(outgoing: &mut Outgoing<'_>, count: u32, op: &str, write: impl FnOnce(&mut Writer<'_>)) {
+    outgoing.send(|writer| {
+        writer.array(1).map(count).str("op").str(op);
+        writer.str("stimulus_id").str(STIMULUS);
+        write(writer);
+    });
+}
+
+fn report_finished<const KEYS: usize, const DATA: usize>(
+    store: &Store<KEYS, DATA>,
+    id: EntryId,
+    (start, stop): (f64, f64),
+    outgoing: &mut Outgoing<'_>,
+) {
+    let Some(value) = store.value(id) else {
+        return;
+    };
+    let mut class = [0; 48];
+    let class = value.pickle_type(&mut class);
+    send(outgoing, 11, "task-finished", |writer| {
+        writer.str("status").str("OK");
+        writer.str("key").encoded(store.part(id, Part::Key));
+        writer.str("run_id").i64(store.get(id).run_id);
+        writer.str("nbytes").u64(value.nbytes() as u64);
+        writer.str("type").bin(class);
+        writer.str("typename").str(value.type_name());
+        writer.str("metadata").map(0);
+        writer.str("thread").u64(1);
+        writer.str("startstops").array(1).map(3);
+        writer.str("action").str("compute");
+        writer.str("start").f64(start);
+        writer.str("stop").f64(stop);
+    });
+}
+
+fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoing<'_>) {
+    let mut exception = [0; 256];
+    let exception = failure.pickle(&mut exception);
+    send(outgoing, 11, "task-erred", |writer| {
+        writer.str("status").str("error");
+        writer.str("key").encoded(key);
+        writer.str("run_id").i64(run_id);
+        writer.str("exception").bin(exception);
+        writer.str("traceback").nil();
+        writer.str("exception_text").str(failure.message);
+        writer.str("traceback_text").str("");
+        writer.str("thread").u64(1);
+        writer.str("startstops").array(0);
+    });
+}
+
+/// Handles a message of a batch.
+fn handle_one<const KEYS: usize, const DATA: usize>(
+    message: &[u8],
+    store: &mut Store<KEYS, DATA>,
+    outgoing: &mut Outgoing<'_>,
+    contact: &str,
+) -> Effect {
+    let reader = Reader::new(message);
+    match str_field(reader, "op") {
+        Some("compute-task") => compute_task(reader, store, outgoing, contact),
+        Some("free-keys") => {
+            for key in keys(reader) {
+                if let Some(id) = store.find(key) {
+                    release(store, id);
+                }
+            }
+        }
+        Some("remove-replicas") => {
+            for key in keys(reader) {
+                match store.find(key) {
+                    // A task here needs it: it stays, which the scheduler is told.
+                    Some(id) if store.is_needed(id) => {
+                        send(outgoing, 3, "add-keys", |writer| {
+                            writer.str("keys").array(1).encoded(key);
+                        });
+                    }
+                    Some(id) => store.remove(id),
+                    None => {}
+                }
+            }
+        }
+        Some("acquire-replicas" | "refresh-who-has") => {
+            let is_new = str_field(reader, "op") == Some("acquire-replicas");
+            who_has(reader, |key, holders| {
+                let id = match store.find(key) {
+                    None if is_new => store.add(key, State::Wanted).ok(),
+                    found => found,
+                };
+                if let Some(id) = id {
+                    set_holder(store, id, holders, contact);
+                }
+            });
+        }
+        Some("steal-request") => {
+            let key = field(reader, "key").and_then(|mut key| key.skip().ok());
+            let key = key.unwrap_or_default();
+            let id = store.find(key);
+            let state = id.map(|id| store.get(id).state);
+            send(outgoing, 4, "steal-response", |writer| {
+                writer.str("key").encoded(key).str("state");
+                match state {
+                    Some(State::Announced | State::Waiting) => writer.str("waiting"),
+                    Some(State::Ready) => writer.str("ready"),
+                    Some(State::Memory) => writer.str("memory"),
+                    _ => writer.nil(),
+                };
+            });
+            if let (Some(id), Some(State::Announced | State::Waiting | State::Ready)) = (id, state)
+            {
+                store.remove(id);
+            }
+        }
+        Some("worker-status-change") => {
+            let status = str_field(reader, "status").unwrap_or("running");
+            send(outgoing, 3, "worker-status-change", |writer| {
+                writer.str("status").str(status);
+            });
+        }
+        Some("close" | "close-stream") => return Effect::Close,
+        // What later releases add.
+        _ => {}
+    }
+    Effect::None
+}
+
+fn keys(message: Reader<'_>) -> impl Iterator<Item = &[u8]> {
+    field(message, "keys").into_iter().flat_map(items)
+}
+
+/// Calls a function with each key and the array of its holders.
+fn who_has<'a>(message: Reader<'a>, mut each: impl FnMut(&'a [u8], Reader<'a>)) {
+    let Some(mut reader) = field(message, "who_has") else {
+        return;
+    };
+    for _ in 0..reader.map().unwrap_or_default() {
+        let Ok(key) = reader.skip() else { return };
+        each(key, reader);
+        if reader.skip().is_err() {
+            return;
+        }
+    }
+}
+
+/// Notes which worker has a wanted value.
+fn set_holder<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+    holders: Reader<'_>,
+    contact: &str,
+) {
+    let holder = items(holders).find_map(|holder| {
+        let holder = Reader::new(holder).str().ok()?.to_str();
+        (holder != contact).then_some(holder)
+    });
+    if store.get(id).state == State::Wanted {
+        // Without room the holder remains unknown, and is asked for later.
+        let _ = store.set(id, Part::Holder, &[holder.unwrap_or_default().as_bytes()]);
+    }
+}
+
+/// Removes a key. If a task still needs its value, it is fetched again.
+pub(super) fn release<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+) {
+    if !store.is_needed(id) {
+        return store.remove(id);
+    }
+    store.clear_part(id, Part::Value);
+    if let Some(entry) = store.get_mut(id) {
+        entry.state = State::Wanted;
+    }
+    store.wait_again(id);
+}
+
+fn compute_task<const KEYS: usize, const DATA: usize>(
+    task: Reader<'_>,
+    store: &mut Store<KEYS, DATA>,
+    outgoing: &mut Outgoing<'_>,
+    contact: &str,
+) {
+    let key = field(task, "key").and_then(|mut key| key.skip().ok());
+    let run_id = field(task, "run_id").and_then(|mut id| id.i64().ok());
+    let (Some(key), Some(run_id)) = (key, run_id) else {
+        return;
+    };
+    match add_task(task, (key, run_id), store, contact) {
+        Ok(None) => {}
+        // The result is here already: it is reported again.
+        Ok(Some(id)) => report_finished(store, id, (0.0, 0.0), outgoing),
+        Err(failure) => {
+            if let Some(id) = store.find(key) {
+                store.remove(id);
+            }
+            report_erred(key, run_id, failure, outgoing);
+        }
+    }
+}
+
+/// Adds a task, and what it needs from other workers. Returns its entry if it
+/// has run before.
+fn add_task<const KEYS: usize, const DATA: usize>(
+    task: Reader<'_>,
+    (key, run_id): (&[u8], i64),
+    store: &mut Store<KEYS, DATA>,
+    contact: &str,
+) -> Result<Option<EntryId>, Failure> {
+    let refused = Failure::type_error("this worker does not understand the task");
+    let frame = field(task, "run_spec").and_then(|spec| field(spec, "__Pickled__"));
+    let frame = frame
+        .and_then(|mut frame| frame.u64().ok())
+        .ok_or(refused)?;
+    let id = match store.find(key) {
+        Some(id) => id,
+        None => store.add(key, State::Announced)?,
+    };
+    let entry = store.get_mut(id).ok_or(refused)?;
+    entry.run_id = run_id;
+    match entry.state {
+        State::Memory => return Ok(Some(id)),
+        State::Waiting | State::Ready => return Ok(None),
+        _ => {}
+    }
+    entry.state = State::Announced;
+    entry.spec_frame = frame;
+    store.clear_inputs(id);
+    let mut added = Ok(());
+    who_has(task, |input, holders| {
+        if added.is_ok() {
+            added = add_input(store, id, input, holders, contact);
+        }
+    });
+    added.map(|()| None)
+}
+
+fn add_input<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+    input: &[u8],
+    holders: Reader<'_>,
+    contact: &str,
+) -> Result<(), Failure> {
+    let input = match store.find(input) {
+        Some(input) => input,
+        None => store.add(input, State::Wanted)?,
+    };
+    store.add_input(id, input)?;
+    set_holder(store, input, holders, contact);
+    Ok(())
+}
+
+/// Handles a frame after the body: the pickle of a task, or one of its buffers.
+/// `bytes` is `None` for part of one that is too long.
+fn handle_frame<const KEYS: usize, const DATA: usize>(
+    index: usize,
+    bytes: Option<&[u8]>,
+    store: &mut Store<KEYS, DATA>,
+    receiving: &mut Option<(EntryId, u64)>,
+    outgoing: &mut Outgoing<'_>,
+) -> Effect {
+    let (id, part, left) = match *receiving {
+        Some((id, left)) => (id, bytes, left.saturating_sub(1)),
+        None => {
+            let is_meant = |id: &_| {
+                let entry = store.get(*id);
+                entry.state == State::Announced && entry.spec_frame == index as u64
+            };
+            let Some(id) = store.ids().find(is_meant) else {
+                return Effect::None;
+            };
+            // PROTOCOL MODERN-4
+            let header = Reader::new(bytes.unwrap_or_default());
+            let count = field(header, "num-sub-frames").and_then(|mut count| count.u64().ok());
+            let pickle = field(header, "pickled-obj").and_then(|mut pickle| pickle.bin().ok());
+            (id, pickle, count.unwrap_or_default())
+        }
+    };
+    if store.get(id).state != State::Announced {
+        // Given up since, by this worker or the scheduler.
+        *receiving = (left != 0).then_some((id, left));
+        return Effect::None;
+    }
+    let stored = part.ok_or(NO_ROOM).and_then(|part| {
+        let len = u32::try_from(part.len()).map_err(|_| NO_ROOM)?;
+        store.append(id, Part::Spec, &[&len.to_le_bytes(), part])
+    });
+    match stored {
+        Ok(()) if left != 0 => *receiving = Some((id, left)),
+        Ok(()) => {
+            *receiving = None;
+            if let Some(entry) = store.get_mut(id) {
+                entry.state = State::Waiting;
+            }
+        }
+        Err(_) if part.is_some() && store.will_have_room() => return Effect::Later,
+        Err(failure) => {
+            report_erred(
+                store.part(id, Part::Key),
+                store.get(id).run_id,
+                failure,
+                outgoing,
+            );
+            store.remove(id);
+            *receiving = None;
+        }
+    }
+    Effect::None
+}

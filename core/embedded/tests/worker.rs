@@ -1,0 +1,263 @@
+//! The worker of fixed size in a cluster with a scheduler, a worker and a client
+//! of Python.
+
+mod support;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use daskwire_embedded::value::{Args, Failure, Out, Value};
+use daskwire_embedded::worker::{Buffers, Config, Function, Status, Worker};
+use daskwire_testing::cluster::Cluster;
+
+const FUNCTIONS: &[(&str, Function)] = &[
+    ("hypot", hypot),
+    ("div", div),
+    ("sum", sum),
+    ("scale", scale),
+    ("echo", echo),
+    ("slow", slow),
+];
+
+fn hypot(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    let [x, y] = args.floats()?;
+    out.float(x.hypot(y))
+}
+
+fn div(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    let [x, y] = args.floats()?;
+    if y == 0.0 {
+        return Err(Failure {
+            class: "ZeroDivisionError",
+            message: "float division by zero",
+        });
+    }
+    out.float(x / y)
+}
+
+fn sum(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    match args.exactly()? {
+        [Value::Array(array)] => out.float(array.to_f64s().sum()),
+        [Value::Bytes(bytes)] => out.int(bytes.iter().map(|byte| i64::from(*byte)).sum()),
+        _ => Err(Failure::type_error("sum takes an array or bytes")),
+    }
+}
+
+fn scale(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    match args.exactly()? {
+        [Value::Array(array), by] if by.to_f64().is_some() => {
+            let by = by.to_f64().unwrap_or_default();
+            out.floats(array.to_f64s().map(|x| x * by))
+        }
+        _ => Err(Failure::type_error("scale takes an array and a number")),
+    }
+}
+
+fn echo(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    match args.exactly()? {
+        [Value::None] => out.none(),
+        [Value::Bool(value)] => out.bool(*value),
+        [Value::Int(value)] => out.int(*value),
+        [Value::Float(value)] => out.float(*value),
+        [Value::Str(text)] => out.str(text),
+        [Value::Bytes(bytes)] => out.bytes(bytes),
+        [Value::Array(array)] => {
+            let space = out.array(array.element_type(), array.shape())?;
+            space.copy_from_slice(array.bytes());
+            Ok(())
+        }
+    }
+}
+
+fn slow(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    let [seconds] = args.floats()?;
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    out.float(seconds)
+}
+
+/// A worker on a thread.
+struct Running {
+    thread: Option<JoinHandle<Status>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Running {
+    fn start(scheduler: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::start_at(scheduler, listener)
+    }
+
+    fn start_at(scheduler: &str, listener: TcpListener) -> Self {
+        let scheduler = scheduler.to_owned();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let address = listener.local_addr().expect("it is bound");
+            let contact = format!("tcp://{address}");
+            let config = Config {
+                scheduler: &scheduler,
+                contact: &contact,
+                name: "mcu",
+            };
+            let mut buffers = Buffers::<4096, 2>::new();
+            let mut worker = Worker::<32, 6144, 2>::new(config, FUNCTIONS, &mut buffers);
+            support::drive(&mut worker, listener, |worker| {
+                worker.status() == Status::Ended || stopped.load(Ordering::Relaxed)
+            });
+            worker.status()
+        });
+        Self {
+            thread: Some(thread),
+            stop,
+        }
+    }
+
+    /// Waits for the worker to end by itself.
+    fn ended(&mut self) -> Status {
+        let thread = self.thread.take().expect("it is waited for once");
+        thread.join().expect("it does not panic")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A cluster with one Python worker and the worker of fixed size, and a function
+/// in Python that submits to it.
+fn cluster() -> (Cluster, Running) {
+    let mut cluster = Cluster::new(1);
+    let worker = Running::start(cluster.scheduler.address());
+    cluster.python(
+        "client.wait_for_workers(2)\n\
+         def mcu(name, *args, **options):\n\
+         \x20   return client.submit(native(name), *args, workers=['mcu'], pure=False, **options)",
+    );
+    (cluster, worker)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_runs_functions_on_what_python_submits() {
+    let (mut cluster, _worker) = cluster();
+    let mut says =
+        |code: &str, expected: &str| assert_eq!(cluster.python(code), expected, "{code}");
+    says("mcu('hypot', 3, 4).result()", "5.0");
+    says("mcu('sum', np.arange(10)).result()", "45.0");
+    says("mcu('sum', b'abc').result()", "294");
+    for value in [
+        "None",
+        "True",
+        "-7",
+        "1099511627776",
+        "1.5",
+        "'a text'",
+        "b'bytes'",
+        "array([[1., 2.]])",
+    ] {
+        let code = format!("from numpy import array; mcu('echo', {value}).result()");
+        says(&code, value);
+    }
+    says("mcu('echo', np.float32(1.5)).result()", "1.5");
+    says(
+        "mcu('scale', np.arange(4, dtype='i2'), 2).result()",
+        "array([0., 2., 4., 6.])",
+    );
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_move_between_it_and_python() {
+    let (mut cluster, _worker) = cluster();
+    let mut says =
+        |code: &str, expected: &str| assert_eq!(cluster.python(code), expected, "{code}");
+    // A result of its own as an argument.
+    says(
+        "a = mcu('hypot', 3, 4); mcu('hypot', a, 12).result()",
+        "13.0",
+    );
+    // Its result as an argument in Python, by `get_data`.
+    says(
+        "client.submit(operator.add, a, 1, workers=['worker-0']).result()",
+        "6.0",
+    );
+    // A result of Python as its argument, which it fetches.
+    let code = "b = client.submit(np.arange, 100, workers=['worker-0']); mcu('sum', b).result()";
+    says(code, "4950.0");
+    says(
+        "c = client.submit(bytes, 500, workers=['worker-0']); mcu('sum', c).result()",
+        "0",
+    );
+    says(
+        "mcu('hypot', client.submit(int, 3, workers=['worker-0']), a).result() ** 2",
+        "34.0",
+    );
+    // What a client scatters.
+    says(
+        "[d] = client.scatter([np.ones(7)], workers=['mcu']); mcu('sum', d).result()",
+        "7.0",
+    );
+    // More than fits in its buffers at once.
+    let code = "many = [mcu('scale', np.ones(30), i) for i in range(8)]\n\
+                [int(x.sum()) for x in client.gather(many)]";
+    says(code, "[0, 30, 60, 90, 120, 150, 180, 210]");
+    // It forgets what is released.
+    let code = "a.release(); b.release(); c.release(); d.release(); del a, b, c, d, many\n\
+                import time; time.sleep(0.5)\n\
+                client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))";
+    says(code, "0");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_reports_errors() {
+    let (mut cluster, _worker) = cluster();
+    for (code, expected) in [
+        ("mcu('div', 1, 0).result()", "float division by zero"),
+        ("mcu('nothing').result()", "does not have the function"),
+        (
+            "client.submit(len, 'abc', workers=['mcu'], pure=False).result()",
+            "does not have the function",
+        ),
+        ("mcu('hypot', 1).result()", "another number of arguments"),
+        (
+            "mcu('hypot', 1, {}).result()",
+            "a type that this worker does not have",
+        ),
+        ("mcu('echo', bytes(7000)).result()", "no memory left"),
+        ("mcu('hypot', 3, y=4).result()", "no keyword arguments"),
+    ] {
+        let error = cluster.try_python(code).expect_err(code);
+        assert!(error.contains(expected), "{code}: {error}");
+    }
+    assert_eq!(cluster.python("mcu('hypot', 3, 4).result()"), "5.0");
+    // More tasks than it has room for: the first ones run.
+    let code = "many = [mcu('slow', 0.2)] + [mcu('hypot', 3, i) for i in range(40)]\n\
+                wait(many)\n\
+                states = [future.status for future in many]\n\
+                (states[0], 'error' in states, {repr(f.exception()) for f in many if f.status == 'error'})";
+    let answer = cluster.python(code);
+    assert!(answer.starts_with("('finished', True, {"), "{answer}");
+    assert!(answer.contains("MemoryError"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_retired_and_ends() {
+    let (mut cluster, mut worker) = cluster();
+    let code = "a = mcu('hypot', 3, 4); wait(a)\n\
+                retired = client.retire_workers(['mcu'] and [w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'mcu'])\n\
+                (len(retired), a.result())";
+    // Its value has moved to the other worker.
+    assert_eq!(cluster.python(code), "(1, 5.0)");
+    assert_eq!(worker.ended(), Status::Ended);
+    let code = "len(client.scheduler_info()['workers'])";
+    assert_eq!(cluster.python(code), "1");
+    cluster.check_logs();
+}
