@@ -37,6 +37,11 @@ impl Gathering {
         }
     }
 
+    /// The keys that are neither found nor missing.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &Key> {
+        self.wanted.keys()
+    }
+
     /// The requests of the next round; empty at the end. A key without a holder
     /// that may have it is missing from now on.
     ///
@@ -201,7 +206,7 @@ mod tests {
             requests(&mut gathering, &who_has),
             [("a".to_owned(), keys(&["x"]))]
         );
-        assert!(gathering.wanted.keys().eq(&keys(&["x"])));
+        assert!(gathering.wanted().eq(&keys(&["x"])));
         gathering.answered("a", keys(&["x"]), &keys(&["x", "other"]));
         assert!(requests(&mut gathering, &who_has).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["y", "z"]));

@@ -1,24 +1,22 @@
 //! Data that is gathered from workers, or scattered over them.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use daskwire_comm::runtime::{self, TaskSet};
+use daskwire_comm::runtime::TaskSet;
 
 use super::Shared;
 use super::answer::{Answer, refused};
 use super::spread::spread;
 use crate::channel::within;
+use crate::gather::{Gathering, ask_all};
 use crate::protocol::{
     DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
 };
 use crate::scheduler::state::{Event, choose};
 use crate::{Key, RequestError, Serialized, Value};
-
-/// Time before a busy worker is asked again.
-const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
 impl Shared {
     /// Returns a random number.
@@ -34,60 +32,46 @@ impl Shared {
     /// another one if that fails. Payloads are forwarded unopened.
     pub(super) async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
-        let mut missing = Vec::new();
-        let mut wanted = keys.0;
-        wanted.sort_unstable();
-        wanted.dedup();
-        let mut failed: HashMap<String, HashSet<Key>> = HashMap::new();
-        while !wanted.is_empty() {
-            let mut asked: BTreeMap<String, Vec<Key>> = BTreeMap::new();
-            for (key, mut holders) in self.inspect(|state| state.who_has(Some(&wanted))) {
-                holders
-                    .retain(|holder| !failed.get(holder).is_some_and(|keys| keys.contains(&key)));
-                if holders.is_empty() {
-                    missing.push(key);
-                    continue;
-                }
+        let mut gathering = Gathering::new(keys.0);
+        loop {
+            // Holders may have changed since the last round.
+            let wanted: Vec<Key> = gathering.wanted().cloned().collect();
+            let who_has = self.inspect(|state| state.who_has(Some(&wanted)));
+            let who_has = who_has.iter().map(|(key, holders)| (key, &holders[..]));
+            let requests = gathering.requests(who_has, |holders, _| {
                 let chosen = self.random() % holders.len() as u64;
-                let chosen = usize::try_from(chosen).unwrap_or_default();
-                asked
-                    .entry(holders.swap_remove(chosen))
-                    .or_default()
-                    .push(key);
+                usize::try_from(chosen).unwrap_or_default()
+            });
+            if requests.is_empty() {
+                break;
             }
-            wanted.clear();
-            let mut is_busy = false;
-            for (worker, keys, reply) in self.get_data(asked).await {
+            let replies = ask_all(requests, |worker, keys| {
+                let shared = Arc::clone(self);
+                async move {
+                    let address = RequestError::parse_address(&worker)?;
+                    shared.pool.get_data(&address, keys, None).await
+                }
+            });
+            for (worker, keys, reply) in replies.await {
                 match reply {
-                    Ok(reply) if reply.status == ReplyStatus::Busy => {
-                        is_busy = true;
-                        wanted.extend(keys);
-                    }
+                    Ok(reply) if reply.status == ReplyStatus::Busy => gathering.busy(),
                     Ok(reply) => {
                         let found = reply.data.unwrap_or_default();
-                        let names: HashSet<&Key> = found.iter().map(|(key, _)| key).collect();
-                        let not_there = keys.into_iter().filter(|key| !names.contains(key));
-                        let not_there: Vec<Key> = not_there.collect();
-                        if !not_there.is_empty() {
-                            self.handle(Event::DataMissing {
-                                worker: worker.clone(),
-                                keys: not_there.clone(),
-                            });
+                        let keys =
+                            gathering.answered(&worker, keys, found.iter().map(|(key, _)| key));
+                        if !keys.is_empty() {
+                            self.handle(Event::DataMissing { worker, keys });
                         }
                         data.extend(found);
-                        wanted.extend(not_there.iter().cloned());
-                        failed.entry(worker).or_default().extend(not_there);
                     }
                     Err(_) => {
-                        wanted.extend(keys.iter().cloned());
-                        failed.entry(worker).or_default().extend(keys);
+                        gathering.answered(&worker, keys, []);
                     }
                 }
             }
-            if is_busy {
-                runtime::sleep(BUSY_PAUSE).await;
-            }
+            gathering.pause().await;
         }
+        let missing = gathering.into_missing();
         let is_all = missing.is_empty();
         DataReply {
             status: if is_all {
@@ -99,31 +83,6 @@ impl Shared {
             keys: (!is_all).then_some(Keys(missing)),
             ..DataReply::default()
         }
-    }
-
-    /// Requests data from several workers at once.
-    async fn get_data(
-        self: &Arc<Self>,
-        asked: BTreeMap<String, Vec<Key>>,
-    ) -> Vec<(String, Vec<Key>, Result<DataReply, RequestError>)> {
-        let one = |shared: Arc<Self>, worker: String, keys: Vec<Key>| async move {
-            let reply = match RequestError::parse_address(&worker) {
-                Ok(address) => shared.pool.get_data(&address, keys.clone(), None).await,
-                Err(error) => Err(error),
-            };
-            (worker, keys, reply)
-        };
-        let mut asked = asked.into_iter();
-        if asked.len() == 1
-            && let Some((worker, keys)) = asked.next()
-        {
-            return vec![one(Arc::clone(self), worker, keys).await];
-        }
-        let mut asking = TaskSet::new();
-        for (worker, keys) in asked {
-            asking.spawn(one(Arc::clone(self), worker, keys));
-        }
-        asking.join_all().await
     }
 
     /// Distributes data over workers in turn, weighted by their threads.
