@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::{Address, CommError, CommOptions};
 use tokio::sync::watch;
 
 use super::{
@@ -40,6 +40,8 @@ pub enum Ended {
     Forgotten,
     /// The connection to the scheduler was lost.
     Lost(RequestError),
+    /// The listener failed for good, so that no peer can fetch the worker's data.
+    ListenerFailed(Arc<CommError>),
     /// The worker panicked, which may have left its state inconsistent.
     Panicked,
 }
@@ -56,6 +58,9 @@ impl fmt::Display for Ended {
             }
             Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
             Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
+            Self::ListenerFailed(error) => {
+                write!(f, "the worker accepts no connections any more: {error}")
+            }
             Self::Panicked => f.write_str("the worker panicked"),
         }
     }

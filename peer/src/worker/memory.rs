@@ -2,10 +2,9 @@
 
 use crate::protocol::WorkerStatus;
 use core::time::Duration;
-use daskwire_comm::runtime;
+use daskwire_comm::runtime::{self, Instant};
 use std::fs;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::state::Event;
 use super::{Ended, Shared};
@@ -124,10 +123,11 @@ impl Shared {
                     self.handle([Event::Paused(is_paused)]);
                     // A worker that computes faster than its disk writes pauses
                     // and resumes often; report that once.
-                    if warned_at.is_some_and(|at| at.elapsed() < QUIET) {
+                    let now = runtime::now();
+                    if warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
                         continue;
                     }
-                    warned_at = Some(Instant::now());
+                    warned_at = Some(now);
                     self.notice(&format!(
                         "the process uses {} of {} MiB, {} MiB of them for data: {}",
                         len >> 20,

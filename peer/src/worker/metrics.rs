@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
 
 use daskwire::msgpack::Reader;
+use daskwire_comm::runtime::{self, Instant};
 
 use super::exception::class_of;
 use super::memory::resident;
@@ -282,7 +282,7 @@ impl Default for Transfers {
                 bandwidth: 100e6,
                 peers: BTreeMap::new(),
                 before: Before {
-                    at: Instant::now(),
+                    at: runtime::now(),
                     processor_ticks: processor_ticks(),
                     network: network(),
                     disk: disk(),
@@ -310,7 +310,11 @@ impl Receiving<'_> {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let rate = len as f64 / self.since.elapsed().as_secs_f64().max(1e-9);
+        let rate = len as f64
+            / runtime::now()
+                .saturating_duration_since(self.since)
+                .as_secs_f64()
+                .max(1e-9);
         let mut rates = self.transfers.lock();
         rates.bandwidth = 0.95 * rates.bandwidth + 0.05 * rate;
         let (sum, count) = rates.peers.entry(peer.to_owned()).or_default();
@@ -351,7 +355,7 @@ impl Transfers {
         self.incoming_total.fetch_add(1, Ordering::Relaxed);
         Receiving {
             transfers: self,
-            since: Instant::now(),
+            since: runtime::now(),
         }
     }
 
@@ -421,7 +425,7 @@ impl Shared {
             ("types", empty()),
         ]);
         let after = Before {
-            at: Instant::now(),
+            at: runtime::now(),
             processor_ticks: processor_ticks(),
             network: network(),
             disk: disk(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire_comm::runtime::{self, TaskSet};
-use daskwire_comm::{Address, Incoming, Listener};
+use daskwire_comm::{Address, CommError, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
 use super::state::Event;
@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 /// Values longer than this are not serialized on the thread that reads messages.
 const MAX_INLINE_LEN: u64 = 64 << 10;
 
-/// Accepts comms and answers their requests.
+/// Accepts comms and answers their requests, until the listener fails for good.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
     let mut comms = TaskSet::new();
     loop {
@@ -44,7 +44,8 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                 }
                 // The process may be out of descriptors; other comms may close in
                 // the meantime.
-                Err(_) => runtime::sleep(ACCEPT_PAUSE).await,
+                Err(CommError::Io(_)) => runtime::sleep(ACCEPT_PAUSE).await,
+                Err(error) => return Ended::ListenerFailed(Arc::new(error)),
             },
             Some(_) = comms.join_next() => {}
         }

@@ -4,9 +4,8 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
-use daskwire_comm::runtime::{self, TaskSet};
+use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Listener, Transports};
 use tokio::sync::watch;
 
@@ -82,7 +81,9 @@ impl Shared {
             // A scheduler that has just removed a retiring worker complains of
             // heartbeats that the worker sends before it knows.
             if *self.machine().state.status() == WorkerStatus::ClosingGracefully {
-                if retiring.get_or_insert_with(Instant::now).elapsed() < RETIRE_QUIET {
+                let now = runtime::now();
+                let since = *retiring.get_or_insert(now);
+                if now.saturating_duration_since(since) < RETIRE_QUIET {
                     continue;
                 }
             } else {

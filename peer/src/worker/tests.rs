@@ -5,8 +5,12 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_comm::{CommError, CommOptions, Listener, Transports};
+use daskwire_comm::{
+    BoxFuture, Closed, CommError, CommOptions, ConnectError, ConnectOptions, Listen, Listener,
+    PendingConnection, Transport, Transports,
+};
 use daskwire_testing::TLS_PEM;
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::channel::{Channel, Ends};
@@ -743,4 +747,76 @@ async fn worker_ends_on_request_or_without_scheduler() {
         .await
         .expect_err("closed listener");
     assert!(matches!(refused, CommError::Connect { .. }), "{refused:?}");
+}
+
+/// A transport whose listener accepts nothing, and fails with errors of the test.
+struct Faulty(Mutex<Option<mpsc::Receiver<CommError>>>);
+
+impl Transport for Faulty {
+    fn schemes(&self) -> &[&'static str] {
+        &["faulty"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        _: &'a Address,
+        _: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async { Err(ConnectError::NoAnswer) })
+    }
+
+    fn bind<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        let errors = self.0.lock().expect("no panic").take();
+        let listener = FaultyListener(errors.expect("one listener").into());
+        Box::pin(async { Ok::<Box<dyn Listen>, _>(Box::new(listener)) })
+    }
+}
+
+struct FaultyListener(tokio::sync::Mutex<mpsc::Receiver<CommError>>);
+
+impl Listen for FaultyListener {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(async {
+            let error = self.0.lock().await.recv().await;
+            Err(error.expect("the test keeps the sender"))
+        })
+    }
+
+    fn local_address(&self) -> std::io::Result<Address> {
+        Ok(address("faulty://here"))
+    }
+}
+
+#[tokio::test]
+async fn worker_ends_when_its_listener_fails_for_good() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (fail, errors) = mpsc::channel(1);
+    let faulty = Faulty(Mutex::new(Some(errors)));
+    let builder = scheduler
+        .worker("w")
+        .transports(transports().with(faulty))
+        .listen(address("faulty://here"));
+    let (worker, mut stream) = scheduler.start(builder).await;
+    // Temporary: the listener is used again.
+    let temporary = CommError::Io(std::io::ErrorKind::ConnectionAborted.into());
+    fail.send(temporary).await.expect("the worker accepts");
+    let permit = fail.reserve().await.expect("the worker accepts again");
+    assert_eq!(worker.status(), WorkerStatus::Running);
+    permit.send(Closed::Locally.into());
+    let ended = worker.ended().await;
+    assert!(
+        matches!(&ended, Ended::ListenerFailed(error) if matches!(**error, CommError::Closed(_))),
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .to_string()
+            .starts_with("the worker accepts no connections any more: "),
+        "{ended}"
+    );
+    // It has left the cluster as usual.
+    assert!(matches!(
+        stream.next_message().await,
+        FromWorker::WorkerStatusChange(change) if change.status == WorkerStatus::Closing
+    ));
 }
