@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::mem::size_of;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::protocol::Keys;
@@ -15,6 +15,13 @@ const MAX_COUNT: usize = 10_000;
 /// Maximum bytes of the events of a story, with their keys, addresses and stimuli.
 /// Shared strings count for each event.
 const MAX_LEN: usize = 2 << 20;
+
+/// Maximum number of older events that are kept of a pending task.
+const MAX_KEPT_COUNT: usize = 16;
+
+/// Maximum bytes of the older events of all pending tasks, counted as for
+/// [`MAX_LEN`].
+const MAX_KEPT_LEN: usize = 2 << 20;
 
 /// Maximum length of a peer's stimulus in bytes; the rest is cut off.
 const MAX_STIMULUS_LEN: usize = 200;
@@ -181,41 +188,112 @@ impl TaskEvent {
     }
 }
 
-/// The last events of all tasks, oldest first.
-#[derive(Debug, Default)]
+/// The last events of all tasks, and of each task that is pending: a task that is
+/// stuck keeps its story, whatever happens to other tasks.
+#[derive(Debug)]
 pub(crate) struct Story {
+    /// The last events of all tasks, oldest first.
     events: VecDeque<TaskEvent>,
     len: usize,
+    /// [`MAX_COUNT`], or less in tests.
+    max_count: usize,
+    /// Events of pending tasks that are older than those in `events`, oldest first.
+    kept: BTreeMap<Key, VecDeque<TaskEvent>>,
+    kept_len: usize,
+}
+
+impl Default for Story {
+    fn default() -> Self {
+        Self {
+            events: VecDeque::new(),
+            len: 0,
+            max_count: MAX_COUNT,
+            kept: BTreeMap::new(),
+            kept_len: 0,
+        }
+    }
 }
 
 impl Story {
+    /// Adds an event to a story that keeps nothing for pending tasks.
     pub(crate) fn add(&mut self, event: TaskEvent) {
+        self.add_and_keep(event, |_| false);
+    }
+
+    /// Adds an event. Older events are kept longer for tasks that are pending, until
+    /// [`settle`](Self::settle).
+    pub(crate) fn add_and_keep(&mut self, event: TaskEvent, is_pending: impl Fn(&Key) -> bool) {
         self.len += event.len();
         self.events.push_back(event);
-        while self.events.len() > MAX_COUNT || self.len > MAX_LEN {
+        while self.events.len() > self.max_count || self.len > MAX_LEN {
             let Some(oldest) = self.events.pop_front() else {
                 break;
             };
             self.len = self.len.saturating_sub(oldest.len());
+            if is_pending(&oldest.key) {
+                self.keep(oldest);
+            }
         }
     }
 
-    /// The events of tasks with one of these keys, or with one of these stimuli.
+    /// Keeps an event of a pending task, at the cost of older events of this task
+    /// only. Without room, further tasks have none kept: those that are stuck are
+    /// mostly the oldest.
+    fn keep(&mut self, event: TaskEvent) {
+        let (key, len) = (event.key.clone(), event.len());
+        let mut history = self.kept.remove(&key).unwrap_or_default();
+        while history.len() >= MAX_KEPT_COUNT || self.kept_len + len > MAX_KEPT_LEN {
+            let Some(oldest) = history.pop_front() else {
+                return;
+            };
+            self.kept_len -= oldest.len();
+        }
+        history.push_back(event);
+        self.kept_len += len;
+        self.kept.insert(key, history);
+    }
+
+    /// Drops what was kept for a task that is no longer pending.
+    pub(crate) fn settle(&mut self, key: &Key) {
+        if let Some(history) = self.kept.remove(key) {
+            let len: usize = history.iter().map(TaskEvent::len).sum();
+            self.kept_len -= len;
+        }
+    }
+
+    /// Sets the maximum number of events besides those of pending tasks.
+    #[cfg(test)]
+    pub(crate) const fn limit(&mut self, max_count: usize) {
+        self.max_count = max_count;
+    }
+
+    /// The keys of the tasks for which older events are kept.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn kept_keys(&self) -> impl Iterator<Item = &Key> {
+        self.kept.keys()
+    }
+
+    /// The events of tasks with one of these keys, or with one of these stimuli,
+    /// oldest first.
     pub(crate) fn events<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         let keys: HashSet<&Key> = wanted.iter().collect();
-        let texts: HashSet<&str> = wanted.iter().filter_map(Key::as_str).collect();
-        let here = texts.iter().filter_map(|text| {
-            let (what, time) = text.rsplit_once('-')?;
+        let stimuli: HashSet<&str> = wanted.iter().filter_map(Key::as_str).collect();
+        let here = stimuli.iter().filter_map(|id| {
+            let (what, time) = id.rsplit_once('-')?;
             Some((what, time.parse::<f64>().ok()?.to_bits()))
         });
         let here: HashSet<(&str, u64)> = here.collect();
-        self.events.iter().filter(move |event| {
+        let is_wanted = move |event: &&TaskEvent| {
             keys.contains(&event.key)
                 || match &event.stimulus.0 {
-                    Source::Message(text) => texts.contains(&**text),
+                    Source::Message(id) => stimuli.contains(&**id),
                     Source::Here(what, time) => here.contains(&(*what, time.to_bits())),
                 }
-        })
+        };
+        let kept = self.kept.values().flatten();
+        let mut kept: Vec<&TaskEvent> = kept.filter(&is_wanted).collect();
+        kept.sort_by(|one, other| one.time.total_cmp(&other.time));
+        kept.into_iter().chain(self.events.iter().filter(is_wanted))
     }
 
     /// A scheduler's reply to `get_story`.
@@ -285,6 +363,69 @@ mod tests {
         // An event that exceeds the limit by itself
         story.add(event(&"k".repeat(MAX_LEN), Stimulus::of_message("s")));
         assert_eq!((story.events.len(), story.len), (0, 0));
+    }
+
+    #[test]
+    fn a_pending_task_keeps_its_last_events_until_it_is_settled() {
+        let mut story = Story::default();
+        story.limit(10);
+        let is_pending = |key: &Key| *key == Key::from("stuck");
+        let add = |story: &mut Story, key: &str, time: f64| {
+            let event = TaskEvent {
+                time,
+                ..event(key, Stimulus::here("spill", time))
+            };
+            story.add_and_keep(event, is_pending);
+        };
+        let times = |story: &Story| -> Vec<f64> {
+            let wanted: Keys = ["stuck"].into_iter().collect();
+            story.events(&wanted).map(|event| event.time).collect()
+        };
+        add(&mut story, "stuck", 0.0);
+        for n in 1..=100 {
+            add(&mut story, "other", f64::from(n));
+        }
+        add(&mut story, "stuck", 101.0);
+        assert_eq!(times(&story), [0.0, 101.0]);
+        assert_eq!(keys(&story, &["other"]).len(), 9);
+        assert_eq!(keys(&story, &["spill-0"]), ["stuck"]);
+        // The last of its own events
+        for n in 102..200 {
+            add(&mut story, "stuck", f64::from(n));
+        }
+        let last: Vec<f64> = (200 - 10 - 16..200).map(f64::from).collect();
+        assert_eq!(times(&story), last);
+        story.settle(&Key::from("stuck"));
+        assert_eq!(times(&story), last[16..]);
+        assert_eq!((story.kept.len(), story.kept_len), (0, 0));
+    }
+
+    #[test]
+    fn memory_for_pending_tasks_is_bounded_and_the_first_ones_keep_it() {
+        let mut story = Story::default();
+        story.limit(1);
+        let long = "k".repeat(MAX_KEPT_LEN / 4);
+        for index in 0..10 {
+            let event = event(&format!("{index}{long}"), Stimulus::of_message("s"));
+            story.add_and_keep(event, |_| true);
+        }
+        let len: usize = story.kept.values().flatten().map(TaskEvent::len).sum();
+        assert_eq!(story.kept_len, len);
+        assert!(len <= MAX_KEPT_LEN);
+        let first: Vec<Key> = (0..3)
+            .map(|index| Key::from(format!("{index}{long}")))
+            .collect();
+        assert!(story.kept_keys().eq(&first));
+        // An event that exceeds the limit by itself
+        for _ in 0..2 {
+            let event = event(&"k".repeat(MAX_LEN / 2), Stimulus::of_message("s"));
+            story.add_and_keep(event, |_| true);
+        }
+        assert!(story.kept_keys().eq(&first));
+        for key in &first {
+            story.settle(key);
+        }
+        assert_eq!(story.kept_len, 0);
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl State {
                 assert!(matches!(dependent.phase, Phase::Waiting | Phase::Ready));
             }
         }
+        for key in self.story.kept_keys() {
+            assert!(self.tasks[key].phase.is_pending(), "{key}");
+        }
         assert_eq!(counts, self.counts);
         let queued: usize = self.ready.len() + self.constrained.len();
         assert_eq!(queued as u64, self.counts[Phase::Ready as usize]);

@@ -201,6 +201,10 @@ impl State {
 
     /// The last events of tasks with one of these keys, or with one of these
     /// stimuli, oldest first.
+    ///
+    /// The last 10,000 events of all tasks are kept, and besides, as long as a task
+    /// is waiting, executing or being fetched, the last 16 of its own; both within 2
+    /// MiB.
     pub fn story<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         self.story.events(wanted)
     }
@@ -315,7 +319,9 @@ impl State {
         if self.is_watched {
             self.actions.push(Action::Report(event.clone()));
         }
-        self.story.add(event);
+        let tasks = &self.tasks;
+        let is_pending = |key: &Key| tasks.get(key).is_some_and(|task| task.phase.is_pending());
+        self.story.add_and_keep(event, is_pending);
     }
 
     fn handle_message(&mut self, message: ToWorker) {

@@ -54,6 +54,19 @@ impl Phase {
         }
     }
 
+    /// Whether a task in this phase waits for something.
+    pub(super) const fn is_pending(self) -> bool {
+        match self {
+            Self::Waiting
+            | Self::Ready
+            | Self::Executing
+            | Self::Fetch
+            | Self::Flight
+            | Self::Missing => true,
+            Self::Memory | Self::Error | Self::Released | Self::Forgotten => false,
+        }
+    }
+
     pub(super) const ALL: [Self; PHASE_COUNT] = [
         Self::Waiting,
         Self::Ready,
@@ -205,8 +218,11 @@ impl State {
 
     pub(super) fn record_state(&mut self, key: &Key, from: Phase, to: Phase) {
         if from != to {
-            let (from, to) = (from.name(), to.name());
-            self.record(key.clone(), TaskChange::State { from, to });
+            let (from, name) = (from.name(), to.name());
+            self.record(key.clone(), TaskChange::State { from, to: name });
+        }
+        if !to.is_pending() {
+            self.story.settle(key);
         }
     }
 

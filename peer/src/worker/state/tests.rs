@@ -983,6 +983,7 @@ fn random_events_leave_a_consistent_state() {
     for _ in 0..300 {
         let mut worker = Worker::new(2);
         worker.0.limits.transfer_count = 1;
+        worker.0.story.limit(20);
         let mut runs: Vec<Key> = Vec::new();
         let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
         let mut store: BTreeSet<Key> = BTreeSet::new();
@@ -1192,6 +1193,34 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
     assert_eq!(
         story(&worker, &["scheduler-says"]),
         ["y: missing -> fetch (scheduler-says)"]
+    );
+}
+
+#[test]
+fn a_stuck_task_keeps_its_story_among_many_others() {
+    let mut worker = Worker::new(1);
+    worker.0.story.limit(100);
+    worker.message(task_with("stuck", &[("a", &[])]));
+    for n in 0..100 {
+        let key = format!("k-{n}");
+        worker.message(task(&key));
+        worker.executed(&key);
+        worker.free(&[&key]);
+    }
+    let own = [
+        "stuck: compute-task while released ()",
+        "stuck: released -> waiting ()",
+    ];
+    assert_eq!(story(&worker, &["stuck"]), own);
+    let first = |key: &str| story(&worker, &[key]).first().cloned();
+    assert_eq!(first("a").as_deref(), Some("a: released -> missing ()"));
+    assert_eq!(first("k-0"), None);
+    // Once it is done, its story ages like any other.
+    worker.stored("a");
+    worker.executed("stuck");
+    assert_eq!(
+        story(&worker, &["stuck"])[0],
+        "stuck: waiting -> ready (update-data-1.5)"
     );
 }
 
