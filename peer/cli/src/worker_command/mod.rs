@@ -225,7 +225,9 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     };
     bar.finish_and_clear();
     let outcome = match ended {
-        Some(ended @ (Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked)) => Err(ended.to_string()),
+        Some(ended @ (Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked)) => {
+            Err(ended.to_string())
+        }
         Some(ended) => {
             terminal::note(ended);
             Ok(())
