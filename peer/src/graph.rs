@@ -9,6 +9,8 @@
 mod copy;
 mod depends;
 mod read;
+#[cfg(feature = "client")]
+mod tuple;
 mod write;
 
 use core::fmt;

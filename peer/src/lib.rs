@@ -25,6 +25,8 @@ mod channel;
 pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
+#[cfg(any(feature = "client", feature = "worker"))]
+mod dialect;
 mod error;
 mod event;
 mod failure;

@@ -13,7 +13,7 @@ use crate::{RequestError, Value};
 ///
 /// ```
 /// use daskwire_peer::release::{FIRST_FOR_TASKS, Release};
-/// let release: Release = "2023.8.0".parse()?;
+/// let release: Release = "2021.12.0".parse()?;
 /// assert!(release < FIRST_FOR_TASKS);
 /// # Ok::<(), daskwire_peer::release::NoRelease>(())
 /// ```
@@ -37,7 +37,7 @@ pub const FIRST_FOR_WORKERS: Release = Release::new(2025, 3, 0);
 
 /// The first release whose scheduler accepts tasks from a
 /// [`Client`](crate::Client).
-pub const FIRST_FOR_TASKS: Release = Release::new(2025, 4, 0);
+pub const FIRST_FOR_TASKS: Release = Release::new(2022, 1, 0);
 
 /// An error: a string is not a release.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ fn refuses_a_scheduler_of_2020() {
     let ran = daskwire(&format!("submit {at} operator.add 1 2 --timeout 10"));
     let error = ran.refused("submit");
     let found =
-        "the scheduler runs distributed 2.30.1: submitting tasks from Rust takes 2025.4.0 or later";
+        "the scheduler runs distributed 2.30.1: submitting tasks from Rust takes 2022.1.0 or later";
     assert_eq!(error, found);
     assert!(identity().contains("workers    1, 1 thread"));
 }

@@ -312,7 +312,7 @@ impl Client {
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         let mut pieces = Vec::new();
         for (key, value) in data {
-            let key = key.into();
+            let key = self.dialect().key(&key.into());
             match Serialized::of(&value.into()) {
                 Ok(piece) => pieces.push((key, piece)),
                 Err(error) => return Err(ScatterError::Value { key, error }),
@@ -427,6 +427,9 @@ impl Client {
     ) -> Result<(String, Vec<(Key, u64)>), RequestError> {
         let request = Request::UpdateData(UpdateData {
             data: Some(data),
+            // ROLES CLIENT-7: the scheduler would have the worker delete data
+            // that nobody has announced yet.
+            report: self.dialect().reports_updates.then_some(false),
             reply: Some(true),
             ..UpdateData::default()
         });

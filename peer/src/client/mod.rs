@@ -27,6 +27,7 @@ mod error;
 mod future;
 mod session;
 mod submit;
+mod update;
 
 use core::hash::BuildHasher as _;
 use core::time::Duration;
@@ -40,12 +41,14 @@ use tokio::sync::watch;
 
 use crate::batched::BatchSender;
 use crate::channel::{Observer, within};
+use crate::dialect::{Cancellation, Dialect};
 use crate::failure::Failure;
 use crate::identity::Identity;
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{
-    CancelKeys, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey, Request, Retry, Unknown,
+    CancelKeys, CancelKeysSilently, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey,
+    Request, Retry, Unknown,
 };
 use crate::{Key, Release, RequestError};
 
@@ -155,6 +158,8 @@ pub(crate) struct Shared {
     stream: Mutex<Option<BatchSender<FromClient>>>,
     /// The scheduler's release, if it runs Dask.
     release: Mutex<Option<Release>>,
+    /// What that release says.
+    dialect: Mutex<Dialect>,
     /// The runtime of background work.
     runtime: Spawner,
     /// The reason why the client has ended.
@@ -458,6 +463,7 @@ impl Client {
             entries: Mutex::default(),
             stream: Mutex::default(),
             release: Mutex::default(),
+            dialect: Mutex::new(Dialect::NEWEST),
             runtime: Spawner::current(),
             ended: OnceLock::new(),
             is_closing: AtomicBool::new(false),
@@ -489,6 +495,11 @@ impl Client {
         *self.shared.lock(&self.shared.release)
     }
 
+    /// The dialect of the scheduler's release.
+    fn dialect(&self) -> Dialect {
+        *self.shared.lock(&self.shared.dialect)
+    }
+
     /// Asks the scheduler for its identity and its workers.
     ///
     /// # Errors
@@ -496,7 +507,8 @@ impl Client {
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn identity(&self) -> Result<Identity, RequestError> {
         let request = crate::protocol::Identity {
-            n_workers: Some(-1),
+            // ROLES CLIENT-1
+            n_workers: self.dialect().limits_identity.then_some(-1),
             reply: Some(true),
             ..crate::protocol::Identity::default()
         };
@@ -539,7 +551,7 @@ impl Client {
     ///
     /// [`Disconnected`].
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, Disconnected> {
-        let key = key.into();
+        let key = self.dialect().key(&key.into());
         let mut entries = self.shared.lock(&self.shared.entries);
         let (future, is_new) = self.shared.entry(&mut entries, &key);
         let sent = if is_new {
@@ -626,14 +638,23 @@ impl Client {
         let sent = if keys.is_empty() {
             Ok(())
         } else {
-            let cancel = CancelKeys {
-                keys: Keys(keys.clone()),
-                force,
-                reason: Nullable(Some(reason.to_owned())),
-                ..CancelKeys::default()
+            // ROLES CLIENT-6
+            let cancelled = match self.dialect().cancellation {
+                Cancellation::WithReason => shared.send(CancelKeys {
+                    keys: Keys(keys.clone()),
+                    force,
+                    reason: Nullable(Some(reason.to_owned())),
+                    ..CancelKeys::default()
+                }),
+                Cancellation::Keys => shared.send(CancelKeysSilently {
+                    keys: Keys(keys.clone()),
+                    force,
+                    ..CancelKeysSilently::default()
+                }),
+                // Releasing is enough if no other client wants the tasks.
+                Cancellation::Release => Ok(()),
             };
-            shared
-                .send(cancel)
+            cancelled
                 // Tasks that continue for others are no longer held for this
                 // client.
                 .and_then(|()| shared.send_release(Keys(keys)))

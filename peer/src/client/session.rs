@@ -10,6 +10,7 @@ use daskwire_comm::Traffic;
 use super::{ConnectError, Reconnect, Shared, Status};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
+use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{
     CloseClient, CloseStream, FromClient, HeartbeatClient, RegisterClient, ReportKey, Request,
@@ -68,6 +69,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         }
     };
     *shared.lock(&shared.release) = Release::of_versions(&versions);
+    *shared.lock(&shared.dialect) = Dialect::of_versions(&versions);
     let connecting = shared.connector.connect(&shared.address, Traffic::Control);
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
@@ -239,6 +241,15 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<String, Req
                             let reason = reason.clone();
                             shared.end(&entry, Status::Cancelled { reason });
                         }
+                    }
+                }
+                // ROLES CLIENT-8
+                ToClient::CancelledKey(message) => {
+                    if let Some(mark) = shared.mark_of(&message.key) {
+                        shared.answered_marks.send_replace(mark);
+                    } else if let Some(entry) = shared.reported(&message.key) {
+                        let reason = String::new();
+                        shared.end(&entry, Status::Cancelled { reason });
                     }
                 }
                 // The scheduler has forgotten all tasks, except those that it has

@@ -2,9 +2,9 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
-use crate::protocol::{Keys, Nullable, UpdateGraph};
 use crate::release::FIRST_FOR_TASKS;
 use crate::value::ValueError;
 use crate::{Key, Release, Value};
@@ -18,7 +18,7 @@ use crate::{Key, Release, Value};
 #[derive(Clone, Debug, Default)]
 pub struct Submission {
     annotations: Vec<(Value, Value)>,
-    priority: Option<f64>,
+    pub(super) priority: Option<f64>,
 }
 
 impl Submission {
@@ -72,7 +72,14 @@ impl Submission {
         self.annotate("retries", count)
     }
 
-    fn annotations(&self) -> Option<Value> {
+    /// The value of an annotation.
+    pub(super) fn annotation(&self, name: &str) -> Option<&Value> {
+        let mut annotations = self.annotations.iter();
+        let found = annotations.find(|(key, _)| key.as_str() == Some(name));
+        found.map(|(_, value)| value)
+    }
+
+    pub(super) fn annotations(&self) -> Option<Value> {
         let some = !self.annotations.is_empty();
         some.then(|| Value::dict(self.annotations.clone()))
     }
@@ -130,7 +137,7 @@ impl Call<'_> {
     ///
     /// * [`SubmitError::Value`] if an argument is serialized and cannot be opened:
     ///   scatter it, and use its future;
-    /// * [`SubmitError::Release`] if the scheduler is older than 2025.4.0;
+    /// * [`SubmitError::Release`] if the scheduler is older than 2022.1.0;
     /// * [`SubmitError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
         let mut task = Task {
@@ -288,17 +295,9 @@ impl Client {
             FIRST_FOR_TASKS,
             "submitting tasks from Rust",
         )?;
-        let expr_ser = graph.to_expression()?;
-        let message = UpdateGraph {
-            expr_ser,
-            keys: Keys(keys.clone()),
-            user_priority: submission.priority,
-            annotations: submission.annotations(),
-            internal_priority: Nullable(None),
-            submitting_task: Nullable(None),
-            span_metadata: Nullable(None),
-            extra: Vec::new(),
-        };
-        Ok(shared.hold(&keys, Some(message.into()))?)
+        let dialect = self.dialect();
+        let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
+        let message = update_graph(graph, keys.clone(), submission, &dialect)?;
+        Ok(shared.hold(&keys, Some(message))?)
     }
 }

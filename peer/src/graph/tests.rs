@@ -428,3 +428,125 @@ fn arguments_may_be_nested_deeper_than_the_stack() {
     // Dropping them would recurse.
     core::mem::forget((task, partial));
 }
+
+/// The tuples that older releases take, as Python shows them.
+#[cfg(feature = "client")]
+mod tuples {
+    use daskwire_pickle::tree::{Node, Tree, Value as TreeValue};
+
+    use super::*;
+    use crate::dialect::{Dialect, TaskForm};
+
+    /// A node roughly as Python would show it.
+    fn shown(node: Node<'_, '_>) -> String {
+        let all = |nodes: &mut dyn Iterator<Item = Node<'_, '_>>| {
+            nodes.map(shown).collect::<Vec<_>>().join(", ")
+        };
+        match node.value() {
+            TreeValue::Str(text) => format!("{:?}", text.to_str().expect("UTF-8")),
+            TreeValue::Int(value) => value.to_i64().expect("a small one").to_string(),
+            TreeValue::Global(global) => global.name.as_str().unwrap_or_default().to_owned(),
+            TreeValue::Tuple(mut items) => format!("({})", all(&mut items)),
+            TreeValue::List(mut items) => format!("[{}]", all(&mut items)),
+            TreeValue::Set(_) => "set()".to_owned(),
+            TreeValue::Dict(entries) => {
+                let entries =
+                    entries.map(|(key, value)| format!("{}: {}", shown(key), shown(value)));
+                format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+            }
+            TreeValue::Call {
+                callable,
+                arguments,
+            } => format!("{}{}", shown(callable), shown(arguments)),
+            _ => "?".to_owned(),
+        }
+    }
+
+    fn dialect(release: &str) -> Dialect {
+        Dialect::of(release.parse().ok())
+    }
+
+    fn graph() -> Graph {
+        let x = Key::list([Key::from("x"), Key::from(0)]);
+        let arguments = || [Argument::from(&x), Argument::from("a"), Argument::from("y")];
+        Graph {
+            tasks: vec![
+                Task::new(x.clone(), "operator.add", [1, 2]),
+                Task::new("y", "f.g", arguments()).keyword("k", "v"),
+                Task::new(
+                    "z",
+                    "f.g",
+                    [Argument::list([Argument::from(&Key::from("y"))])],
+                ),
+            ],
+        }
+    }
+
+    // ROLES CLIENT-3, CLIENT-5, CLIENT-9
+    #[test]
+    fn layers_quote_what_could_be_mistaken_for_a_result() {
+        let layers = |release, form| {
+            let pickle = graph()
+                .to_layers(&dialect(release), form)
+                .expect("a pickle");
+            let shown = {
+                let tree = Tree::new(&pickle).expect("a pickle");
+                shown(tree.root())
+            };
+            let start = shown
+                .find("('x', 0)")
+                .or(shown.find("(\"x\", 0)"))
+                .expect("the first key");
+            let end = shown.find("}}").expect("the end of the tasks");
+            shown[start..end].to_owned()
+        };
+        assert_eq!(
+            layers("2023.8.1", TaskForm::WrappedKeys),
+            "('x', 0)\": (add, 1, 2), \
+             \"y\": (apply, g, [WrappedKey(\"('x', 0)\"), \"a\", (literal(\"y\"))], \
+             (dict, [[\"k\", \"v\"]])), \
+             \"z\": (g, [WrappedKey(\"y\")])"
+        );
+        assert_eq!(
+            layers("2024.11.0", TaskForm::References),
+            "(\"x\", 0): (add, 1, 2), \
+             \"y\": (apply, g, [TaskRef((\"x\", 0)), \"a\", (literal(\"y\"))], \
+             (dict, [[\"k\", \"v\"]])), \
+             \"z\": (g, [TaskRef(\"y\")])"
+        );
+        assert!(
+            layers("2024.12.0", TaskForm::Nodes)
+                .starts_with("(\"x\", 0): Task((\"x\", 0), add, 1, 2)")
+        );
+    }
+
+    // ROLES CLIENT-4
+    #[test]
+    fn tasks_by_themselves_are_calls_with_dependencies_and_an_order() {
+        let mut graph = graph();
+        graph.tasks.reverse();
+        let tasks = graph.to_tasks(&dialect("2022.1.0")).expect("pickles");
+        let x = Key::from("('x', 0)");
+        let (y, z) = (Key::from("y"), Key::from("z"));
+        assert_eq!(
+            tasks.dependencies,
+            [(z.clone(), vec![y.clone()]), (y.clone(), vec![x.clone()])]
+        );
+        assert_eq!(tasks.priority, [(x, 0), (y, 1), (z, 2)]);
+        let calls = tasks.tasks.iter().map(|(_, call)| {
+            let open = |pickle: &[u8]| {
+                let tree = Tree::new(pickle).expect("a pickle");
+                shown(tree.root())
+            };
+            open(&call.function) + &open(&call.args)
+        });
+        assert_eq!(
+            calls.collect::<Vec<_>>(),
+            [
+                "execute_task((g, [\"y\"]))",
+                "execute_task((apply, g, [\"('x', 0)\", \"a\", \"y\"], (dict, [[\"k\", \"v\"]])))",
+                "add(1, 2)",
+            ]
+        );
+    }
+}

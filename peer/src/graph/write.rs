@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
+use daskwire_numpy::NumpyModules;
 use daskwire_pickle::{Options, Writer};
 
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
@@ -15,17 +16,28 @@ const SPEC: &str = "dask._task_spec";
 
 /// Memo indexes of the names written so far.
 #[derive(Default)]
-struct Names<'n>(HashMap<(&'n str, &'n str), u32>);
+pub(super) struct Names<'n> {
+    indexes: HashMap<(&'n str, &'n str), u32>,
+    /// The modules of numpy that readers have.
+    pub(super) numpy: NumpyModules,
+}
 
 impl<'n> Names<'n> {
-    fn write(&mut self, writer: &mut Writer<'_, '_>, module: &'n str, name: &'n str) {
-        match self.0.get(&(module, name)) {
+    pub(super) fn new(numpy: NumpyModules) -> Self {
+        Self {
+            indexes: HashMap::new(),
+            numpy,
+        }
+    }
+
+    pub(super) fn write(&mut self, writer: &mut Writer<'_, '_>, module: &'n str, name: &'n str) {
+        match self.indexes.get(&(module, name)) {
             Some(index) => {
                 writer.get(*index);
             }
             None => {
                 let index = writer.global(module, name).memoize();
-                self.0.insert((module, name), index);
+                self.indexes.insert((module, name), index);
             }
         }
     }
@@ -39,9 +51,15 @@ impl Graph {
     /// If an argument contains a [`Serialized`] value that cannot be opened:
     /// scatter it, and use its key.
     pub fn to_expression(&self) -> Result<Serialized, ValueError> {
+        self.to_expression_for(NumpyModules::default())
+    }
+
+    /// Like [`to_expression`](Self::to_expression), for readers with these modules
+    /// of numpy.
+    pub(crate) fn to_expression_for(&self, numpy: NumpyModules) -> Result<Serialized, ValueError> {
         let token = crate::identifier();
         let pickle = growing::pickle(Options::default(), |writer| {
-            let mut names = Names::default();
+            let mut names = Names::new(numpy);
             // `Expr._reconstruct` takes an optional name; without it, the
             // scheduler would hash the whole graph to make one.
             writer
@@ -74,13 +92,13 @@ impl Task {
         Ok(Serialized::pickled(&Bytes::from(pickle)))
     }
 
-    fn write<'n>(
+    pub(super) fn write<'n>(
         &'n self,
         writer: &mut Writer<'_, '_>,
         names: &mut Names<'n>,
     ) -> Result<(), ValueError> {
         if let Some(plain) = self.without_partial() {
-            return plain.write(writer, &mut Names::default());
+            return plain.write(writer, &mut Names::new(names.numpy));
         }
         match &self.work {
             Work::Call {
@@ -168,7 +186,7 @@ impl Task {
     /// Replaces a partial that needs results by a plain call. Returns `None` if
     /// there is no such partial. Of a keyword that is given twice, the outermost value
     /// is used.
-    fn without_partial(&self) -> Option<Self> {
+    pub(super) fn without_partial(&self) -> Option<Self> {
         let Work::Call {
             function: function @ Function::Partial { .. },
             arguments,
@@ -215,7 +233,7 @@ impl Task {
     }
 }
 
-fn write_function<'n>(
+pub(super) fn write_function<'n>(
     function: &'n Function,
     writer: &mut Writer<'_, '_>,
     names: &mut Names<'n>,
@@ -289,7 +307,7 @@ impl Argument {
         names: &mut Names<'n>,
     ) -> Result<(), ValueError> {
         match self {
-            Self::Value(value) => value.pickle_in_band(writer),
+            Self::Value(value) => value.pickle_in_band(writer, names.numpy),
             Self::Result(key) => {
                 write_reference(key, writer, names);
                 Ok(())

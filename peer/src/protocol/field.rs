@@ -526,6 +526,9 @@ macro_rules! ops {
                 source: &mut crate::protocol::Source<'_>,
             ) -> Result<Self, crate::protocol::ProtocolError> {
                 let op = crate::protocol::field::op_of(source);
+                // Of messages with the same op, the first is read; the others are
+                // only written, to peers of older releases.
+                #[allow(unreachable_patterns)]
                 Ok(match &*op {
                     $($op => Self::$variant(crate::protocol::Field::read(source)?),)*
                     _ => Self::Unknown(crate::protocol::Field::read(source)?),

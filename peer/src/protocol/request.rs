@@ -258,6 +258,8 @@ maps! {
         nbytes: Option<Map<Key, u64>> = "nbytes",
         /// The client that holds the data, for a scheduler.
         client: Option<String> = "client",
+        /// Whether a worker reports the data to its scheduler; up to 2023.2.0.
+        report: Option<bool> = "report",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
         /// Whether a reply is sent.

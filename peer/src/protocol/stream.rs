@@ -11,10 +11,13 @@ ops! {
     /// A message from a client on its stream.
     FromClient {
         UpdateGraph = "update-graph",
+        UpdateGraphLayers = "update-graph",
+        UpdateGraphTasks = "update-graph",
         ClientDesiresKeys = "client-desires-keys",
         ClientReleasesKeys = "client-releases-keys",
         ReportKey = "report-key",
         CancelKeys = "cancel-keys",
+        CancelKeysSilently = "cancel-keys",
         HeartbeatClient = "heartbeat-client",
         CloseClient = "close-client",
         CloseStream = "close-stream",
@@ -29,6 +32,7 @@ ops! {
         TaskErredForClient = "task-erred",
         LostData = "lost-data",
         CancelledKeys = "cancelled-keys",
+        CancelledKey = "cancelled-key",
         TaskRetried = "task-retried",
         Restart = "restart",
         AdjustHeartbeatInterval = "adjust-heartbeat-interval",
@@ -94,6 +98,58 @@ maps! {
         annotations: Option<Value> = "annotations",
     }
 
+    /// Submits tasks to a scheduler of 2023.4.0 to 2025.3.1, from a client.
+    UpdateGraphLayers = "update-graph" {
+        /// The header of the pickle.
+        graph_header: Value = "graph_header",
+        /// The pickle of a `HighLevelGraph`.
+        graph_frames: Vec<Bytes> = "graph_frames",
+        /// The keys that the client wants.
+        keys: Keys = "keys",
+        /// An order of the tasks; if nil, the scheduler determines it.
+        internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
+        /// The key of the task that submits these, or nil.
+        submitting_task: Nullable<Key> = "submitting_task",
+        /// Nil; since 2024.5.2.
+        span_metadata: Option<Value> = "span_metadata",
+        /// Priority; tasks with higher values run earlier.
+        user_priority: Option<f64> = "user_priority",
+        /// Annotations of all tasks: `workers`, `resources`, `retries` …
+        annotations: Option<Value> = "annotations",
+    }
+
+    /// Submits tasks to a scheduler of 2023.3.2 or earlier, from a client.
+    UpdateGraphTasks = "update-graph" {
+        /// The tasks.
+        tasks: Map<Key, CallPickles> = "tasks",
+        /// The keys that tasks depend on, for those that do.
+        dependencies: Map<Key, Vec<Key>> = "dependencies",
+        /// The keys that the client wants.
+        keys: Keys = "keys",
+        /// An order of the tasks.
+        priority: Map<Key, i64> = "priority",
+        /// The workers that tasks are restricted to.
+        restrictions: Option<Map<Key, Value>> = "restrictions",
+        /// The tasks that other workers may run too.
+        loose_restrictions: Option<Keys> = "loose_restrictions",
+        /// The resources that tasks need.
+        resources: Option<Map<Key, Value>> = "resources",
+        /// How often tasks are retried.
+        retries: Option<Map<Key, Value>> = "retries",
+        /// Priority; tasks with higher values run earlier.
+        user_priority: Option<f64> = "user_priority",
+    }
+
+    /// A call as the pickles of its parts.
+    CallPickles {
+        /// The pickle of the function.
+        function: Bytes = "function",
+        /// The pickle of the tuple of arguments.
+        args: Bytes = "args",
+        /// The pickle of the dictionary of keyword arguments.
+        kwargs: Option<Bytes> = "kwargs",
+    }
+
     /// Declares that a client wants keys, also keys of other clients' tasks.
     ClientDesiresKeys = "client-desires-keys" {
         /// The keys.
@@ -126,6 +182,14 @@ maps! {
         reason: Nullable<String> = "reason",
         /// Details, for users.
         msg: Nullable<String> = "msg",
+    }
+
+    /// Cancels tasks at a scheduler of 2023.3.1 to 2025.2.0.
+    CancelKeysSilently = "cancel-keys" {
+        /// The keys of the tasks.
+        keys: Keys = "keys",
+        /// Whether to cancel tasks that other clients want too.
+        force: bool = "force",
     }
 
     /// Heartbeat of a client.
@@ -179,6 +243,12 @@ maps! {
         reason: Option<String> = "reason",
         /// Details, for users.
         msg: Option<String> = "msg",
+    }
+
+    /// Reports that a result will never be available, up to 2023.
+    CancelledKey = "cancelled-key" {
+        /// The key of the task.
+        key: Key = "key",
     }
 
     /// Reports that a failed task is retried.

@@ -27,7 +27,8 @@ pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError>
     let pickle = growing::pickle(Options::default(), |writer| {
         beside.clear();
         twice.forget();
-        value.write_pickle(writer, Some(&mut beside), &mut twice)
+        let modules = NumpyModules::default();
+        value.write_pickle(writer, Some(&mut beside), &mut twice, modules)
     })?;
     Ok((pickle, beside))
 }
@@ -119,9 +120,14 @@ enum Step<'v> {
 }
 
 impl Value {
-    /// Writes the value as the next one of a pickle, with all data in band.
-    pub(crate) fn pickle_in_band(&self, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
-        self.write_pickle(writer, None, &mut Repeated::of(self))
+    /// Writes the value as the next one of a pickle, with all data in band, for
+    /// readers with these modules of numpy.
+    pub(crate) fn pickle_in_band(
+        &self,
+        writer: &mut Writer<'_, '_>,
+        modules: NumpyModules,
+    ) -> Result<(), ValueError> {
+        self.write_pickle(writer, None, &mut Repeated::of(self), modules)
     }
 
     /// Writes the value as the next one of a pickle. Appends arrays whose data
@@ -131,6 +137,7 @@ impl Value {
         writer: &mut Writer<'_, '_>,
         mut beside: Option<&mut Vec<&'a Array>>,
         repeated: &mut Repeated,
+        modules: NumpyModules,
     ) -> Result<(), ValueError> {
         let mut left = vec![Step::Value(self)];
         if !repeated.0.is_empty() {
@@ -180,18 +187,19 @@ impl Value {
                 }
                 Self::Array(array) => match &mut beside {
                     Some(beside) if is_contiguous(array) => {
-                        let (view, modules) = (array.view()?, NumpyModules::default());
-                        pickle_array(writer, &view, modules, |_| Placement::OutOfBand)?;
+                        pickle_array(writer, &array.view()?, modules, |_| Placement::OutOfBand)?;
                         beside.push(array);
                     }
                     _ => {
-                        let (copy, modules) = (contiguous(array)?, NumpyModules::default());
+                        let copy = contiguous(array)?;
                         pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
                     }
                 },
                 // A pickle cannot hold the frames of a payload, so the payload's
                 // value is written.
-                Self::Serialized(serialized) => serialized.open()?.pickle_in_band(writer)?,
+                Self::Serialized(serialized) => {
+                    serialized.open()?.pickle_in_band(writer, modules)?
+                }
                 plain => plain.pickle_plain(writer),
             }
         }

@@ -97,6 +97,10 @@ impl State {
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
+            // Forms for older schedulers, which are never read.
+            FromClient::UpdateGraphLayers(_)
+            | FromClient::UpdateGraphTasks(_)
+            | FromClient::CancelKeysSilently(_) => {}
             FromClient::Unknown(unknown) => {
                 let peer = self.client_name(id);
                 let op = unknown.op;

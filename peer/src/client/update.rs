@@ -1,0 +1,75 @@
+//! The message that submits a graph, in the form of the scheduler's release.
+
+use super::Submission;
+use crate::dialect::{self, Dialect};
+use crate::graph::Graph;
+use crate::protocol::{
+    FromClient, Keys, Nullable, UpdateGraph, UpdateGraphLayers, UpdateGraphTasks,
+};
+use crate::value::ValueError;
+use crate::{Key, Value};
+
+/// The `update-graph` that submits `graph` and asks for `keys`.
+pub(super) fn update_graph(
+    graph: &Graph,
+    keys: Vec<Key>,
+    submission: &Submission,
+    dialect: &Dialect,
+) -> Result<FromClient, ValueError> {
+    let user_priority = submission.priority;
+    Ok(match dialect.submission {
+        // ROLES CLIENT-2
+        dialect::Submission::Expression => UpdateGraph {
+            expr_ser: graph.to_expression_for(dialect.numpy)?,
+            keys: Keys(keys),
+            user_priority,
+            annotations: submission.annotations(),
+            internal_priority: Nullable(None),
+            submitting_task: Nullable(None),
+            span_metadata: Nullable(None),
+            extra: Vec::new(),
+        }
+        .into(),
+        // ROLES CLIENT-3
+        dialect::Submission::Layers(form) => {
+            let header = [
+                ("serializer", Value::from("pickle")),
+                ("writeable", Value::list([0; 0])),
+            ];
+            UpdateGraphLayers {
+                graph_header: Value::dict(header),
+                graph_frames: vec![graph.to_layers(dialect, form)?],
+                keys: Keys(keys),
+                span_metadata: dialect.has_span_metadata.then_some(Value::None),
+                user_priority,
+                annotations: submission.annotations(),
+                ..UpdateGraphLayers::default()
+            }
+            .into()
+        }
+        // ROLES CLIENT-4
+        dialect::Submission::Tasks => {
+            let tasks = graph.to_tasks(dialect)?;
+            let all = || tasks.tasks.iter().map(|(key, _)| key.clone());
+            let each = |name| {
+                let value = submission.annotation(name)?;
+                Some(all().map(|key| (key, value.clone())).collect())
+            };
+            UpdateGraphTasks {
+                restrictions: each("workers"),
+                loose_restrictions: submission
+                    .annotation("allow_other_workers")
+                    .map(|_| all().collect()),
+                resources: each("resources"),
+                retries: each("retries"),
+                tasks: tasks.tasks.clone(),
+                dependencies: tasks.dependencies,
+                keys: Keys(keys),
+                priority: tasks.priority,
+                user_priority,
+                extra: Vec::new(),
+            }
+            .into()
+        }
+    })
+}

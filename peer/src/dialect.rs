@@ -1,0 +1,189 @@
+//! What the releases of Dask say differently.
+//!
+//! The roles read the release of a scheduler from its reply to `versions`, and ask
+//! the [`Dialect`] of that release how to write what they mean. [`CHANGES`] is the
+//! table behind it, with a row for each release that changed something.
+
+use daskwire_numpy::NumpyModules;
+
+use crate::{Key, Release, Value};
+
+/// How a client submits tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Submission {
+    /// `tasks` and `dependencies`: each task by itself, as a tuple.
+    Tasks,
+    /// `graph_header` and `graph_frames`: the pickle of a `HighLevelGraph` of tasks
+    /// in this form.
+    Layers(TaskForm),
+    /// `expr_ser`: the pickle of an expression.
+    Expression,
+}
+
+/// How tasks of a graph are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskForm {
+    /// A tuple of a function and arguments, where a result is a `WrappedKey`.
+    WrappedKeys,
+    /// A tuple of a function and arguments, where a result is a `TaskRef`.
+    References,
+    /// Objects of `dask._task_spec`.
+    Nodes,
+}
+
+/// How a client cancels tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cancellation {
+    /// By releasing them.
+    Release,
+    /// By `cancel-keys` without a reason.
+    Keys,
+    /// By `cancel-keys` with a reason.
+    WithReason,
+}
+
+/// What the roles of a release say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    pub(crate) submission: Submission,
+    /// Whether `update-graph` has `span_metadata`.
+    pub(crate) has_span_metadata: bool,
+    pub(crate) cancellation: Cancellation,
+    /// Whether keys may be other than strings.
+    pub(crate) has_tuple_keys: bool,
+    /// Whether a worker reports data that a client sends it, unless it is told not
+    /// to.
+    pub(crate) reports_updates: bool,
+    /// Whether `identity` takes a number of workers.
+    pub(crate) limits_identity: bool,
+    /// The modules of numpy.
+    pub(crate) numpy: NumpyModules,
+}
+
+/// The first release with a change, and the change.
+type Change = (Release, fn(&mut Dialect));
+
+/// The changes since [`Dialect::OLDEST`], by the first release that has them.
+// Not all releases between those that are tested were looked at; these are the
+// first ones whose sources have the change.
+const CHANGES: [Change; 9] = [
+    // ROLES CLIENT-7
+    (Release::new(2023, 2, 1), |it| it.reports_updates = false),
+    // ROLES CLIENT-6
+    (Release::new(2023, 3, 1), |it| {
+        it.cancellation = Cancellation::Keys;
+    }),
+    // ROLES CLIENT-3
+    (Release::new(2023, 4, 0), |it| {
+        it.submission = Submission::Layers(TaskForm::WrappedKeys);
+    }),
+    // ROLES CLIENT-5
+    (Release::new(2023, 9, 0), |it| it.has_tuple_keys = true),
+    (Release::new(2024, 5, 2), |it| it.has_span_metadata = true),
+    (Release::new(2024, 11, 0), |it| {
+        it.submission = Submission::Layers(TaskForm::References);
+    }),
+    (Release::new(2024, 12, 0), |it| {
+        it.submission = Submission::Layers(TaskForm::Nodes);
+    }),
+    (Release::new(2025, 3, 0), |it| {
+        it.cancellation = Cancellation::WithReason;
+    }),
+    // ROLES CLIENT-2
+    (Release::new(2025, 4, 0), |it| {
+        it.submission = Submission::Expression;
+        it.limits_identity = true;
+    }),
+];
+
+impl Dialect {
+    /// The dialect of 2022.1.0.
+    const OLDEST: Self = Self {
+        submission: Submission::Tasks,
+        has_span_metadata: false,
+        cancellation: Cancellation::Release,
+        has_tuple_keys: false,
+        reports_updates: true,
+        limits_identity: false,
+        numpy: NumpyModules::Underscore,
+    };
+
+    /// The dialect of the newest release.
+    pub(crate) const NEWEST: Self = Self {
+        submission: Submission::Expression,
+        has_span_metadata: true,
+        cancellation: Cancellation::WithReason,
+        has_tuple_keys: true,
+        reports_updates: false,
+        limits_identity: true,
+        numpy: NumpyModules::Underscore,
+    };
+
+    /// The dialect of a scheduler from its reply to `versions`.
+    pub(crate) fn of_versions(versions: &Value) -> Self {
+        let packages = versions.get("packages");
+        let numpy = packages.and_then(|packages| packages.get("numpy")?.as_str());
+        Self {
+            numpy: match numpy {
+                Some(version) if version.starts_with("1.") => NumpyModules::Core,
+                _ => NumpyModules::Underscore,
+            },
+            ..Self::of(Release::of_versions(versions))
+        }
+    }
+
+    /// The dialect of a release; the newest for those that do not run Dask.
+    pub(crate) fn of(release: Option<Release>) -> Self {
+        const LAST: Release = CHANGES[CHANGES.len() - 1].0;
+        let Some(release) = release.filter(|release| *release < LAST) else {
+            return Self::NEWEST;
+        };
+        let mut dialect = Self::OLDEST;
+        for (first, change) in CHANGES {
+            if release >= first {
+                change(&mut dialect);
+            }
+        }
+        dialect
+    }
+
+    /// The key as the release has it: where all keys are strings, others are
+    /// shown as Python shows them.
+    pub(crate) fn key(&self, key: &Key) -> Key {
+        if self.has_tuple_keys || key.as_str().is_some() {
+            key.clone()
+        } else {
+            Key::from(key.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_changes_make_the_newest_dialect() {
+        let mut dialect = Dialect::OLDEST;
+        for (_, change) in CHANGES {
+            change(&mut dialect);
+        }
+        assert_eq!(dialect, Dialect::NEWEST);
+        assert!(CHANGES.is_sorted_by_key(|(first, _)| *first));
+        let (last, _) = CHANGES[CHANGES.len() - 1];
+        assert_eq!(Dialect::of(Some(last)), Dialect::NEWEST);
+        assert_eq!(Dialect::of(None), Dialect::NEWEST);
+    }
+
+    #[test]
+    fn a_change_holds_from_its_first_release_on() {
+        let of = |text: &str| Dialect::of(text.parse().ok());
+        assert_eq!(of("2022.1.0"), Dialect::OLDEST);
+        for (before, first) in [("2023.3.2.1", "2023.4.0"), ("2025.3.1", "2025.4.0")] {
+            assert_ne!(of(before).submission, of(first).submission);
+        }
+        let key = Key::list([Key::from("x"), Key::from(1)]);
+        assert_eq!(of("2023.8.1").key(&key), Key::from("('x', 1)"));
+        assert_eq!(of("2023.9.0").key(&key), key);
+    }
+}
