@@ -273,7 +273,7 @@ impl<'c> Cluster<'c> {
     }
 
     fn handle(&mut self, event: Event) {
-        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
+        let actions = self.state.handle(self.now, event);
         fuzzing::check_scheduler(&self.state);
         for action in actions {
             match action {

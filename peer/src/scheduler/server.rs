@@ -110,7 +110,7 @@ impl Core {
 
 impl Peers {
     /// Does what the state machine asks for.
-    fn act(&mut self, actions: impl Iterator<Item = Action>) {
+    fn act(&mut self, actions: impl IntoIterator<Item = Action>) {
         // Many tasks may fail for the same reason, which is in memory once.
         let mut last_failure = None;
         // A broken stream is removed when that is noticed.

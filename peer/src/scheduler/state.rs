@@ -25,17 +25,12 @@
 //!     status: WorkerStatus::Running,
 //!     ..RegisterWorker::default()
 //! });
-//! let mut actions = state.handle(now, Event::WorkerJoined { id: worker, registration });
-//! assert!(matches!(actions.next(), Some(Action::AcceptWorker { .. })));
-//! drop(actions);
+//! let actions = state.handle(now, Event::WorkerJoined { id: worker, registration });
+//! assert!(matches!(actions[0], Action::AcceptWorker { .. }));
 //!
 //! let joined = Event::ClientJoined { id: client, name: "me".to_owned() };
-//! let mut actions = state.handle(now, joined);
-//! assert!(matches!(
-//!     actions.next(),
-//!     Some(Action::ToClient(_, ToClient::StreamStart(_)))
-//! ));
-//! drop(actions);
+//! let actions = state.handle(now, joined);
+//! assert!(matches!(actions[0], Action::ToClient(_, ToClient::StreamStart(_))));
 //!
 //! // The client submits a task, which goes to the worker.
 //! let graph: Graph = [Task::new("z", "operator.add", [1, 2])].into_iter().collect();
@@ -44,25 +39,24 @@
 //!     keys: ["z"].into_iter().collect(),
 //!     ..UpdateGraph::default()
 //! };
-//! let mut actions = state.handle(now, Event::FromClient(client, message.into()));
-//! let Some(Action::ToWorker(_, ToWorker::ComputeTask(task))) = actions.next() else {
+//! let actions = state.handle(now, Event::FromClient(client, message.into()));
+//! let [Action::ToWorker(_, ToWorker::ComputeTask(task))] = &actions[..] else {
 //!     panic!("the worker has a free thread");
 //! };
-//! drop(actions);
 //!
 //! // The worker reports the result, of which the client is informed.
 //! now += Duration::from_millis(3);
 //! let finished = TaskFinished {
-//!     key: task.key,
+//!     key: task.key.clone(),
 //!     run_id: task.run_id,
 //!     nbytes: 28,
 //!     ..TaskFinished::default()
 //! };
-//! let mut actions = state.handle(now, Event::FromWorker(worker, finished.into()));
-//! let Some(Action::ToClient(to, ToClient::KeyInMemory(message))) = actions.next() else {
+//! let actions = state.handle(now, Event::FromWorker(worker, finished.into()));
+//! let [Action::ToClient(to, ToClient::KeyInMemory(message))] = &actions[..] else {
 //!     panic!("the client wants the result");
 //! };
-//! assert_eq!((to, message.key.to_string().as_str()), (client, "z"));
+//! assert_eq!((*to, message.key.to_string().as_str()), (client, "z"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -235,17 +229,17 @@ impl State {
     }
 
     /// Handles an event, and returns what the caller has to do for it, in this
-    /// order. Actions that are not taken are lost.
+    /// order.
     ///
     /// `now` is the time since the Unix epoch, for the times in stories and in
     /// `identity`. It should come from a clock that does not jump, because silent
     /// workers are removed by it: for example the wall clock at the start of the
     /// program, and the monotonic time since then. A time earlier than that of the
     /// last event counts as that of the last event.
-    pub fn handle(&mut self, now: Duration, event: Event) -> impl Iterator<Item = Action> {
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.now = self.now.max(now);
         self.apply(event);
-        self.actions.drain(..)
+        core::mem::take(&mut self.actions)
     }
 
     fn apply(&mut self, event: Event) {

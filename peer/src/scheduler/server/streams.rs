@@ -154,7 +154,7 @@ impl Shared {
         let id = WorkerId(core.next_id());
         let registration = Box::new(registration);
         let joined = Event::WorkerJoined { id, registration };
-        let mut actions = core.state.handle(core.now, joined);
+        let mut actions = core.state.handle(core.now, joined).into_iter();
         let heartbeat_interval = match actions.next() {
             Some(Action::AcceptWorker {
                 heartbeat_interval, ..

@@ -133,7 +133,7 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
-        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
+        let actions = self.state.handle(self.now, event);
         self.state.check();
         for action in actions {
             match action {

@@ -329,7 +329,7 @@ fn keeps_nothing_of_removed_tasks_workers_and_clients() {
         cluster.join(round + 1, worker);
         cluster.handle(Event::WorkerLeft(WorkerId(round + 1)));
         let now = Duration::from_secs(round + 1);
-        assert_eq!(cluster.state.handle(now, Event::Tick).count(), 1);
+        assert_eq!(cluster.state.handle(now, Event::Tick).len(), 1);
         cluster.work();
         let state = &cluster.state;
         places.push((

@@ -52,7 +52,7 @@ impl Cluster {
 
     /// Handles an event, collects the actions, and checks the state.
     fn handle(&mut self, event: Event) {
-        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
+        let actions = self.state.handle(self.now, event);
         self.state.check();
         self.act(actions);
     }
@@ -96,7 +96,7 @@ impl Cluster {
         let id = WorkerId(self.next_id());
         let registration = Box::new(registration);
         let joined = Event::WorkerJoined { id, registration };
-        let mut actions: Vec<Action> = self.state.handle(self.now, joined).collect();
+        let mut actions = self.state.handle(self.now, joined);
         self.state.check();
         match actions.remove(0) {
             Action::AcceptWorker { .. } => {
