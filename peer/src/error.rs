@@ -13,6 +13,8 @@ use daskwire_comm::{Address, AddressError, CommError};
 use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
 use crate::protocol::ProtocolError;
 use crate::release::UnsupportedRelease;
+#[cfg(feature = "scheduler")]
+use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
 
 pub use remote::RemoteError;
@@ -138,11 +140,12 @@ pub enum PeerError {
         /// The path, and the system's error.
         reason: String,
     },
-    /// The scheduler in this process panicked, and has ended.
-    Panicked {
-        /// The message of the panic.
-        reason: String,
-    },
+    /// A scheduler cannot start.
+    #[cfg(feature = "scheduler")]
+    StartScheduler(StartError),
+    /// The scheduler in this process has ended.
+    #[cfg(feature = "scheduler")]
+    Scheduler(ServeError),
 }
 
 impl fmt::Display for PeerError {
@@ -166,7 +169,10 @@ impl fmt::Display for PeerError {
             Self::Directory { reason } => {
                 write!(f, "no directory for spilled data: {reason}")
             }
-            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
+            #[cfg(feature = "scheduler")]
+            Self::StartScheduler(error) => error.fmt(f),
+            #[cfg(feature = "scheduler")]
+            Self::Scheduler(error) => error.fmt(f),
         }
     }
 }
@@ -183,6 +189,10 @@ impl core::error::Error for PeerError {
             Self::Task(error) => error.source(),
             #[cfg(feature = "client")]
             Self::Scatter(error) => error.source(),
+            #[cfg(feature = "scheduler")]
+            Self::StartScheduler(error) => error.source(),
+            #[cfg(feature = "scheduler")]
+            Self::Scheduler(error) => error.source(),
             _ => None,
         }
     }
@@ -218,6 +228,10 @@ from! {
     PeerError: TaskError, error => Self::Task(error);
     #[cfg(feature = "client")]
     PeerError: ScatterError, error => Self::Scatter(error);
+    #[cfg(feature = "scheduler")]
+    PeerError: StartError, error => Self::StartScheduler(error);
+    #[cfg(feature = "scheduler")]
+    PeerError: ServeError, error => Self::Scheduler(error);
     PeerError: ValueError, error => Self::Value(error);
     PeerError: WrongType, error => Self::Type(error);
     PeerError: UnsupportedRelease, error => Self::Release(error);

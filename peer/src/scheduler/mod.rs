@@ -9,6 +9,7 @@
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys.
 
+mod error;
 mod notice;
 mod server;
 pub mod state;
@@ -32,12 +33,12 @@ use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError, Listener, Transports};
 
-use crate::PeerError;
 use crate::batched::MAX_QUEUED_LEN;
 use crate::channel::Observer;
 use server::Shared;
 use state::State;
 
+pub use error::{ServeError, StartError};
 pub use notice::{LeaveReason, Notice};
 pub use state::Policy;
 pub use submission::{Refusal, Submission};
@@ -115,8 +116,8 @@ impl fmt::Debug for Options {
 
 /// A scheduler in this process.
 ///
-/// It serves until it is closed or dropped, or until a peer sends
-/// [`Terminate`](crate::protocol::Terminate).
+/// It serves until it is closed or dropped, until a peer sends
+/// [`Terminate`](crate::protocol::Terminate), or until its last listener fails.
 ///
 /// ```
 /// use daskwire_peer::scheduler::{Options, Scheduler};
@@ -138,6 +139,8 @@ impl fmt::Debug for Options {
 #[must_use = "a scheduler ends when this is dropped"]
 pub struct Scheduler {
     shared: Arc<Shared>,
+    /// The first of the addresses.
+    address: Address,
     addresses: Vec<Address>,
     tasks: TaskSet<()>,
 }
@@ -147,20 +150,25 @@ impl Scheduler {
     ///
     /// # Errors
     ///
-    /// [`CommError::Io`] if the address of a listener cannot be determined.
+    /// * [`StartError::NoListeners`] without listeners;
+    /// * [`StartError::LocalAddress`] if the address of a listener cannot be
+    ///   determined.
     pub fn start(
         listeners: impl IntoIterator<Item = Listener>,
         options: Options,
-    ) -> Result<Self, CommError> {
+    ) -> Result<Self, StartError> {
         let listeners: Vec<Listener> = listeners.into_iter().collect();
         let addresses: Result<Vec<Address>, CommError> =
             listeners.iter().map(Listener::local_address).collect();
-        let addresses = addresses?;
-        let first = addresses.first().map(ToString::to_string);
-        let shared = Arc::new(Shared::new(options, first.unwrap_or_default()));
+        let addresses = addresses.map_err(|error| StartError::LocalAddress(Arc::new(error)))?;
+        let Some(address) = addresses.first().cloned() else {
+            return Err(StartError::NoListeners);
+        };
+        let shared = Shared::new(options, address.to_string(), listeners.len());
+        let shared = Arc::new(shared);
         let mut tasks = TaskSet::new();
-        for listener in listeners {
-            tasks.spawn(Arc::clone(&shared).accept(listener));
+        for (listener, address) in listeners.into_iter().zip(addresses.clone()) {
+            tasks.spawn(Arc::clone(&shared).accept(listener, address));
         }
         let ticking = Arc::clone(&shared);
         tasks.spawn(async move { ticking.tick().await });
@@ -168,18 +176,15 @@ impl Scheduler {
         tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {
             shared,
+            address,
             addresses,
             tasks,
         })
     }
 
     /// The address of the first listener.
-    ///
-    /// # Panics
-    ///
-    /// If the scheduler was started without listeners.
-    pub fn address(&self) -> &Address {
-        self.addresses.first().expect("at least one listener")
+    pub const fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The addresses of all listeners.
@@ -197,13 +202,14 @@ impl Scheduler {
         self.shared.wait_for_workers(count).await;
     }
 
-    /// Waits until a peer has terminated the scheduler. Cancel safe.
+    /// Waits until a peer has terminated the scheduler, or an error has ended it.
+    /// Cancel safe.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Panicked`] if the scheduler ended because its state machine
-    /// panicked. Clients and workers have been notified, and the state is lost.
-    pub async fn closed(&self) -> Result<(), PeerError> {
+    /// * [`ServeError::Panicked`] if the state machine panicked;
+    /// * [`ServeError::ListenerFailed`] if the last listener failed.
+    pub async fn closed(&self) -> Result<(), ServeError> {
         self.shared.closed().await;
         self.shared.failure()
     }

@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use daskwire_comm::Listener;
 use daskwire_comm::runtime::{self, Instant, TaskSet};
+use daskwire_comm::{Address, CommError, Listener};
 use tokio::sync::{Notify, watch};
 
 use super::state::{Action, ClientId, Event, Policy, State, WorkerId};
-use super::{Notice, Options};
+use super::{Notice, Options, ServeError};
 use crate::batched::BatchSender;
 use crate::event::{self, Event as _, SchedulerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
-use crate::{PeerError, TaskEvent, Value};
+use crate::{TaskEvent, Value};
 
 mod answer;
 mod broadcast;
@@ -36,8 +36,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Shared {
     core: Mutex<Core>,
-    /// The message of the state machine's panic.
-    failure: watch::Sender<Option<String>>,
+    /// The error that ends the scheduler.
+    failure: watch::Sender<Option<ServeError>>,
+    /// Number of listeners that have not failed.
+    listener_count: AtomicUsize,
     /// Whether the callback for notices has panicked.
     is_hook_broken: AtomicBool,
     pool: Pool,
@@ -167,7 +169,7 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 }
 
 impl Shared {
-    pub(super) fn new(options: Options, address: String) -> Self {
+    pub(super) fn new(options: Options, address: String, listener_count: usize) -> Self {
         let mut comm = options.comm.clone();
         // Registered peers listen; one that does not is gone.
         comm.connect_retry = false;
@@ -182,6 +184,7 @@ impl Shared {
             }),
             is_hook_broken: AtomicBool::new(false),
             failure: watch::Sender::new(None),
+            listener_count: AtomicUsize::new(listener_count),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
             id: format!("Scheduler-{}", crate::identifier()),
             address,
@@ -222,11 +225,7 @@ impl Shared {
             if let Err(panic) = &result {
                 let reason = panic_message(panic);
                 core.fail(&self.options.policy, &reason);
-                self.failure.send_if_modified(|failure| {
-                    let is_first = failure.is_none();
-                    failure.get_or_insert(reason);
-                    is_first
-                });
+                self.fail(ServeError::Panicked { reason });
             }
             let notices = core::mem::take(&mut core.peers.notices);
             (result, notices, core::mem::take(&mut core.peers.reports))
@@ -245,6 +244,15 @@ impl Shared {
         let result = catch_unwind(AssertUnwindSafe(|| look(&core.state)));
         drop(core);
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Ends the scheduler with an error, unless it ends with another.
+    fn fail(&self, error: ServeError) {
+        self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            failure.get_or_insert(error);
+            is_first
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -288,15 +296,12 @@ impl Shared {
         self.stream_count.load(Ordering::Acquire)
     }
 
-    /// The error, if the scheduler ended because of a panic.
-    pub(super) fn failure(&self) -> Result<(), PeerError> {
-        match self.failure.borrow().clone() {
-            Some(reason) => Err(PeerError::Panicked { reason }),
-            None => Ok(()),
-        }
+    /// The error that has ended the scheduler.
+    pub(super) fn failure(&self) -> Result<(), ServeError> {
+        self.failure.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// Closes the scheduler after a panic of the state machine.
+    /// Closes the scheduler after an error.
     pub(super) async fn close_on_failure(&self) {
         let mut failure = self.failure.subscribe();
         // Cannot fail while there is a sender.
@@ -315,24 +320,40 @@ impl Shared {
     }
 
     /// Accepts connections. Dropping the future closes all of them.
-    pub(super) async fn accept(self: Arc<Self>, listener: Listener) {
+    pub(super) async fn accept(self: Arc<Self>, listener: Listener, address: Address) {
         const PAUSE: Duration = Duration::from_millis(10);
         let mut connections = TaskSet::new();
         let mut is_closed = core::pin::pin!(self.closed());
+        let mut is_listening = true;
         loop {
             tokio::select! {
-                incoming = listener.accept() => match incoming {
+                incoming = listener.accept(), if is_listening => match incoming {
                     Ok(incoming) => {
                         connections.spawn(Arc::clone(&self).handshake(incoming));
                     }
                     // Mostly too many open files.
-                    Err(_) => runtime::sleep(PAUSE).await,
+                    Err(CommError::Io(_)) => runtime::sleep(PAUSE).await,
+                    Err(error) => {
+                        is_listening = false;
+                        self.listener_failed(&address, error);
+                    }
                 },
                 Some(_) = connections.join_next() => {}
                 () = &mut is_closed => break,
             }
         }
         listener.close().await;
+    }
+
+    fn listener_failed(&self, address: &Address, error: CommError) {
+        let (address, error) = (address.clone(), Arc::new(error));
+        if self.listener_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.fail(ServeError::ListenerFailed {
+                address: address.clone(),
+                error: Arc::clone(&error),
+            });
+        }
+        self.notify(&Notice::ListenerFailed { address, error });
     }
 
     /// Notifies all peers, and ends.

@@ -16,6 +16,7 @@ use crate::protocol::*;
 use crate::{Key, RequestError, Serialized, Value};
 
 mod journey;
+mod listeners;
 mod panics;
 mod queues;
 mod requests;
@@ -198,6 +199,14 @@ async fn serve(listener: Listener, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
                         channel.sender.send(&reply).await.expect("it listens");
                         let ok: Option<String> = channel.receiver.receive().await.expect("an OK");
                         assert_eq!(ok.as_deref(), Some("OK"));
+                    }
+                    Request::Echo(request) => {
+                        tokio::time::sleep(Duration::from_secs(3600)).await;
+                        channel
+                            .sender
+                            .send(&request.data)
+                            .await
+                            .expect("it listens");
                     }
                     Request::UpdateData(request) => {
                         let new = request.data.unwrap_or_default();

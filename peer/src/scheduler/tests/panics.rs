@@ -42,7 +42,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
     let batch = batch.expect("it is told").expect("it is told");
     assert!(matches!(batch[0], ToWorker::Close(_)), "{batch:?}");
     let ended = scheduler.closed().await.expect_err("it panicked");
-    assert!(matches!(ended, PeerError::Panicked { .. }), "{ended}");
+    assert!(matches!(ended, ServeError::Panicked { .. }), "{ended}");
     scheduler.inspect(|state| {
         state.check();
         assert_eq!((state.task_count(), state.worker_count()), (0, 0));

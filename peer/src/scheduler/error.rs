@@ -1,0 +1,74 @@
+//! Errors of a scheduler.
+
+use core::fmt;
+use std::sync::Arc;
+
+use daskwire_comm::{Address, CommError};
+
+/// The error of [`Scheduler::start`](super::Scheduler::start).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There are no listeners.
+    NoListeners,
+    /// The address of a listener cannot be determined.
+    LocalAddress(Arc<CommError>),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoListeners => f.write_str("a scheduler needs at least one listener"),
+            Self::LocalAddress(error) => {
+                write!(f, "the address of a listener cannot be determined: {error}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NoListeners => None,
+            Self::LocalAddress(error) => Some(&**error),
+        }
+    }
+}
+
+/// The error that ended a scheduler. Clients and workers have been notified.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The state machine panicked, and its state is lost.
+    Panicked {
+        /// The message of the panic.
+        reason: String,
+    },
+    /// The last listener failed, so that no peer could connect any more.
+    ListenerFailed {
+        /// The address of the listener.
+        address: Address,
+        /// Why it failed.
+        error: Arc<CommError>,
+    },
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Panicked { reason } => write!(f, "the scheduler panicked: {reason}"),
+            Self::ListenerFailed { address, error } => {
+                write!(f, "{address} accepts no more connections: {error}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Panicked { .. } => None,
+            Self::ListenerFailed { error, .. } => Some(&**error),
+        }
+    }
+}
