@@ -75,7 +75,14 @@ fn python_computes_for_python() {
     let mut embedded = Embedded::new();
     let workers =
         ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&embedded.address(), name));
-    let client = embedded.client(&["journey", "story", "data", "errors", "options"]);
+    let client = embedded.client(&[
+        "journey",
+        "story",
+        "data",
+        "errors",
+        "broadcasts",
+        "options",
+    ]);
     assert_eq!(complaints(&client.log()), [""; 0]);
     // The client has left, which releases its keys.
     let left = embedded.scheduler().inspect(State::task_count);

@@ -107,6 +107,25 @@ def options(client):
     assert sum(client.gather(many)) == 500 * 501 // 2
 
 
+def broadcasts(client):
+    pids = client.run(os.getpid)
+    assert set(pids) == set(client.ncores()) and len(set(pids.values())) == 2, pids
+    assert client.run(os.getpid, nanny=True) == {}
+    here = list(pids)[0]
+    assert client.run(os.getpid, workers=[here]) == {here: pids[here]}
+    nowhere = "tcp://127.0.0.1:1"
+    try:
+        client.run(os.getpid, workers=[nowhere])
+    except OSError as error:
+        assert nowhere in str(error), error
+    else:
+        raise AssertionError("no OSError")
+    both = client.run(os.getpid, workers=[here, nowhere], on_error="return")
+    assert both[here] == pids[here] and isinstance(both[nowhere], OSError), both
+    some = client.run(os.getpid, workers=[here, nowhere], on_error="ignore")
+    assert some == {here: pids[here]}, some
+
+
 def killed(client):
     error = raises(KilledWorker, client.submit(os._exit, 1))
     assert "4 different workers" in str(error), error

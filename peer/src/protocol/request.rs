@@ -334,11 +334,14 @@ maps! {
     Broadcast = "broadcast" {
         /// The request.
         msg: Unknown = "msg",
-        /// Addresses of the workers. Default: all.
+        /// Addresses of the workers. Default: all, or those on `hosts`.
         workers: Option<Vec<String>> = "workers",
+        /// Hosts, whose workers get the message too.
+        hosts: Option<Vec<String>> = "hosts",
         /// Whether the nannies of the workers are asked instead of the workers.
         nanny: Option<bool> = "nanny",
-        /// `ignore` leaves out workers that do not answer.
+        /// What is done about workers that do not reply: `raise`, `return`,
+        /// `return_pickle` or `ignore`. Default: `raise`.
         on_error: Option<String> = "on_error",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",

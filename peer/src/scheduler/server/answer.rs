@@ -7,7 +7,7 @@ use crate::protocol::{
     DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, ReplyStatus, Source, Status,
     TaskState,
 };
-use crate::{Key, Value};
+use crate::{Key, RequestError, Serialized, Value};
 
 /// A reply to a request.
 #[derive(Debug)]
@@ -63,12 +63,38 @@ pub(super) fn uncaught(message: &str) -> Status {
     raised("TypeError", message)
 }
 
+impl Answer {
+    /// The reply when a request to a worker failed.
+    pub(super) fn raised(worker: &str, error: &RequestError) -> Self {
+        let exception = raised_by(worker, error);
+        Self::Status(Box::new(uncaught_error(exception, error.to_string())))
+    }
+}
+
+/// The exception for a failed request to a worker: that of the worker, or an
+/// `OSError`.
+pub(super) fn raised_by(worker: &str, error: &RequestError) -> Serialized {
+    if let RequestError::Remote(error) = error
+        && let Some(exception) = &error.serialized
+        && exception
+            .pickle()
+            .is_ok_and(|(_, buffers)| buffers.is_empty())
+    {
+        return exception.clone();
+    }
+    exception("OSError", &format!("{worker}: {error}"))
+}
+
 fn raised(class: &str, message: &str) -> Status {
+    uncaught_error(exception(class, message), format!("{class}({message:?})"))
+}
+
+fn uncaught_error(exception: Serialized, exception_text: String) -> Status {
     Status {
         status: Some(ReplyStatus::UncaughtError),
-        exception: Some(Value::Serialized(exception(class, message))),
+        exception: Some(Value::Serialized(exception)),
         traceback: Some(Value::None),
-        exception_text: Some(format!("{class}({message:?})")),
+        exception_text: Some(exception_text),
         traceback_text: Some(String::new()),
         ..Status::default()
     }

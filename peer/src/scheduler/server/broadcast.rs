@@ -1,54 +1,88 @@
 //! Requests that are passed on to workers.
 
-use core::time::Duration;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::TaskSet;
 
 use super::Shared;
-use super::answer::{Answer, refused};
-use crate::channel::within;
+use super::answer::{Answer, raised_by, refused};
 use crate::protocol::{Broadcast, Request};
+use crate::scheduler::state::State;
 use crate::{RequestError, Value};
 
-/// Timeout for the replies of workers to a broadcast.
-const BROADCAST_TIMEOUT: Duration = Duration::from_secs(30);
-
 impl Shared {
-    /// Sends a message to workers, by default to all, and returns the reply of
-    /// each.
+    /// Sends a message to workers or their nannies, and returns the reply of each,
+    /// by the worker's address. As in Dask, there is no limit of the time that a
+    /// worker may take.
     pub(super) async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
-        if request.nanny == Some(true) {
-            return refused("NotImplementedError", "this scheduler cannot reach nannies");
-        }
-        let counts = self.inspect(|state| state.thread_counts(request.workers.as_deref(), false));
-        let mut asking = TaskSet::new();
-        for (worker, _) in counts {
-            let Ok(address) = RequestError::parse_address(&worker) else {
-                continue;
-            };
-            let asked = Request::Unknown(request.msg.clone());
+        let recipients = self.inspect(|state| recipients(state, &request));
+        let mut calls = TaskSet::new();
+        for (worker, address) in recipients {
+            let message = Request::Unknown(request.msg.clone());
             let shared = Arc::clone(self);
-            asking.spawn(async move {
-                let asking = shared.pool.call::<Value>(&address, &asked);
-                (
-                    worker,
-                    within(BROADCAST_TIMEOUT, "an answer of a worker", asking).await,
-                )
+            calls.spawn(async move {
+                let reply = match RequestError::parse_address(&address) {
+                    Ok(address) => shared.pool.call::<Value>(&address, &message).await,
+                    Err(error) => Err(error),
+                };
+                (worker, reply)
             });
         }
-        let is_ignored = request.on_error.as_deref() == Some("ignore");
         let mut replies = Vec::new();
-        while let Some(reply) = asking.join_next().await {
+        while let Some(reply) = calls.join_next().await {
             match reply {
                 Ok((worker, Ok(reply))) => replies.push((worker, reply)),
-                Ok((_, Err(_))) if is_ignored => {}
-                Ok((worker, Err(error))) => {
-                    return refused("RuntimeError", &format!("{worker}: {error}"));
-                }
+                Ok((worker, Err(error))) => match request.on_error.as_deref() {
+                    None | Some("raise") => return Answer::raised(&worker, &error),
+                    Some("ignore") => {}
+                    Some("return") => {
+                        let exception = raised_by(&worker, &error);
+                        replies.push((worker, Value::Serialized(exception)));
+                    }
+                    // Python clients ask for this.
+                    Some("return_pickle") => {
+                        let exception = raised_by(&worker, &error).pickle();
+                        let (pickle, _) = exception.unwrap_or_default();
+                        replies.push((worker, Value::Bytes(pickle)));
+                    }
+                    Some(other) => {
+                        let message = format!(
+                            "on_error must be 'raise', 'return', 'return_pickle', or 'ignore'; \
+                             got {other:?}"
+                        );
+                        return refused("ValueError", &message);
+                    }
+                },
                 Err(_) => {}
             }
         }
         Answer::Value(Value::dict(replies))
     }
+}
+
+/// The workers that a broadcast is for, each once, and the addresses to send it
+/// to. Workers without a nanny are left out if it is for nannies.
+fn recipients(state: &State, request: &Broadcast) -> Vec<(String, String)> {
+    let mut workers = match (&request.workers, &request.hosts) {
+        (Some(workers), _) => workers.clone(),
+        (None, Some(_)) => Vec::new(),
+        (None, None) => state.workers_on(None),
+    };
+    if let Some(hosts) = &request.hosts {
+        workers.extend(state.workers_on(Some(hosts)));
+    }
+    let mut seen = HashSet::new();
+    workers.retain(|worker| seen.insert(worker.clone()));
+    if request.nanny != Some(true) {
+        return workers
+            .into_iter()
+            .map(|worker| (worker.clone(), worker))
+            .collect();
+    }
+    let with_nanny = workers.into_iter().filter_map(|worker| {
+        let nanny = state.nanny(&worker)?;
+        Some((worker, nanny))
+    });
+    with_nanny.collect()
 }

@@ -50,6 +50,26 @@ impl State {
         counts
     }
 
+    /// The addresses of the workers on these hosts; of all workers if `hosts` is
+    /// `None`.
+    pub fn workers_on(&self, hosts: Option<&[String]>) -> Vec<String> {
+        let hosts: Option<HashSet<&String>> = hosts.map(|hosts| hosts.iter().collect());
+        let is_there = |worker: &&Worker| {
+            hosts
+                .as_ref()
+                .is_none_or(|hosts| hosts.contains(&worker.host))
+        };
+        let workers = self.workers.values().filter(is_there);
+        workers.map(|worker| worker.address.clone()).collect()
+    }
+
+    /// The address of a worker's nanny; `None` without a nanny, and for an unknown
+    /// worker.
+    pub fn nanny(&self, worker: &str) -> Option<String> {
+        let id = self.by_address.get(worker)?;
+        self.workers.get(id)?.about.nanny.clone()
+    }
+
     /// The sizes of results in bytes; of all results in memory if `keys` is
     /// `None`.
     pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {

@@ -3,7 +3,15 @@ use crate::protocol::ReplyStatus;
 use crate::protocol::WorkerStatus;
 
 async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
-    let scheduler = scheduler(&format!("inproc://{name}")).await;
+    cluster_with(name, worker_count, Options::default()).await
+}
+
+async fn cluster_with(
+    name: &str,
+    worker_count: usize,
+    options: Options,
+) -> (Scheduler, Vec<Worker>, Client) {
+    let scheduler = scheduler_with(&format!("inproc://{name}"), options).await;
     let mut workers = Vec::new();
     for number in 0..worker_count {
         let listen = format!("inproc://{name}-{number}");
@@ -367,4 +375,94 @@ async fn malformed_messages_end_a_stream() {
     let expected = "closed the comm with me: the message report-key has no field key";
     assert_eq!(notices, [expected]);
     scheduler.close().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
+    // These workers send no heartbeats.
+    let policy = Policy {
+        worker_ttl: None,
+        ..Policy::default()
+    };
+    let options = Options {
+        policy,
+        ..Options::default()
+    };
+    let (scheduler, _workers, mut client) = cluster_with("broadcasts", 3, options).await;
+    let echo = Unknown {
+        op: "echo".to_owned(),
+        extra: vec![(Value::from("data"), Value::from("hello"))],
+        ..Unknown::default()
+    };
+    let all = Broadcast {
+        msg: echo,
+        ..Broadcast::default()
+    };
+    let address = |number: usize| format!("inproc://broadcasts-{number}");
+    // All workers in memory are on the same host.
+    let host = scheduler.address().host().to_owned();
+    let on = |host: &str| Broadcast {
+        hosts: Some(vec![host.to_owned()]),
+        ..all.clone()
+    };
+    let both = |host: &str| Broadcast {
+        workers: Some(vec![address(0), address(1), address(0)]),
+        ..on(host)
+    };
+    let nannies = Broadcast {
+        nanny: Some(true),
+        ..all.clone()
+    };
+    let everybody = [address(0), address(1), address(2)];
+    let cases = [
+        (all.clone(), &everybody[..]),
+        (on(&host), &everybody[..]),
+        (on("nowhere"), &[]),
+        (both(&host), &everybody[..]),
+        (both("nowhere"), &everybody[..2]),
+        (nannies, &[]),
+    ];
+    for (request, expected) in cases {
+        let reply: Value = client.call(request).await.expect("it replies");
+        let expected = expected.iter().map(|worker| (worker.clone(), "hello"));
+        let Value::Dict(entries) = reply else {
+            panic!("{reply:?}");
+        };
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        entries.sort_by_key(|(worker, _)| worker.to_string());
+        assert_eq!(Value::dict(entries), Value::dict(expected));
+    }
+    // A worker that is not there
+    let absent = |on_error: Option<&str>| Broadcast {
+        workers: Some(vec![address(0), address(3)]),
+        on_error: on_error.map(str::to_owned),
+        ..all.clone()
+    };
+    for (on_error, class) in [(None, "OSError"), (Some("wrong"), "ValueError")] {
+        let error = client.call::<Value>(absent(on_error)).await;
+        let error = error.expect_err("it is refused").to_string();
+        assert!(error.starts_with(class), "{error}");
+    }
+    let reply: Value = client
+        .call(absent(Some("ignore")))
+        .await
+        .expect("it replies");
+    assert_eq!(reply, Value::dict([(address(0), "hello")]));
+    for on_error in ["return", "return_pickle"] {
+        let reply = client.call::<Value>(absent(Some(on_error))).await;
+        let Ok(Value::Dict(entries)) = &reply else {
+            panic!("{reply:?}");
+        };
+        let absent = Value::from(address(3));
+        let (_, exception) = entries
+            .iter()
+            .find(|(worker, _)| *worker == absent)
+            .expect("it is not ignored");
+        assert_eq!(matches!(exception, Value::Bytes(_)), on_error != "return");
+        let error = crate::RemoteError::of_fields(exception, None).to_string();
+        assert!(
+            error.starts_with("OSError: inproc://broadcasts-3"),
+            "{error}"
+        );
+    }
 }

@@ -526,3 +526,19 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
     // 64 MiB at a time
     assert_eq!(sent, [64, 128, 192, 256]);
 }
+
+#[test]
+fn workers_are_found_by_host() {
+    let mut cluster = Cluster::new();
+    for address in ["tcp://10.0.0.1:1", "tcp://10.0.0.1:2", "tcp://10.0.0.2:1"] {
+        cluster.worker(address, 1);
+    }
+    let on = |hosts: &[&str]| {
+        let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
+        cluster.state.workers_on(Some(&hosts))
+    };
+    assert_eq!(cluster.state.workers_on(None).len(), 3);
+    assert_eq!(on(&[]), [""; 0]);
+    assert_eq!(on(&["10.0.0.1"]), ["tcp://10.0.0.1:1", "tcp://10.0.0.1:2"]);
+    assert_eq!(on(&["10.0.0.2", "10.0.0.3"]), ["tcp://10.0.0.2:1"]);
+}
