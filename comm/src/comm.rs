@@ -84,7 +84,7 @@ pub enum WireFormat {
     #[default]
     Auto,
     /// Use this format, and refuse peers that frame their messages otherwise.
-    Speak {
+    Fixed {
         /// How messages are framed.
         prefix: Prefix,
         /// How the handshake is laid out.
@@ -97,7 +97,7 @@ pub enum WireFormat {
     /// send first. The connectors of releases up to 2023.7.1 do not (PROTOCOL
     /// HANDSHAKE-1), so a listener with this setting makes them wait for that second,
     /// and cannot detect the format of those before 2021.3.1.
-    Answer,
+    Detect,
 }
 
 /// The result of a handshake: what both ends agreed on, and the format of the peer.
@@ -321,7 +321,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
         options: &CommOptions,
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
-        let handshake = shake_hands(reader, writer, options);
+        // Boxed, because it is large and would enlarge the futures of callers.
+        let handshake = Box::pin(shake_hands(reader, writer, options));
         match runtime::timeout(after, handshake).await {
             Ok(outcome) => {
                 let (mut reader, mut writer, agreement) = outcome?;
@@ -449,7 +450,7 @@ impl<R, W> fmt::Debug for Comm<R, W> {
     }
 }
 
-/// How long [`WireFormat::Answer`] waits for the peer's handshake.
+/// How long [`WireFormat::Detect`] waits for the peer's handshake.
 const SILENCE: Duration = Duration::from_secs(1);
 
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
@@ -459,15 +460,15 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 ) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
     let ours = Handshake::new(None);
     let (prefix, layout) = match options.wire {
-        WireFormat::Speak { prefix, layout } => (prefix, layout),
-        WireFormat::Auto | WireFormat::Answer => (Prefix::U64, Layout::Modern),
+        WireFormat::Fixed { prefix, layout } => (prefix, layout),
+        WireFormat::Auto | WireFormat::Detect => (Prefix::U64, Layout::Modern),
     };
     // PROTOCOL HANDSHAKE-6
     let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
 
     // PROTOCOL HANDSHAKE-1
-    let is_peer_first = options.wire == WireFormat::Answer
+    let is_peer_first = options.wire == WireFormat::Detect
         && match runtime::timeout(SILENCE, reader.first_bytes()).await {
             Ok(first) => first.map(|_| true)?,
             Err(_) => false,

@@ -188,7 +188,7 @@ impl fmt::Display for CommError {
             #[cfg(feature = "tls")]
             Self::Tls(failure) => failure.fmt(f),
             Self::PeerSpeaksTls => f.write_str(
-                "the peer speaks TLS, and this side was told not to: \
+                "the peer speaks TLS, and the scheme of this address does not: \
                  use a tls:// address",
             ),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
@@ -217,7 +217,7 @@ impl fmt::Display for Closed {
                  so this comm cannot send any more",
             ),
             Self::OtherBuffers => f.write_str(
-                "a message is arriving in the buffers of an earlier call, and has to go on there",
+                "a message is arriving in the buffers of an earlier call, and must be continued there",
             ),
             Self::AfterError => f.write_str("the comm is closed after an earlier error"),
             Self::Locally => f.write_str("the comm was closed on this side"),

@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         if self.decoder.wanted()? == Wanted::Nothing {
             self.decoder.reset();
         }
-        self.go_on(false)?;
+        self.check_buffers(false)?;
         let outcome = self.read_next().await;
         self.settle(outcome)
     }
@@ -227,7 +227,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
             // The last message, which was kept for `prelude`.
             self.decoder.reset();
         }
-        self.go_on(true)?;
+        self.check_buffers(true)?;
         let outcome = self.read_into(frames).await;
         self.settle(outcome)
     }
@@ -252,7 +252,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
 
     /// Checks that a message which began in buffers of the caller continues there,
     /// and that one which began in those of the reader does not.
-    fn go_on(&mut self, into_given: bool) -> Result<(), CommError> {
+    fn check_buffers(&mut self, into_given: bool) -> Result<(), CommError> {
         if !self.decoder.is_idle() && self.into_given != into_given {
             return Err(Closed::OtherBuffers.into());
         }

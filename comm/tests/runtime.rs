@@ -66,7 +66,11 @@ fn panics_reach_the_task_that_waits() {
             let message = panic.downcast_ref::<&str>();
             assert_eq!(message.copied(), Some("expected in this test"));
         }
-        assert_eq!(spawn(async { 5 }).await.unwrap(), 5, "the executor goes on");
+        assert_eq!(
+            spawn(async { 5 }).await.unwrap(),
+            5,
+            "the executor continues"
+        );
     });
 }
 

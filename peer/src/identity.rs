@@ -99,7 +99,7 @@ pub fn options(patience: Duration) -> CommOptions {
         // The user can try again.
         connect_retry: false,
         handshake_timeout: patience,
-        wire: WireFormat::Answer,
+        wire: WireFormat::Detect,
         ..CommOptions::default()
     }
 }

@@ -139,10 +139,10 @@ where
     FR: AsyncRead + Unpin,
     FW: AsyncWrite + Unpin,
 {
-    let (mut passed_there, mut passed_back) = (RelayStats::default(), RelayStats::default());
+    let (mut there_stats, mut back_stats) = (RelayStats::default(), RelayStats::default());
     let outcome = {
-        let there = pass_on(near.0, far.1, options, &mut passed_there);
-        let back = pass_on(far.0, near.1, options, &mut passed_back);
+        let there = forward(near.0, far.1, options, &mut there_stats);
+        let back = forward(far.0, near.1, options, &mut back_stats);
         tokio::pin!(there, back);
         // A peer that has stopped reading may still send: only its end, or a
         // fault, ends the relay.
@@ -161,7 +161,7 @@ where
         }
     };
     match outcome {
-        Ok(()) => Ok((passed_there, passed_back)),
+        Ok(()) => Ok((there_stats, back_stats)),
         Err(End::Unwritable(error)) => Err(error.into()),
         Err(End::Fault(error)) => Err(error),
     }
@@ -186,22 +186,22 @@ impl<E: Into<RelayError>> From<E> for End {
 /// Accepts connections until the listener fails. Connects each of them to `to`
 /// when its first bytes have arrived, or [their
 /// timeout](Options::first_bytes_timeout) has passed, and forwards both ways.
-/// Calls `told` at the end of each connection, except those ended by `stop`: when
+/// Calls `report` at the end of each connection, except those ended by `stop`: when
 /// that is ready, all connections are closed.
 ///
 /// # Errors
 ///
 /// The error of the listener; all connections end with it. Errors of single
-/// connections are passed to `told`.
+/// connections are passed to `report`.
 pub async fn serve(
     listener: &Listener,
     transports: &Transports,
     to: &Address,
     options: Options,
-    told: impl Fn(&Address, Result<(RelayStats, RelayStats), RelayError>) + Send + Sync + 'static,
+    report: impl Fn(&Address, Result<(RelayStats, RelayStats), RelayError>) + Send + Sync + 'static,
     stop: impl Future<Output = ()>,
 ) -> Result<(), CommError> {
-    let (told, options) = (Arc::new(told), Arc::new(options));
+    let (report, options) = (Arc::new(report), Arc::new(options));
     let mut connections = TaskSet::new();
     tokio::pin!(stop);
     loop {
@@ -223,7 +223,7 @@ pub async fn serve(
             Err(error) => return Err(error),
         };
         let (transports, to) = (transports.clone(), to.clone());
-        let (told, options) = (Arc::clone(&told), Arc::clone(&options));
+        let (report, options) = (Arc::clone(&report), Arc::clone(&options));
         let from = incoming.peer_address().clone();
         connections.spawn(async move {
             let outcome = async {
@@ -242,17 +242,17 @@ pub async fn serve(
                 relay((reader, near.writer), (far.reader, far.writer), &options).await
             };
             let outcome = outcome.await;
-            told(&from, outcome);
+            report(&from, outcome);
         });
     }
 }
 
 /// Forwards one direction.
-async fn pass_on<R, W>(
+async fn forward<R, W>(
     mut reader: R,
     mut writer: W,
     options: &Options,
-    passed: &mut RelayStats,
+    stats: &mut RelayStats,
 ) -> Result<(), End>
 where
     R: AsyncRead + Unpin,
@@ -279,13 +279,13 @@ where
 
     while !buffer.is_empty() {
         // Forward the bytes before a fault.
-        let (good, verdict) = follow(&mut decoder, &buffer, options, passed);
+        let (good, verdict) = follow(&mut decoder, &buffer, options, stats);
         let sent = async {
             writer.write_all(&buffer[..good]).await?;
             writer.flush().await
         };
         sent.await.map_err(End::Unwritable)?;
-        passed.len += good as u64;
+        stats.len += good as u64;
         verdict?;
         let was_full = buffer.len() == buffer.capacity();
         buffer.clear();
@@ -293,7 +293,7 @@ where
             buffer.reserve(buffer.capacity() * 2);
         }
         let read = reader.read_buf(&mut buffer);
-        if passed.message_count == 0 {
+        if stats.message_count == 0 {
             runtime::timeout_at(deadline, read).await.map_err(late)??;
         } else {
             read.await?;
@@ -311,7 +311,7 @@ fn follow(
     decoder: &mut FrameDecoder<Vec<u8>>,
     bytes: &[u8],
     options: &Options,
-    passed: &mut RelayStats,
+    stats: &mut RelayStats,
 ) -> (usize, Result<(), FrameError>) {
     let mut at = 0;
     // The start of the current message, if it is in `bytes`.
@@ -329,7 +329,7 @@ fn follow(
             }
             Wanted::Frame { len, filled, .. } if !rest.is_empty() => (len - filled).min(rest.len()),
             Wanted::Nothing => {
-                passed.message_count += 1;
+                stats.message_count += 1;
                 decoder.reset_with(options.limits);
                 *start = *at;
                 return Ok(true);

@@ -142,7 +142,7 @@ pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
         return error.into();
     }
     let options = CommOptions {
-        wire: WireFormat::Answer,
+        wire: WireFormat::Detect,
         connect_retry: false,
         ..options.clone()
     };

@@ -187,7 +187,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
         )
         .await
     });
-    // The far peer sends first, which nobody reads.
+    // The far peer sends first; its data is not read.
     far_writer.write_all(&handshake).await.expect("it is taken");
     tokio::task::yield_now().await;
     let mut arrived = Vec::new();
@@ -266,8 +266,8 @@ async fn does_not_connect_to_the_target_for_silent_peers() {
     let scan = TcpStream::connect(target).await.expect("it is accepted");
     let from = Address::from(scan.local_addr().expect("connected"));
     drop(scan);
-    let (who, outcome) = serving.told.recv().await.expect("it is told");
-    assert_eq!(who, from);
+    let (peer, outcome) = serving.told.recv().await.expect("it is told");
+    assert_eq!(peer, from);
     assert_eq!(outcome.expect("no error"), Default::default());
     // The first connection to get through is the first that sends something.
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
@@ -318,8 +318,8 @@ async fn names_peers_that_fail_at_tls() {
         .write_all(b"no TLS at all")
         .await
         .expect("it is taken");
-    let (who, outcome) = serving.told.recv().await.expect("it is told");
-    assert_eq!(who, Address::new("tls", from));
+    let (peer, outcome) = serving.told.recv().await.expect("it is told");
+    assert_eq!(peer, Address::new("tls", from));
     let error = outcome.expect_err("it is refused");
     assert!(
         matches!(error, RelayError::Comm(CommError::Tls(_))),
@@ -360,8 +360,8 @@ async fn names_a_target_that_fails_at_tls() {
         .write_all(b"no TLS at all")
         .await
         .expect("it is taken");
-    let (who, outcome) = told.recv().await.expect("it is told");
-    assert_eq!(who, Address::from(client.local_addr().expect("connected")));
+    let (peer, outcome) = told.recv().await.expect("it is told");
+    assert_eq!(peer, Address::from(client.local_addr().expect("connected")));
     let error = outcome.expect_err("there is no target").to_string();
     assert!(error.starts_with("cannot reach the target: "), "{error}");
     task.abort();

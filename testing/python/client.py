@@ -3,7 +3,7 @@
 Usage: client.py ADDRESS LENGTH
 
 Computes a sum on a worker, and sends an array of LENGTH bytes there and back.
-Prints `ready` and the sum once all has come back right.
+Prints `ready` and the sum after all results were correct.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""A client of Python in the same cluster as one of Rust.
+"""A client in Python in the same cluster as one in Rust.
 
-Usage: client_beside.py ADDRESS PEM, where PEM has authority, certificate and key
-for a cluster over TLS. Speaks the records of exchange.py:
+Usage: client_beside.py ADDRESS PEM. PEM is a file with authority, certificate and
+key for a cluster over TLS. Uses the records of exchange.py:
 
     {"op": "read", "key": KEY}
         `value`: repr() of the result under that key, and its type.
     {"op": "make", "key": KEY, "value": EXPRESSION}
-        Scatters what the expression is, and holds it.
+        Scatters the value of the expression, and holds it.
     {"op": "submit", "key": KEY, "function": NAME, "arguments": EXPRESSION}
         Submits a call, waits for its result, and holds it.
     {"op": "sum", "keys": [KEY]}
@@ -39,7 +39,7 @@ def main():
     held = {}
 
     def future(key):
-        # What a future does that another client has sent.
+        # As a future does that another client has sent.
         made = Future(key, client)
         client._send_to_scheduler({"op": "client-desires-keys", "keys": [key], "client": client.id})
         return made
@@ -58,7 +58,7 @@ def main():
         function = getattr(importlib.import_module(module), name)
         arguments = eval(question["arguments"], NAMES)
         held[question["key"]] = client.submit(function, *arguments, key=question["key"])
-        # A key that the scheduler is asked for before it has the task is lost.
+        # The scheduler loses a request for a key whose task it does not have yet.
         wait(held[question["key"]])
         return {}
 

@@ -1,12 +1,12 @@
-"""What the codecs of Python make of blocks, for tests of ours.
+"""Compresses and decompresses blocks with the codecs of Python.
 
-Speaks the records of exchange.py; the word after `ready` is the version of
+Uses the records of exchange.py; the word after `ready` is the version of
 python-lz4.
 
     {"op": "compress", "codec": NAME} and data
         The data, compressed as distributed compresses it.
     {"op": "decompress", "codec": NAME} and a block
-        The data in it.
+        The decompressed data.
 """
 
 import exchange  # noqa: I001

@@ -1,12 +1,11 @@
-"""A comm of this release to a listener that sends back what it gets.
+"""A comm of this release to a listener that echoes messages.
 
 Usage: echo_client.py ADDRESS CA-FILE CERT KEY VERSION CLOSE LENGTH...
 
-VERSION is 1.2 or 1.3; for a tcp:// address the four before CLOSE are not looked
-at. For each LENGTH a message with that many bytes in it goes
-there and has to come back the same. Then the comm is closed (CLOSE is `close`)
-or dropped without a word (`abort`). Prints `ready` and the version of TLS that
-was spoken.
+VERSION is 1.2 or 1.3; for a tcp:// address the four arguments before CLOSE are
+ignored. For each LENGTH a message with that many bytes is sent and has to come
+back unchanged. Then the comm is closed (CLOSE is `close`) or dropped without
+closing (`abort`). Prints `ready` and the negotiated version of TLS.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""A listener of the release of this environment that sends back what it gets.
+"""A listener of the release of this environment that echoes messages.
 
 Prints `ready tcp://127.0.0.1:PORT`. Handshake, framing and messages are the
-release's own. Payloads are not opened, so they go back as a scheduler passes
-them on. Two messages get another answer, for a reader that wants to know
-beforehand what comes:
+release's own. Payloads are not deserialized, so they are echoed as a scheduler
+forwards them. Two messages have fixed answers:
 
     {"op": "known"}    {"status": "OK", "array": arange(6.).reshape(2, 3),
                         "bytes": b"daskwire" * 2000, "n": 7}, the array and the
@@ -43,7 +42,7 @@ async def answer(comm):
 async def main():
     async with listen("tcp://127.0.0.1:0", answer, deserialize=False) as listener:
         print(f"ready {listener.contact_address}", flush=True)
-        # Ends with its parent, even one that was killed.
+        # Ends with its parent process, even if that was killed.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

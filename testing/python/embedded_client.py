@@ -1,7 +1,7 @@
-"""A client of this release at a scheduler of another make.
+"""A client of this release of a scheduler that is not Dask's.
 
-Its arguments are the address of the scheduler and what to do there. Prints
-`ready done` when all was as it should be; an exception says what was not.
+Its arguments are the address of the scheduler and the name of a check. Prints
+`ready done` if the check passes, and ends with an exception otherwise.
 """
 
 import operator
@@ -33,7 +33,7 @@ def journey(client):
     x, y = client.submit(operator.add, 1, 2), client.submit(operator.mul, 5, 6)
     z = client.submit(operator.add, x, y)
     assert z.result(timeout=60) == 33
-    # Functions and objects that only Python can make.
+    # Functions and objects that only Python can create.
     factor = z.result()
     assert client.submit(lambda value: value * factor, z).result(timeout=60) == 1089
     assert client.submit(factorial, 5).result(timeout=60) == 120
@@ -65,7 +65,7 @@ def data(client):
     named = client.scatter({"seven": 7}, broadcast=True)["seven"]
     assert named.result(timeout=60) == 7
     assert len(client.who_has([named])["seven"]) == len(client.ncores()) == 2
-    # Elsewhere than where it is.
+    # On another worker than the one that stores it.
     here, other = client.ncores()
     [one] = client.scatter([numpy.ones(10)], workers=[here])
     assert client.submit(numpy.sum, one, workers=[other]).result(timeout=60) == 10
@@ -76,13 +76,13 @@ def errors(client):
     assert "division" in str(raises(ZeroDivisionError, client.submit(operator.truediv, 1, 0)))
     failed = client.submit(operator.add, client.submit(operator.truediv, 2, 0), 1)
     raises(ZeroDivisionError, failed)
-    # What Python's collections send is no graph yet.
+    # Collections send an expression, of which only Python can make a graph.
     for future in [
         client.map(operator.neg, range(3))[1],
         client.compute(dask.bag.from_sequence(range(4)).sum()),
     ]:
         assert "only Python can make one" in str(raises(RuntimeError, future))
-    # And the stream goes on.
+    # The stream continues.
     cancelled = client.submit(time.sleep, 0.1)
     client.cancel([cancelled])
     assert client.submit(operator.add, 1, 1).result(timeout=60) == 2

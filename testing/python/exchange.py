@@ -1,9 +1,9 @@
-"""Questions and answers over standard input and output, for the peers here.
+"""Requests and replies over standard input and output, for the peers in this folder.
 
 After a first line, `ready` and a word, both directions carry records: two u32,
 little-endian, the lengths of a JSON document and of the bytes that go with it,
-then the document, then the bytes. A question's document has a key `op`. An
-answer's has `ok`; where that is false, `error` says why.
+then the document, then the bytes. The document of a request has a key `op`. That
+of a reply has `ok` and, if that is false, `error`.
 """
 
 import json
@@ -13,18 +13,18 @@ import struct
 import sys
 import traceback
 
-# The modules that read and write a release's messages stand beside the vectors.
+# The modules that read and write a release's messages are stored with the vectors.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "core" / "tests" / "vectors"))
 
 
 def serve(word, operations):
-    """Answers questions until the input ends.
+    """Answers requests until the input ends.
 
     `operations` maps `op` to a function of the document and the bytes, which
     returns a document, bytes, or a tuple of both.
     """
     questions = sys.stdin.buffer
-    # Whatever else prints, prints to standard error: this stream is for records.
+    # Standard output is for records, so other output goes to standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answers.write(f"ready {word}\n".encode())

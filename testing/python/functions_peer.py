@@ -1,12 +1,12 @@
-"""What Python says to expressions, and Dask to keys.
+"""Evaluates expressions with Python, and prefixes of keys with Dask.
 
 Usage: functions_peer.py
 
 Answers `{"op": "evaluate", "expressions": [text]}` with `{"results": [text]}`:
 the `repr` of each, or the class of its exception after an exclamation mark. A set
-is the sorted list of the `repr` of its items. Answers `{"op": "prefixes"}` and keys in MessagePack with `{"prefixes": [text]}`,
-the prefix that Dask has for each, or null if the key has characters that this
-Python does not know.
+is the sorted list of the `repr` of its items. Answers `{"op": "prefixes"}` and keys
+in MessagePack with `{"prefixes": [text]}`, the prefix of each by Dask, or null if
+the key has characters that this Python does not know.
 """
 
 import math
@@ -21,7 +21,7 @@ names = {"math": math, "operator": operator, "nan": math.nan, "inf": math.inf}
 def evaluate(expression):
     try:
         value = eval(expression, names)
-        # Sets have no order.
+        # The order of sets is arbitrary.
         return str(sorted(map(repr, value))) if isinstance(value, set) else repr(value)
     except Exception as error:
         return f"!{type(error).__name__}"

@@ -1,15 +1,15 @@
-"""What the release of this environment reads, and what it writes.
+"""Reads and writes messages with the release of this environment.
 
-Speaks the records of exchange.py; the word after `ready` is the release.
+Uses the records of exchange.py; the word after `ready` is the release.
 
     {"op": "read"} and one message, as on a socket
         The message as described in core/tests/vectors/README.md, payloads
         decompressed and merged by the release, nothing unpickled.
     {"op": "value"} and one message
-        `value`: Python's repr() of it, payloads unpickled, memoryviews shown by
-        what they hold (repr() says where they lie). Executes pickles.
+        `value`: Python's repr() of it, payloads unpickled, memoryviews replaced by
+        their contents (their repr() has addresses). Executes pickles.
     {"op": "forward"} and one message
-        The bytes that a scheduler of this release passes on for it.
+        The bytes that a scheduler of this release forwards for it.
     {"op": "write", "case": NAME} or {"op": "write", "seed": N}
         The bytes that this release writes for that case, or for a random
         message, and the description of them as from `read`.
@@ -31,7 +31,7 @@ def read(question, data):
 
 
 class Shown:
-    """Something whose repr() is `text`."""
+    """An object whose repr() is `text`."""
 
     def __init__(self, text):
         self.text = text
@@ -41,7 +41,7 @@ class Shown:
 
 
 def without_addresses(value):
-    """`value` with its memoryviews replaced by what they hold."""
+    """`value` with its memoryviews replaced by their contents."""
     if isinstance(value, memoryview):
         return Shown(f"<memoryview {value.format!r} {value.shape} readonly={value.readonly} {value.tolist()}>")
     if type(value) is dict:

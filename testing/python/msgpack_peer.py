@@ -1,13 +1,13 @@
-"""What msgpack-python reads and writes.
+"""Reads and writes documents with msgpack-python.
 
-Speaks the records of exchange.py; the word after `ready` is its version.
+Uses the records of exchange.py; the word after `ready` is its version.
 
     {"op": "random", "seed": N, "count": K}
         K random documents, packed back to back; `documents`: for each its
         `len` and its `value` in tagged JSON (core/tests/vectors/README.md).
     {"op": "repack"} and one packed document
         The same document as msgpack-python packs it: each value in its
-        shortest form. Of equal map keys the last value stays.
+        shortest form. Of equal map keys the last value is kept.
     {"op": "unpack"} and one packed document
         `value`: the document in tagged JSON.
 """

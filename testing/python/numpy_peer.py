@@ -1,10 +1,10 @@
-"""Arrays of numpy of every kind, as pickles and as payloads.
+"""Makes numpy arrays of every kind, as pickles and as payloads.
 
-Speaks the records of exchange.py; the word after `ready` is numpy's version.
+Uses the records of exchange.py; the word after `ready` is numpy's version.
 
     {"op": "pickled", "seed": N, "count": K}
         K pickles with their buffers, back to back. `values`: for each its
-        `frames` as lengths, the pickle first, and as `text` what the value is.
+        `frames` as lengths, the pickle first, and its description as `text`.
     {"op": "sent", "seed": N, "count": K}
         The same of messages `{"x": value}`, with all their frames.
 """
@@ -40,7 +40,7 @@ def plain(source, objects):
 
 
 def dtype(source, depth, known, objects=False):
-    """A type, perhaps with fields; those that were made before come again."""
+    """A random dtype, perhaps with fields; dtypes that were made before are reused."""
     if known and source.random() < 0.3:
         return source.choice(known)
     if depth == 0 or source.random() < 0.4:
@@ -58,7 +58,7 @@ def record(source, depth, known, objects):
     titles = [text(source, taken) if source.random() < 0.2 else None for _ in names]
     parts = [dtype(source, depth - 1, known, objects) for _ in names]
     shapes = [tuple(source.choices([0, 1, 2, 3], k=source.randrange(1, 3))) if source.random() < 0.2 else () for _ in names]
-    # Numpy takes a shape for a length where there is none.
+    # Numpy takes a shape for a length if there is none.
     formats = [(part, shape) if shape and part.itemsize else part for part, shape in zip(parts, shapes)]
     spec = {"names": names, "formats": formats, "titles": titles}
     if not objects and source.random() < 0.4:
@@ -81,9 +81,9 @@ def array(source):
         out = np.empty(size, object)
         out[...] = np.arange(out.size).reshape(size)
     elif source.random() < 0.1:
-        # Of objects, and perhaps with fields.
+        # Arrays of objects, perhaps with fields.
         kind = dtype(source, 2, known, objects=True)
-        # Numpy is at odds with itself about elements of no objects.
+        # Numpy is inconsistent about elements without objects.
         out = np.zeros(size, kind if bool(kind.flags & LIST_PICKLE) == kind.hasobject else object)
     else:
         kind = dtype(source, 3, known)
@@ -107,7 +107,7 @@ def masked(source):
         mask = source.choice([np.ma.nomask, mask.reshape(data.shape)])
         try:
             out = np.ma.masked_array(data, mask) if data.dtype.names is None else np.ma.masked_array(data)
-            # Of some types it has no value to fill with.
+            # Numpy has no fill value for some dtypes.
             pickle.dumps(out.fill_value)
             return source.choice([out, out.copy()])
         except (TypeError, ValueError, KeyError):
@@ -122,8 +122,8 @@ def value(source, in_pickle):
         return dtype(source, 3, [], source.random() < 0.2)
     if kind == 2 and in_pickle:
         out = array(source).reshape(-1)
-        # Text of random characters is none to Python, no bytes are one, and of
-        # long doubles some bytes are nothing.
+        # Random characters are no valid string, empty bytes become one, and
+        # long doubles have padding.
         is_scalar = out.size and not out.dtype.hasobject and out.dtype.char not in "UgG" and out[0].nbytes
         return out[0] if is_scalar else np.ma.masked
     out = array(source)
@@ -148,7 +148,7 @@ def type_text(kind):
 
 
 def data_text(out):
-    """All plain elements of all fields, in the order of C."""
+    """All scalar elements of all fields, in C order."""
     out = np.asarray(out)
     if out.dtype.names is None:
         return out.tobytes("C").hex()
@@ -164,13 +164,13 @@ def array_text(out):
 
 
 def value_text(out, header=None):
-    """What a value is; `header` is that of its payload, if it is not in a pickle."""
+    """The description of a value; `header` is that of its payload, unless it was pickled."""
     if out is np.ma.masked:
         return "masked"
     if isinstance(out, np.dtype):
         return f"dtype {type_text(out)}"
     if isinstance(out, np.ma.MaskedArray):
-        # A pickle has a mask even where there is none.
+        # A pickle has a mask even if the array has none.
         mask = out.mask if header else np.ma.getmaskarray(out)
         mask = "none" if mask is np.ma.nomask else mask.tobytes("C").hex()
         return f"masked {array_text(out.data)} {mask}"
@@ -179,9 +179,9 @@ def value_text(out, header=None):
     if out.dtype.hasobject:
         return array_text(out)
     own = header and header.get("sub-header", header)
-    # For old releases a matrix is an array.
+    # Old releases send a matrix as an array.
     kind = "matrix " if (own.get("matrix") if own else isinstance(out, np.matrix)) else ""
-    # What Dask copies can be changed afterwards.
+    # Copies that Dask makes are writable.
     flag = own["writeable"][0] if own else out.flags.writeable
     return f"{kind}{array_text(out)} {flag}"
 
@@ -202,12 +202,12 @@ def pickled(question, data):
         out = value(source, True)
         flag = value_text(out)
         if protocol == 0 and not flag.isascii():
-            # Names are in escapes then, and not to be had as text.
+            # Names are escaped then, and not available as strings.
             protocol = 1
         buffers = []
         callback = {"buffer_callback": buffers.append} if protocol == 5 and source.random() < 0.7 else {}
         document = pickle.dumps(out, protocol, **callback)
-        # Only buffers are read-only in a pickle.
+        # In a pickle only buffers are read-only.
         if flag.endswith(" False") and b"_frombuffer" not in document:
             flag = flag.removesuffix("False") + "True"
         return [document, *(buffer.raw().tobytes() for buffer in buffers)], flag
@@ -226,7 +226,7 @@ def sent(question, data):
             try:
                 frames = [bytes(frame) for frame in dumps({"x": to_serialize(out)}, context={"compression": None})]
             except (TypeError, ValueError, ZeroDivisionError):
-                # Dask cannot send elements of no bytes in every form.
+                # Dask cannot send elements of zero bytes in every form.
                 continue
             return frames, value_text(out, loads(frames, deserialize=False)["x"].header)
 

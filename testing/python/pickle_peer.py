@@ -1,14 +1,14 @@
-"""What CPython makes of pickles.
+"""Loads and writes pickles with CPython.
 
-Speaks the records of exchange.py; the word after `ready` is its version.
+Uses the records of exchange.py; the word after `ready` is its version.
 
     {"op": "written", "pickles": [...]} and pickles with their buffers
-        Loads each, and pickles what comes out again. A description has the
-        `len` of the pickle, its `protocol`, the `buffers` that go with it as
-        pairs of length and whether it is writable, and whether to be `exact`.
-        In the data each pickle stands before its buffers. The answer's
-        `values` are what `text` here makes of the values; `wrong` lists those
-        that CPython pickles into other bytes, with these in hexadecimal.
+        Loads each, and pickles the result again. A description has the
+        `len` of the pickle, its `protocol`, its `buffers` as pairs of length and
+        whether it is writable, and whether to be `exact`. In the data each pickle
+        comes before its buffers. The reply's `values` are the results of `text`
+        below; `wrong` lists those that CPython pickles into other bytes, with
+        these in hexadecimal.
     {"op": "modules", "globals": [[MODULE, NAME], ...]}
         `same`: for each the first whose `__module__` is the same object, and
         not only equal. That differs between versions of Python.
@@ -21,11 +21,11 @@ Speaks the records of exchange.py; the word after `ready` is its version.
         `buffers` that it got are described as pairs of hexadecimal and whether
         they are read-only.
     {"op": "zero-copy loads", "buffers": LENS, "as": KIND} and a pickle with buffers
-        `values`: what comes out, described as type, hexadecimal, whether it is
-        read-only, and which of the buffers it is, that is itself and no copy; each
-        buffer was a `KIND`. `error`, if that is what comes out.
+        `values`: the results, described as type, hexadecimal, whether it is
+        read-only, and which of the buffers it is, not copied; each buffer was a
+        `KIND`. `error`, if loading fails.
     {"op": "evaluate", "buffers": [...]} and a pickle with its buffers
-        `value`: the `repr` of what comes out, called if it can be.
+        `value`: the `repr` of the result, which is called first if it is callable.
 """
 
 import collections
@@ -42,7 +42,7 @@ from pickles_written import ZeroCopyByteArray
 
 
 def text(value):
-    """`value` as text that tells any two apart, the same in Python and in Rust."""
+    """The description of `value`, unique for each value, as the tests in Rust write it."""
     kind = type(value)
     if value is None or kind is bool:
         return str(value)
@@ -68,7 +68,7 @@ def text(value):
 
 
 def take(data, at, lens):
-    """The parts of `data` from `at` on, and where they end."""
+    """The parts of `data` from `at` on, and their end."""
     parts = []
     for len_ in lens:
         parts.append(data[at : at + len_])
@@ -88,7 +88,7 @@ def written(question, data):
         value = pickle.loads(document, buffers=buffers)
         values.append(text(value))
         if buffers:
-            # Memory that is writable becomes read-only where the pickle says so.
+            # Writable memory becomes read-only where the pickle requires it.
             check_mutability(document, parts, case["buffers"])
         if not case["exact"]:
             continue
@@ -130,8 +130,8 @@ def modules(question, data):
 
 
 def values():
-    """What Dask sends pickled."""
-    # Not every Python that loads pickles here has them.
+    """Values that Dask sends pickled."""
+    # Not every Python that loads these pickles has them.
     import numpy
     from dask._task_spec import DataNode, Task, TaskRef
 
@@ -152,7 +152,7 @@ def dumps(question, data):
 
 
 def zero_copy():
-    """The example of PEP 574, writable and as large as it likes, and plain buffers."""
+    """The example of PEP 574, writable and of any size, and plain buffers."""
     return [
         ZeroCopyByteArray(b"abc"),
         pickle.PickleBuffer(b"read-only"),

@@ -1,17 +1,17 @@
-"""What CPython pickles, and what `pickletools` sees in it.
+"""Writes pickles with CPython, and describes them with `pickletools`.
 
-Speaks the records of exchange.py; the word after `ready` is Python's version.
+Uses the records of exchange.py; the word after `ready` is Python's version.
 
     {"op": "random", "seed": N, "count": K, "kind": "written" | "damaged" | "text"}
-        K pickles back to back. `pickles`: for each its `len`, the SHA-256 of
-        what its opcodes are (core/tests/vectors/pickle_tokens.py) up to the
+        K pickles back to back. `pickles`: for each its `len`, the SHA-256 of the
+        description of its opcodes (core/tests/vectors/pickle_tokens.py) up to the
         first that is refused, their `count`, and whether it is `whole`: read
         to STOP. Kinds: as `pickle.dumps` writes random values; the same with
         bytes changed; text opcodes with random lines.
     {"op": "corpus", "dask": BOOL}
-        The same of what this Python makes of pickle_cases.py, with and without
+        The same for the values of pickle_cases.py by this Python, with and without
         the values of Dask, in all protocols, in and out of band. Each has a
-        `name`, and its out-of-band buffers, of these lengths, behind it.
+        `name`, and is followed by its out-of-band buffers, of these lengths.
 """
 
 import exchange  # noqa: I001  (finds the module after it)
@@ -42,7 +42,7 @@ class Named:
 
 
 class Pickler(pickle.Pickler):
-    """Some objects get a persistent id."""
+    """A pickler that gives some objects a persistent id."""
 
     def persistent_id(self, value):
         return f"id-{id(value) % 7}" if isinstance(value, Persistent) else None
@@ -105,7 +105,7 @@ def written(source):
         try:
             pickler.dump(value(source, source.randrange(5), []))
         except pickle.PicklingError:
-            # A buffer, and a protocol before 5.
+            # Buffers need protocol 5.
             continue
         data = output.getvalue()
         return pickletools.optimize(data) if source.random() < 0.1 else data
@@ -133,7 +133,7 @@ ALPHABETS = [b"0123456789", b" +-_.eL0159\r\t\x0b\x0c\x1c\0", b"nNaAiIfFtTyY+- "
 
 
 def text(source):
-    """Lines for opcodes that take them: mostly nonsense, often nearly right."""
+    """Random lines for opcodes that take them, many of them almost valid."""
     out = []
     for _ in range(source.randrange(1, 4)):
         code = source.choice("ILSFVgpcitP")
@@ -143,18 +143,18 @@ def text(source):
         body = source.choice([b"", b"", source.choice(words)]) + body + source.choice([b"", b"", source.choice(words), b"L"])
         if code == "S" and source.random() < 0.8:
             quote = source.choice([b"'", b'"'])
-            # One alone is both for pickletools, and neither for unpicklers.
+            # A single quote is accepted by pickletools, and refused by unpicklers.
             body = quote + body + quote if source.random() < 0.9 else quote
         out.append(code.encode() + body + b"\n" * source.choice([1, 1, 2]))
     return b"".join(out) + b"."
 
 
 def judged(pickle):
-    """What must be read of `pickle`, and whether that is all of it."""
+    """The opcodes of `pickle` that must be read, and whether they are all of it."""
     lines, error = pickle_tokens.lines(pickle)
     for index, line in enumerate(lines):
         offset, name, *arguments = line.split()
-        # What genops lets pass and no unpickler does.
+        # Opcodes that genops accepts and unpicklers refuse.
         if (
             (name == "PROTO" and int(arguments[0]) > 5)
             or (name == "FRAME" and int(arguments[0]) > len(pickle) - int(offset) - 9)
@@ -185,7 +185,7 @@ def random_pickles(question, data):
 
 
 def corpus(has_dask):
-    """Name, pickle and buffers of each."""
+    """Name, pickle and buffers of each case."""
     for group, cases in pickle_cases.groups(has_dask):
         for name, value in cases.items():
             for protocol, document, buffers in pickle_cases.pickles(name, value):
@@ -202,6 +202,6 @@ def corpus_pickles(question, data):
 
 
 if __name__ == "__main__":
-    # Of escapes that Python will refuse one day.
+    # For escapes that a later Python will refuse.
     warnings.simplefilter("ignore")
     exchange.serve(platform.python_version(), {"random": random_pickles, "corpus": corpus_pickles})

@@ -1,17 +1,17 @@
-"""What CPython builds of pickles: values, and inert ones of any pickle.
+"""Builds values from pickles with CPython, and inert trees from any pickle.
 
-Speaks the records of exchange.py; the word after `ready` is Python's version.
+Uses the records of exchange.py; the word after `ready` is Python's version.
 
     {"op": "inert", "seed": N, "count": K, "kind": KIND}
         K pickles of a kind of pickle_read_peer.py with their buffers, back to
-        back. `pickles`: for each its `len`, the `buffers` that go with it as
-        lengths, and as `text` what the stack machine of CPython builds of it
-        with nothing that names stand for; null where it fails.
+        back. `pickles`: for each its `len`, its `buffers` as lengths, and as `text`
+        the tree that the stack machine of CPython builds without importing
+        names; null if it fails.
     {"op": "corpus", "dask": BOOL}
-        The same of the pickles of pickle_read_peer.py, each with its `name`.
+        The same for the pickles of pickle_read_peer.py, each with its `name`.
     {"op": "values", "seed": N, "count": K}
-        The same of values that have a meaning for both sides, as they are
-        after `pickle.loads`.
+        The same for values that both sides can represent, as `pickle.loads`
+        returns them.
 """
 
 import exchange  # noqa: I001  (finds the modules after it)
@@ -33,7 +33,7 @@ import pickle_read_peer as made
 
 
 class Made:
-    """Anything but a scalar or a tuple: what it is made of, what was done to it."""
+    """An object other than a scalar or a tuple: its parts, and the operations on it."""
 
     def __init__(self, kind, *parts):
         self.kind, self.parts, self.done = kind, parts, []
@@ -68,7 +68,7 @@ def check(condition):
 
 
 class Inert(pickle._Unpickler):
-    """The stack, the marks and the memo of CPython, with nothing behind names."""
+    """The stack, the marks and the memo of CPython, with placeholders for names."""
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
@@ -111,14 +111,14 @@ def opcode(code):
 
 @opcode(pickle.FRAME)
 def load_frame(self):
-    # A hint, which the unpickler in C does not keep to.
+    # Only a hint, which the unpickler in C ignores.
     (len_,) = struct.unpack("<Q", self.read(8))
     check(len_ <= len(self.file.getbuffer()) - self.file.tell())
 
 
 @opcode(pickle.INT)
 def load_int(self):
-    # Decimal digits, as pickletools has it; unpicklers take other bases too.
+    # Decimal digits, as in pickletools; unpicklers accept other bases too.
     line = self.readline()[:-1]
     self.append({b"00": False, b"01": True}[line] if line in (b"00", b"01") else int(line))
 
@@ -279,7 +279,7 @@ def scalar(value):
 
 
 def inert_text(value, seen):
-    """As `inert_text` of pickle_tree.rs: what was there before is its number."""
+    """As `inert_text` of pickle_tree.rs: a repeated object is written as its number."""
     found = scalar(value)
     if found is not None:
         return found
@@ -292,7 +292,7 @@ def inert_text(value, seen):
         return f"buffer {value.index} {value.read_only} {value.data.hex()}"
     name, parts, done = ("tuple", value, []) if kind is tuple else (value.kind, value.parts, value.done)
     if name == "global":
-        # Text is not shared; a ByteString names as its bytes do.
+        # Strings are not shared; a ByteString names as its bytes do.
         names = [part.data if isinstance(part, ByteString) else part.encode("utf-8", "surrogatepass") for part in parts]
         name, parts = " ".join(["global", *(part.hex() for part in names)]), ()
     elif name == "extension":
@@ -304,7 +304,7 @@ def inert_text(value, seen):
             return f"@{seen[id(value)]}"
         seen[id(value)] = len(seen)
     out = f"{name}({','.join(inert_text(part, seen) for part in parts)})"
-    # How they were batched makes no difference.
+    # The batches make no difference.
     for step, *items in done:
         width = 2 if step == "set" else 1
         for at in range(0, len(items), width):
@@ -313,7 +313,7 @@ def inert_text(value, seen):
 
 
 def built(document, buffers, is_whole):
-    """What the stack machine builds, as text; None where it fails."""
+    """The result of the stack machine, as text; None if it fails."""
     if not is_whole:
         return None
     unpickler = Inert(document, buffers)
@@ -400,7 +400,7 @@ def value_text(value):
     if kind is range:
         return f"range {value.start} {value.stop} {value.step}"
     if kind is numpy.ndarray:
-        # Numpy turns some data around when it loads it.
+        # Numpy swaps the bytes of some data when it loads it.
         read_only = not value.flags.writeable
         value = value.astype(value.dtype.newbyteorder("<"), copy=False)
         return f"array {dtype_text(value.dtype)} {list(value.shape)} {read_only} {value.tobytes('C').hex()}"
@@ -487,7 +487,7 @@ def values(question, data):
         callback = {"buffer_callback": buffers.append} if protocol == 5 and source.random() < 0.7 else {}
         document = pickle.dumps(value, protocol, **callback)
         parts = [buffer.raw().tobytes() for buffer in buffers]
-        # Memory that is handed over is writable, unless the pickle says otherwise.
+        # Memory of buffers is writable, unless the pickle declares it read-only.
         loaded = pickle.loads(document, buffers=[bytearray(part) for part in parts])
         described.append({"len": len(document), "buffers": list(map(len, parts)), "text": value_text(loaded)})
         out += [document, *parts]
@@ -495,8 +495,8 @@ def values(question, data):
 
 
 if __name__ == "__main__":
-    # Of escapes that Python will refuse one day.
+    # For escapes that a later Python will refuse.
     warnings.simplefilter("ignore")
-    # Of integers as text, which late releases of 3.8 have as well.
+    # For integers as text, also in late releases of 3.8.
     sys.set_int_max_str_digits(0)
     exchange.serve(platform.python_version(), {"inert": inert, "corpus": corpus, "values": values})

@@ -4,9 +4,9 @@ Usage: soak.py --worker COMMAND [--scheduler COMMAND] [--seconds N] [--seed N]
 
 Without `--scheduler`, the scheduler is Dask's of this interpreter; with it, a
 program that takes the address to listen at and prints `ready ADDRESS`. Prints a
-table of samples, each taken while nothing is left to be done. Fails if a result
-is wrong or late, or if after a third of the time open files, memory or what the
-scheduler keeps of tasks still grow.
+table of samples, each taken while the cluster is idle. Fails if a result is wrong
+or late, or if after a third of the time open files, memory or the scheduler's
+records of tasks still grow.
 """
 
 import argparse
@@ -26,7 +26,7 @@ os.environ.update(
     # because several workers were killed over them.
     DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="12s",
     DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1000",
-    # What Dask logs of itself is full early.
+    # Dask's logs of events are bounded, and full early.
     DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH="1000",
     DASK_DISTRIBUTED__ADMIN__LOG_LENGTH="1000",
     DASK_DISTRIBUTED__DIAGNOSTICS__COMPUTATIONS__MAX_HISTORY="10",
@@ -52,7 +52,7 @@ def fail(reason):
 
 
 class Process:
-    """A process, and what the system knows of it."""
+    """A process, and its resources."""
 
     all = []
 
@@ -85,7 +85,7 @@ class Process:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def rss(self):
-        """MiB."""
+        """Resident memory in MiB."""
         with open(f"/proc/{self.process.pid}/statm") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -107,7 +107,7 @@ def start_scheduler():
 
 
 class Load(threading.Thread):
-    """Random tasks, with what their results should be."""
+    """Random tasks and their expected results."""
 
     def __init__(self, client, number):
         super().__init__(daemon=True)
@@ -140,7 +140,7 @@ class Load(threading.Thread):
         return self.client.submit(function, *args, pure=False, **kwargs)
 
     def some(self):
-        """Starts a few tasks that belong together."""
+        """Starts a few tasks that depend on each other."""
         one, other = self.chance.randrange(1000), self.chance.randrange(1, 1000)
         kind = self.chance.randrange(6)
         if kind == 0:
@@ -152,13 +152,13 @@ class Load(threading.Thread):
                 chain = self.submit(operator.add, chain, number)
             self.expect(chain, one * other + 45)
         elif kind == 2:
-            # The result of one is larger than what it is made of.
+            # The result of one task is larger than its inputs.
             text = self.submit(operator.mul, "x" * 100, one)
             lengths = [self.submit(len, text) for _ in range(5)]
             self.expect(self.submit(max, lengths), 100 * one)
         elif kind == 3:
             data = self.chance.randbytes(self.chance.randrange(200_000))
-            # Data that is lost cannot be computed again.
+            # Scattered data that is lost cannot be recomputed.
             data_future = self.client.scatter(data, workers=steady_addresses(), hash=False)
             self.expect(self.submit(len, data_future), len(data))
         elif kind == 4:
@@ -169,10 +169,10 @@ class Load(threading.Thread):
                 self.expect(self.submit(operator.sub, one, number), one - number)
 
     def check(self):
-        """Looks at what has ended."""
+        """Checks the results of tasks that have ended."""
         done = [entry for entry in self.open if entry[0].done()]
         self.open = [entry for entry in self.open if not entry[0].done()]
-        # An exception that is raised here would hold on to all futures.
+        # An exception that is raised here would keep all futures alive.
         errors = [future.exception(timeout=LATE) for future, _, _ in done]
         good = [entry[0] for entry, error in zip(done, errors) if error is None]
         results = iter(self.client.gather(good))
@@ -191,7 +191,7 @@ def start_worker(address):
 
 
 class Churn(threading.Thread):
-    """Workers that come, go, stop and are killed, while it is not paused."""
+    """Starts, stops and kills workers, while it is not paused."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -222,7 +222,7 @@ class Churn(threading.Thread):
         self.lock.release()
 
     def step(self):
-        """Lets something happen to a worker."""
+        """Starts, stops, resumes or kills a worker."""
         for worker in [worker for worker in self.workers if worker.is_gone()]:
             self.workers.remove(worker)
             worker.end()
@@ -241,7 +241,7 @@ class Churn(threading.Thread):
         elif what == "killed":
             worker.signal(signal.SIGKILL)
         else:
-            # For longer than a scheduler waits now and then.
+            # Sometimes for longer than the scheduler waits.
             length = self.chance.choice([0.5, 0.5, 1, 1, 2, 2, 5, 20])
             worker.stopped_until = time.monotonic() + length
             worker.signal(signal.SIGSTOP)
@@ -264,7 +264,7 @@ def check_failures(loads):
 
 
 def quiet(loads):
-    """Waits until nothing is left to be done."""
+    """Waits until the cluster is idle."""
     deadline = time.monotonic() + 2 * LATE
     for load in loads:
         load.may_start.clear()
@@ -313,8 +313,8 @@ def check_flat():
             continue
         middle = [row[name] for row in samples[third : 2 * third]]
         last = [row[name] for row in samples[2 * third :]]
-        # Workers that are there at the moment have comms; some things are counted
-        # that happen rarely; memory is given back in pieces.
+        # Current workers have comms; some counted events are
+        # rare; memory is freed in pieces.
         room = {"tasks": 0, "prefixes": 0, "metrics": 30}.get(name, 8)
         if name.startswith("rss"):
             room = 16 + 0.1 * max(middle)

@@ -2,11 +2,10 @@
 
 Usage: typed_client.py ADDRESS
 
-First the listener sends {"values": {NAME: payload}}, and gets back
-{"described": {NAME: text}}: what each arrived as. Then it is sent
-{"values": {NAME: payload}} with the values made here, and sends them back once
-as they came; it gets {"problems": [text]}, which says what of them is not as it
-was. Prints `ready` when all that is done.
+First the listener sends {"values": {NAME: payload}}, and receives
+{"described": {NAME: text}}, the descriptions of the values as they arrived. Then it
+receives {"values": {NAME: payload}} with the values of this script and echoes
+them; it receives {"problems": [text]}, the differences. Prints `ready` at the end.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ def order(array):
 
 
 def describe(value):
-    """The value as text, with all that is to arrive."""
+    """The complete description of a value."""
     kind = type(value)
     if isinstance(value, np.ndarray):
         mutability = "writeable" if value.flags.writeable else "read-only"
@@ -47,7 +46,7 @@ def read_only(array):
 
 
 def values():
-    """What a cluster has in its memory; the same each time."""
+    """Values as a cluster has them in memory; the same in each run."""
     frame = pd.DataFrame({"i": np.arange(1000), "x": np.linspace(0, 1, 1000), "b": np.arange(1000) % 3 == 0})
     frame["when"] = pd.date_range("2026-01-01", periods=1000)
     frame["kind"] = pd.Categorical(["even", "odd"] * 500)
@@ -78,7 +77,7 @@ def values():
 
 
 def blocks(value):
-    """The arrays in a value, to compare what may be changed."""
+    """The arrays in a value, to compare whether they are writable."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, (tuple, list)):

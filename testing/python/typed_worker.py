@@ -1,27 +1,28 @@
-"""A client of the scheduler at ADDRESS, which has its worker look at values.
+"""A client of the scheduler at ADDRESS that checks values in the memory of its worker.
 
 Usage: typed_worker.py ADDRESS
 
-Everything is done by tasks on the worker: they get the values of KEYs, which the
-scheduler knows, as they lie in the worker's memory. Questions, as `exchange.py`
+All work is done by tasks on the worker: they get the values of KEYs of the
+scheduler as they are stored in the worker's memory. Requests, as `exchange.py`
 describes them:
 
   describe {"keys": [KEY]}
-      -> {"described": {KEY: text}}, all that is to arrive of a value.
+      -> {"described": {KEY: text}}, the complete descriptions of the values.
   make {"names": [NAME]}
-      Makes one of `values()`, which is `made NAME` from then on.
+      Makes one of `values()` under the key `made NAME`.
   compare {"keys": {KEY: NAME}}
-      -> {"problems": [text]}: what tells a value from the one of `values()`.
+      -> {"problems": [text]}: the differences between a value and that of `values()`.
   derive {"keys": [KEY]}
-      Makes `same KEY`, which is the very object, and `flipped KEY`, a copy with
-      the elements of its arrays in the opposite order.
-      -> {"flipped": {KEY: [bool]}}, for each array of the copy whether it could be
-      changed.
+      Makes `same KEY`, the same object, and `flipped KEY`, a copy with the elements
+      of its arrays in the opposite order.
+      -> {"flipped": {KEY: [bool]}}, for each array of the copy whether it is
+      writable.
   flip {"keys": [KEY]}
-      Does that to the value itself, in place. -> the same, for its own arrays.
+      Reverses the arrays of the value itself, in place. -> the same, for its own
+      arrays.
   leave {}
-      Lets go of all that was made here, and waits until the worker holds nothing
-      any more. Then worker and scheduler write END to their logs.
+      Releases all values made here, and waits until the worker stores none. Then
+      worker and scheduler write END to their logs.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ import pickle_cases
 from pickle_cases import pandas_values
 
 
-# Seconds, for a machine that is busy.
+# In seconds, for a busy machine.
 TIMEOUT = 120
 
 END = "All is done."
@@ -56,7 +57,7 @@ def read_only(array):
 
 
 def values():
-    """What pandas and numpy pickle with buffers beside it; the same each time."""
+    """Values that pandas and numpy pickle with buffers; the same in each run."""
     frame = pd.DataFrame({"i": np.arange(1000), "x": np.linspace(0, 1, 1000), "b": np.arange(1000) % 3 == 0})
     frame["when"] = pd.date_range("2026-01-01", periods=1000)
     frame["kind"] = pd.Categorical(["even", "odd"] * 500)
@@ -90,7 +91,7 @@ class Arrays(pickle.Pickler):
         self.found = []
 
     def reducer_override(self, value):
-        # Objects go into the pickle whatever it is; there is no memory to share.
+        # Arrays of objects are always pickled in band, so that there is no shared memory.
         if isinstance(value, np.ndarray) and value.dtype != object:
             self.found.append(value)
         return NotImplemented
@@ -107,7 +108,7 @@ def arrays(value):
 
 
 def flip(value):
-    """Turns round each array, and says which let that happen."""
+    """Reverses each array, and returns which of them are writable."""
 
     def attempt(array):
         try:
@@ -126,7 +127,7 @@ def flipped_copy(value):
     elif isinstance(value, np.ndarray):
         copy = value.copy(order="K")
     else:
-        # Nothing is shared, and what cannot be changed stays so.
+        # No memory is shared, and read-only arrays stay read-only.
         buffers = []
         parts = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         copy = pickle.loads(parts, buffers=[bytearray(buffer.raw()) for buffer in buffers])
@@ -138,7 +139,7 @@ def same(value):
 
 
 def describe(value):
-    """The value as text, with all that is to arrive."""
+    """The complete description of a value."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         mutability = "writeable" if value.flags.writeable else "read-only"
@@ -156,7 +157,7 @@ def describe(value):
 
 
 def problem(value, name):
-    """What tells a value from the one made here, if anything does."""
+    """The difference between a value and that of `values()`, or None."""
     expected = values()[name]
     try:
         assert type(value) is type(expected), f"{type(value)} instead of {type(expected)}"
@@ -193,8 +194,8 @@ def end_of_scheduler():
 
 def main():
     (address,) = sys.argv[1:]
-    # The worker cannot import what stands beside this; what stands here goes by
-    # value anyway.
+    # The worker cannot import the modules of this folder; functions of this script
+    # are pickled by value anyway.
     cloudpickle.register_pickle_by_value(pickle_cases)
     client = Client(address, timeout=30)
     kept = {}

@@ -1,11 +1,11 @@
-"""A client of a scheduler that does what it is told.
+"""A client of a scheduler that executes Python code.
 
 Usage: worker_client.py ADDRESS
 
-Answers the question `{"op": "do", "code": text}` with `{"value": text}`: the
-`repr` of the last expression of the code. What one question defines, the next
-ones know, and `client`, `native`, `np` and `operator` from the start. An
-exception is the error of the answer.
+Answers the request `{"op": "do", "code": text}` with `{"value": text}`: the
+`repr` of the last expression of the code. Requests share their globals, which
+begin with `client`, `native`, `np` and `operator`. An exception is the error of
+the reply.
 """
 
 import ast
@@ -22,10 +22,10 @@ from exchange import serve
 try:
     import pandas as pd
 except ImportError:
-    # Old releases are tried without it.
+    # Old releases are tested without it.
     pd = None
 
-# A worker that leaves on purpose, or one that was killed, is news to clients only.
+# Tests stop and kill workers, which clients report as warnings.
 logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
 
 
@@ -34,7 +34,7 @@ def native(name):
     return operator.methodcaller(f"native:{name}")
 
 
-# Anything about versions, say, is a failure.
+# All other warnings, such as those about versions, are failures.
 warnings.simplefilter("error", UserWarning)
 client = Client(sys.argv[1], set_as_default=True)
 names = {

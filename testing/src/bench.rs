@@ -1,4 +1,4 @@
-//! What the benchmarks that compare with a real Dask have in common.
+//! Helpers of the benchmarks that compare with a real Dask.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 pub struct Process(pub Child);
 
 impl Process {
-    /// Starts it without input, and what it says goes nowhere.
+    /// Starts a process without input, and discards its output.
     pub fn start(command: &mut Command) -> Self {
         let child = command
             .stdin(Stdio::null())
@@ -17,7 +17,7 @@ impl Process {
         Self(child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
     }
 
-    /// Its name in `/proc`.
+    /// The name of the process in `/proc`.
     pub fn id(&self) -> String {
         self.0.id().to_string()
     }
@@ -30,14 +30,14 @@ impl Drop for Process {
     }
 }
 
-/// The command `dask` of an interpreter that has `distributed`.
+/// Starts the command `dask` of an interpreter that has `distributed`.
 pub fn dask(python: &Path, arguments: &[&str]) -> Process {
     let mut command = Command::new(python);
     command.args(["-m", "dask"]).args(arguments);
     Process::start(command.arg("--no-dashboard"))
 }
 
-/// A scheduler in Python and its address.
+/// Starts a scheduler in Python, and returns its address.
 pub fn scheduler(python: &Path) -> (Process, String) {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -47,10 +47,10 @@ pub fn scheduler(python: &Path) -> (Process, String) {
     (dask(python, &scheduler), format!("tcp://127.0.0.1:{port}"))
 }
 
-/// Seconds of processor that a process has taken so far; this one is `self`.
+/// The processor time of a process in seconds; `self` is this process.
 pub fn processor_time(process: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    // Behind the name, which may have spaces, fields 14 and 15 of all.
+    // Fields 14 and 15; the name, which may have spaces, is the second.
     let rest = stat.rsplit_once(')').expect("a name").1;
     let ticks = |index| {
         let field = rest.split_whitespace().nth(index).expect("a field");
@@ -60,14 +60,14 @@ pub fn processor_time(process: &str) -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Bytes of memory that a process has; this one is `self`.
+/// The resident memory of a process in bytes; `self` is this process.
 pub fn memory(process: &str) -> f64 {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("Linux");
     let pages = statm.split_whitespace().nth(1).expect("a field");
     pages.parse::<f64>().expect("a number") * 4096.0
 }
 
-/// The median, the least and the most.
+/// The median, the minimum and the maximum.
 pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (
@@ -77,7 +77,7 @@ pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     )
 }
 
-/// The heading of what [`show`] prints.
+/// Prints the heading of the table of [`show`].
 pub fn heading(what: &str) {
     println!(
         "{what:<64} {:>9} {:>9}      {:>7}",
@@ -85,7 +85,7 @@ pub fn heading(what: &str) {
     );
 }
 
-/// A row: what Rust and Python take, and the ratios of the pairs.
+/// Prints a row: the medians of Rust and Python, and the ratios of the pairs.
 pub fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
     let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
     let (ratio, least, most) = median(ratios);

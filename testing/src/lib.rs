@@ -753,8 +753,7 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// Cargo's target directory. Libraries are not told by a variable as tests are,
-/// but Cargo marks the directory.
+/// Cargo's target directory. No variable names it for libraries, but Cargo marks it.
 fn target() -> PathBuf {
     let program = env::current_exe().expect("the path of the test");
     let folder = program

@@ -74,7 +74,9 @@ impl fmt::Display for Lost {
                 f.write_str("the peer closed the QUIC connection")
             }
             ConnectionError::Reset => f.write_str("the peer does not know the QUIC connection"),
-            ConnectionError::TimedOut => f.write_str("the peer has not been heard of for too long"),
+            ConnectionError::TimedOut => {
+                f.write_str("the peer has sent nothing within the idle timeout")
+            }
             ConnectionError::LocallyClosed => {
                 f.write_str("the QUIC connection was closed on this side")
             }

@@ -96,7 +96,7 @@ async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
     }
 }
 
-/// A link to `far`, for one peer: where it is to be reached.
+/// Starts a link to `far` for one peer, and returns its address.
 async fn bad_link(far: SocketAddr) -> SocketAddr {
     let any = "127.0.0.1:0";
     let near_end = Arc::new(UdpSocket::bind(any).await.expect("a port"));
@@ -104,7 +104,7 @@ async fn bad_link(far: SocketAddr) -> SocketAddr {
     far_end.connect(far).await.expect("it has one target");
     let address = near_end.local_addr().expect("it is bound");
     tokio::spawn(async move {
-        // Who sends first is the peer.
+        // The first sender is the peer.
         let peer = near_end.peek_from(&mut [0; 1]).await.expect("a packet").1;
         near_end.connect(peer).await.expect("it has one target");
         tokio::join!(

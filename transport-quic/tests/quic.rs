@@ -571,7 +571,7 @@ async fn a_dropped_comm_is_closed_by_an_error() {
         }
     };
     assert!(error.is_closed(), "{error}");
-    // The others go on.
+    // The others continue.
     second.write_message(&[b"ping"]).await.unwrap();
     assert!(their_second.read_message().await.unwrap().is_some());
 }
@@ -696,7 +696,7 @@ fn a_peer_that_vanishes_is_noticed() {
         drop(comm);
         drop(socket);
 
-        // Somebody else at the same address: the dead connection is replaced.
+        // Another endpoint at the same address: the dead connection is replaced.
         let theirs = Node::bind(&address, &tls, CommOptions::default(), quic).await;
         let _theirs = serve_echo(theirs.unwrap());
         let mut comm = ours
@@ -925,7 +925,10 @@ async fn comms_expose_the_certificate_of_the_peer() {
     });
     comm.unwrap();
     let encryption = far.encryption().unwrap();
-    assert!(encryption.peer_certificates.is_empty(), "nobody asked");
+    assert!(
+        encryption.peer_certificates.is_empty(),
+        "none was requested"
+    );
     let error = theirs.connect(&address, &once).await.unwrap_err();
     assert!(
         error.to_string().contains("no TLS configuration"),

@@ -291,7 +291,7 @@ async fn listeners_can_use_the_format_of_the_peer() {
         (&total_of_2021_3_0[..], Prefix::U64, Layout::Classic),
     ] {
         let options = CommOptions {
-            wire: WireFormat::Answer,
+            wire: WireFormat::Detect,
             ..CommOptions::default()
         };
         let (outcome, mut raw) = against_listener_with(options, sent, false).await;
@@ -323,12 +323,12 @@ async fn connectors_can_use_a_given_format() {
     assert!(error.to_string().contains("2021.2.0"), "{error}");
 
     let (prefix, layout) = (Prefix::None, Layout::Classic);
-    for wire in [WireFormat::Speak { prefix, layout }, WireFormat::Answer] {
+    for wire in [WireFormat::Fixed { prefix, layout }, WireFormat::Detect] {
         let comm = against_connector(CLASSIC, wire).await.unwrap();
         assert_eq!(comm.agreement().layout, layout);
         assert_eq!(comm.agreement().pickle_protocol, 4);
     }
-    let wire = WireFormat::Speak { prefix, layout };
+    let wire = WireFormat::Fixed { prefix, layout };
     let error = against_connector(MODERN, wire).await.unwrap_err();
     let peer = Prefix::U64;
     assert!(matches!(error, CommError::Prefix { peer: found } if found == peer));
@@ -337,7 +337,7 @@ async fn connectors_can_use_a_given_format() {
 #[tokio::test(start_paused = true)]
 async fn answer_sends_its_handshake_after_a_timeout() {
     let waiting = CommOptions {
-        wire: WireFormat::Answer,
+        wire: WireFormat::Detect,
         ..CommOptions::default()
     };
     let (near, far) = tokio::io::duplex(4096);
@@ -1008,7 +1008,7 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
         matches!(error, CommError::Closed(Closed::OtherBuffers)),
         "{error}"
     );
-    // The first way goes on.
+    // Reading in the first way continues.
     let read = wire::transport::CommReader::read_message(&mut reader, &mut given).await;
     assert_eq!(read.unwrap(), Some(1));
     assert!(given == [vec![7; 100_000]]);

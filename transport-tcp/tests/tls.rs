@@ -804,7 +804,7 @@ async fn both_handshakes_have_one_deadline() {
     }
 }
 
-/// A comm whose connection passes through a stranger who cuts it, after
+/// A comm whose connection passes through a process that cuts it, after
 /// `passed` bytes to the connecting side, counted from now.
 async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
@@ -812,7 +812,7 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let front = Address::new("tls", between.local_addr().unwrap());
     let (cut, mut is_cut) = tokio::sync::watch::channel(None::<usize>);
-    let stranger = tokio::spawn(async move {
+    let forwarding = tokio::spawn(async move {
         let (near, _) = between.accept().await.unwrap();
         let far = TcpStream::connect((address.host(), address.port()))
             .await
@@ -840,7 +840,7 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
     cut.send(Some(passed)).unwrap();
     tokio::task::yield_now().await;
     theirs.write_message(frames).await.unwrap();
-    drop(stranger);
+    drop(forwarding);
     (ours, theirs)
 }
 

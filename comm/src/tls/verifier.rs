@@ -95,7 +95,7 @@ impl Verifier {
         provider: &CryptoProvider,
     ) -> Result<Self, Error> {
         if authorities.is_empty() {
-            return Err(Error::General("there are no authorities to believe".into()));
+            return Err(Error::General("there are no authorities to trust".into()));
         }
         let (mut anchors, mut subjects) = (Vec::new(), Vec::new());
         for der in &authorities {

@@ -7,7 +7,8 @@
 Made again are the messages `case-*` of each release in RELEASES, `pickles/` and
 `pickles-written/`. The other files cannot be made again here: sessions have the
 ports and times of their run, and what is put together by hand or comes from older
-releases is kept as it was recorded (README.md). `cargo test` reads all of them.
+releases is kept as it was recorded; README.md lists which and why. `cargo test` reads
+all of them.
 
 Needs Python 3.11, under which the files were made, and the network once.
 """

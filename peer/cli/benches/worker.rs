@@ -95,7 +95,7 @@ impl Worker {
         memory(&self.process.id())
     }
 
-    /// That nobody else does it.
+    /// Restricts a submission to this worker.
     fn only(&self) -> Submission {
         Submission::default().workers([self.name.as_str()])
     }
@@ -184,7 +184,7 @@ impl Bench {
         futures
     }
 
-    /// Until the scheduler and the workers have done with what nobody wants.
+    /// Waits until the scheduler and the workers have released unneeded keys.
     async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -506,7 +506,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             .local_address()
             .map_err(|error| error.to_string())?;
         terminal::note(format_args!("forwarding from {bound} to {connect}"));
-        let told = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
+        let report = |peer: &Address, outcome: Result<_, RelayError>| match outcome {
             Ok((there, back)) => {
                 let (there, back): (RelayStats, RelayStats) = (there, back);
                 terminal::note(format_args!(
@@ -523,7 +523,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
             terminal::note("stopping; closing all connections");
         };
         let serving =
-            daskwire_peer::relay::serve(&listener, &transports, &connect, options, told, stop);
+            daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
         let outcome = serving.await.map_err(|error| error.to_string());
         // Closing explicitly notifies peers now, rather than after their
         // timeouts.

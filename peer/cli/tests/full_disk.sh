@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A worker whose disk is full: it says so, keeps its data in memory, goes on
-# answering, and writes again once there is room. The disk is a file system in
+# A worker whose disk is full: it logs that, keeps its data in memory, continues to
+# answer, and writes again once there is room. The disk is a file system in
 # memory of 100 MiB, which takes root and Linux to mount; PYTHON is an interpreter
 # that has `distributed`, such as those that the tests make in `target/python`.
 #

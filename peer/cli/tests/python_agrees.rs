@@ -641,7 +641,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
         let address: Address = peer.address().parse().expect("an address");
         runtime().block_on(async {
             let options = CommOptions {
-                wire: WireFormat::Answer,
+                wire: WireFormat::Detect,
                 ..CommOptions::default()
             };
             let comm = daskwire_peer::transports()

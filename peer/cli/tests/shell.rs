@@ -224,7 +224,7 @@ fn reports_errors_to_the_user() {
     let error = ran.refused("no such key");
     assert!(error.contains("there-is-none"), "{error}");
     let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 --timeout 1");
-    let error = ran.refused("nobody there");
+    let error = ran.refused("no scheduler");
     assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
     let ran = daskwire("journey --scheduler nonsense");
     assert!(ran.refused("nonsense").starts_with("nonsense: "));
