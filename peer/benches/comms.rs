@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use daskwire_comm::tls::TlsSettings;
 use daskwire_comm::{Address, Comm, CommOptions, Transports};
+use daskwire_testing::bench::{median, memory};
 
 const SCHEMES: [&str; 3] = ["tcp", "tls", "quic"];
 const LARGE: usize = 64 << 20;
@@ -33,8 +34,7 @@ struct Lane {
 }
 
 fn transports() -> Transports {
-    let pem = "../comm/tests/tls/self-signed.pem";
-    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let pem = daskwire_testing::certificate("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
     daskwire_peer::transports_with_tls(&settings.build().expect("a certificate and its key"))
 }
@@ -111,15 +111,6 @@ impl Lane {
     }
 }
 
-fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (
-        values[values.len() / 2],
-        values[0],
-        values[values.len() - 1],
-    )
-}
-
 /// `times[scheme][round]` in seconds.
 fn show(title: &str, python: Option<f64>, times: [Vec<f64>; 3]) {
     let (tcp, ..) = median(times[0].clone());
@@ -134,27 +125,17 @@ fn show(title: &str, python: Option<f64>, times: [Vec<f64>; 3]) {
     }
 }
 
-/// Resident memory of this process, in bytes.
-fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = text
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<usize>().ok());
-    pages.expect("a number of pages") * 4096
-}
-
 async fn idle(lane: &Lane) -> usize {
     // Once before, so that what is kept for later is there already.
     let mut kept = Vec::new();
     for _ in 0..100 {
         kept.push(lane.connect().await);
     }
-    let before = resident();
+    let before = memory("self");
     for _ in 0..IDLE_COUNT {
         kept.push(lane.connect().await);
     }
-    resident().saturating_sub(before) / IDLE_COUNT
+    (memory("self") - before).max(0.0) as usize / IDLE_COUNT
 }
 
 fn main() {

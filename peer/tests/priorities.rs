@@ -106,7 +106,9 @@ impl Listen for RecordingListener {
     fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
         Box::pin(async {
             let pending = self.1.accept().await?;
-            Ok(self.0.wrap(self.1.local_address().map_err(CommError::Io)?, pending))
+            Ok(self
+                .0
+                .wrap(self.1.local_address().map_err(CommError::Io)?, pending))
         })
     }
 

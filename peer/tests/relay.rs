@@ -6,6 +6,7 @@ use std::time::Duration;
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_peer::relay::{Options, RelayError, RelayStats, relay, serve};
+use daskwire_testing::certificate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -210,15 +211,8 @@ struct Serving {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// A file of certificates.
-fn certificates(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../comm/tests/tls")
-        .join(name)
-}
-
 fn tls() -> Tls {
-    let pem = certificates("self-signed.pem");
+    let pem = certificate("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
     settings.build().expect("a certificate and its key")
 }
@@ -332,7 +326,7 @@ async fn names_peers_that_fail_at_tls() {
 async fn names_peers_that_fail_at_quic() {
     let mut serving = serving("quic").await;
     // A peer that trusts another authority, and ends the handshake.
-    let settings = TlsSettings::new(certificates("ca.pem"), certificates("self-signed.pem"));
+    let settings = TlsSettings::new(certificate("ca.pem"), certificate("self-signed.pem"));
     let tls = settings.build().expect("a certificate and its key");
     let client = daskwire_peer::transports_with_tls(&tls);
     let options = CommOptions::default();

@@ -266,6 +266,11 @@ pub fn scheduler_with_workers(worker_count: usize) -> Peer {
     scheduler_with_workers_over("tcp", worker_count)
 }
 
+/// A file of `comm/tests/tls`, such as `ca.pem`; `make.sh` there says what they are.
+pub fn certificate(name: &str) -> PathBuf {
+    workspace().join("comm/tests/tls").join(name)
+}
+
 /// The authority, certificate and key of all parties of a TLS cluster.
 pub const TLS_PEM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

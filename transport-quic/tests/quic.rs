@@ -12,6 +12,7 @@ use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
 use daskwire_quic::{ALPN, Congestion, QuicOptions, Tls, quinn};
+use daskwire_testing::cluster::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 use wire::Limits;
@@ -146,14 +147,6 @@ fn serve_echo(endpoint: Node) -> Arc<Node> {
 fn pattern(len: usize) -> Vec<u8> {
     let bytes = (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8);
     bytes.collect()
-}
-
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 // Messages.

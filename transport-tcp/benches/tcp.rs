@@ -14,6 +14,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use daskwire_comm::{BufferPool, CommReader, CommWriter};
+use daskwire_testing::bench::median;
 use futures_util::{SinkExt, StreamExt as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -200,15 +201,6 @@ impl<S: Source> Lane<S> {
         self.answers.read_u8().await.expect("an answer");
         started.elapsed()
     }
-}
-
-fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (
-        values[values.len() / 2],
-        values[0],
-        values[values.len() - 1],
-    )
 }
 
 async fn race(title: &str, len: usize, rounds: usize) {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use core::time::Duration;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use daskwire_comm::tls::rustls::client::Resumption;
@@ -22,6 +22,7 @@ use daskwire_comm::tls::{
 };
 use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Listener, Phase, Transports};
 use daskwire_tcp::{Tcp, TcpOptions};
+use daskwire_testing::certificate;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
@@ -35,12 +36,6 @@ const V1_KEY: &str = include_str!("../../comm/tests/tls/v1-key.pem");
 const V1_FORGED: &str = include_str!("../../comm/tests/tls/v1-forged.pem");
 const V1_EXPIRED: &str = include_str!("../../comm/tests/tls/v1-expired.pem");
 const SELF_SIGNED: &str = include_str!("../../comm/tests/tls/self-signed.pem");
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../comm/tests/tls")
-        .join(name)
-}
 
 fn v1() -> String {
     format!("{V1_CERT}{V1_KEY}")
@@ -310,8 +305,8 @@ async fn shapes_may_be_mixed() {
 #[tokio::test]
 async fn files_text_and_keys_beside_or_within_the_certificate() {
     let from = |settings: TlsSettings| settings.build().unwrap();
-    let ca = fixture("ca.pem");
-    let (cert, key) = (fixture("v1-cert.pem"), fixture("v1-key.pem"));
+    let ca = certificate("ca.pem");
+    let (cert, key) = (certificate("v1-cert.pem"), certificate("v1-key.pem"));
     let text = v1();
     let turned = format!("{V1_KEY}{V1_CERT}");
     for tls in [
@@ -323,7 +318,7 @@ async fn files_text_and_keys_beside_or_within_the_certificate() {
     ] {
         converse(meet(tls.clone(), tls).await, "settings").await;
     }
-    let own = fixture("self-signed.pem");
+    let own = certificate("self-signed.pem");
     let tls = from(TlsSettings::new(&*own, &*own));
     converse(meet(tls.clone(), tls).await, "one file").await;
 }
@@ -870,11 +865,11 @@ fn errors_of_settings_name_the_file() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let ca = fixture("ca.pem");
-    let cert = fixture("v1-cert.pem");
-    let key = fixture("v1-key.pem");
+    let ca = certificate("ca.pem");
+    let cert = certificate("v1-cert.pem");
+    let key = certificate("v1-key.pem");
     let other_key = file("other-key.pem", SELF_SIGNED);
-    let expired = fixture("v1-expired.pem");
+    let expired = certificate("v1-expired.pem");
     let late = temporary(|params| params.not_before = date_time_ymd(3000, 1, 1));
     let late = file("late.pem", &late);
     let empty = file("empty.pem", "");
@@ -884,8 +879,8 @@ fn errors_of_settings_name_the_file() {
         "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
     );
     let missing = scratch.join("missing.pem");
-    let encrypted = fixture("encrypted-key.pem");
-    let encrypted_rsa = fixture("encrypted-rsa-key.pem");
+    let encrypted = certificate("encrypted-key.pem");
+    let encrypted_rsa = certificate("encrypted-rsa-key.pem");
     let both = file(
         "both.pem",
         &(V1_CERT.to_owned() + &std::fs::read_to_string(&encrypted_rsa).unwrap()),

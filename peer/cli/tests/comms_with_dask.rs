@@ -10,13 +10,7 @@ use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_peer::identity::{identity, options};
 use daskwire_peer::{transports, transports_with_tls};
-use daskwire_testing::{Environment, Peer};
-
-/// A certificate of the tests of `daskwire-tcp`.
-fn certificate(name: &str) -> PathBuf {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    workspace.join("comm/tests/tls").join(name)
-}
+use daskwire_testing::{Environment, Peer, certificate};
 
 /// Files in the order of Dask's settings: authority, certificate, key.
 struct Files([PathBuf; 3]);

@@ -1,8 +1,6 @@
-//! What several tests need.
+//! Helpers of several test files.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-
-use std::path::Path;
 
 use std::sync::Arc;
 
@@ -119,8 +117,7 @@ impl Pairs for Quic {
 
 /// One certificate for all, which is its own authority.
 pub(crate) fn tls() -> Tls {
-    let pem = "../comm/tests/tls/self-signed.pem";
-    let pem = Path::new(env!("CARGO_MANIFEST_DIR")).join(pem);
+    let pem = daskwire_testing::certificate("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
     Tls::from(&settings.build().expect("a certificate and its key"))
 }

@@ -48,11 +48,7 @@ pub(crate) async fn bound(address: &str, options: TcpOptions) -> Bound<Box<dyn T
 /// TLS options with one self-signed certificate, which is also the authority.
 #[cfg(feature = "ring")]
 pub(crate) fn with_tls() -> TcpOptions {
-    let pem = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../comm/tests/tls/self-signed.pem"
-    );
-    let pem = std::path::Path::new(pem);
-    let tls = daskwire_comm::tls::TlsSettings::new(pem, pem).build();
+    let pem = daskwire_testing::certificate("self-signed.pem");
+    let tls = daskwire_comm::tls::TlsSettings::new(&*pem, &*pem).build();
     TcpOptions::default().with_tls(tls.expect("a certificate and its key"))
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// A running `daskwire relay`.
@@ -68,6 +68,5 @@ impl Relay {
 
 /// A self-signed certificate for all parties.
 pub(crate) fn certificate() -> PathBuf {
-    let pem = "../../comm/tests/tls/self-signed.pem";
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(pem)
+    daskwire_testing::certificate("self-signed.pem")
 }
