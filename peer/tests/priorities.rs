@@ -1,43 +1,56 @@
 //! Traffic classes of the roles' comms: control goes ahead of bulk data.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use daskwire_comm::{
     Address, BoxFuture, CommError, CommOptions, ConnectError, ConnectOptions, Inproc, Listen,
     PendingConnection, Traffic, Transport, Transports,
 };
 use daskwire_peer::Value;
-use daskwire_peer::client::Route;
+use daskwire_peer::client::{Client, ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{self, LocalCluster};
+use tokio::time::timeout;
 
 /// A large value and small tasks share the client's connection with the scheduler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_go_ahead_of_scattered_data_over_quic() {
+    const LEN: usize = 256 << 20;
     let cluster = LocalCluster::builder().transport(cluster::Transport::Quic);
     let cluster = cluster.start().await.expect("a cluster");
-    let client = cluster.client().await.expect("a client");
-    let value = Value::bytes(vec![7; 256 << 20]);
-    let scattering = client.scatter_by([("large".into(), value)], Route::Scheduler);
-    let mut scattering = core::pin::pin!(scattering);
-    // The value is being sent.
-    tokio::select! {
-        biased;
-        _ = &mut scattering => panic!("the value is sent without waiting"),
-        () = tokio::task::yield_now() => {}
-    }
-    let tasks = async {
-        for number in 0..5 {
-            let future = client.submit("operator.neg", [number]).expect("submitted");
-            let result = future.result().await.expect("a result");
-            assert_eq!(i64::try_from(result).ok(), Some(-number));
-        }
+    let meter = Arc::new(Meter::default());
+    let options = ClientOptions {
+        meter: Some(Arc::clone(&meter)),
+        ..cluster.client_options()
     };
-    tokio::select! {
-        biased;
-        _ = &mut scattering => panic!("five tasks have waited for the value"),
-        () = tasks => {}
+    let client = Client::connect_with(&cluster.address().to_string(), options).await;
+    let client = client.expect("a client");
+    {
+        let value = Value::bytes(vec![7; LEN]);
+        let scattering = client.scatter_by([("large", value)], Route::Scheduler);
+        let mut scattering = core::pin::pin!(scattering);
+        while meter.sent() < 1 << 20 {
+            let waited = timeout(Duration::from_millis(1), &mut scattering).await;
+            assert!(waited.is_err(), "all of the value was sent at once");
+        }
+        let tasks = async {
+            for number in 0..5 {
+                let future = client.submit("operator.neg", [number]).expect("submitted");
+                let result = future.result().await.expect("a result");
+                assert_eq!(i64::try_from(result).ok(), Some(-number));
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = &mut scattering => panic!("five tasks have waited for the value"),
+            () = tasks => {}
+        }
+        assert!(
+            meter.sent() < LEN as u64,
+            "five tasks have waited for the value"
+        );
+        scattering.await.expect("the value arrives");
     }
-    scattering.await.expect("the value arrives");
     client.close().await.expect("closed");
     cluster.close().await;
 }
@@ -139,7 +152,9 @@ async fn roles_set_the_class_of_their_comms() {
     client.wait([&future]).await;
     let worker: Address = cluster.workers()[0].address().parse().expect("an address");
     classes.take(&scheduler);
-    let gathered = client.gather_by([&future], Route::Direct).await;
+    let gathered = client
+        .gather_by(core::slice::from_ref(&future), Route::Direct)
+        .await;
     gathered.expect("a result");
     let set = classes.take(&worker);
     let bulk = set.iter().filter(|class| **class == Traffic::Bulk);
