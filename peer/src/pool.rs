@@ -259,9 +259,11 @@ impl Pool {
         &self,
         address: &Address,
         keys: Vec<Key>,
-        who: Option<String>,
+        requester: Option<String>,
     ) -> Result<DataReply, RequestError> {
-        let (reply, _) = self.get_data_with_extra_count(address, keys, who).await?;
+        let (reply, _) = self
+            .get_data_with_extra_count(address, keys, requester)
+            .await?;
         Ok(reply)
     }
 
@@ -271,12 +273,12 @@ impl Pool {
         &self,
         address: &Address,
         keys: Vec<Key>,
-        who: Option<String>,
+        requester: Option<String>,
     ) -> Result<(DataReply, usize), RequestError> {
         let mut wanted: HashSet<Key> = keys.iter().cloned().collect();
         let request = Request::GetData(GetData {
             keys: Keys(keys),
-            who: Nullable(who),
+            who: Nullable(requester),
             reply: Some(true),
             ..GetData::default()
         });

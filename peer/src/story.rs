@@ -35,28 +35,28 @@ enum Source {
     /// From a message.
     Message(Arc<str>),
     /// A local cause, and its time in seconds since 1970.
-    Here(&'static str, f64),
+    Local(&'static str, f64),
 }
 
 impl Stimulus {
     /// The stimulus of a message, cut off after 200 bytes.
-    pub(crate) fn of_message(text: &str) -> Self {
-        let mut end = text.len().min(MAX_STIMULUS_LEN);
-        while !text.is_char_boundary(end) {
+    pub(crate) fn of_message(id: &str) -> Self {
+        let mut end = id.len().min(MAX_STIMULUS_LEN);
+        while !id.is_char_boundary(end) {
             end -= 1;
         }
-        Self(Source::Message(text[..end].into()))
+        Self(Source::Message(id[..end].into()))
     }
 
     /// A local stimulus at `now` seconds after 1970.
     pub(crate) const fn here(what: &'static str, now: f64) -> Self {
-        Self(Source::Here(what, now))
+        Self(Source::Local(what, now))
     }
 
     fn len(&self) -> usize {
         match &self.0 {
-            Source::Message(text) => text.len(),
-            Source::Here(..) => 0,
+            Source::Message(id) => id.len(),
+            Source::Local(..) => 0,
         }
     }
 }
@@ -65,8 +65,8 @@ impl Stimulus {
 impl fmt::Display for Stimulus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::Message(text) => f.write_str(text),
-            Source::Here(what, now) => write!(f, "{what}-{now}"),
+            Source::Message(id) => f.write_str(id),
+            Source::Local(what, now) => write!(f, "{what}-{now}"),
         }
     }
 }
@@ -96,7 +96,7 @@ pub enum TaskChange {
         to: &'static str,
     },
     /// The scheduler asked a worker to compute the task.
-    Asked {
+    ComputeRequested {
         /// The state of the task at that time.
         state: &'static str,
     },
@@ -123,7 +123,7 @@ impl fmt::Display for TaskEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.change {
             TaskChange::State { from, to } => write!(f, "{from} -> {to}")?,
-            TaskChange::Asked { state } => write!(f, "compute-task while {state}")?,
+            TaskChange::ComputeRequested { state } => write!(f, "compute-task while {state}")?,
             TaskChange::Requested { peer } => write!(f, "requested from {peer}")?,
             TaskChange::NotSent { peer, reason } => write!(f, "not sent by {peer}: {reason}")?,
             TaskChange::Spilled { len } => write!(f, "spilled, {len} bytes")?,
@@ -151,7 +151,9 @@ impl TaskEvent {
                 let nothing = Value::Dict([].into());
                 vec![key, (*from).into(), (*to).into(), (*to).into(), nothing]
             }
-            TaskChange::Asked { state } => vec![key, "compute-task".into(), (*state).into()],
+            TaskChange::ComputeRequested { state } => {
+                vec![key, "compute-task".into(), (*state).into()]
+            }
             TaskChange::Requested { peer } => vec![
                 "gather-dependencies".into(),
                 Value::from(&**peer),
@@ -287,7 +289,7 @@ impl Story {
             keys.contains(&event.key)
                 || match &event.stimulus.0 {
                     Source::Message(id) => stimuli.contains(&**id),
-                    Source::Here(what, time) => here.contains(&(*what, time.to_bits())),
+                    Source::Local(what, time) => here.contains(&(*what, time.to_bits())),
                 }
         };
         let kept = self.kept.values().flatten();
@@ -431,13 +433,13 @@ mod tests {
     #[test]
     fn a_long_stimulus_is_cut_off_between_characters() {
         let stimulus = Stimulus::of_message(&"ä☃".repeat(MAX_STIMULUS_LEN));
-        let text = stimulus.to_string();
-        assert!(text.len() <= MAX_STIMULUS_LEN && text.len() > MAX_STIMULUS_LEN - 3);
-        assert!(text.starts_with("ä☃ä"));
+        let id = stimulus.to_string();
+        assert!(id.len() <= MAX_STIMULUS_LEN && id.len() > MAX_STIMULUS_LEN - 3);
+        assert!(id.starts_with("ä☃ä"));
     }
 
     #[test]
-    fn what_dask_has_is_written_as_dask_writes_it() {
+    fn formats_events_as_dask_does() {
         let change = |change| TaskEvent {
             change,
             ..event("x", Stimulus::here("spill", 1.5))
@@ -451,7 +453,7 @@ mod tests {
                 "['x', 'waiting', 'ready', 'ready', {}, 'spill-1.5', 1.5]",
             ),
             (
-                TaskChange::Asked { state: "released" },
+                TaskChange::ComputeRequested { state: "released" },
                 "['x', 'compute-task', 'released', 'spill-1.5', 1.5]",
             ),
             (

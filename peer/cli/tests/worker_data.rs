@@ -27,7 +27,7 @@ impl Scratch {
     }
 
     fn path(&self) -> &str {
-        self.0.to_str().expect("a path of tests is text")
+        self.0.to_str().expect("a UTF-8 path")
     }
 
     /// All spill files of workers.
@@ -84,7 +84,7 @@ async fn forwards_data_through_disk_without_deserializing() {
                 client.amm.stop()\n\
                 [f.key for f in futures]";
     let keys = cluster.python(code).replace('\'', "\"");
-    let keys: Vec<String> = serde_json::from_str(&keys).expect("a list of texts");
+    let keys: Vec<String> = serde_json::from_str(&keys).expect("a list of strings");
     let options = ClientOptions {
         route: Route::Direct,
         ..ClientOptions::default()
@@ -184,9 +184,9 @@ async fn recomputes_data_damaged_on_disk() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("damaged");
     let notices = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&notices);
+    let log = Arc::clone(&notices);
     let worker = spilling(&cluster, "rust", &scratch)
-        .on_notice(move |text| told.lock().expect("unpoisoned").push(text.to_owned()))
+        .on_notice(move |message| log.lock().expect("unpoisoned").push(message.to_owned()))
         .start()
         .await
         .expect("worker starts");
@@ -248,7 +248,7 @@ fn peak(peer: &Peer) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", peer.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.expect("Linux says so") * 1024
+    kib.expect("Linux reports it") * 1024
 }
 
 #[tokio::test(flavor = "multi_thread")]

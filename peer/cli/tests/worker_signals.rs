@@ -51,7 +51,7 @@ impl Worker {
     fn line(&mut self) -> String {
         let mut line = String::new();
         let stderr = self.stderr.as_mut().expect("it is open");
-        stderr.read_line(&mut line).expect("text");
+        stderr.read_line(&mut line).expect("UTF-8");
         line
     }
 
@@ -66,7 +66,7 @@ impl Worker {
     fn ended(mut self) -> String {
         let mut rest = String::new();
         if let Some(stderr) = &mut self.stderr {
-            stderr.read_to_string(&mut rest).expect("text");
+            stderr.read_to_string(&mut rest).expect("UTF-8");
         }
         let status = self.process.wait().expect("it was started");
         assert!(status.success(), "{status}: {rest}");
@@ -170,10 +170,10 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         }
     });
     let mut log: Vec<String> = Vec::new();
-    let mut read_until = |text: &str| -> Vec<String> {
-        while !log.iter().any(|line| line.contains(text)) {
+    let mut read_until = |wanted: &str| -> Vec<String> {
+        while !log.iter().any(|line| line.contains(wanted)) {
             let line = lines.recv_timeout(Duration::from_secs(60));
-            log.push(line.unwrap_or_else(|_| panic!("no {text}: {log:#?}")));
+            log.push(line.unwrap_or_else(|_| panic!("no {wanted}: {log:#?}")));
         }
         log.clone()
     };
@@ -187,11 +187,14 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
     worker.signal("TERM");
     tokio::task::block_in_place(|| worker.ended());
     reading.join().expect("no panic");
-    let text = log.join("\n");
-    println!("{text}");
+    let printed = log.join("\n");
+    println!("{printed}");
     let is_plain = |character: char| character == '\n' || !character.is_control();
-    assert!(text.chars().all(is_plain), "{text:?}");
-    assert!(!log.iter().any(|line| line.starts_with("forged")), "{text}");
+    assert!(printed.chars().all(is_plain), "{printed:?}");
+    assert!(
+        !log.iter().any(|line| line.starts_with("forged")),
+        "{printed}"
+    );
     let steps = |key: &str| -> Vec<&str> {
         let span = format!("task{{key={key}\\u{{1b}}[2J\\nforged}}: daskwire_peer::worker: ");
         let steps = log
@@ -208,7 +211,7 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         "ready -> executing",
         "executing -> memory",
     ];
-    assert_eq!(steps("y"), expected, "{text}");
+    assert_eq!(steps("y"), expected, "{printed}");
     let steps = steps("x");
     let [
         ..,
@@ -218,14 +221,14 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         spilled,
     ] = steps[..]
     else {
-        panic!("{steps:?}: {text}");
+        panic!("{steps:?}: {printed}");
     };
     assert!(
         requested.starts_with("requested from tcp://"),
         "{requested}"
     );
     assert!(spilled.starts_with("spilled, "), "{spilled}");
-    assert!(text.contains("comm{peer=\"tcp://"), "{text}");
+    assert!(printed.contains("comm{peer=\"tcp://"), "{printed}");
     client.close().await.expect("it closes");
     cluster.close().await;
 }

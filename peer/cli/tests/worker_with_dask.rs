@@ -153,7 +153,7 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
     ] {
         assert_eq!(cluster.try_python(code), Err(error.to_owned()), "{code}");
     }
-    let who = format!("the worker rust at {}", worker.address());
+    let name = format!("the worker rust at {}", worker.address());
     for (code, class, words) in [
         (
             "client.submit(lambda x: x, 1).result()",
@@ -189,7 +189,7 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
         let error = cluster.try_python(code).expect_err(code);
         assert!(error.starts_with(&format!("{class}: ")), "{code}: {error}");
         assert!(error.contains(words), "{code}: {error}");
-        assert!(error.contains(&who), "{code}: {error}");
+        assert!(error.contains(&name), "{code}: {error}");
     }
     let sum = "client.submit(operator.add, 1, 1).result()";
     assert_eq!(cluster.python(sum), "2");
@@ -258,7 +258,7 @@ async fn transfers_arrays_and_forwards_unused_data_unchanged() {
                 alias = dask.delayed(client.scatter(df, hash=False))\n\
                 client.compute(alias).result().equals(df)";
     assert_eq!(cluster.python(code), "True");
-    assert_eq!(worker.counters(), before, "nobody looked at any of it");
+    assert_eq!(worker.counters(), before, "nothing was deserialized");
     cluster.check_logs();
 }
 
@@ -320,7 +320,7 @@ async fn results_go_from_python_to_rust_and_back() {
     until("releasing", || worker.nbytes() < 10_000_000).await;
     let before = worker.counters();
     assert_eq!(cluster.python(code), "(True, 1)");
-    assert_eq!(worker.counters(), before, "nobody looked at it");
+    assert_eq!(worker.counters(), before, "nothing was deserialized");
     cluster.check_logs();
 }
 
@@ -507,7 +507,7 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     let mut functions = functions();
     let is_over = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&is_over);
-    functions = functions.function("run until told", move || {
+    functions = functions.function("run until released", move || {
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -551,7 +551,7 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     })
     .await;
     // The pages of a worker, one of which asks what runs
-    let code = "slow = client.submit(native('run until told'), workers='rust')\n\
+    let code = "slow = client.submit(native('run until released'), workers='rust')\n\
                 deadline = time.time() + 60\n\
                 while slow.key not in {k for s in client.call_stack().values() for k in s} and time.time() < deadline: time.sleep(0.01)\n\
                 port = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)\n\
@@ -565,11 +565,11 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
                 (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]),\n\
                  client.profile(merge_workers=False)[rust]['identifier'])";
     assert_eq!(cluster.python(code), "(True, True, 'root')");
-    let code = "story = [what for who, *what in client.story(data[0].key) if who == rust]\n\
+    let code = "story = [what for address, *what in client.story(data[0].key) if address == rust]\n\
                 because = client.story(story[0][-2])\n\
                 ([what[1:3] for what in story], {what[0] for what in story} == {data[0].key},\n\
                  [what[-1] for what in story] == sorted(what[-1] for what in story),\n\
-                 {who for who, *what in because if data[0].key in what} == {rust})";
+                 {address for address, *what in because if data[0].key in what} == {rust})";
     let expected = "([['compute-task', 'released'], ['released', 'waiting'], ['waiting', 'ready'], \
                     ['ready', 'executing'], ['executing', 'memory']], True, True, True)";
     assert_eq!(cluster.python(code), expected);

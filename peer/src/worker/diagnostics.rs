@@ -50,19 +50,19 @@ struct Line {
     /// In seconds since 1970.
     time: f64,
     level: Level,
-    text: String,
+    message: String,
 }
 
 impl Log {
-    pub(super) fn add(&self, level: Level, text: &str) {
-        let mut end = text.len().min(LINE_LEN);
-        while !text.is_char_boundary(end) {
+    pub(super) fn add(&self, level: Level, message: &str) {
+        let mut end = message.len().min(LINE_LEN);
+        while !message.is_char_boundary(end) {
             end -= 1;
         }
         let line = Line {
             time: now().as_secs_f64(),
             level,
-            text: text[..end].to_owned(),
+            message: message[..end].to_owned(),
         };
         let mut lines = self.lock();
         if lines.len() == LINES {
@@ -82,7 +82,11 @@ impl Log {
         let newest = lines.iter().rev().take_while(|line| line.time >= start);
         let newest = newest.take(count).map(|line| {
             let level = line.level.name();
-            let message = format!("{} - daskwire - {level} - {}", date(line.time), line.text);
+            let message = format!(
+                "{} - daskwire - {level} - {}",
+                date(line.time),
+                line.message
+            );
             let mut fields = vec![Value::from(level), Value::from(message)];
             if request.timestamps == Some(true) {
                 fields.insert(0, line.time.into());
@@ -103,9 +107,9 @@ pub(super) struct Notifier(pub(super) Option<Arc<OnNotice>>);
 
 impl Notifier {
     /// Calls the callback, and catches its panics.
-    pub(super) fn notify(&self, text: &str) {
+    pub(super) fn notify(&self, message: &str) {
         if let Some(hook) = &self.0 {
-            let _ = catch_unwind(AssertUnwindSafe(|| hook(text)));
+            let _ = catch_unwind(AssertUnwindSafe(|| hook(message)));
         }
     }
 
@@ -193,30 +197,30 @@ pub(super) fn monitor_info() -> Value {
 mod tests {
     use super::*;
 
-    fn texts(log: &Log, request: &GetLogs) -> Vec<String> {
+    fn messages(log: &Log, request: &GetLogs) -> Vec<String> {
         let Value::List(lines) = log.answer(request) else {
             panic!("a list");
         };
-        let text = |line: &Value| match line {
+        let message = |line: &Value| match line {
             Value::List(fields) => match fields.last() {
-                Some(Value::Str(text)) => text.as_ref().to_owned(),
-                other => panic!("a text: {other:?}"),
+                Some(Value::Str(message)) => message.as_ref().to_owned(),
+                other => panic!("a string: {other:?}"),
             },
             other => panic!("a list: {other:?}"),
         };
-        lines.iter().map(text).collect()
+        lines.iter().map(message).collect()
     }
 
     #[test]
     fn log_keeps_the_last_lines_newest_first_and_cuts_long_ones() {
         let log = Log::default();
         let all = GetLogs::default();
-        assert!(texts(&log, &all).is_empty());
+        assert!(messages(&log, &all).is_empty());
         for index in 0..=LINES {
             log.add(Level::Info, &format!("line {index}"));
         }
         log.add(Level::Warning, &"ä".repeat(LINE_LEN));
-        let lines = texts(&log, &all);
+        let lines = messages(&log, &all);
         assert_eq!(lines.len(), LINES);
         assert!(lines[0].contains(" - WARNING - ä") && lines[0].len() < LINE_LEN + 100);
         assert!(lines[1].ends_with(&format!(" - INFO - line {LINES}")));
@@ -225,13 +229,13 @@ mod tests {
             n: Some(2),
             ..GetLogs::default()
         };
-        assert_eq!(texts(&log, &two), lines[..2]);
+        assert_eq!(messages(&log, &two), lines[..2]);
         let all_with_time = GetLogs {
             n: Some(0),
             timestamps: Some(true),
             ..GetLogs::default()
         };
-        assert_eq!(texts(&log, &all_with_time), lines);
+        assert_eq!(messages(&log, &all_with_time), lines);
         let Value::List(timed) = log.answer(&all_with_time) else {
             panic!("a list");
         };
@@ -247,7 +251,7 @@ mod tests {
             start: Some(now().as_secs_f64() + 1.0),
             ..GetLogs::default()
         };
-        assert!(texts(&log, &later).is_empty());
+        assert!(messages(&log, &later).is_empty());
     }
 
     #[test]

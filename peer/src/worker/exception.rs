@@ -69,7 +69,7 @@ impl RemoteError {
             return Value::Serialized(serialized.clone());
         }
         let class = CLASSES.into_iter().find(|class| *class == self.class);
-        let (class, text) = match (class, &self.cause) {
+        let (class, message) = match (class, &self.cause) {
             (Some(class), None) => (class, self.message.clone()),
             (Some(class), Some(cause)) => (class, format!("{}\ncaused by {cause}", self.message)),
             (None, _) => ("RuntimeError", self.to_string()),
@@ -79,7 +79,7 @@ impl RemoteError {
                 .reduce()
                 .global("builtins", class)
                 .tuple(1)
-                .str(&text);
+                .str(&message);
             Ok::<(), ValueError>(())
         });
         let exception = pickle.and_then(|pickle| Serialized::of(&Value::Bytes(pickle.into())));
@@ -93,7 +93,7 @@ impl RemoteError {
     pub(super) fn to_failure(&self) -> Failure {
         Failure {
             exception: self.to_exception(),
-            exception_text: self.text(),
+            exception_text: self.repr(),
             traceback_text: self.traceback.clone(),
         }
     }
@@ -103,7 +103,7 @@ impl RemoteError {
         Status {
             status: Some(ReplyStatus::UncaughtError),
             exception: Some(self.to_exception()),
-            exception_text: Some(self.text()),
+            exception_text: Some(self.repr()),
             traceback_text: Some(self.traceback.clone()),
             traceback: Some(Value::None),
             ..Status::default()
@@ -111,7 +111,7 @@ impl RemoteError {
     }
 
     /// The message as Python's `repr()` shows it.
-    fn text(&self) -> String {
+    fn repr(&self) -> String {
         let message = super::python::repr(&Value::from(self.message.as_str()));
         format!("{}({message})", self.class)
     }

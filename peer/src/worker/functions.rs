@@ -126,12 +126,12 @@ impl Functions {
         };
         let result = catch_unwind(AssertUnwindSafe(|| (registered.call)(arguments)));
         Some(result.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            let text = text.unwrap_or("(no message)");
+            let message = panic.downcast_ref::<&str>().copied();
+            let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let message = message.unwrap_or("(no message)");
             Err(RemoteError::new(
                 "RuntimeError",
-                &format!("the function {name} panicked: {text}"),
+                &format!("the function {name} panicked: {message}"),
             ))
         }))
     }
@@ -298,16 +298,16 @@ impl Arguments {
             )));
         }
         let mut bound = [None; N];
-        for (place, value) in bound.iter_mut().zip(self.iter()) {
-            *place = Some(value);
+        for (parameter, value) in bound.iter_mut().zip(self.iter()) {
+            *parameter = Some(value);
         }
         for (keyword, value) in self.keywords() {
             let index = names.iter().position(|name| *name == keyword);
-            let place = index.filter(|_| !keyword.is_empty());
-            let Some(place) = place.and_then(|index| bound.get_mut(index)) else {
+            let parameter = index.filter(|_| !keyword.is_empty());
+            let Some(parameter) = parameter.and_then(|index| bound.get_mut(index)) else {
                 return Err(self.wrong(&format!("got an unexpected keyword argument '{keyword}'")));
             };
-            if place.replace(value).is_some() {
+            if parameter.replace(value).is_some() {
                 return Err(self.wrong(&format!("got multiple values for argument '{keyword}'")));
             }
         }
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn errors_name_the_function() {
         let functions = functions();
-        for (name, values, text) in [
+        for (name, values, expected) in [
             (
                 "add",
                 vec![Value::from(1)],
@@ -466,7 +466,7 @@ mod tests {
                 "RuntimeError: the function oops panicked: no way",
             ),
         ] {
-            assert_eq!(call(&functions, name, &values), Err(text.to_owned()));
+            assert_eq!(call(&functions, name, &values), Err(expected.to_owned()));
         }
         let keyword = vec![("base".to_owned(), Arg::Owned(2.into()))];
         let arguments = Arguments::new(vec![Arg::Owned(2.into())], keyword);

@@ -125,7 +125,7 @@ impl WorkerMachine {
             Reply::Gone => Answer::Gone,
             Reply::Data(which) => {
                 let keys = keys.into_iter().enumerate();
-                let found = keys.filter(|(place, _)| which >> (place % 32) & 1 == 1);
+                let found = keys.filter(|(position, _)| which >> (position % 32) & 1 == 1);
                 let found = found.map(|(_, key)| (key, description()));
                 Answer::Data(self.store(found))
             }

@@ -119,14 +119,14 @@ impl fmt::Debug for Shared {
 impl Shared {
     /// Reports a warning to the callback of the builder, the log, and the
     /// subscribers to the scheduler's events.
-    fn notice(&self, text: &str) {
-        self.log.add(Level::Warning, text);
-        emit(event::Level::Warn, || WorkerEvent::Notice { text });
-        self.notify.notify(text);
+    fn notice(&self, message: &str) {
+        self.log.add(Level::Warning, message);
+        emit(event::Level::Warn, || WorkerEvent::Notice { text: message });
+        self.notify.notify(message);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {
                 topic: "worker-notice".into(),
-                msg: Value::dict([("worker", self.title.as_str()), ("text", text)]),
+                msg: Value::dict([("worker", self.title.as_str()), ("text", message)]),
                 ..LogEvent::default()
             });
         }

@@ -132,10 +132,10 @@ impl Shared {
             Err(error) => {
                 self.log
                     .add(Level::Warning, &format!("the task {key} failed: {error}"));
-                let text = error.to_string();
+                let message = error.to_string();
                 emit(event::Level::Info, || WorkerEvent::Failed {
                     key: &key,
-                    error: &text,
+                    error: &message,
                 });
                 (None, Err(Box::new(error.to_failure())))
             }

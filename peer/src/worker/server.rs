@@ -228,10 +228,10 @@ async fn send_data_while_member(
     channel: &mut Channel,
     request: GetData,
 ) -> Result<(), RequestError> {
-    let who = request.who.0.as_ref();
-    match who.and_then(|who| who.parse::<Address>().ok()) {
-        Some(who) => {
-            let mut lease = shared.pool.lease(&who);
+    let requester = request.who.0.as_ref();
+    match requester.and_then(|address| address.parse::<Address>().ok()) {
+        Some(address) => {
+            let mut lease = shared.pool.lease(&address);
             lease.run(send_data(shared, channel, request)).await
         }
         None => send_data(shared, channel, request).await,
@@ -311,7 +311,7 @@ async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, Datu
         return all(data);
     }
     let elsewhere = runtime::spawn_blocking(move || all(data));
-    // Fails if the runtime is shutting down, when nobody waits for the result.
+    // Fails if the runtime is shutting down, when the result is not needed.
     elsewhere.await.unwrap_or_default()
 }
 

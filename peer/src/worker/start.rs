@@ -226,9 +226,9 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
             data.collect()
         }
     };
-    let notify = move |text: &str| {
+    let notify = move |message: &str| {
         if let Some(shared) = own.upgrade() {
-            shared.notice(text);
+            shared.notice(message);
         }
     };
     let own = Arc::downgrade(shared);
@@ -277,7 +277,7 @@ fn own_host(channel: &Channel) -> String {
 
 fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
     let scheme = scheduler.scheme();
-    let text = match scheme {
+    let listen = match scheme {
         "inproc" => format!("inproc://{id}"),
         _ if host.is_empty() => {
             let path = std::env::temp_dir().join(format!("{id}.socket"));
@@ -287,5 +287,5 @@ fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
         _ => format!("{scheme}://{host}:0"),
     };
     // If this is not a valid address, binding to the scheduler's own reports why.
-    text.parse().unwrap_or_else(|_| scheduler.clone())
+    listen.parse().unwrap_or_else(|_| scheduler.clone())
 }

@@ -36,8 +36,8 @@ struct Stream {
     received: VecDeque<FromWorker>,
 }
 
-fn address(text: &str) -> Address {
-    text.parse().expect("an address")
+fn address(address: &str) -> Address {
+    address.parse().expect("an address")
 }
 
 /// Transports with a certificate, for those that need one.

@@ -2,9 +2,9 @@
 
 use core::cmp::Ordering;
 
+use super::format::bounded_repr;
 use super::index::Index;
 use super::number::{Number, number};
-use super::text::bounded_repr;
 use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
 use crate::Value;
 
@@ -51,7 +51,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
             let index = Index::of(b.iter().map(|(key, _)| key));
             a.len() == b.len()
                 && a.iter().all(|(key, value)| {
-                    let other = index.find(key).and_then(|place| b.get(place));
+                    let other = index.find(key).and_then(|position| b.get(position));
                     other.is_some_and(|(_, other)| equal(value, other))
                 })
         }
@@ -146,7 +146,7 @@ pub(super) fn truth(value: &Value) -> Result<bool> {
 
 pub(super) fn len(value: &Value) -> Result<usize> {
     Ok(match value {
-        Value::Str(text) => text.chars().count(),
+        Value::Str(string) => string.chars().count(),
         Value::Bytes(data) | Value::ByteArray(data) => data.len(),
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
             items.len()
@@ -171,7 +171,10 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>> {
             items.to_vec()
         }
         Value::Dict(entries) => entries.iter().map(|(key, _)| key.clone()).collect(),
-        Value::Str(text) => text.chars().map(|c| Value::from(String::from(c))).collect(),
+        Value::Str(string) => string
+            .chars()
+            .map(|c| Value::from(String::from(c)))
+            .collect(),
         Value::Bytes(data) | Value::ByteArray(data) => {
             data.iter().map(|byte| Value::from(*byte)).collect()
         }
@@ -208,7 +211,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Str(_) => "string",
         other => other.type_name(),
     };
-    let place = |len: usize| {
+    let position = |len: usize| {
         let len = len as i128;
         let index = if index < 0 {
             index.saturating_add(len)
@@ -221,11 +224,11 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
             .ok_or_else(|| error("IndexError", &format!("{what} index out of range")))
     };
     match from {
-        Value::List(items) | Value::Tuple(items) => Ok(items[place(items.len())?].clone()),
-        Value::Bytes(data) | Value::ByteArray(data) => Ok(Value::from(data[place(data.len())?])),
-        Value::Str(text) => {
-            let index = place(text.chars().count())?;
-            let found = text.chars().nth(index);
+        Value::List(items) | Value::Tuple(items) => Ok(items[position(items.len())?].clone()),
+        Value::Bytes(data) | Value::ByteArray(data) => Ok(Value::from(data[position(data.len())?])),
+        Value::Str(string) => {
+            let index = position(string.chars().count())?;
+            let found = string.chars().nth(index);
             Ok(Value::from(found.map(String::from).unwrap_or_default()))
         }
         Value::Array(_) => Err(not_covered("an item of an array")),

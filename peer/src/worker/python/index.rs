@@ -39,13 +39,17 @@ impl<'v> Index<'v> {
 
     fn find_hashed(&self, value: &Value, hash: u64) -> Option<usize> {
         let mut next = self.last.get(&hash).copied();
-        while let Some(place) = next {
+        while let Some(position) = next {
             #[cfg(test)]
             self.comparisons.set(self.comparisons.get() + 1);
-            if self.items.get(place).is_some_and(|item| equal(item, value)) {
-                return Some(place);
+            if self
+                .items
+                .get(position)
+                .is_some_and(|item| equal(item, value))
+            {
+                return Some(position);
             }
-            next = self.before.get(place).copied().flatten();
+            next = self.before.get(position).copied().flatten();
         }
         None
     }
@@ -54,14 +58,14 @@ impl<'v> Index<'v> {
     /// it was added.
     pub(super) fn insert(&mut self, item: &'v Value) -> (usize, bool) {
         let hash = self.hash(item);
-        if let Some(place) = hash.and_then(|hash| self.find_hashed(item, hash)) {
-            return (place, false);
+        if let Some(position) = hash.and_then(|hash| self.find_hashed(item, hash)) {
+            return (position, false);
         }
-        let place = self.items.len();
+        let position = self.items.len();
         self.items.push(item);
         self.before
-            .push(hash.and_then(|hash| self.last.insert(hash, place)));
-        (place, true)
+            .push(hash.and_then(|hash| self.last.insert(hash, position)));
+        (position, true)
     }
 
     /// A hash that is the same for equal values; `None` for values that equal
@@ -69,7 +73,7 @@ impl<'v> Index<'v> {
     fn hash(&self, value: &Value) -> Option<u64> {
         let mut hasher = self.state.build_hasher();
         match value {
-            Value::Str(text) => (0, &text[..]).hash(&mut hasher),
+            Value::Str(string) => (0, &string[..]).hash(&mut hasher),
             Value::Bytes(data) | Value::ByteArray(data) => (1, &data[..]).hash(&mut hasher),
             Value::LargeInt(data) => (2, &data[..]).hash(&mut hasher),
             Value::List(items) => self.hash_all(3, &items[..], &mut hasher)?,
@@ -173,13 +177,13 @@ mod tests {
         let comparisons = |count: usize| {
             let numbers = (0..count).map(|number| Value::Int(number as i128));
             let floats = (0..count).map(|number| Value::from(number as f64 + 0.5));
-            let texts = (0..count).map(|number| Value::from(number.to_string()));
+            let strings = (0..count).map(|number| Value::from(number.to_string()));
             let tuples = (0..count).map(|number| Value::tuple([number, number + 1]));
             let nans = (0..count).map(|_| Value::from(f64::NAN));
             let repeated = (0..count).map(|number| Value::from((number % 7) as f64));
             let all: Vec<Value> = numbers
                 .chain(floats)
-                .chain(texts)
+                .chain(strings)
                 .chain(tuples)
                 .chain(nans)
                 .chain(repeated)

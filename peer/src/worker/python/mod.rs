@@ -1,9 +1,9 @@
 //! Rust implementations of Python functions, with the results of Python 3.12.
 
 mod container;
+mod format;
 mod index;
 mod number;
-mod text;
 
 use core::cmp::Ordering;
 
@@ -13,15 +13,15 @@ use crate::{RemoteError, Value};
 use container::{
     check_comparable, check_hashable, contains, equal, getitem, items, len, order, truth,
 };
+use format::{bounded_repr, check_shown, str_of};
 use index::Index;
 use number::{
     Number, abs, add, bad_operand, bits, float, floordiv, int_of_float, invert, modulo, mul, neg,
     number, parse_float, parse_int, pow, shift, sub, truediv,
 };
-use text::{bounded_repr, check_shown, str_of};
 
 pub(super) use container::distinct;
-pub(super) use text::repr;
+pub(super) use format::repr;
 
 type Result<T> = core::result::Result<T, RemoteError>;
 
@@ -363,18 +363,18 @@ fn int(arguments: &Arguments) -> Result<Value> {
             let message = "int() base must be >= 2 and <= 36, or 0";
             return Err(error("ValueError", message));
         };
-        let text = match value {
-            Value::Str(text) => text[..].to_owned(),
+        let string = match value {
+            Value::Str(string) => string[..].to_owned(),
             Value::Bytes(data) | Value::ByteArray(data) => ascii(data),
             _ => {
                 let message = "int() can't convert non-string with explicit base";
                 return Err(type_error(message));
             }
         };
-        return Ok(Value::Int(parse_int(value, &text, base)?));
+        return Ok(Value::Int(parse_int(value, &string, base)?));
     }
     Ok(Value::Int(match value {
-        Value::Str(text) => parse_int(value, text, 10)?,
+        Value::Str(string) => parse_int(value, string, 10)?,
         Value::Bytes(data) | Value::ByteArray(data) => parse_int(value, &ascii(data), 10)?,
         value => match number(value) {
             Some(Number::Int(value)) => value,
@@ -394,7 +394,7 @@ fn float_of(arguments: &Arguments) -> Result<Value> {
         return Ok(Value::Float(0.0));
     };
     Ok(Value::Float(match value {
-        Value::Str(text) => parse_float(value, text)?,
+        Value::Str(string) => parse_float(value, string)?,
         Value::Bytes(data) | Value::ByteArray(data) => parse_float(value, &ascii(data))?,
         value => match number(value) {
             Some(Number::Int(value)) => float(value),
@@ -504,7 +504,7 @@ fn dict(arguments: &Arguments) -> Result<Value> {
     let mut first: Vec<usize> = Vec::new();
     for (at, (key, _)) in given.iter().enumerate() {
         match index.insert(key) {
-            (place, false) => last[place] = at,
+            (position, false) => last[position] = at,
             (_, true) => {
                 first.push(at);
                 last.push(at);
@@ -572,8 +572,8 @@ fn builtins(functions: Functions) -> Functions {
             {
                 return Ok(Value::from(byte));
             }
-            let text = value.as_str().unwrap_or_default();
-            let mut letters = text.chars();
+            let string = value.as_str().unwrap_or_default();
+            let mut letters = string.chars();
             match (letters.next(), letters.next()) {
                 (Some(letter), None) => Ok(Value::from(u32::from(letter))),
                 _ => Err(no_number(value, "ord() expected a character, not ")),

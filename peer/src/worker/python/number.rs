@@ -1,7 +1,7 @@
 //! Arithmetic on numbers, as Python does it.
 
+use super::format::repr;
 use super::index::Index;
-use super::text::repr;
 use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
 use crate::{RemoteError, Value};
 
@@ -180,9 +180,9 @@ fn repeat(sequence: &Value, count: i128) -> Result<Value> {
     }
     let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
     Ok(match sequence {
-        Value::Str(text) => {
-            check_len::<u8>(text.len().saturating_mul(count))?;
-            Value::from(text.repeat(count))
+        Value::Str(string) => {
+            check_len::<u8>(string.len().saturating_mul(count))?;
+            Value::from(string.repeat(count))
         }
         Value::Bytes(data) => {
             check_len::<u8>(data.len().saturating_mul(count))?;
@@ -469,13 +469,13 @@ pub(super) fn int_of_float(value: f64) -> Result<i128> {
 }
 
 /// The result of `int(digits, base)`.
-pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> {
+pub(super) fn parse_int(literal: &Value, string: &str, base: u32) -> Result<i128> {
     let invalid = || {
         let literal = repr(literal);
         let message = format!("invalid literal for int() with base {base}: {literal}");
         error("ValueError", &message)
     };
-    let trimmed = text.trim();
+    let trimmed = string.trim();
     check_ascii(trimmed)?;
     let (is_negative, digits) = match trimmed.as_bytes() {
         [b'-', ..] => (true, &trimmed[1..]),
@@ -516,15 +516,15 @@ pub(super) fn parse_int(literal: &Value, text: &str, base: u32) -> Result<i128> 
 }
 
 /// Refuses other digits than ASCII ones, which Python takes too.
-fn check_ascii(text: &str) -> Result<()> {
-    if text.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
+fn check_ascii(string: &str) -> Result<()> {
+    if string.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
         return Err(not_covered("digits that are not in ASCII"));
     }
     Ok(())
 }
 
-pub(super) fn parse_float(literal: &Value, text: &str) -> Result<f64> {
-    let trimmed = text.trim();
+pub(super) fn parse_float(literal: &Value, string: &str) -> Result<f64> {
+    let trimmed = string.trim();
     check_ascii(trimmed)?;
     let wrong = || {
         let literal = repr(literal);

@@ -20,7 +20,7 @@ impl State {
             .get(&key)
             .map_or(Phase::Released, |task| task.phase);
         let state = phase.name();
-        self.record(key.clone(), TaskChange::Asked { state });
+        self.record(key.clone(), TaskChange::ComputeRequested { state });
         match self.tasks.get_mut(&key) {
             Some(task) if task.phase == Phase::Memory => {
                 let description = task.description.clone();

@@ -96,7 +96,7 @@ use task::{PHASE_COUNT, PeerState, Phase, Queue, Running, Task};
 ///
 /// * Each [`Action::Execute`], [`Action::Fetch`] and [`Action::Wake`] must be
 ///   followed by its event; a task that is never reported occupies one of
-///   [`Limits::nthreads`] for ever.
+///   [`Limits::nthreads`] forever.
 /// * Data is put into the store before the event that reports it, so that the
 ///   actions that follow find it there.
 #[derive(Debug)]

@@ -450,16 +450,16 @@ fn trying_failed_holders_takes_linear_time() {
             .map(|n| format!("tcp://127.0.0.1:{}", n + 20))
             .collect();
         let holders: Vec<&str> = peers.iter().map(String::as_str).collect();
-        let mut told = worker.message(task_with("x", &[("a", &holders)]));
+        let mut actions = worker.message(task_with("x", &[("a", &holders)]));
         let (mut asked, mut steps) = (0, 0);
-        while let Some(peer) = told
+        while let Some(peer) = actions
             .iter()
-            .find_map(|told| told.strip_prefix("fetch a from "))
+            .find_map(|action| action.strip_prefix("fetch a from "))
         {
             asked += 1;
             // Each transfer looks at all peers, and the key is queued at each.
             steps += worker.0.peers.len();
-            told = worker.fetched(peer, Answer::Gone);
+            actions = worker.fetched(peer, Answer::Gone);
         }
         assert_eq!(asked, count);
         assert_eq!(worker.phases(), "waiting 1, missing 1");
@@ -1132,7 +1132,7 @@ fn random_events_leave_a_consistent_state() {
     }
 }
 
-/// What happened to these keys, in words.
+/// The events of these keys, as strings.
 fn story(worker: &Worker, keys: &[&str]) -> Vec<String> {
     let keys: Keys = keys.iter().copied().collect();
     let events = worker.0.story(&keys);
@@ -1142,10 +1142,10 @@ fn story(worker: &Worker, keys: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
+fn the_story_of_a_task_names_its_inputs_and_their_holders() {
     let mut worker = Worker::new(1);
     let compute = ComputeTask {
-        stimulus_id: "client-says".to_owned(),
+        stimulus_id: "client-1".to_owned(),
         ..task_with("z", &[("y", &[A])])
     };
     worker.message(compute);
@@ -1153,7 +1153,7 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
     worker.event(Event::PeerAvailable(A.into()));
     worker.fetched(A, Answer::Gone);
     worker.message(RefreshWhoHas {
-        stimulus_id: "scheduler-says".to_owned(),
+        stimulus_id: "scheduler-2".to_owned(),
         ..refresh(&[("y", &[B])])
     });
     worker.received(B, &["y"]);
@@ -1166,10 +1166,10 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
     assert_eq!(
         story(&worker, &["y", "z"]),
         [
-            "z: compute-task while released (client-says)",
-            "y: released -> missing (client-says)",
-            "y: missing -> fetch (client-says)",
-            "z: released -> waiting (client-says)",
+            "z: compute-task while released (client-1)",
+            "y: released -> missing (client-1)",
+            "y: missing -> fetch (client-1)",
+            "z: released -> waiting (client-1)",
             "y: fetch -> flight (ensure-communicating-1.5)",
             "y: requested from tcp://127.0.0.1:10 (ensure-communicating-1.5)",
             "y: not sent by tcp://127.0.0.1:10: it is busy (gather-dep-busy-1.5)",
@@ -1179,7 +1179,7 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
             "y: not sent by tcp://127.0.0.1:10: it cannot be reached \
              (gather-dep-network-failure-1.5)",
             "y: flight -> missing (gather-dep-network-failure-1.5)",
-            "y: missing -> fetch (scheduler-says)",
+            "y: missing -> fetch (scheduler-2)",
             "y: fetch -> flight (ensure-communicating-1.5)",
             "y: requested from tcp://127.0.0.1:11 (ensure-communicating-1.5)",
             "y: flight -> memory (gather-dep-success-1.5)",
@@ -1191,8 +1191,8 @@ fn a_story_tells_what_a_task_waited_for_and_where_its_result_went() {
         ]
     );
     assert_eq!(
-        story(&worker, &["scheduler-says"]),
-        ["y: missing -> fetch (scheduler-says)"]
+        story(&worker, &["scheduler-2"]),
+        ["y: missing -> fetch (scheduler-2)"]
     );
 }
 
@@ -1225,7 +1225,7 @@ fn a_stuck_task_keeps_its_story_among_many_others() {
 }
 
 #[test]
-fn what_happens_to_tasks_is_reported_to_whom_watches_and_to_nobody_else() {
+fn steps_of_tasks_are_reported_while_they_are_watched() {
     let mut worker = Worker::new(1);
     assert_eq!(worker.message(task("x")), ["execute x"]);
     assert_eq!(worker.event(Event::Watched(true)), [""; 0]);

@@ -64,7 +64,7 @@ struct Forms {
     /// Bytes of the file that the ledger counts, if the datum is only on disk.
     disk_len: Option<u64>,
     /// Position in the order of use.
-    place: Option<u64>,
+    position: Option<u64>,
 }
 
 /// Why a datum is not available.
@@ -210,7 +210,7 @@ impl Inner {
         let disk_len = forms.file.as_ref().map(|file| file.len);
         let disk_len = disk_len.filter(|_| forms.value.is_none() && forms.serialized.is_none());
         let is_as_it_was = memory_len == forms.memory_len && disk_len == forms.disk_len;
-        if is_as_it_was && !is_evictable && forms.place.is_none() {
+        if is_as_it_was && !is_evictable && forms.position.is_none() {
             return;
         }
         let mut ledger = self.common.lock();
@@ -225,12 +225,12 @@ impl Inner {
         if let Some(len) = disk_len {
             ledger.entered_disk(self.nbytes, len);
         }
-        if !is_evictable || is_used || forms.place.is_none() {
-            if let Some(place) = forms.place.take() {
-                ledger.order.remove(&place);
+        if !is_evictable || is_used || forms.position.is_none() {
+            if let Some(position) = forms.position.take() {
+                ledger.order.remove(&position);
             }
             if is_evictable {
-                forms.place = Some(ledger.enqueue(Arc::downgrade(self)));
+                forms.position = Some(ledger.enqueue(Arc::downgrade(self)));
             }
         }
         let is_too_much = memory_len > forms.memory_len && self.common.is_above(&ledger);
@@ -278,8 +278,8 @@ impl Drop for Inner {
         if let Some(len) = forms.disk_len {
             ledger.left_disk(self.nbytes, len);
         }
-        if let Some(place) = forms.place {
-            ledger.order.remove(&place);
+        if let Some(position) = forms.position {
+            ledger.order.remove(&position);
         }
         if let Some(file) = forms.file.take() {
             // Not removed here: this may run on the thread that reads messages.

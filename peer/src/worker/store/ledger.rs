@@ -78,10 +78,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn enqueue(&mut self, datum: Weak<Inner>) -> u64 {
-        let place = self.next;
+        let position = self.next;
         self.next += 1;
-        self.order.insert(place, datum);
-        place
+        self.order.insert(position, datum);
+        position
     }
 
     pub(super) const fn entered_disk(&mut self, nbytes: u64, len: u64) {
@@ -119,11 +119,11 @@ impl Common {
     }
 
     /// Reports a warning, unless the store is closed.
-    pub(super) fn notice(&self, text: &str) {
+    pub(super) fn notice(&self, message: &str) {
         if let Some(notify) = self.notify.get()
             && !self.lock().is_closed
         {
-            notify(text);
+            notify(message);
         }
     }
 
@@ -263,12 +263,12 @@ impl Common {
                 }
                 let next = ledger.order.range(start..end.max(start)).next();
                 let is_relieved = self.is_relieved(&ledger);
-                next.map(|(place, datum)| (*place, Datum::of(datum), is_relieved))
+                next.map(|(position, datum)| (*position, Datum::of(datum), is_relieved))
             };
-            let Some((place, datum, is_relieved)) = next else {
+            let Some((position, datum, is_relieved)) = next else {
                 return (freed, None);
             };
-            start = place + 1;
+            start = position + 1;
             if is_relieved {
                 self.relieve();
             }

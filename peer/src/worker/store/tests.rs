@@ -402,7 +402,7 @@ fn a_thousand_tasks_at_once_read_and_deserialize_a_datum_once() {
 #[test]
 fn detects_every_damage_to_a_spill_file() {
     let spilling = Spilling::new("damage", 0);
-    let sent = Serialized::of(&Value::from("some text")).expect("plain");
+    let sent = Serialized::of(&Value::from("a string")).expect("plain");
     let path = spilling.parent.join("file");
     let file = file::write(&path, &sent).expect("writable directory");
     assert_eq!(file::read(&file).expect("intact file"), sent);
@@ -429,8 +429,8 @@ fn detects_every_damage_to_a_spill_file() {
 fn lost_data_is_reported_once_and_fails_to_open() {
     let spilling = Spilling::new("lost", 0);
     let notices = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&notices);
-    let notify = move |text: &str| told.lock().expect("unpoisoned").push(text.to_owned());
+    let log = Arc::clone(&notices);
+    let notify = move |message: &str| log.lock().expect("unpoisoned").push(message.to_owned());
     let _ = spilling.store.common.notify.set(Box::new(notify));
     let datum = spilling.bytes("x", 1000);
     spilling.evict();
@@ -478,8 +478,8 @@ fn value_in_memory_survives_damage_of_its_file() {
 fn data_stays_in_memory_while_the_disk_fails_and_goes_when_it_works_again() {
     let spilling = Spilling::new("failing", 500);
     let notices = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&notices);
-    let notify = move |text: &str| told.lock().expect("unpoisoned").push(text.to_owned());
+    let log = Arc::clone(&notices);
+    let notify = move |message: &str| log.lock().expect("unpoisoned").push(message.to_owned());
     let directory = spilling
         .store
         .common
@@ -602,7 +602,7 @@ fn full_store_reports_free_space_or_that_nothing_can_be_spilled() {
     // Full at 1100 bytes
     let spilling = Spilling::new("full", 100);
     let relieved = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&relieved);
+    let times = Arc::clone(&relieved);
     let count = || relieved.load(Ordering::Relaxed);
     spilling.bytes("a", 1000);
     assert!(!spilling.store.is_full());
@@ -610,7 +610,7 @@ fn full_store_reports_free_space_or_that_nothing_can_be_spilled() {
     let in_use = datum.in_use();
     assert!(spilling.store.is_full());
     let relieved = move || {
-        told.fetch_add(1, Ordering::Relaxed);
+        times.fetch_add(1, Ordering::Relaxed);
     };
     let started = spilling.store.start(Vec::new, |_| (), |_, _| (), relieved);
     started.expect("a thread");

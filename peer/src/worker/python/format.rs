@@ -12,7 +12,7 @@ pub(in crate::worker) fn repr(value: &Value) -> String {
 
 pub(super) fn str_of(value: &Value) -> Result<String> {
     match value {
-        Value::Str(text) => Ok(text.as_ref().to_owned()),
+        Value::Str(string) => Ok(string.as_ref().to_owned()),
         value => {
             check_shown(value)?;
             bounded_repr(value, MAX_LEN)
@@ -24,29 +24,31 @@ pub(super) fn str_of(value: &Value) -> Result<String> {
 /// a string many times without taking memory for it, but its `repr()` does take
 /// it.
 pub(super) fn bounded_repr(value: &Value, limit: usize) -> Result<String> {
-    let mut text = Bounded {
-        text: String::new(),
+    let mut written = Bounded {
+        string: String::new(),
         limit,
     };
-    match write!(text, "{value}") {
-        Ok(()) => Ok(text.text),
+    match write!(written, "{value}") {
+        Ok(()) => Ok(written.string),
         Err(fmt::Error) => Err(error("MemoryError", "the string would be too long")),
     }
 }
 
 /// A string that refuses to grow beyond `limit` bytes, or without free memory.
 struct Bounded {
-    text: String,
+    string: String,
     limit: usize,
 }
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        if more.len() > self.limit.saturating_sub(self.text.len()) {
+        if more.len() > self.limit.saturating_sub(self.string.len()) {
             return Err(fmt::Error);
         }
-        self.text.try_reserve(more.len()).map_err(|_| fmt::Error)?;
-        self.text.push_str(more);
+        self.string
+            .try_reserve(more.len())
+            .map_err(|_| fmt::Error)?;
+        self.string.push_str(more);
         Ok(())
     }
 }
@@ -75,8 +77,8 @@ mod tests {
 
     #[test]
     fn bounds_the_repr_of_repetitive_lists() {
-        let text = Value::from("x".repeat(1 << 10));
-        let list = |count| Value::from(vec![text.clone(); count]);
+        let string = Value::from("x".repeat(1 << 10));
+        let list = |count| Value::from(vec![string.clone(); count]);
         for limit in [1 << 16, 1 << 17] {
             let count = limit >> 10;
             let found = bounded_repr(&list(count - 4), limit).expect("below the limit");
@@ -86,11 +88,11 @@ mod tests {
                 let error = long.expect_err("above the limit").to_string();
                 assert!(error.contains("MemoryError"), "{error}");
                 let mut written = Bounded {
-                    text: String::new(),
+                    string: String::new(),
                     limit,
                 };
                 write!(written, "{}", list(times * count)).expect_err("above the limit");
-                assert!(written.text.len() <= limit, "{}", written.text.len());
+                assert!(written.string.len() <= limit, "{}", written.string.len());
             }
         }
     }
