@@ -15,7 +15,6 @@
 use core::fmt;
 
 use crate::Limits;
-use crate::frame::{FramedMessage, Prefix};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
 /// The maximum depth of nesting shown; deeper values are shown as their size.
@@ -212,72 +211,5 @@ fn bytes(data: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "\"{}\"… {} bytes", start.escape_ascii(), data.len())
         }
         _ => write!(f, "\"{}\"", data.escape_ascii()),
-    }
-}
-
-/// Formats a stream of messages, one line per frame.
-///
-/// Frames that are documents are formatted as [`Document`]. The stream cannot
-/// be decoded past a fault; the rest is shown as its size.
-#[derive(Clone, Copy)]
-pub struct Stream<'a> {
-    bytes: &'a [u8],
-    prefix: Prefix,
-}
-
-impl<'a> Stream<'a> {
-    /// Wraps any bytes as a stream of messages with this prefix.
-    pub const fn new(bytes: &'a [u8], prefix: Prefix) -> Self {
-        Self { bytes, prefix }
-    }
-}
-
-impl fmt::Debug for Stream<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for Stream<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.bytes;
-        while !rest.is_empty() {
-            let offset = self.bytes.len().wrapping_sub(rest.len());
-            let framed = match FramedMessage::parse(rest, self.prefix, &Limits::HOST) {
-                Ok(framed) => framed,
-                Err(fault) => {
-                    return writeln!(
-                        f,
-                        "message at byte {offset}: <{fault}> {} bytes",
-                        rest.len()
-                    );
-                }
-            };
-            writeln!(
-                f,
-                "message at byte {offset}: {} frames, {} bytes",
-                framed.prelude.frame_count(),
-                framed.message_len()
-            )?;
-            let mut frames = framed.frames;
-            for (index, len) in framed.prelude.lengths().enumerate() {
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                let Some((frame, after)) = frames.split_at_checked(len) else {
-                    break;
-                };
-                frames = after;
-                write!(f, "  frame {index}, {len} bytes: ")?;
-                let mut reader = Reader::new(frame);
-                let is_document = reader.skip().is_ok() && reader.is_empty();
-                if is_document {
-                    writeln!(f, "{}", Document::new(frame))?;
-                } else {
-                    bytes(frame, f)?;
-                    writeln!(f)?;
-                }
-            }
-            rest = framed.rest;
-        }
-        Ok(())
     }
 }

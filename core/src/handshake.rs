@@ -166,8 +166,8 @@ impl<'a> Handshake<'a> {
         }
         reader.finish()?;
         let missing = |key| HandshakeError::Missing { key };
-        let compression = compression.ok_or_else(|| missing(Key::Compression))?;
-        let pickle_protocol = pickle_protocol.ok_or_else(|| missing(Key::PickleProtocol))?;
+        let compression = compression.ok_or_else(|| missing(COMPRESSION))?;
+        let pickle_protocol = pickle_protocol.ok_or_else(|| missing(PICKLE_PROTOCOL))?;
         Ok(Self {
             compression: parse_compression(compression)?,
             python: python.and_then(parse_python),
@@ -266,7 +266,7 @@ fn parse_compression(mut value: Reader<'_>) -> Result<Option<&str>, HandshakeErr
         Token::Nil | Token::Bool(false) => Ok(None),
         Token::Str(_) => Ok(Some(value.str()?.to_str())),
         token => Err(HandshakeError::WrongKind {
-            key: Key::Compression,
+            key: COMPRESSION,
             at,
             found: token.kind(),
         }),
@@ -281,7 +281,7 @@ fn parse_python(mut value: Reader<'_>) -> Option<[u64; 3]> {
 }
 
 fn parse_pickle_protocol(value: Reader<'_>) -> Result<u8, HandshakeError> {
-    let (key, at) = (Key::PickleProtocol, value.position());
+    let (key, at) = (PICKLE_PROTOCOL, value.position());
     match value.peek()? {
         Token::UInt(number) => {
             u8::try_from(number).map_err(|_| HandshakeError::OutOfRange { key, at })
@@ -338,32 +338,6 @@ pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
     }
 }
 
-/// A key that every handshake has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Key {
-    /// `compression`
-    Compression,
-    /// `pickle-protocol`
-    PickleProtocol,
-}
-
-impl Key {
-    /// The key as a string.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Compression => COMPRESSION,
-            Self::PickleProtocol => PICKLE_PROTOCOL,
-        }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// The error of parsing a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -394,12 +368,12 @@ pub enum HandshakeError {
     /// A required key is missing.
     Missing {
         /// The missing key.
-        key: Key,
+        key: &'static str,
     },
     /// A key has a value of the wrong kind.
     WrongKind {
         /// The key.
-        key: Key,
+        key: &'static str,
         /// Offset of the value in the document, in bytes.
         at: usize,
         /// The kind of the value.
@@ -408,7 +382,7 @@ pub enum HandshakeError {
     /// The pickle protocol is below 0 or above 255.
     OutOfRange {
         /// The key.
-        key: Key,
+        key: &'static str,
         /// Offset of the number in the document, in bytes.
         at: usize,
     },
@@ -447,8 +421,8 @@ impl fmt::Display for HandshakeError {
             ),
             Self::WrongKind { key, at, found } => {
                 let expected = match key {
-                    Key::Compression => "nil or a str",
-                    Key::PickleProtocol => "an integer",
+                    COMPRESSION => "nil or a str",
+                    _ => "an integer",
                 };
                 write!(
                     f,

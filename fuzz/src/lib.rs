@@ -448,8 +448,8 @@ fn payload_header(input: &[u8]) {
             header.type_serialized(),
         );
         let _ = (
-            header.sub_frame_count(),
-            header.count(),
+            header.number("num-sub-frames"),
+            header.number("count"),
             header.pickled_object(),
         );
         let _ = (
@@ -459,12 +459,12 @@ fn payload_header(input: &[u8]) {
             header.dtype(),
         );
         let lists = [
-            header.lengths(),
-            header.compression(),
-            header.split_counts(),
-            header.split_offsets(),
+            header.list("lengths"),
+            header.list("compression"),
+            header.list("split-num-sub-frames"),
+            header.list("split-offsets"),
             header.writeable(),
-            header.frame_lengths(),
+            header.list("frame-lengths"),
             header.shape(),
             header.strides(),
         ];

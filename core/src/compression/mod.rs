@@ -33,6 +33,15 @@
 //! # Ok::<(), daskwire::compression::CompressionError>(())
 //! ```
 
+#![cfg_attr(
+    not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
+    allow(
+        unused_variables,
+        unreachable_code,
+        reason = "no codec declares the length"
+    )
+)]
+
 #[cfg(feature = "lz4")]
 mod lz4;
 mod policy;
@@ -222,14 +231,6 @@ impl From<BufferTooSmall> for CompressionError {
 /// * [`CompressionError::Implausible`], [`CompressionError::OverLimit`];
 /// * [`CompressionError::Malformed`] if the frame has no valid header;
 /// * [`CompressionError::NotCompiledIn`].
-#[cfg_attr(
-    not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
-    allow(
-        unused_variables,
-        unreachable_code,
-        reason = "no codec says its length"
-    )
-)]
 pub fn decompressed_len(
     codec: Codec,
     frame: &[u8],
@@ -275,14 +276,6 @@ pub fn decompressed_len(
 /// * as [`decompressed_len`];
 /// * [`CompressionError::Malformed`] if the frame is not valid in this format;
 /// * [`CompressionError::BufferTooSmall`] if the data does not fit in `out`.
-#[cfg_attr(
-    not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
-    allow(
-        unused_variables,
-        unreachable_code,
-        reason = "no codec says its length"
-    )
-)]
 pub fn decompress(
     codec: Codec,
     frame: &[u8],

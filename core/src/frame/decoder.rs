@@ -282,42 +282,6 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// Replaces the storage for the table of lengths after
-    /// [`FrameErrorKind::PreludeStorage`]. The part of the table that has
-    /// arrived is kept.
-    ///
-    /// # Errors
-    ///
-    /// [`FrameErrorKind::PreludeStorage`] if the new storage is also too small.
-    /// The decoder is then unchanged.
-    pub fn replace_storage(&mut self, mut storage: P) -> Result<(), FrameError> {
-        let (len, arrived) = match &self.state {
-            State::Lengths { len, filled, .. } => (*len, *filled),
-            State::Frames { checker, .. } | State::Complete { checker } => {
-                let len = checker.lengths_len()?;
-                (len, len)
-            }
-            State::Head { .. } | State::Failed(_) => (0, 0),
-        };
-        let arrived = self.storage.bytes().get(..arrived).unwrap_or_default();
-        let mut at = 0_usize;
-        loop {
-            let rest = arrived.get(at..).unwrap_or_default();
-            let room = match storage.space(at, len) {
-                Some(space) if !space.is_empty() => space,
-                _ if at == len => break,
-                _ => return Err(self.storage_too_small(len, storage.capacity())),
-            };
-            if rest.is_empty() {
-                break;
-            }
-            copy(room, rest);
-            at = at.saturating_add(room.len().min(rest.len()));
-        }
-        self.storage = storage;
-        Ok(())
-    }
-
     const fn storage_too_small(&self, needed: usize, available: usize) -> FrameError {
         FrameError {
             at: self.prefix.count_at(),

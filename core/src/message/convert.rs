@@ -222,7 +222,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         payload.check()?;
         let mut next = 0_usize;
         let logical_count = payload.logical_count()?;
-        if let Some(offsets) = header.split_offsets()? {
+        if let Some(offsets) = header.list("split-offsets")? {
             for (offset, count) in offsets.numbers().zip(payload.group_counts()?) {
                 if offset? != next as u64 {
                     return not_convertible("its frames are not in order");
@@ -317,7 +317,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         if self.object.is_some() {
             writer.nil();
         }
-        match header.compression().ok().flatten() {
+        match header.list("compression").ok().flatten() {
             Some(list) => list.for_each(|value| {
                 writer.encoded(value);
             }),

@@ -333,11 +333,31 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
-    fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
+    /// The entry `key` as a number: `num-sub-frames` in the modern layout and
+    /// `count` in the classic one are numbers of frames.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
+    pub fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
         self.entry(key, "an integer of 0 or more", Reader::u64)
     }
 
-    fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
+    /// The entry `key` as a list, such as
+    ///
+    /// * `compression`: the codec of each frame, nil or a string
+    ///   (PROTOCOL COMPRESS-6);
+    /// * `split-num-sub-frames` and `split-offsets`: the number of sub-frames
+    ///   of each logical frame, and the index of its first;
+    /// * `lengths`: the length of each logical frame in bytes, before splitting
+    ///   and compression, in the classic layout up to 2021.2.0;
+    /// * `frame-lengths`: the number of logical frames of each element of a
+    ///   collection.
+    ///
+    /// # Errors
+    ///
+    /// [`MessageErrorKind::EntryKind`] if it is not an array.
+    pub fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
         self.entry(key, Kind::Array.name(), |reader| {
             let left = reader.array()?;
             let (frame, at) = self.entry_location(key);
@@ -416,61 +436,6 @@ impl<'a> PayloadHeader<'a> {
         })
     }
 
-    /// The number of frames of the payload, in the modern layout.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
-    pub fn sub_frame_count(&self) -> Result<Option<u64>, MessageError> {
-        self.number("num-sub-frames")
-    }
-
-    /// The number of frames of the payload, in the classic layout.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
-    pub fn count(&self) -> Result<Option<u64>, MessageError> {
-        self.number("count")
-    }
-
-    /// The length of each logical frame in bytes, before splitting and
-    /// compression, in the classic layout up to 2021.2.0.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
-    pub fn lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list("lengths")
-    }
-
-    /// The codec of each frame: nil or a string (PROTOCOL COMPRESS-6).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
-    pub fn compression(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list("compression")
-    }
-
-    /// The number of sub-frames of each logical frame.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
-    pub fn split_counts(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list("split-num-sub-frames")
-    }
-
-    /// The index of the first sub-frame of each logical frame.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
-    pub fn split_offsets(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list("split-offsets")
-    }
-
     /// Whether each buffer was writeable: booleans or nil. One for each
     /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0;
     /// PROTOCOL HEADER-8).
@@ -520,15 +485,6 @@ impl<'a> PayloadHeader<'a> {
             let at = list.at;
             list.map(move |header| Self::validated(header, frame, at))
         }))
-    }
-
-    /// The number of logical frames of each element of a collection.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
-    pub fn frame_lengths(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.list("frame-lengths")
     }
 
     /// The encoded key of this element in its dict.

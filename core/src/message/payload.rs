@@ -165,7 +165,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }
         // PROTOCOL MODERN-3
         let needed = header
-            .sub_frame_count()?
+            .number("num-sub-frames")?
             .ok_or_else(|| header.missing_entry("num-sub-frames"))?;
         let first_frame = index.saturating_add(1);
         let after = frames.get(first_frame..).unwrap_or_default();
@@ -283,7 +283,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
 
     /// The frames with their codecs.
     fn sub_frames(&self) -> Result<SubFrames<'a, T>, MessageError> {
-        let compression = self.header.compression()?;
+        let compression = self.header.list("compression")?;
         if let Some(list) = &compression
             && list.count_left() as usize != self.frames.len()
         {
@@ -309,9 +309,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             return Ok(Grouping::Single);
         }
         let header = &self.header;
-        if let Some(counts) = header.split_counts()? {
+        if let Some(counts) = header.list("split-num-sub-frames")? {
             let offsets = header
-                .split_offsets()?
+                .list("split-offsets")?
                 .ok_or_else(|| header.missing_entry("split-offsets"))?;
             return Ok(Grouping::Split(Split {
                 counts,
@@ -320,14 +320,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 fault: header.fault(MessageErrorKind::SplitLists),
             }));
         }
-        if header.split_offsets()?.is_some() {
+        if header.list("split-offsets")?.is_some() {
             return Err(header.missing_entry("split-num-sub-frames"));
         }
         if self.layout == Layout::Modern {
             // PROTOCOL SPLIT-4
             return Ok(Grouping::Single);
         }
-        match header.lengths()? {
+        match header.list("lengths")? {
             Some(lengths) => Ok(Grouping::Lengths(lengths)),
             None if self.options.lengths_optional => Ok(Grouping::Single),
             None => Err(header.missing_entry("lengths")),
@@ -1053,31 +1053,5 @@ impl<'a, T: AsRef<[u8]>> LogicalFrame<'a, T> {
             .filter(|part| !part.is_empty());
         let first = filled.next().unwrap_or_default();
         filled.next().is_none().then_some(first)
-    }
-
-    /// The bytes without copying, if no frame is compressed and all are
-    /// adjacent in `whole`, for example the filled part of an
-    /// [`Arena`](crate::frame::Arena).
-    pub fn join_in<'w>(&self, whole: &'w [u8]) -> Option<&'w [u8]> {
-        if self.compressed {
-            return None;
-        }
-        let base = whole.as_ptr().addr();
-        let mut run: Option<(usize, usize)> = None;
-        for part in self.parts {
-            let part = part.as_ref();
-            if part.is_empty() {
-                continue;
-            }
-            let start = part.as_ptr().addr().checked_sub(base)?;
-            let end = start.checked_add(part.len())?;
-            run = match run {
-                None => Some((start, end)),
-                Some((first, last)) if last == start => Some((first, end)),
-                Some(_) => return None,
-            };
-        }
-        let (start, end) = run.unwrap_or_default();
-        whole.get(start..end)
     }
 }

@@ -132,26 +132,3 @@ fn is_ascii(bytes: &[u8]) -> bool {
     }
     bytes.iter().fold(0, |seen, byte| seen | byte) < 0x80
 }
-
-#[cfg(test)]
-#[allow(clippy::indexing_slicing)]
-mod tests {
-    use super::is_ascii;
-
-    #[test]
-    fn is_ascii_checks_every_byte_at_every_length() {
-        let good = [b'a'; 40];
-        for len in 0..good.len() {
-            let mut bytes = good;
-            assert!(is_ascii(bytes.get(..len).unwrap_or_default()));
-            for place in 0..len {
-                bytes[place] = 0x80;
-                assert!(
-                    !is_ascii(bytes.get(..len).unwrap_or_default()),
-                    "{place} of {len}"
-                );
-                bytes[place] = b'a';
-            }
-        }
-    }
-}

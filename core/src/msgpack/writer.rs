@@ -132,16 +132,6 @@ impl<'b> Writer<'b> {
     ///   small. The contents of the buffer are then unspecified.
     #[inline]
     pub fn finish(self) -> Result<&'b [u8], WriteError> {
-        self.finish_mut().map(|(document, _)| &*document)
-    }
-
-    /// Returns the document and the rest of the buffer.
-    ///
-    /// # Errors
-    ///
-    /// As [`finish`](Self::finish).
-    #[inline]
-    pub fn finish_mut(self) -> Result<(&'b mut [u8], &'b mut [u8]), WriteError> {
         if self.owed < 0 {
             return Err(WriteError::TooMany);
         }
@@ -151,13 +141,10 @@ impl<'b> Writer<'b> {
         if self.owed != 0 {
             return Err(WriteError::Unfinished { owed: self.owed() });
         }
-        let available = self.out.len();
-        self.out
-            .split_at_mut_checked(self.len)
-            .ok_or(WriteError::BufferTooSmall(BufferTooSmall {
-                needed: self.len,
-                available,
-            }))
+        let (needed, out) = (self.len, self.out as &[u8]);
+        let available = out.len();
+        let short = BufferTooSmall { needed, available };
+        out.get(..needed).ok_or(short.into())
     }
 
     /// Writes nil.

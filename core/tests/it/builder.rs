@@ -550,8 +550,8 @@ fn crossed(
     let wire_count = after.frames().len() as u64;
     match after.layout() {
         Layout::Modern => {
-            assert_eq!(new.sub_frame_count(), Ok(Some(wire_count)), "{name}");
-            let counts = numbers_of(new.split_counts().unwrap()).unwrap();
+            assert_eq!(new.number("num-sub-frames"), Ok(Some(wire_count)), "{name}");
+            let counts = numbers_of(new.list("split-num-sub-frames").unwrap()).unwrap();
             assert_eq!(counts.len(), logical_count, "{name}");
             // Since 2021.11.0 a reader of this family fails without.
             let is_dask = new.serializer() == Ok(Serializer::Dask);
@@ -561,8 +561,8 @@ fn crossed(
             }
         }
         Layout::Classic => {
-            assert_eq!(new.count(), Ok(Some(wire_count)), "{name}");
-            let lengths = numbers_of(new.lengths().unwrap()).unwrap();
+            assert_eq!(new.number("count"), Ok(Some(wire_count)), "{name}");
+            let lengths = numbers_of(new.list("lengths").unwrap()).unwrap();
             assert_eq!(lengths.len(), logical_count, "{name}");
             assert!(new.get("sub-header").is_none(), "{name}");
         }
@@ -1233,7 +1233,7 @@ fn trailing_empty_frames_belong_to_the_last_length() {
     let mut room = Room::new();
     let (message, levels) = room.open(&modern, Layout::Modern, &READING).unwrap();
     let header = *message.payload(0).unwrap().header();
-    let counts = numbers_of(header.split_counts().unwrap()).unwrap();
+    let counts = numbers_of(header.list("split-num-sub-frames").unwrap()).unwrap();
     assert_eq!(counts, [1, 4]);
     let mut store = Store::ample();
     let home = store.pass_on(&message, levels, Layout::Classic).unwrap();

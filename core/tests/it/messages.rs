@@ -154,7 +154,7 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
         assert_eq!(expected["bytestring"], bytestring, "{}", context());
     }
     let header = payload.header();
-    let names: Vec<Value> = match header.compression().unwrap() {
+    let names: Vec<Value> = match header.list("compression").unwrap() {
         None => Vec::new(),
         Some(list) => list
             .codec_names()
@@ -372,7 +372,7 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
         let header = payload.header();
         let _ = (header.serializer(), header.type_name(), header.dtype());
         let _ = (header.shape(), header.strides(), header.writeable());
-        let _ = (header.is_collection(), header.frame_lengths());
+        let _ = (header.is_collection(), header.list("frame-lengths"));
         if let Ok(Some(headers)) = header.sub_headers() {
             for header in headers {
                 let _ = header.map(|header| header.type_serialized());
@@ -1295,8 +1295,8 @@ fn one_classic_release_has_split_lists() {
         with_vector(&format!("classic-total-2021.3.0/{name}"), |message, _| {
             for payload in message.payloads() {
                 let header = *payload.unwrap().header();
-                assert!(header.lengths().unwrap().is_none());
-                assert!(header.split_counts().unwrap().is_some());
+                assert!(header.list("lengths").unwrap().is_none());
+                assert!(header.list("split-num-sub-frames").unwrap().is_some());
             }
         });
     }
@@ -1601,7 +1601,7 @@ fn element_frames(header: &PayloadHeader<'_>, depth: usize) -> u64 {
         return 0;
     }
     let headers = header.sub_headers().unwrap().unwrap();
-    let lengths = header.frame_lengths().unwrap().unwrap();
+    let lengths = header.list("frame-lengths").unwrap().unwrap();
     let mut sum = 0;
     let mut count = 0;
     for (element, length) in headers.zip(lengths.numbers()) {

@@ -477,7 +477,7 @@ fn collection(
     let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
     let damaged = || unknown("a collection without the frames of its elements");
     let headers = header.sub_headers()?.ok_or_else(damaged)?;
-    let mut counts = header.frame_lengths()?.ok_or_else(damaged)?.numbers();
+    let mut counts = header.list("frame-lengths")?.ok_or_else(damaged)?.numbers();
     let mut items = Vec::new();
     let mut keys = Vec::new();
     for element in headers {

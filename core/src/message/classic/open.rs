@@ -174,7 +174,9 @@ impl<'a> Heads<'a> {
             let available = frames.len().saturating_sub(next_frame);
             let head = span(document, spot.head);
             let header = PayloadHeader::validated(head, 2, spot.head.0 as usize)?;
-            let needed = header.count()?.ok_or(header.missing_entry("count"))?;
+            let needed = header
+                .number("count")?
+                .ok_or(header.missing_entry("count"))?;
             let frame_count = match u32::try_from(needed) {
                 Ok(count) if count as usize <= available => count,
                 _ => {

@@ -405,15 +405,15 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
 fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
     black_box((header.serializer()?, header.type_name()?));
     black_box((header.type_serialized()?, header.pickled_object()?));
-    black_box((header.sub_frame_count()?, header.count()?));
+    black_box((header.number("num-sub-frames")?, header.number("count")?));
     black_box((header.is_collection()?, header.key()));
     let own = header.own()?;
     black_box(own.dtype()?);
     for list in [
-        header.lengths()?,
-        header.split_counts()?,
-        header.split_offsets()?,
-        header.frame_lengths()?,
+        header.list("lengths")?,
+        header.list("split-num-sub-frames")?,
+        header.list("split-offsets")?,
+        header.list("frame-lengths")?,
         own.shape()?,
     ]
     .into_iter()
@@ -428,7 +428,7 @@ fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
             black_box(stride?);
         }
     }
-    if let Some(names) = header.compression()? {
+    if let Some(names) = header.list("compression")? {
         for name in names.codec_names() {
             black_box(name?);
         }

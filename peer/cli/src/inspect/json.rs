@@ -154,7 +154,7 @@ fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Resul
         Layout::Classic => 2,
     };
     let header = tagged(payload.header_bytes(), hooks, options.data, frame)?;
-    let compression = match payload.header().compression()? {
+    let compression = match payload.header().list("compression")? {
         Some(list) => list
             .map(|value| tagged(value, Hooks::None, true, frame))
             .collect::<std::result::Result<Vec<_>, _>>()?,

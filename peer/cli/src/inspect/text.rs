@@ -199,7 +199,7 @@ fn what(payload: &Payload<'_, &[u8]>) -> Result<String> {
 
 /// The codec of each frame.
 fn codecs(payload: &Payload<'_, &[u8]>) -> Result<Vec<Option<String>>> {
-    let Some(list) = payload.header().compression()? else {
+    let Some(list) = payload.header().list("compression")? else {
         return Ok(Vec::new());
     };
     list.codec_names()
