@@ -139,35 +139,18 @@ impl<'a> Handshake<'a> {
             });
         }
         let mut reader = Reader::with_limits(document, limits);
-        let Token::Map(pair_count) = reader.peek()? else {
-            let found = reader.token()?.kind();
+        let found = reader.peek()?.kind();
+        if found != Kind::Map {
             return Err(HandshakeError::NotAMap { found });
-        };
-        reader.token()?;
-        // Readers at the last value of each key: earlier values of a duplicate
-        // key are not validated.
-        let (mut compression, mut python, mut pickle_protocol) = (None, None, None);
-        for _ in 0..pair_count {
-            let key = match reader.peek()? {
-                Token::Str(key) => Some(key),
-                _ => None,
-            };
-            reader.skip()?;
-            let value = reader;
-            reader.skip()?;
-            // PROTOCOL HANDSHAKE-2, HANDSHAKE-5
-            if key.is_some_and(|key| key == COMPRESSION) {
-                compression = Some(value);
-            } else if key.is_some_and(|key| key == PYTHON) {
-                python = Some(value);
-            } else if key.is_some_and(|key| key == PICKLE_PROTOCOL) {
-                pickle_protocol = Some(value);
-            }
         }
+        // PROTOCOL HANDSHAKE-2, HANDSHAKE-5. Earlier values of a duplicate key
+        // are not validated.
+        let [compression, python, pickle_protocol] =
+            reader.values([COMPRESSION, PYTHON, PICKLE_PROTOCOL])?;
         reader.finish()?;
         let missing = |key| HandshakeError::Missing { key };
-        let compression = compression.ok_or_else(|| missing(COMPRESSION))?;
-        let pickle_protocol = pickle_protocol.ok_or_else(|| missing(PICKLE_PROTOCOL))?;
+        let compression = compression.ok_or(missing(COMPRESSION))?;
+        let pickle_protocol = pickle_protocol.ok_or(missing(PICKLE_PROTOCOL))?;
         Ok(Self {
             compression: parse_compression(compression)?,
             python: python.and_then(parse_python),

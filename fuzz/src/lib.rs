@@ -17,7 +17,7 @@ use daskwire::Limits;
 use daskwire::compression::{
     Codec, Compression, Lz4, Lz4Table, Snappy, SnappyTable, Zlib, decompress, decompressed_len,
 };
-use daskwire::display::{Document, Stream};
+use daskwire::display::Document;
 use daskwire::frame::{
     FrameBuffers, FrameDecoder, FrameErrorKind, FramedMessage, Prefix, encode_prelude, prelude_len,
 };
@@ -338,7 +338,7 @@ fn message(input: &[u8], layout: Layout) {
     for frame in frames {
         stream.extend_from_slice(frame);
     }
-    let _ = Stream::new(&stream, Prefix::U64).to_string();
+    let _ = Document::new(&stream).to_string();
 }
 
 /// Walks a message and returns the number of payloads.

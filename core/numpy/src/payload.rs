@@ -137,31 +137,6 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         Ok(found)
     }
 
-    /// All data as one slice without copying, if its frames are adjacent in
-    /// `whole`, for example the filled part of an
-    /// [`Arena`](daskwire::frame::Arena).
-    ///
-    /// # Errors
-    ///
-    /// As [`as_slice`](Self::as_slice).
-    pub fn join_in<'w>(&self, whole: &'w [u8]) -> Result<&'w [u8], TypedError> {
-        let apart = self.error(TypedErrorKind::InParts);
-        let base = whole.as_ptr().addr();
-        let mut run: Option<(usize, usize)> = None;
-        for part in self.parts()? {
-            let part = part?;
-            let start = part.as_ptr().addr().checked_sub(base).ok_or(apart)?;
-            let end = start.saturating_add(part.len());
-            run = match run {
-                None => Some((start, end)),
-                Some((first, last)) if last == start => Some((first, end)),
-                Some(_) => return Err(apart),
-            };
-        }
-        let (start, end) = run.unwrap_or_default();
-        whole.get(start..end).ok_or(apart)
-    }
-
     /// Decompresses and joins all data at the start of `out`, which needs
     /// [`data_len`](Self::data_len) bytes, and returns it.
     ///

@@ -59,32 +59,27 @@ pub struct FrameDecoder<P> {
     head: [u8; 16],
     storage: P,
     state: State,
+    /// The length of the part that is received, and how much has arrived.
+    len: usize,
+    filled: usize,
 }
 
+/// The part of a message that is received.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// The prefix and the frame count.
-    Head {
-        filled: usize,
-    },
-    /// The table of lengths, `len` bytes long.
-    Lengths {
-        checker: Checker,
-        len: usize,
-        filled: usize,
-    },
-    /// Frame `index`, `len` bytes long; `len` is not 0.
+    Head,
+    /// The table of lengths.
+    Lengths(Checker),
+    /// Frame `index`, which is not empty.
     Frames {
         checker: Checker,
         index: usize,
-        len: usize,
-        filled: usize,
         /// Length of all frames before this one, in bytes.
         before: u64,
     },
-    Complete {
-        checker: Checker,
-    },
+    /// Nothing more.
+    Complete(Checker),
     Failed(FrameError),
 }
 
@@ -119,7 +114,9 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             limits,
             head: [0; 16],
             storage,
-            state: State::Head { filled: 0 },
+            state: State::Head,
+            len: prefix.head_len(),
+            filled: 0,
         }
     }
 
@@ -132,17 +129,13 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     ///
     /// The error that an earlier call returned, if any.
     pub const fn wanted(&self) -> Result<Wanted, FrameError> {
+        let (len, filled) = (self.len, self.filled);
         match self.state {
-            State::Head { filled } => Ok(Wanted::Prelude {
-                remaining: self.prefix.head_len().wrapping_sub(filled),
-            }),
-            State::Lengths { len, filled, .. } => Ok(Wanted::Prelude {
+            State::Head | State::Lengths(_) => Ok(Wanted::Prelude {
                 remaining: len.wrapping_sub(filled),
             }),
-            State::Frames {
-                index, len, filled, ..
-            } => Ok(Wanted::Frame { index, len, filled }),
-            State::Complete { .. } => Ok(Wanted::Nothing),
+            State::Frames { index, .. } => Ok(Wanted::Frame { index, len, filled }),
+            State::Complete(_) => Ok(Wanted::Nothing),
             State::Failed(error) => Err(error),
         }
     }
@@ -163,42 +156,37 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         if let Some(frames_len) = self.about_to_begin() {
             frames.begin(frames_len);
         }
+        let (len, filled) = (self.len, self.filled);
         match self.state {
-            State::Head { filled } => Ok(self
-                .head
-                .get_mut(filled..self.prefix.head_len())
-                .unwrap_or_default()),
-            State::Lengths { len, filled, .. } => {
-                let too_small = self.storage_too_small(len, self.storage.capacity());
+            State::Head => Ok(self.head.get_mut(filled..len).unwrap_or_default()),
+            State::Lengths(_) => {
+                let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
                     Some(space) if !space.is_empty() => Ok(space),
-                    _ => Err(too_small),
-                }
-            }
-            State::Frames {
-                checker,
-                index,
-                len,
-                filled,
-                before,
-            } => {
-                let missing = len.wrapping_sub(filled);
-                match frames.buffer(index, len, filled) {
-                    Some(space) if !space.is_empty() => {
-                        let end = space.len().min(missing);
-                        Ok(space.get_mut(..end).unwrap_or_default())
-                    }
                     _ => Err(FrameError {
-                        at: frame_at(&checker, before).saturating_add(filled as u64),
-                        kind: FrameErrorKind::NoBuffer {
-                            index,
-                            len,
-                            frames_len: checker.frames_len,
-                        },
+                        at: self.prefix.count_at(),
+                        kind: FrameErrorKind::PreludeStorage(BufferTooSmall {
+                            needed: len,
+                            available,
+                        }),
                     }),
                 }
             }
-            State::Complete { .. } => Ok(&mut []),
+            State::Frames { checker, index, .. } => match frames.buffer(index, len, filled) {
+                Some(space) if !space.is_empty() => {
+                    let end = space.len().min(len.wrapping_sub(filled));
+                    Ok(space.get_mut(..end).unwrap_or_default())
+                }
+                _ => Err(FrameError {
+                    at: self.position(),
+                    kind: FrameErrorKind::NoBuffer {
+                        index,
+                        len,
+                        frames_len: checker.frames_len,
+                    },
+                }),
+            },
+            State::Complete(_) => Ok(&mut []),
             State::Failed(error) => Err(error),
         }
     }
@@ -214,16 +202,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     ///
     /// Both are final: every later call returns the same error.
     pub fn advance(&mut self, count: usize) -> Result<(), FrameError> {
-        match self.step(count) {
-            Ok(state) => {
-                self.state = state;
-                Ok(())
-            }
-            Err(error) => {
-                self.state = State::Failed(error);
-                Err(error)
-            }
+        let result = self.step(count);
+        if let Err(error) = result {
+            self.state = State::Failed(error);
         }
+        result
     }
 
     /// Copies the bytes of the current message from the start of `input`,
@@ -272,20 +255,10 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     const fn about_to_begin(&self) -> Option<u64> {
         match &self.state {
             State::Frames {
-                checker,
-                filled: 0,
-                before: 0,
-                ..
-            } => Some(checker.frames_len),
-            State::Complete { checker } if checker.frames_len == 0 => Some(0),
+                checker, before: 0, ..
+            } if self.filled == 0 => Some(checker.frames_len),
+            State::Complete(checker) if checker.frames_len == 0 => Some(0),
             _ => None,
-        }
-    }
-
-    const fn storage_too_small(&self, needed: usize, available: usize) -> FrameError {
-        FrameError {
-            at: self.prefix.count_at(),
-            kind: FrameErrorKind::PreludeStorage(BufferTooSmall { needed, available }),
         }
     }
 
@@ -312,14 +285,14 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             copy(space.get_mut(..len)?, missing.get(..len)?);
             at = at.wrapping_add(len);
         }
-        self.state = self.frame(checker, 0, 0);
+        self.begin_frame(checker, 0, 0);
         Some(rest)
     }
 
     /// The lengths of the frames, once all of them have arrived and are valid.
     pub fn prelude(&self) -> Option<Prelude<'_>> {
         match self.state {
-            State::Frames { checker, .. } | State::Complete { checker } => {
+            State::Frames { checker, .. } | State::Complete(checker) => {
                 let len = checker.lengths_len().ok()?;
                 self.storage.bytes().get(..len).map(Prelude::new)
             }
@@ -330,22 +303,22 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// The value of the prefix, once it has arrived.
     pub const fn prefix_value(&self) -> Option<u64> {
         match self.state {
-            State::Lengths { checker, .. }
-            | State::Frames { checker, .. }
-            | State::Complete { checker } => checker.hint,
+            State::Lengths(checker) | State::Frames { checker, .. } | State::Complete(checker) => {
+                checker.hint
+            }
             _ => None,
         }
     }
 
     /// Whether the message is complete.
     pub const fn is_complete(&self) -> bool {
-        matches!(self.state, State::Complete { .. })
+        matches!(self.state, State::Complete(_))
     }
 
     /// Whether no byte of the next message has arrived. A stream may only end
     /// here (PROTOCOL FRAME-12).
     pub const fn is_idle(&self) -> bool {
-        matches!(self.state, State::Head { filled: 0 })
+        matches!(self.state, State::Head) && self.filled == 0
     }
 
     /// Checks that the stream may end here.
@@ -355,30 +328,33 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// [`FrameErrorKind::Truncated`] within a message, or the error that
     /// [`advance`](Self::advance) returned before.
     pub fn end(&self) -> Result<(), FrameError> {
-        let (at, needed) = match self.state {
-            State::Head { filled: 0 } | State::Complete { .. } => return Ok(()),
+        let needed = match self.state {
+            State::Complete(_) => return Ok(()),
             State::Failed(error) => return Err(error),
-            State::Head { filled } => (filled as u64, self.prefix.head_len() as u64),
-            State::Lengths {
-                checker, filled, ..
-            } => {
-                let head = self.prefix.head_len() as u64;
-                (head.saturating_add(filled as u64), checker.message_len())
-            }
-            State::Frames {
-                checker,
-                filled,
-                before,
-                ..
-            } => {
-                let at = frame_at(&checker, before).saturating_add(filled as u64);
-                (at, checker.message_len())
-            }
+            State::Head if self.filled == 0 => return Ok(()),
+            State::Head => self.len as u64,
+            State::Lengths(checker) | State::Frames { checker, .. } => checker.message_len(),
         };
         Err(FrameError {
-            at,
+            at: self.position(),
             kind: FrameErrorKind::Truncated { needed },
         })
+    }
+
+    /// Offset in the message of the next byte.
+    fn position(&self) -> u64 {
+        let start = match &self.state {
+            State::Head | State::Failed(_) => 0,
+            State::Lengths(_) => self.prefix.head_len() as u64,
+            State::Frames {
+                checker, before, ..
+            } => checker
+                .message_len()
+                .saturating_sub(checker.frames_len)
+                .saturating_add(*before),
+            State::Complete(checker) => checker.message_len(),
+        };
+        start.saturating_add(self.filled as u64)
     }
 
     /// Starts the next message with other limits; the storage is kept.
@@ -393,7 +369,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// Starts the next message. The bytes of an unfinished message are
     /// discarded.
     pub fn reset(&mut self) {
-        self.state = State::Head { filled: 0 };
+        self.begin(State::Head, self.prefix.head_len());
     }
 
     /// Starts the next message with another prefix and other limits, for
@@ -404,83 +380,63 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         self.reset_with(limits);
     }
 
-    /// The state after `count` more bytes.
-    fn step(&self, count: usize) -> Result<State, FrameError> {
+    fn begin(&mut self, state: State, len: usize) {
+        self.state = state;
+        self.len = len;
+        self.filled = 0;
+    }
+
+    /// Records `count` more bytes.
+    fn step(&mut self, count: usize) -> Result<(), FrameError> {
+        if let State::Failed(error) = self.state {
+            return Err(error);
+        }
+        let space = self.len.wrapping_sub(self.filled);
+        if count > space {
+            return Err(FrameError {
+                at: self.position(),
+                kind: FrameErrorKind::Overrun {
+                    advanced: count,
+                    space,
+                },
+            });
+        }
+        let filled_before = self.filled;
+        self.filled = filled_before.wrapping_add(count);
+        if let State::Lengths(checker) = &mut self.state {
+            // Each length is checked when its last byte has arrived.
+            let whole = self.storage.bytes().get(filled_before & !7..self.filled);
+            let (lengths, _) = whole.unwrap_or_default().as_chunks();
+            checker.lengths(lengths, &self.limits)?;
+        }
+        if self.filled < self.len {
+            return Ok(());
+        }
         match self.state {
-            State::Head { filled } => {
-                let head_len = self.prefix.head_len();
-                let filled = advanced(filled, count, head_len, filled as u64)?;
-                if filled < head_len {
-                    return Ok(State::Head { filled });
-                }
-                let head = self.head.get(..head_len).unwrap_or_default();
+            State::Head => {
+                let head = self.head.get(..self.len).unwrap_or_default();
                 let checker = Checker::new(self.prefix, head, &self.limits)?;
-                let len = checker.lengths_len()?;
-                Ok(State::Lengths {
-                    checker,
-                    len,
-                    filled: 0,
-                })
+                self.begin(State::Lengths(checker), checker.lengths_len()?);
             }
-            State::Lengths {
-                mut checker,
-                len,
-                filled,
-            } => {
-                let at = (self.prefix.head_len() as u64).saturating_add(filled as u64);
-                let filled_before = filled;
-                let filled = advanced(filled, count, len, at)?;
-                // Each length is checked when its last byte has arrived.
-                let whole = (filled_before & !7)..filled;
-                let (lengths, _) = self
-                    .storage
-                    .bytes()
-                    .get(whole)
-                    .unwrap_or_default()
-                    .as_chunks();
-                checker.lengths(lengths, &self.limits)?;
-                if filled < len {
-                    return Ok(State::Lengths {
-                        checker,
-                        len,
-                        filled,
-                    });
-                }
+            State::Lengths(checker) => {
                 checker.finish()?;
-                Ok(self.frame(checker, 0, 0))
+                self.begin_frame(checker, 0, 0);
             }
             State::Frames {
                 checker,
                 index,
-                len,
-                filled,
                 before,
             } => {
-                let at = frame_at(&checker, before).saturating_add(filled as u64);
-                let filled = advanced(filled, count, len, at)?;
-                if filled < len {
-                    return Ok(State::Frames {
-                        checker,
-                        index,
-                        len,
-                        filled,
-                        before,
-                    });
-                }
-                let before = before.saturating_add(len as u64);
-                Ok(self.frame(checker, index.saturating_add(1), before))
+                let before = before.saturating_add(self.len as u64);
+                self.begin_frame(checker, index.saturating_add(1), before);
             }
-            State::Complete { .. } => {
-                advanced(0, count, 0, 0)?;
-                Ok(self.state)
-            }
-            State::Failed(error) => Err(error),
+            State::Complete(_) | State::Failed(_) => {}
         }
+        Ok(())
     }
 
-    /// The state for receiving frame `index`, or the next frame that is not
-    /// empty.
-    fn frame(&self, checker: Checker, index: usize, before: u64) -> State {
+    /// Begins frame `index`, or the next frame that is not empty.
+    fn begin_frame(&mut self, checker: Checker, index: usize, before: u64) {
         let (lengths, _) = self.storage.bytes().as_chunks::<8>();
         let count = usize::try_from(checker.frame_count).unwrap_or(usize::MAX);
         let lengths = lengths.get(..count).unwrap_or_default();
@@ -491,37 +447,15 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             (len != 0).then_some((index, len))
         });
         match next {
-            Some((index, len)) => State::Frames {
-                checker,
-                index,
+            Some((index, len)) => self.begin(
+                State::Frames {
+                    checker,
+                    index,
+                    before,
+                },
                 len,
-                filled: 0,
-                before,
-            },
-            None => State::Complete { checker },
+            ),
+            None => self.begin(State::Complete(checker), 0),
         }
     }
-}
-
-/// Offset in the message of the frame that follows `before` bytes of frames.
-fn frame_at(checker: &Checker, before: u64) -> u64 {
-    checker
-        .message_len()
-        .saturating_sub(checker.frames_len)
-        .saturating_add(before)
-}
-
-/// `filled + count`, or an error if that is more than `len`.
-fn advanced(filled: usize, count: usize, len: usize, at: u64) -> Result<usize, FrameError> {
-    let space = len.wrapping_sub(filled);
-    if count > space {
-        return Err(FrameError {
-            at,
-            kind: FrameErrorKind::Overrun {
-                advanced: count,
-                space,
-            },
-        });
-    }
-    Ok(filled.wrapping_add(count))
 }

@@ -1,5 +1,6 @@
 //! The header of a payload, which describes its frames.
 
+use super::level::Container;
 use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
@@ -187,24 +188,20 @@ impl<'a> PayloadHeader<'a> {
         /// The number of levels checked. Indices in headers are never followed,
         /// so deeper placeholders are harmless.
         const LEVELS: usize = 16;
-        // The number of values owed to each open container, and whether it is a
-        // map.
-        let mut levels = [(0_u64, false); LEVELS];
-        if let Some(level) = levels.first_mut() {
-            *level = (u64::from(self.pair_count).saturating_mul(2), true);
-        }
+        let map = Token::Map(self.pair_count);
+        let mut levels = [Container::of(map); LEVELS];
         let mut depth = 1_usize;
         let mut reader = self.pairs();
         // The header has been validated before, so reading does not fail.
         while let Some(top) = depth.checked_sub(1)
-            && let Some((owed, is_map)) = levels.get_mut(top)
+            && let Some(container) = levels.get_mut(top)
         {
-            let Some(left) = owed.checked_sub(1) else {
+            if container.owed == 0 {
                 depth = top;
                 continue;
-            };
-            let is_key = *is_map && *owed & 1 == 0;
-            *owed = left;
+            }
+            let is_key = container.next_is_key();
+            container.owed = container.owed.wrapping_sub(1);
             let before = reader;
             let Ok(token) = reader.token() else { break };
             if is_key
@@ -220,7 +217,7 @@ impl<'a> PayloadHeader<'a> {
             }
             match levels.get_mut(depth) {
                 Some(level) => {
-                    *level = (token.child_count(), matches!(token, Token::Map(_)));
+                    *level = Container::of(token);
                     depth = depth.saturating_add(1);
                 }
                 None => {

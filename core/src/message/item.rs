@@ -44,25 +44,9 @@ pub struct EnumMember<'a> {
 impl<'a> EnumMember<'a> {
     /// Parses the map of an enum member.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader::new(map);
-        let (mut module, mut class, mut name) = (None, None, None);
-        for _ in 0..reader.map().ok()? {
-            let place = match reader.peek().ok()? {
-                Token::Str(key) if key == "__module__" => &mut module,
-                Token::Str(key) if key == "__name__" => &mut class,
-                Token::Str(key) if key == "name" => &mut name,
-                _ => {
-                    reader.skip().ok()?;
-                    reader.skip().ok()?;
-                    continue;
-                }
-            };
-            reader.skip().ok()?;
-            *place = reader.str().ok();
-            if place.is_none() {
-                reader.skip().ok()?;
-            }
-        }
+        let keys = ["__module__", "__name__", "name"];
+        let values = Reader::new(map).values(keys).ok()?;
+        let [module, class, name] = values.map(|value| value?.str().ok());
         Some(Self {
             module: module?,
             class: class?,

@@ -522,20 +522,33 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         mut visit: impl FnMut(Part<'a>) -> Result<(), MessageError>,
     ) -> Result<(), MessageError> {
         let mut frames = self.sub_frames()?;
-        match grouping {
-            Grouping::Single => frames.try_for_each(|frame| {
-                visit(Part::Frame(frame?))?;
-                visit(Part::End)
-            }),
-            Grouping::Split(split) => {
-                split.check()?;
-                split
-                    .clone()
-                    .parts(frames)
-                    .try_for_each(|part| visit(part?))
-            }
-            Grouping::Lengths(_) => frames.try_for_each(|frame| visit(Part::Frame(frame?))),
+        if let Grouping::Lengths(_) = grouping {
+            return frames.try_for_each(|frame| visit(Part::Frame(frame?)));
         }
+        if let Grouping::Split(split) = grouping {
+            split.check()?;
+        }
+        let mut groups = self.groups(grouping.clone())?;
+        let mut by_index = ByIndex::new(frames);
+        for _ in 0..self.group_count(grouping) {
+            let (first, count) = groups.next_group(self)?;
+            for index in first..first.saturating_add(count) {
+                if let Some(frame) = by_index.frame(index) {
+                    visit(Part::Frame(frame?))?;
+                }
+            }
+            visit(Part::End)?;
+        }
+        Ok(())
+    }
+
+    fn groups(&self, grouping: Grouping<'a>) -> Result<Groups<'a, T>, MessageError> {
+        Ok(Groups {
+            grouping,
+            next: 0,
+            sub_frames: self.sub_frames()?,
+            fault: None,
+        })
     }
 
     /// Converts an error about the buffer after `filled` bytes to one about the
@@ -577,16 +590,10 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let grouping = self.grouping()?;
         let payload = *self;
         let count = self.group_count(&grouping);
-        let sub_frames = self.sub_frames()?;
-        let mut cursor = Groups {
-            grouping,
-            next: 0,
-            sub_frames: sub_frames.clone(),
-            fault: None,
-        };
-        let mut by_index = ByIndex::new(sub_frames);
+        let mut groups = self.groups(grouping)?;
+        let mut by_index = ByIndex::new(self.sub_frames()?);
         Ok((0..count).map(move |_| {
-            let (first, part_count) = cursor.next_group(&payload)?;
+            let (first, part_count) = groups.next_group(&payload)?;
             let parts = payload
                 .frames
                 .get(first..first.saturating_add(part_count))
@@ -609,15 +616,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let payload = *self;
         let grouping = self.grouping()?;
         let count = self.group_count(&grouping);
-        let cursor = Groups {
-            grouping,
-            next: 0,
-            sub_frames: self.sub_frames()?,
-            fault: None,
-        };
-        Ok((0..count).scan(cursor, move |cursor, _| {
-            Some(cursor.next_group(&payload).map(|(_, count)| count))
-        }))
+        let mut groups = self.groups(grouping)?;
+        Ok((0..count).map(move |_| Ok(groups.next_group(&payload)?.1)))
     }
 
     /// The decompressed length of each frame, `None` if it is not declared.
@@ -808,32 +808,6 @@ impl<'a> Split<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The frames in logical order, with a mark after each logical frame.
-    fn parts<T: AsRef<[u8]>>(
-        self,
-        sub_frames: SubFrames<'a, T>,
-    ) -> impl Iterator<Item = Result<Part<'a>, MessageError>> + use<'a, T> {
-        let mut ranges = self.ranges();
-        let mut now: Option<(u64, u64)> = None;
-        let mut by_index = ByIndex::new(sub_frames);
-        core::iter::from_fn(move || {
-            let (next, end) = match now {
-                Some(range) => range,
-                None => match ranges.next()? {
-                    Ok(range) => range,
-                    Err(error) => return Some(Err(error)),
-                },
-            };
-            if next >= end {
-                now = None;
-                return Some(Ok(Part::End));
-            }
-            now = Some((next.saturating_add(1), end));
-            let index = usize::try_from(next).unwrap_or(usize::MAX);
-            by_index.frame(index).map(|frame| frame.map(Part::Frame))
-        })
     }
 }
 

@@ -556,6 +556,28 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Reads a map and returns a reader at the value of each of `keys`. Of a
+    /// duplicate key, the last value. After an error the position is
+    /// unspecified.
+    pub(crate) fn values<const N: usize>(
+        &mut self,
+        keys: [&str; N],
+    ) -> Result<[Option<Self>; N], Malformed> {
+        let mut values = [None; N];
+        for _ in 0..self.map()? {
+            let place = match self.peek()? {
+                Token::Str(key) => keys.iter().position(|known| key == **known),
+                _ => None,
+            };
+            self.skip()?;
+            if let Some(value) = place.and_then(|place| values.get_mut(place)) {
+                *value = Some(*self);
+            }
+            self.skip()?;
+        }
+        Ok(values)
+    }
+
     /// Skips the next value if it is the string `key`.
     #[inline]
     fn take_key(&mut self, key: &str) -> bool {

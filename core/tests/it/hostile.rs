@@ -286,13 +286,7 @@ fn zstd_memory_follows_content_not_declared_size() {
 #[test]
 fn all_can_be_displayed() {
     for hostile in support::hostile() {
-        let text = display::Stream::new(&hostile.bytes, hostile.prefix()).to_string();
-        assert_eq!(
-            text.is_empty(),
-            hostile.bytes.is_empty(),
-            "{}",
-            hostile.name
-        );
+        let text = display::Document::new(&hostile.bytes).to_string();
         assert!(text.len() <= 64 * hostile.bytes.len() + 1024);
     }
 }

@@ -1051,12 +1051,11 @@ fn the_writer_measures_what_it_writes() {
                 let mut writer = Writer::new(&mut out);
                 write(&mut writer);
                 assert_eq!(writer.len(), needed);
-                match writer.finish_mut() {
-                    Ok((document, rest)) => {
+                match writer.finish() {
+                    Ok(document) => {
                         assert!(available >= needed);
                         assert_eq!(document, written(write));
-                        assert!(rest.iter().all(|byte| *byte == poison));
-                        assert_eq!(rest.len(), available - needed);
+                        assert!(out[needed..].iter().all(|byte| *byte == poison));
                     }
                     Err(error) => {
                         assert!(available < needed);
@@ -1282,4 +1281,21 @@ fn random_and_damaged_documents_match_rmpv() {
     }
     assert!(whole > 50_000, "{whole}");
     assert!(ruined_but_read > 10_000, "{ruined_but_read}");
+}
+
+/// Validation compares whole words, so every byte at every length counts.
+#[test]
+fn every_byte_of_a_string_is_validated() {
+    let good = [b'a'; 40];
+    for len in 0..good.len() {
+        assert!(RawStr::new(&good[..len]).check().is_ok());
+        for place in 0..len {
+            let mut bytes = good;
+            bytes[place] = 0x80;
+            assert!(
+                RawStr::new(&bytes[..len]).check().is_err(),
+                "{place} of {len}"
+            );
+        }
+    }
 }

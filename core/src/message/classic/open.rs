@@ -25,17 +25,13 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     }
     let malformed = MessageError::malformed(0);
     let mut reader = Reader::with_limits(header, &options.limits);
-    let mut codec = None;
-    for _ in 0..reader.map().map_err(&malformed)? {
-        let key = reader.skip().map_err(&malformed)?;
-        let at = reader.position();
-        let value = reader.skip().map_err(&malformed)?;
-        if key == b"\xabcompression" {
-            codec = codec_entry(value).map_err(|kind| MessageError::new(0, at, kind))?;
-        }
-    }
+    let [value] = reader.values(["compression"]).map_err(&malformed)?;
     reader.finish().map_err(&malformed)?;
-    let Some(codec) = codec else {
+    let codec = value.map(|value| {
+        let fault = |kind| MessageError::new(0, value.position(), kind);
+        codec_entry(value.remaining()).map_err(fault)
+    });
+    let Some(Some(codec)) = codec.transpose()? else {
         return Ok(body);
     };
     let fault = |error| {
@@ -75,18 +71,8 @@ impl<'a> Heads<'a> {
         let malformed = MessageError::malformed(2);
         check_len(2, document, options)?;
         let mut reader = Reader::with_limits(document, &options.limits);
-        let (mut heads, mut keys, mut bytestrings) = (None, None, None);
-        for _ in 0..reader.map().map_err(&malformed)? {
-            let key = reader.skip().map_err(&malformed)?;
-            let value = reader;
-            reader.skip().map_err(&malformed)?;
-            match key {
-                b"\xa7headers" => heads = Some(value),
-                b"\xa4keys" => keys = Some(value),
-                b"\xabbytestrings" => bytestrings = Some(value),
-                _ => {}
-            }
-        }
+        let found = reader.values(["headers", "keys", "bytestrings"]);
+        let [heads, keys, bytestrings] = found.map_err(&malformed)?;
         reader.finish().map_err(&malformed)?;
         let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
         let mut heads = heads.ok_or(missing("headers"))?;
