@@ -9,7 +9,7 @@ use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
 use crate::RequestError;
-use crate::event::{CommEvent, Level, emit};
+use crate::event::{Level, MessageEvent, emit};
 use crate::growing::{Encode, MessageScratch};
 use crate::protocol::{Field, Opener, ProtocolError, Source};
 
@@ -58,7 +58,7 @@ impl Ends {
     }
 
     fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
-        emit(Level::Trace, || CommEvent::Message {
+        emit(Level::Trace, || MessageEvent {
             peer: &self.peer,
             is_leaving,
             frame_count: frames.len(),

@@ -64,21 +64,13 @@ pub(crate) enum SchedulerEvent<'a> {
     Task(&'a crate::TaskEvent),
 }
 
-/// An event of a comm of any role.
-pub(crate) enum CommEvent<'a> {
-    /// A peer connected.
-    Accepted,
-    /// The handshake with a peer failed.
-    HandshakeFailed { error: &'a dyn fmt::Display },
-    /// A message left or arrived.
-    Message {
-        peer: &'a str,
-        is_leaving: bool,
-        frame_count: usize,
-        len: usize,
-    },
-    /// The comm ended.
-    Closed,
+/// A message that left or arrived. The other events of comms are those of
+/// `daskwire_comm`.
+pub(crate) struct MessageEvent<'a> {
+    pub(crate) peer: &'a str,
+    pub(crate) is_leaving: bool,
+    pub(crate) frame_count: usize,
+    pub(crate) len: usize,
 }
 
 impl fmt::Display for ClientEvent<'_> {
@@ -115,26 +107,20 @@ impl fmt::Display for SchedulerEvent<'_> {
     }
 }
 
-impl fmt::Display for CommEvent<'_> {
+impl fmt::Display for MessageEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Accepted => f.write_str("accepted"),
-            Self::HandshakeFailed { error } => write!(f, "handshake failed: {error}"),
-            Self::Message {
-                peer,
-                is_leaving,
-                frame_count,
-                len,
-            } => {
-                let direction = if *is_leaving {
-                    "sent to"
-                } else {
-                    "received from"
-                };
-                write!(f, "{direction} {peer}: {frame_count} frames, {len} bytes")
-            }
-            Self::Closed => f.write_str("closed"),
-        }
+        let Self {
+            peer,
+            is_leaving,
+            frame_count,
+            len,
+        } = self;
+        let direction = if *is_leaving {
+            "sent to"
+        } else {
+            "received from"
+        };
+        write!(f, "{direction} {peer}: {frame_count} frames, {len} bytes")
     }
 }
 
@@ -168,7 +154,7 @@ impl SchedulerEvent<'_> {
     }
 }
 
-impl CommEvent<'_> {
+impl MessageEvent<'_> {
     #[expect(clippy::unused_self, reason = "as the other events")]
     const fn key(&self) -> Option<&Key> {
         None
@@ -228,7 +214,7 @@ events!(ClientEvent, "daskwire_peer::client");
 events!(WorkerEvent, "daskwire_peer::worker");
 #[cfg(feature = "scheduler")]
 events!(SchedulerEvent, "daskwire_peer::scheduler");
-events!(CommEvent, "daskwire_peer::comm");
+events!(MessageEvent, "daskwire_peer::comm");
 
 /// Emits an event, if a subscriber wants it.
 #[inline]

@@ -43,18 +43,9 @@ pub use notice::{LeaveReason, Notice};
 pub use state::Policy;
 pub use submission::{Refusal, Submission};
 
-/// Callback for notices. Implemented for closures.
-pub trait EventSink: Send + Sync {
-    /// Called for each notice, between messages, so it must not block. After a
-    /// panic it is not called again.
-    fn notice(&self, notice: &Notice);
-}
-
-impl<F: Fn(&Notice) + Send + Sync> EventSink for F {
-    fn notice(&self, notice: &Notice) {
-        self(notice);
-    }
-}
+/// Callback for notices. It is called between messages, so it must not block. After a
+/// panic it is not called again.
+pub type NoticeHook = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 /// Options of a [`Scheduler`].
 #[derive(Clone)]
@@ -84,7 +75,7 @@ pub struct Options {
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
-    pub on_notice: Option<Arc<dyn EventSink>>,
+    pub on_notice: Option<NoticeHook>,
 }
 
 impl Default for Options {

@@ -267,7 +267,7 @@ impl Shared {
         if self.is_hook_broken.load(Ordering::Acquire) {
             return;
         }
-        if catch_unwind(AssertUnwindSafe(|| hook.notice(notice))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| hook(notice))).is_err() {
             self.is_hook_broken.store(true, Ordering::Release);
         }
     }

@@ -13,7 +13,7 @@ use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
-use crate::event::{self, CommEvent, emit};
+use crate::event;
 use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
     ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
@@ -53,24 +53,17 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
 }
 
 async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
-    let comm = match incoming.handshake().await {
-        Ok(comm) => comm,
-        Err(error) => {
-            emit(event::Level::Info, || CommEvent::HandshakeFailed {
-                error: &error,
-            });
-            return;
-        }
+    // An error is an event of the comm already.
+    let Ok(comm) = incoming.handshake().await else {
+        return;
     };
     let peer = comm.peer_address().to_string();
     let ends = Ends::new(&shared.name, &peer, shared.observer.clone());
     let mut channel = Channel::new(comm, ends);
     let answering = async {
-        emit(event::Level::Info, || CommEvent::Accepted);
         // A peer that is gone does not need an answer.
         let _ = answer_all(&shared, &mut channel).await;
         channel.close().await;
-        emit(event::Level::Info, || CommEvent::Closed);
     };
     event::in_comm(&peer, answering).await;
 }

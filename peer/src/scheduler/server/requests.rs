@@ -8,7 +8,7 @@ use super::Shared;
 use super::answer::{Answer, uncaught};
 use crate::Value;
 use crate::channel::{Channel, Ends};
-use crate::event::{self, CommEvent, emit};
+use crate::event;
 use crate::protocol::{HeartbeatReply, Keys, Nullable, ReplyStatus, Request, TaskState};
 use crate::rpc::IncomingRequest;
 use crate::scheduler::Notice;
@@ -16,22 +16,13 @@ use crate::scheduler::state::Event;
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
-        let comm = match incoming.handshake().await {
-            Ok(comm) => comm,
-            Err(error) => {
-                emit(event::Level::Info, || CommEvent::HandshakeFailed {
-                    error: &error,
-                });
-                return;
-            }
+        // An error is an event of the comm already.
+        let Ok(comm) = incoming.handshake().await else {
+            return;
         };
         let peer = comm.peer_address().to_string();
         let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
-        let serving = async {
-            emit(event::Level::Info, || CommEvent::Accepted);
-            self.serve(Channel::new(comm, ends)).await;
-            emit(event::Level::Info, || CommEvent::Closed);
-        };
+        let serving = self.serve(Channel::new(comm, ends));
         event::in_comm(&peer, serving).await;
     }
 
