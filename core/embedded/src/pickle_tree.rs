@@ -80,15 +80,27 @@ pub(crate) struct Tree<'p> {
 }
 
 impl<'p> Tree<'p> {
-    /// Reads a pickle with its out-of-band buffers.
-    pub(crate) fn parse(pickle: &'p [u8], buffers: &'p [&'p [u8]]) -> Result<Self, TreeError> {
-        let mut tree = Self {
+    /// A tree of `None`.
+    pub(crate) const fn new() -> Self {
+        Self {
             nodes: [Node::None; NODES],
-            node_count: 0,
+            node_count: 1,
             items: [0; ITEMS],
             item_count: 0,
             root: Id(0),
-        };
+        }
+    }
+
+    /// Reads a pickle with its out-of-band buffers. In place: a tree has some
+    /// kilobytes, which are better not moved.
+    pub(crate) fn read(
+        &mut self,
+        pickle: &'p [u8],
+        buffers: &'p [&'p [u8]],
+    ) -> Result<(), TreeError> {
+        let tree = self;
+        tree.node_count = 0;
+        tree.item_count = 0;
         let mut stack = Stack {
             ids: [0; STACK],
             len: 0,
@@ -189,7 +201,7 @@ impl<'p> Tree<'p> {
             let id = tree.add(node)?;
             stack.push(id.0)?;
         }
-        Ok(tree)
+        Ok(())
     }
 
     /// The value of the whole pickle.

@@ -364,7 +364,8 @@ impl<'a> Value<'a> {
     }
 
     fn store_pickle(pickle: &[u8], buffers: &[&[u8]], out: &mut Out<'_>) -> Result<(), Failure> {
-        let tree = Tree::parse(pickle, buffers)?;
+        let mut tree = Tree::new();
+        tree.read(pickle, buffers)?;
         Value::from_pickle(&tree, tree.root(), &|_, _| None)?.store(out)
     }
 
@@ -715,6 +716,15 @@ impl<'o> Out<'o> {
             *place = value.to_le_bytes();
         }
         Ok(())
+    }
+
+    /// The bytes of a result of [`bytes`](Self::bytes), to be changed in place;
+    /// empty for other results.
+    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
+        match self.buffer.get_mut(..self.len).unwrap_or_default() {
+            [BYTES, bytes @ ..] => bytes,
+            _ => &mut [],
+        }
     }
 
     /// Begins a value with its head; returns space for the rest of it.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use daskwire_embedded::value::{Args, Failure, Out, Value};
-use daskwire_embedded::worker::{Buffers, Config, Function, Status, Worker};
+use daskwire_embedded::worker::{Config, Function, Memory, Status, Worker};
 use daskwire_testing::cluster::Cluster;
 
 const FUNCTIONS: &[(&str, Function)] = &[
@@ -102,8 +102,8 @@ impl Running {
                 contact: &contact,
                 name: "mcu",
             };
-            let mut buffers = Buffers::<4096, 2>::new();
-            let mut worker = Worker::<32, 6144, 2>::new(config, FUNCTIONS, &mut buffers);
+            let mut memory = Memory::<32, 6144, 4096, 2>::new();
+            let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
             support::drive(&mut worker, listener, |worker| {
                 worker.status() == Status::Ended || stopped.load(Ordering::Relaxed)
             });

@@ -42,21 +42,24 @@ pub struct Config<'a> {
 /// if tasks have arrays as arguments, which take a place each.
 pub const MAX_BATCH: usize = 159;
 
-/// The buffers for the messages of a worker.
+/// The memory of a worker: for `KEYS` tasks and values, of `DATA` bytes in all,
+/// and for its messages.
 ///
+/// `DATA` counts the keys, the tasks that have not run, and the values.
 /// `MESSAGE` is the maximum length of a task, in bytes, with its numbers, bytes
 /// and arrays. `PEERS` is the number of connections that others may have to the
-/// worker at a time.
-#[derive(Debug)]
-pub struct Buffers<const MESSAGE: usize, const PEERS: usize> {
+/// worker at a time. All of it is zeros at first, so that a static variable of
+/// this type takes no flash.
+pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize> {
+    store: Store<KEYS, DATA>,
     stream: LinkBuffers<{ 8 * (MAX_BATCH + 1) }, MESSAGE, 2560>,
     requests: LinkBuffers<TABLE_LEN, 1536, 1024>,
     fetch: LinkBuffers<TABLE_LEN, 2048, 512>,
-    peers: [LinkBuffers<TABLE_LEN, 1536, 1024>; PEERS],
+    // A request for all keys at once has to fit.
+    peers: [LinkBuffers<TABLE_LEN, 3072, 1024>; PEERS],
 }
 
 /// The buffers of one link.
-#[derive(Debug)]
 struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
     table: [u8; TABLE],
     incoming: [u8; IN],
@@ -75,10 +78,19 @@ impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, I
     }
 }
 
-impl<const MESSAGE: usize, const PEERS: usize> Buffers<MESSAGE, PEERS> {
-    /// Empty buffers.
+impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize>
+    Memory<KEYS, DATA, MESSAGE, PEERS>
+{
+    /// Unused memory.
     pub const fn new() -> Self {
+        const {
+            assert!(
+                KEYS <= 60,
+                "the prelude of a reply has to fit in its buffer"
+            )
+        }
         Self {
+            store: Store::new(),
             stream: LinkBuffers::EMPTY,
             requests: LinkBuffers::EMPTY,
             fetch: LinkBuffers::EMPTY,
@@ -87,7 +99,9 @@ impl<const MESSAGE: usize, const PEERS: usize> Buffers<MESSAGE, PEERS> {
     }
 }
 
-impl<const MESSAGE: usize, const PEERS: usize> Default for Buffers<MESSAGE, PEERS> {
+impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize> Default
+    for Memory<KEYS, DATA, MESSAGE, PEERS>
+{
     fn default() -> Self {
         Self::new()
     }
@@ -160,10 +174,9 @@ struct Finished {
     outcome: Result<(), crate::value::Failure>,
 }
 
-/// A worker with room for `KEYS` tasks and values of `DATA` bytes in all, and
-/// for `PEERS` connections of others at a time.
+/// A worker of one thread.
 ///
-/// A task that does not fit fails with a `MemoryError`. Tasks run in the order
+/// A task that does not fit in its [`Memory`] fails with a `MemoryError`. Tasks run in the order
 /// in which they arrive; the priorities of the scheduler are not used. While a
 /// function runs, nothing else happens. A worker that loses its scheduler
 /// forgets everything and registers again.
@@ -178,7 +191,7 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     fetch: Link<'b>,
     fetching: Option<Fetching>,
     peers: [Peer<'b, KEYS>; PEERS],
-    store: Store<KEYS, DATA>,
+    store: &'b mut Store<KEYS, DATA>,
     phase: Phase,
     heartbeat: Heartbeat,
     finished: Option<Finished>,
@@ -212,25 +225,19 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
     pub fn new<const MESSAGE: usize>(
         config: Config<'b>,
         functions: &'b [(&'b str, Function)],
-        buffers: &'b mut Buffers<MESSAGE, PEERS>,
+        memory: &'b mut Memory<KEYS, DATA, MESSAGE, PEERS>,
     ) -> Self {
-        const {
-            assert!(
-                KEYS <= 60,
-                "the prelude of a reply has to fit in its buffer"
-            )
-        }
-        let mut peers = buffers.peers.iter_mut();
+        let mut peers = memory.peers.iter_mut();
         Self {
             config,
             functions,
             stream: Link::in_pieces(
-                &mut buffers.stream.table,
-                &mut buffers.stream.incoming,
-                &mut buffers.stream.outgoing,
+                &mut memory.stream.table,
+                &mut memory.stream.incoming,
+                &mut memory.stream.outgoing,
             ),
-            requests: buffers.requests.link(),
-            fetch: buffers.fetch.link(),
+            requests: memory.requests.link(),
+            fetch: memory.fetch.link(),
             fetching: None,
             peers: core::array::from_fn(|_| Peer {
                 // There are as many buffers as peers.
@@ -241,7 +248,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
                 reply: None,
                 active: Duration::ZERO,
             }),
-            store: Store::new(),
+            store: &mut memory.store,
             phase: Phase::Pause {
                 until: Duration::ZERO,
             },
@@ -400,7 +407,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
             _ => {
                 let peer = link.checked_sub(PEER).and_then(|at| self.peers.get_mut(at));
                 if let Some(mut reply) = peer.and_then(|peer| peer.reply.take()) {
-                    reply.release(&mut self.store);
+                    reply.release(self.store);
                 }
             }
         }

@@ -120,17 +120,17 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         for peer in &mut self.peers {
             if let Some(reply) = &mut peer.reply {
                 peer.active = self.now;
-                if !reply.send(&self.store, &mut peer.link.outgoing) {
+                if !reply.send(self.store, &mut peer.link.outgoing) {
                     continue;
                 }
-                reply.release(&mut self.store);
+                reply.release(self.store);
                 peer.reply = None;
             }
             if !peer.link.has_message() || !peer.link.has_room(REPLY_LEN) {
                 continue;
             }
             peer.active = self.now;
-            serve(peer, &mut self.store, self.config);
+            serve(peer, self.store, self.config);
         }
         self.free_peer();
     }
@@ -174,7 +174,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             }
             self.fetching = Some(Fetching { id, asked: true });
         } else if self.fetch.has_message() && self.stream.has_room(REPORT_LEN) {
-            let store = &mut self.store;
+            let store = &mut *self.store;
             let found = self.fetch.incoming.message(|message| {
                 let mut data = field(message.reader(), "data")?;
                 // One key at most was asked for.

@@ -30,7 +30,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     /// wait until its answer can be sent.
     pub(super) fn handle_stream(&mut self) {
         while self.stream.has_room(REPORT_LEN) {
-            let (store, receiving) = (&mut self.store, &mut self.receiving);
+            let (store, receiving) = (&mut *self.store, &mut self.receiving);
             let outgoing = &mut self.stream.outgoing;
             let (len, effect) = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
@@ -86,7 +86,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         let times = (self.time(start), self.time(self.now));
         let outgoing = &mut self.stream.outgoing;
         match outcome {
-            Ok(()) => report_finished(&self.store, id, times, outgoing),
+            Ok(()) => report_finished(self.store, id, times, outgoing),
             Err(failure) => self.report_failure(id, failure),
         }
     }

@@ -40,7 +40,8 @@ pub(super) fn run(
     }
     let parts = parts.get(..count).unwrap_or_default();
     let (pickle, buffers) = parts.split_first().ok_or(refused)?;
-    let tree = Tree::parse(pickle, buffers)?;
+    let mut tree = Tree::new();
+    tree.read(pickle, buffers)?;
 
     let input = |tree: &Tree<'_>, id: Id| {
         let mut key = [0; MAX_KEY];

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs the firmware for Ethernet in qemu, in a cluster with a scheduler, a worker
+# and a client of Python: cluster.py says what is checked.
+#
+# Usage: core/embedded/firmware/cluster.sh
+#
+# Needs what run.sh needs.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
+chip=thumbv7m-none-eabi
+source "$root/core/tests/bare-metal/common.sh"
+source "$here/environment.sh"
+scratch=$(mktemp -d)
+trap 'rm -rf "$log" "$scratch"' EXIT
+
+install_packages
+build_for_chip "$here" "$target/firmware-network" "$chip"
+# Small rather than fast: it waits for the network most of the time.
+quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL=s "${build[@]}" --features network --bin worker
+python=$(environment current)
+# Nobody's own settings of Python or Dask.
+env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
+    DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
+    timeout 300 "$python" "$here/cluster.py" "$target/firmware-network/$chip/release"
