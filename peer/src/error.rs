@@ -18,6 +18,7 @@ use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
 
 pub use remote::RemoteError;
+#[cfg(any(feature = "scheduler", test))]
 pub(crate) use remote::{exception, killed_worker};
 
 /// The error of a request to a peer, or of a stream of messages.

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::future::all_finished;
-use super::{Client, ScatterError, Shared, TaskError, TaskFuture};
-use crate::client::Status;
+use super::shared::Shared;
+use super::state::{Event, Hold};
+use super::{Client, ScatterError, TaskError, TaskFuture};
 use crate::gather::{self, least_requested};
 use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, ReportKey, Request,
-    Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, Request, Scatter,
+    TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
 use crate::{BoxFuture, Key, RequestError, Serialized, Value};
 
@@ -130,16 +131,9 @@ impl Shared {
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
             // The data was lost: the scheduler knows, or is told, and reports
             // what becomes of it.
-            for key in missing {
-                if !found.contains_key(&key)
-                    && let Some(entry) = self.held(&key)
-                {
-                    entry.set(Status::Pending);
-                    self.send(ReportKey {
-                        key,
-                        ..ReportKey::default()
-                    })?;
-                }
+            missing.retain(|key| !found.contains_key(key));
+            if !missing.is_empty() {
+                self.request(Event::Refresh(missing))?;
             }
         }
         futures
@@ -163,7 +157,7 @@ impl Shared {
             ..Gather::default()
         });
         // No timeout: the data may take long.
-        let reply: DataReply = self.pool.call(&self.address, &request).await?;
+        let reply: DataReply = self.pool.call(self.address(), &request).await?;
         Ok(reply.data.unwrap_or_default())
     }
 
@@ -335,8 +329,8 @@ impl Client {
         route: Route,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         // The futures are made first, so that no report about them is missed.
-        let keys = pieces.iter().map(|(key, _)| key);
-        let futures = self.shared.hold(keys, None)?;
+        let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
+        let futures = self.shared.hold(Event::Store(keys.clone()), &keys)?;
         // No release of these keys is sent from now on; earlier ones must be read
         // first.
         self.shared.settle().await?;
@@ -344,9 +338,8 @@ impl Client {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
             Route::Direct => self.scatter_to_workers(pieces).await?,
         }
-        for future in &futures {
-            future.entry().set(Status::Finished);
-        }
+        let holds: Vec<Hold> = futures.iter().map(|future| future.hold().clone()).collect();
+        self.shared.request(Event::Stored(holds))?;
         Ok(futures)
     }
 
@@ -356,7 +349,7 @@ impl Client {
     ) -> Result<(), RequestError> {
         let request = Request::Scatter(Scatter {
             data,
-            client: self.shared.id.clone(),
+            client: self.shared.id().to_owned(),
             broadcast: Value::Bool(false),
             timeout: Some(self.shared.options.timeout.as_secs_f64()),
             reply: Some(true),
@@ -365,7 +358,7 @@ impl Client {
         let _: Value = self
             .shared
             .pool
-            .call(&self.shared.address, &request)
+            .call(self.shared.address(), &request)
             .await?;
         Ok(())
     }
@@ -408,7 +401,7 @@ impl Client {
         let request = UpdateData {
             who_has: Some(who_has),
             nbytes: Some(nbytes),
-            client: Some(self.shared.id.clone()),
+            client: Some(self.shared.id().to_owned()),
             reply: Some(true),
             ..UpdateData::default()
         };

@@ -2,77 +2,18 @@
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use daskwire_comm::runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::{Disconnected, Shared, TaskError};
-use crate::event::{ClientEvent, Level, emit};
-use crate::{Key, RemoteError, Serialized, Value};
+use super::shared::Shared;
+use super::state::{Hold, Status};
+use super::{Disconnected, TaskError};
+use crate::{Key, Serialized, Value};
 
-/// The status of a task.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Status {
-    /// The task waits or is executing.
-    Pending,
-    /// The result is in memory.
-    Finished,
-    /// The task, or one that it depends on, failed.
-    Error(Arc<RemoteError>),
-    /// The task was cancelled.
-    Cancelled {
-        /// The reason, as far as it is known.
-        reason: String,
-    },
-    /// The result is lost and cannot be computed again.
-    Lost,
-    /// The client is not connected any more.
-    Disconnected {
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl Status {
-    /// Whether the status is final.
-    pub const fn is_done(&self) -> bool {
-        !matches!(self, Self::Pending)
-    }
-
-    /// Dask's name of the status.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Finished => "finished",
-            Self::Error(_) => "error",
-            Self::Cancelled { .. } => "cancelled",
-            Self::Lost => "lost",
-            Self::Disconnected { .. } => "disconnected",
-        }
-    }
-}
-
-/// The state of a key, shared by all handles on it.
-pub(super) struct Entry {
-    pub(super) key: Key,
-    /// Number of marks sent on the stream before this entry existed. What arrives
-    /// before they are answered is not about this entry.
-    pub(super) marks: u64,
-    shared: Arc<Shared>,
-    state: Mutex<State>,
-}
-
-/// A compact status: there may be millions, most of them pending or finished.
-enum State {
-    Pending(Vec<Watcher>),
-    Finished,
-    /// Any other final status.
-    Ended(Box<Status>),
-}
-
-enum Watcher {
+/// Notifies a task that waits for a hold.
+pub(super) enum Watcher {
     One(oneshot::Sender<()>),
     /// The index of a future among others.
     Many(usize, mpsc::UnboundedSender<usize>),
@@ -80,8 +21,8 @@ enum Watcher {
 }
 
 impl Watcher {
-    /// Whether all waiting tasks have been dropped.
-    fn is_closed(&self) -> bool {
+    /// Whether the waiting task has been dropped.
+    pub(super) fn is_closed(&self) -> bool {
         match self {
             Self::One(sender) => sender.is_closed(),
             Self::Many(_, sender) => sender.is_closed(),
@@ -89,14 +30,14 @@ impl Watcher {
         }
     }
 
-    fn tell(self, is_finished: bool) {
-        // The waiter may be gone.
+    /// Notifies the task, if it still waits.
+    pub(super) fn notify(self, is_finished: bool) {
         match self {
             Self::One(sender) => drop(sender.send(())),
             Self::Many(index, sender) => drop(sender.send(index)),
             Self::All(remaining) => {
                 if let Some(remaining) = remaining.upgrade() {
-                    remaining.tell(is_finished);
+                    remaining.notify(is_finished);
                 }
             }
         }
@@ -104,14 +45,14 @@ impl Watcher {
 }
 
 /// Number of unfinished futures that are waited for.
-struct Remaining {
+pub(super) struct Remaining {
     count: AtomicUsize,
     /// Notified when none is left, or when one has failed.
     decided: Notify,
 }
 
 impl Remaining {
-    fn tell(&self, is_finished: bool) {
+    fn notify(&self, is_finished: bool) {
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 || !is_finished {
             self.decided.notify_one();
         }
@@ -128,87 +69,21 @@ pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
     });
     for future in futures {
         remaining.count.fetch_add(1, Ordering::AcqRel);
-        future.0.watch(Watcher::All(Arc::downgrade(&remaining)));
+        future.watch(Watcher::All(Arc::downgrade(&remaining)));
     }
-    remaining.tell(true);
+    remaining.notify(true);
     remaining.decided.notified().await;
 }
 
-impl Entry {
-    pub(super) const fn new(key: Key, shared: Arc<Shared>, marks: u64) -> Self {
-        Self {
-            key,
-            marks,
-            shared,
-            state: Mutex::new(State::Pending(Vec::new())),
-        }
-    }
-
-    pub(super) fn set(&self, status: Status) {
-        let is_finished = matches!(status, Status::Finished);
-        emit(Level::Debug, || ClientEvent::Task {
-            key: &self.key,
-            status: status.name(),
-        });
-        let next = match status {
-            Status::Pending => State::Pending(Vec::new()),
-            Status::Finished => State::Finished,
-            other => State::Ended(Box::new(other)),
-        };
-        let before = {
-            let mut state = self.shared.lock(&self.state);
-            // Waiters continue to wait.
-            if let (State::Pending(_), State::Pending(_)) = (&*state, &next) {
-                return;
-            }
-            core::mem::replace(&mut *state, next)
-        };
-        if let State::Pending(watchers) = before {
-            for watcher in watchers {
-                watcher.tell(is_finished);
-            }
-        }
-    }
-
-    /// Ends the entry unless it failed or was cancelled: its result cannot be
-    /// fetched any more.
-    pub(super) fn end(&self, status: Status) {
-        if !matches!(self.status(), Status::Error(_) | Status::Cancelled { .. }) {
-            self.set(status);
-        }
-    }
-
-    fn status(&self) -> Status {
-        match &*self.shared.lock(&self.state) {
-            State::Pending(_) => Status::Pending,
-            State::Finished => Status::Finished,
-            State::Ended(status) => (**status).clone(),
-        }
-    }
-
-    /// Notifies the watcher when the task is done, at once if it is.
-    fn watch(&self, watcher: Watcher) {
-        let mut state = self.shared.lock(&self.state);
-        if let State::Pending(watchers) = &mut *state {
-            if watchers.len() == watchers.capacity() {
-                watchers.retain(|watcher| !watcher.is_closed());
-            }
-            if watchers.is_empty() {
-                // Most entries have one watcher.
-                watchers.reserve_exact(1);
-            }
-            watchers.push(watcher);
-            return;
-        }
-        let is_finished = matches!(*state, State::Finished);
-        drop(state);
-        watcher.tell(is_finished);
-    }
+/// A handle that the state machine counts.
+struct Handle {
+    hold: Hold,
+    shared: Arc<Shared>,
 }
 
-impl Drop for Entry {
+impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.release(&self.key);
+        self.shared.release_hold(&self.hold);
     }
 }
 
@@ -217,25 +92,33 @@ impl Drop for Entry {
 /// The cluster keeps the result while there are handles on it, and may forget it
 /// when the last is dropped. Clones are handles on the same result.
 #[derive(Clone)]
-pub struct TaskFuture(Arc<Entry>);
+pub struct TaskFuture(Arc<Handle>);
 
 impl TaskFuture {
-    pub(super) const fn new(entry: Arc<Entry>) -> Self {
-        Self(entry)
+    pub(super) fn new(hold: Hold, shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Handle { hold, shared }))
     }
 
-    pub(super) const fn entry(&self) -> &Arc<Entry> {
-        &self.0
+    pub(super) fn hold(&self) -> &Hold {
+        &self.0.hold
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    fn watch(&self, watcher: Watcher) {
+        self.0.shared.watch(&self.0.hold, watcher);
     }
 
     /// The key of the result.
     pub fn key(&self) -> &Key {
-        &self.0.key
+        self.0.hold.key()
     }
 
     /// The current status of the task.
     pub fn status(&self) -> Status {
-        self.0.status()
+        self.0.shared.status(&self.0.hold)
     }
 
     /// Whether the task is done, successfully or not.
@@ -251,7 +134,7 @@ impl TaskFuture {
                 return status;
             }
             let (sender, done) = oneshot::channel();
-            self.0.watch(Watcher::One(sender));
+            self.watch(Watcher::One(sender));
             // The status has the outcome.
             let _ = done.await;
         }
@@ -334,7 +217,7 @@ impl AsCompleted {
         let (sender, done) = mpsc::unbounded_channel();
         let futures: Vec<Option<TaskFuture>> = futures.into_iter().map(Some).collect();
         for (index, future) in futures.iter().flatten().enumerate() {
-            future.0.watch(Watcher::Many(index, sender.clone()));
+            future.watch(Watcher::Many(index, sender.clone()));
         }
         Self { futures, done }
     }
@@ -354,7 +237,8 @@ impl AsCompleted {
 /// Handles on the same result of the same client are equal.
 impl PartialEq for TaskFuture {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        let (one, other) = (&*self.0, &*other.0);
+        one.hold == other.hold && Arc::ptr_eq(&one.shared, &other.shared)
     }
 }
 

@@ -26,56 +26,32 @@ mod data;
 mod error;
 mod future;
 mod session;
+mod shared;
+pub mod state;
 mod submit;
 mod update;
 
-use core::hash::BuildHasher as _;
 use core::time::Duration;
-use daskwire_comm::runtime::{self, Spawner, Task};
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::Arc;
 
+use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommOptions, Transports};
-use tokio::sync::watch;
 
-use crate::batched::BatchSender;
 use crate::channel::{Observer, within};
-use crate::dialect::{Cancellation, Dialect};
-use crate::failure::Failure;
+use crate::dialect::Dialect;
 use crate::identity::Identity;
-use crate::net::Connector;
-use crate::pool::Pool;
-use crate::protocol::{
-    CancelKeys, CancelKeysSilently, ClientReleasesKeys, FromClient, Keys, Nullable, ReportKey,
-    Request, Retry, Unknown,
-};
+use crate::protocol::{Keys, Retry};
 use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
 pub use data::Route;
 pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
-pub use future::{AsCompleted, Status, TaskFuture};
+pub use future::{AsCompleted, TaskFuture};
+pub use state::{Reconnect, Status};
 pub use submit::{Call, Submission};
 
-use future::Entry;
-
-/// What a client does when its connection to the scheduler breaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reconnect {
-    /// Gives up: all futures end as [`Status::Disconnected`], and nothing can be
-    /// submitted any more.
-    #[default]
-    Never,
-    /// Tries to reconnect for this long. The scheduler has forgotten the client's
-    /// keys, so unfinished futures end as [`Status::Lost`]; new tasks can be
-    /// submitted.
-    Within(Duration),
-}
-
-/// Callback for messages with an unknown op.
-pub type UnknownHook = Arc<dyn Fn(&Unknown) + Send + Sync>;
+use shared::Shared;
+use state::{Event, Hold};
 
 /// Options of a [`Client`].
 #[derive(Clone)]
@@ -101,8 +77,6 @@ pub struct ClientOptions {
     pub observer: Option<Arc<dyn Observer>>,
     /// Counts the bytes of the comms that transfer data.
     pub meter: Option<Arc<Meter>>,
-    /// Callback for messages with an unknown op.
-    pub unknown: Option<UnknownHook>,
 }
 
 impl Default for ClientOptions {
@@ -117,7 +91,6 @@ impl Default for ClientOptions {
             interval: Duration::from_millis(10),
             observer: None,
             meter: None,
-            unknown: None,
         }
     }
 }
@@ -142,292 +115,7 @@ impl core::fmt::Debug for ClientOptions {
 #[derive(Debug)]
 pub struct Client {
     shared: Arc<Shared>,
-    session: Task<()>,
-}
-
-/// State shared by a client and its futures.
-pub(crate) struct Shared {
-    id: String,
-    address: Address,
-    options: ClientOptions,
-    pool: Pool,
-    connector: Arc<Connector>,
-    /// The keys that the scheduler holds for this client.
-    entries: Mutex<Entries>,
-    /// The stream to the scheduler, while connected.
-    stream: Mutex<Option<BatchSender<FromClient>>>,
-    /// The scheduler's release, if it runs Dask.
-    release: Mutex<Option<Release>>,
-    /// What that release says.
-    dialect: Mutex<Dialect>,
-    /// The runtime of background work.
-    runtime: Spawner,
-    /// The reason why the client has ended.
-    ended: OnceLock<String>,
-    is_closing: AtomicBool,
-    failure: Failure,
-    /// Number of marks sent, and number of marks that the scheduler has answered.
-    marks: AtomicU64,
-    answered_marks: watch::Sender<u64>,
-    /// Number of messages that released keys, and number of these that the
-    /// scheduler is known to have read.
-    releases: AtomicU64,
-    settled_releases: AtomicU64,
-    /// Hashes of the keys released since the last mark. Reports about an earlier
-    /// use of such a key may still arrive.
-    released: Mutex<HashSet<u64>>,
-}
-
-impl core::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Client")
-            .field("id", &self.id)
-            .field("scheduler", &format_args!("{}", self.address))
-            .finish_non_exhaustive()
-    }
-}
-
-type Entries = HashMap<Key, Weak<Entry>>;
-
-/// How many released keys are remembered before a mark is sent that makes it
-/// unnecessary.
-const MAX_RELEASED: usize = 4096;
-
-/// What the keys of marks have in their names.
-const MARK: &str = "mark";
-
-impl Shared {
-    /// A part of the state. If a panic has left it half changed, the client ends.
-    fn lock<'m, T>(&self, mutex: &'m Mutex<T>) -> MutexGuard<'m, T> {
-        self.failure.check(mutex.lock())
-    }
-
-    fn send(&self, message: impl Into<FromClient>) -> Result<(), Disconnected> {
-        if self.failure.is_set() {
-            return Err(self.disconnected());
-        }
-        let sent = self
-            .lock(&self.stream)
-            .as_ref()
-            .is_some_and(|stream| stream.send(message));
-        if sent {
-            Ok(())
-        } else {
-            Err(self.disconnected())
-        }
-    }
-
-    fn disconnected(&self) -> Disconnected {
-        Disconnected {
-            reason: self.reason(),
-        }
-    }
-
-    /// What becomes of futures without a connection.
-    fn when_disconnected(&self) -> Status {
-        Status::Disconnected {
-            reason: self.reason(),
-        }
-    }
-
-    fn reason(&self) -> String {
-        let reason = self.ended.get().map(String::as_str);
-        reason.unwrap_or("the connection broke").to_owned()
-    }
-
-    /// The entry of a key, and whether it is new: the scheduler does not hold the key
-    /// yet. `entries` stays locked until the scheduler has been told to, so that what
-    /// others send about the same key comes before or after both.
-    fn entry(self: &Arc<Self>, entries: &mut Entries, key: &Key) -> (TaskFuture, bool) {
-        if let Some(entry) = entries.get(key).and_then(Weak::upgrade) {
-            return (TaskFuture::new(entry), false);
-        }
-        let hash = entries.hasher().hash_one(key);
-        let is_used_again = self.lock(&self.released).contains(&hash);
-        if is_used_again {
-            // Without a connection there are no reports.
-            let _ = self.mark(entries);
-        }
-        let marks = self.marks.load(Ordering::Acquire);
-        let entry = Arc::new(Entry::new(key.clone(), Arc::clone(self), marks));
-        entries.insert(key.clone(), Arc::downgrade(&entry));
-        (TaskFuture::new(entry), true)
-    }
-
-    /// Makes futures for keys that the scheduler holds because of `message`, or
-    /// of a later request.
-    fn hold<'k>(
-        self: &Arc<Self>,
-        keys: impl IntoIterator<Item = &'k Key>,
-        message: Option<FromClient>,
-    ) -> Result<Vec<TaskFuture>, Disconnected> {
-        let mut entries = self.lock(&self.entries);
-        let futures: Vec<TaskFuture> = keys
-            .into_iter()
-            .map(|key| self.entry(&mut entries, key).0)
-            .collect();
-        let sent = message.map_or(Ok(()), |message| self.send(message));
-        // Dropping futures locks the entries.
-        drop(entries);
-        sent.map(|()| futures)
-    }
-
-    /// The entry of a key, if it has handles.
-    fn held(&self, key: &Key) -> Option<Arc<Entry>> {
-        self.lock(&self.entries).get(key).and_then(Weak::upgrade)
-    }
-
-    /// The entry that a report of the scheduler is about; `None` if the report is
-    /// about an earlier use of the key.
-    fn reported(&self, key: &Key) -> Option<Arc<Entry>> {
-        let answered = *self.answered_marks.borrow();
-        self.held(key).filter(|entry| entry.marks <= answered)
-    }
-
-    /// All entries that have handles.
-    fn all(&self) -> Vec<Arc<Entry>> {
-        self.lock(&self.entries)
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect()
-    }
-
-    /// Ends all entries, because the scheduler holds nothing for this client any
-    /// more.
-    fn end_all(&self, status: impl Fn() -> Status) {
-        let mut entries = self.lock(&self.entries);
-        let all = core::mem::take(&mut *entries);
-        // No answers will come.
-        let marks = self.marks.load(Ordering::Acquire);
-        self.answered_marks.send_replace(marks);
-        self.lock(&self.released).clear();
-        // Dropping entries locks them.
-        drop(entries);
-        for entry in all.into_values().filter_map(|entry| entry.upgrade()) {
-            entry.end(status());
-        }
-    }
-
-    /// Ends an entry whose key the scheduler no longer holds for this client.
-    /// Submitting the key again makes another entry.
-    fn end(&self, entry: &Arc<Entry>, status: Status) {
-        let mut entries = self.lock(&self.entries);
-        self.detach(&mut entries, entry);
-        drop(entries);
-        entry.set(status);
-    }
-
-    /// Whether the entry was attached.
-    fn detach(&self, entries: &mut Entries, entry: &Arc<Entry>) -> bool {
-        let is_attached = entries
-            .get(&entry.key)
-            .is_some_and(|current| core::ptr::eq(current.as_ptr(), Arc::as_ptr(entry)));
-        if is_attached {
-            entries.remove(&entry.key);
-        }
-        is_attached
-    }
-
-    /// Releases a key after its last handle was dropped.
-    fn release(&self, key: &Key) {
-        let mut entries = self.lock(&self.entries);
-        match entries.get(key) {
-            // The key was requested again in the meantime.
-            Some(entry) if entry.strong_count() != 0 => return,
-            Some(_) => entries.remove(key),
-            None => return,
-        };
-        if entries.capacity() > 1 << 10 && entries.len() < entries.capacity() / 8 {
-            entries.shrink_to_fit();
-        }
-        // Without a connection, the scheduler has released the key already.
-        if self.send_release(Keys(vec![key.clone()])).is_ok() {
-            self.remember_released(&entries, key);
-        }
-    }
-
-    /// Remembers a released key until the next mark.
-    fn remember_released(&self, entries: &Entries, key: &Key) {
-        if self.lock(&self.released).len() >= MAX_RELEASED {
-            // Without a connection there are no reports.
-            let _ = self.mark(entries);
-            self.lock(&self.released).clear();
-        }
-        let hash = entries.hasher().hash_one(key);
-        self.lock(&self.released).insert(hash);
-    }
-
-    fn send_release(&self, keys: Keys) -> Result<(), Disconnected> {
-        self.releases.fetch_add(1, Ordering::AcqRel);
-        self.send(ClientReleasesKeys {
-            keys,
-            ..ClientReleasesKeys::default()
-        })
-    }
-
-    /// Sends a mark on the stream, and returns its number. Once it is answered,
-    /// the scheduler has read everything before it, and the resulting reports
-    /// have arrived.
-    ///
-    /// `_entries` stay locked, so that no key is submitted between counting and
-    /// sending the mark: reports about the key would be ignored.
-    fn mark(&self, _entries: &Entries) -> Result<u64, Disconnected> {
-        let mark = self.marks.load(Ordering::Acquire) + 1;
-        // Unknown keys are answered at once, in the order of the stream.
-        self.send(ReportKey {
-            key: Key::from(format!("{}-{MARK}-{mark}", self.id)),
-            ..ReportKey::default()
-        })?;
-        // Only marks that were sent are answered.
-        self.marks.store(mark, Ordering::Release);
-        self.lock(&self.released).clear();
-        Ok(mark)
-    }
-
-    /// The number of the mark that a key represents.
-    fn mark_of(&self, key: &Key) -> Option<u64> {
-        let name = key.as_str()?.strip_prefix(&self.id)?;
-        let number = name.strip_prefix('-')?.strip_prefix(MARK)?;
-        number.strip_prefix('-')?.parse().ok()
-    }
-
-    /// Waits until the scheduler has read all releases. Requests use other comms
-    /// than the stream; a key that is used again right after its release could be
-    /// forgotten otherwise.
-    async fn settle(&self) -> Result<(), ScatterError> {
-        let releases = self.releases.load(Ordering::Acquire);
-        if self.settled_releases.load(Ordering::Acquire) >= releases {
-            return Ok(());
-        }
-        let mark = self.mark(&self.lock(&self.entries))?;
-        let mut answered = self.answered_marks.subscribe();
-        within(
-            self.options.timeout,
-            "the scheduler to read what was sent",
-            async {
-                // The sender lives as long as `self`.
-                let _ = answered.wait_for(|answered| *answered >= mark).await;
-                Ok::<(), RequestError>(())
-            },
-        )
-        .await?;
-        self.settled_releases.fetch_max(releases, Ordering::AcqRel);
-        Ok(())
-    }
-
-    async fn call<T: crate::protocol::Field>(
-        &self,
-        what: &'static str,
-        request: impl Into<Request>,
-    ) -> Result<T, RequestError> {
-        let request = request.into();
-        within(
-            self.options.timeout,
-            what,
-            self.pool.call(&self.address, &request),
-        )
-        .await
-    }
+    session: session::SessionTask,
 }
 
 impl Client {
@@ -449,55 +137,29 @@ impl Client {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, ConnectError> {
         let address = RequestError::parse_address(address)?;
-        let connector = Connector::new(options.transports.separate(), options.comm.clone());
-        let connector = Arc::new(connector);
-        let id = options
-            .id
-            .clone()
-            .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
-        let shared = Arc::new(Shared {
-            id,
-            pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
-                .metered(options.meter.clone(), options.comm.clone()),
-            connector,
-            entries: Mutex::default(),
-            stream: Mutex::default(),
-            release: Mutex::default(),
-            dialect: Mutex::new(Dialect::NEWEST),
-            runtime: Spawner::current(),
-            ended: OnceLock::new(),
-            is_closing: AtomicBool::new(false),
-            failure: Failure::default(),
-            marks: AtomicU64::new(0),
-            answered_marks: watch::Sender::new(0),
-            releases: AtomicU64::new(0),
-            settled_releases: AtomicU64::new(0),
-            released: Mutex::default(),
-            address,
-            options,
-        });
+        let shared = Arc::new(Shared::new(address, options));
         let session = session::start(&shared).await?;
         Ok(Self { shared, session })
     }
 
     /// The client's id.
     pub fn id(&self) -> &str {
-        &self.shared.id
+        self.shared.id()
     }
 
     /// The address of the scheduler.
     pub fn scheduler(&self) -> &Address {
-        &self.shared.address
+        self.shared.address()
     }
 
     /// The scheduler's release of Dask; `None` if it does not run Dask.
     pub fn release(&self) -> Option<Release> {
-        *self.shared.lock(&self.shared.release)
+        self.shared.lock().state.release()
     }
 
     /// The dialect of the scheduler's release.
     fn dialect(&self) -> Dialect {
-        *self.shared.lock(&self.shared.dialect)
+        self.shared.lock().dialect
     }
 
     /// Asks the scheduler for its identity and its workers.
@@ -552,26 +214,9 @@ impl Client {
     /// [`Disconnected`].
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, Disconnected> {
         let key = self.dialect().key(&key.into());
-        let mut entries = self.shared.lock(&self.shared.entries);
-        let (future, is_new) = self.shared.entry(&mut entries, &key);
-        let sent = if is_new {
-            let desires = crate::protocol::ClientDesiresKeys {
-                keys: Keys(vec![key.clone()]),
-                ..crate::protocol::ClientDesiresKeys::default()
-            };
-            let report = ReportKey {
-                key,
-                ..ReportKey::default()
-            };
-            self.shared
-                .send(desires)
-                .and_then(|()| self.shared.send(report))
-        } else {
-            Ok(())
-        };
-        // Dropping the future locks the entries.
-        drop(entries);
-        sent.map(|()| future)
+        let keys = [key.clone()];
+        let mut futures = self.shared.hold(Event::Desire(key), &keys)?;
+        futures.pop().ok_or_else(|| self.shared.disconnected())
     }
 
     /// Holds results under another client id, which need not be connected: they
@@ -587,10 +232,9 @@ impl Client {
         for future in futures {
             future.finished().await?;
         }
-        self.shared.send(crate::protocol::ClientDesiresKeys {
-            keys: futures.iter().map(TaskFuture::key).collect(),
-            client: Some(holder.to_owned()),
-            ..crate::protocol::ClientDesiresKeys::default()
+        self.shared.request(Event::DesireAs {
+            client: holder.to_owned(),
+            keys: futures.iter().map(TaskFuture::key).cloned().collect(),
         })?;
         Ok(())
     }
@@ -605,16 +249,15 @@ impl Client {
         holder: &str,
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<(), Disconnected> {
-        self.shared.send(ClientReleasesKeys {
-            keys: keys.into_iter().collect(),
-            client: Some(holder.to_owned()),
-            ..ClientReleasesKeys::default()
+        self.shared.request(Event::ReleaseAs {
+            client: holder.to_owned(),
+            keys: keys.into_iter().map(Into::into).collect(),
         })
     }
 
     /// Cancels tasks: they are not run any more, and their futures become
     /// [`Status::Cancelled`]. Tasks that other clients want too continue, unless
-    /// `force` is set.
+    /// `force` is set. Futures of other clients are ignored.
     ///
     /// # Errors
     ///
@@ -624,51 +267,14 @@ impl Client {
         futures: impl IntoIterator<Item = &'f TaskFuture>,
         force: bool,
     ) -> Result<(), Disconnected> {
-        let shared = &self.shared;
-        let futures: Vec<&Arc<Entry>> = futures.into_iter().map(TaskFuture::entry).collect();
-        let reason = "cancelled by the client";
-        let mut entries = shared.lock(&shared.entries);
-        // A scheduler fails an assertion if a key is cancelled that no client
-        // wants.
-        let keys: Vec<Key> = futures
-            .iter()
-            .filter(|entry| shared.detach(&mut entries, entry))
-            .map(|entry| entry.key.clone())
-            .collect();
-        let sent = if keys.is_empty() {
-            Ok(())
-        } else {
-            // ROLES CLIENT-6
-            let cancelled = match self.dialect().cancellation {
-                Cancellation::WithReason => shared.send(CancelKeys {
-                    keys: Keys(keys.clone()),
-                    force,
-                    reason: Nullable(Some(reason.to_owned())),
-                    ..CancelKeys::default()
-                }),
-                Cancellation::Keys => shared.send(CancelKeysSilently {
-                    keys: Keys(keys.clone()),
-                    force,
-                    ..CancelKeysSilently::default()
-                }),
-                // Releasing is enough if no other client wants the tasks.
-                Cancellation::Release => Ok(()),
-            };
-            cancelled
-                // Tasks that continue for others are no longer held for this
-                // client.
-                .and_then(|()| shared.send_release(Keys(keys)))
-                // Reports about these are not about the next use of a key.
-                .and_then(|()| shared.mark(&entries))
-                .map(|_| ())
-        };
-        drop(entries);
-        for entry in futures {
-            entry.set(Status::Cancelled {
-                reason: reason.to_owned(),
-            });
-        }
-        sent
+        let own = futures.into_iter().filter(|future| self.has(future));
+        let holds: Vec<Hold> = own.map(|future| future.hold().clone()).collect();
+        self.shared.request(Event::Cancel { holds, force })
+    }
+
+    /// Whether a future is of this client.
+    fn has(&self, future: &TaskFuture) -> bool {
+        Arc::ptr_eq(future.shared(), &self.shared)
     }
 
     /// Retries failed tasks, and the failed tasks that they depend on.
@@ -682,23 +288,14 @@ impl Client {
     ) -> Result<(), RequestError> {
         let request = Retry {
             keys: futures.into_iter().map(TaskFuture::key).collect(),
-            client: Some(self.shared.id.clone()),
+            client: Some(self.shared.id().to_owned()),
             reply: Some(true),
             ..Retry::default()
         };
         let retried: Keys = self.shared.call("retrying tasks", request).await?;
-        for key in retried {
-            // It may have failed again already; the scheduler then reports it
-            // once more.
-            if let Some(entry) = self.shared.held(&key) {
-                entry.set(Status::Pending);
-                // Without a connection, its future has ended.
-                let _ = self.shared.send(ReportKey {
-                    key,
-                    ..ReportKey::default()
-                });
-            }
-        }
+        // They may have failed again already; the scheduler then reports it once
+        // more. Without a connection, the futures have ended.
+        let _ = self.shared.request(Event::Refresh(retried.0));
         Ok(())
     }
 
@@ -719,7 +316,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the last messages may not have arrived.
+    /// [`RequestError`] if the client was connected, and its last messages may not
+    /// have arrived.
     pub async fn close(mut self) -> Result<(), RequestError> {
         session::close(&self.shared, &mut self.session).await
     }
@@ -727,11 +325,10 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.shared.is_closing.store(true, Ordering::Release);
         self.session.abort();
-        let _ = self.shared.ended.set("the client was dropped".to_owned());
-        self.shared.lock(&self.shared.stream).take();
-        self.shared.end_all(|| self.shared.when_disconnected());
+        self.shared.handle(Event::End {
+            reason: "the client was dropped".to_owned(),
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::state::Event;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
@@ -298,6 +299,10 @@ impl Client {
         let dialect = self.dialect();
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
         let message = update_graph(graph, keys.clone(), submission, &dialect)?;
-        Ok(shared.hold(&keys, Some(message))?)
+        let event = Event::Submit {
+            keys: keys.clone(),
+            message: Box::new(message),
+        };
+        Ok(shared.hold(event, &keys)?)
     }
 }

@@ -1,12 +1,15 @@
 //! Clients with a scripted scheduler.
 
-use daskwire_comm::Listener;
 use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use daskwire_comm::Listener;
 
 use super::*;
+use crate::ObservedMessage;
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
-    CancelledKeys, DataReply, KeyInMemory, RegisterClient, ReplyStatus, Restart, StreamStart,
+    DataReply, FromClient, KeyInMemory, RegisterClient, ReplyStatus, Request, StreamStart,
     TaskErredForClient, ToClient,
 };
 use crate::{Serialized, Value};
@@ -118,28 +121,12 @@ impl Scheduler {
             other => panic!("{other:?}"),
         }
     }
-
-    /// The key of the next message, which asks for a report.
-    async fn asked(&mut self) -> Key {
-        match self.next_message().await {
-            FromClient::ReportKey(message) => message.key,
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 fn in_memory(key: &str) -> KeyInMemory {
     KeyInMemory {
         key: Key::from(key),
         ..KeyInMemory::default()
-    }
-}
-
-/// The reply of a scheduler for an unknown key.
-fn unknown(key: Key) -> CancelledKeys {
-    CancelledKeys {
-        keys: Keys(vec![key]),
-        ..CancelledKeys::default()
     }
 }
 
@@ -185,132 +172,6 @@ async fn arguments_are_released_after_their_task_was_submitted() {
     drop(last);
     drop(unused);
     assert_eq!(scheduler.released().await, [Key::from("last")]);
-}
-
-#[tokio::test]
-async fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
-    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let old = submit(&client, "x");
-    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    scheduler.tell(in_memory("x")).await;
-    assert_eq!(done(&old).await.name(), "finished");
-    client.cancel([&old], false).expect("sent");
-    let new = submit(&client, "x");
-    assert_eq!(old.status().name(), "cancelled");
-    assert_eq!(new.status().name(), "pending");
-    // The scheduler reads everything before it answers the first message.
-    let cancel = scheduler.next_message().await;
-    assert!(matches!(cancel, FromClient::CancelKeys(_)), "{cancel:?}");
-    assert_eq!(scheduler.released().await, [Key::from("x")]);
-    let mark = scheduler.asked().await;
-    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    scheduler.tell(unknown(Key::from("x"))).await;
-    scheduler.tell(unknown(mark)).await;
-    let other = submit(&client, "other");
-    scheduler.tell(in_memory("other")).await;
-    assert_eq!(done(&other).await.name(), "finished");
-    // Everything before that has been read.
-    assert_eq!(new.status().name(), "pending");
-    scheduler.tell(in_memory("x")).await;
-    assert_eq!(done(&new).await.name(), "finished");
-    assert_eq!(old.status().name(), "cancelled");
-    // A cancelled key is neither released nor cancelled again, which a scheduler
-    // would not survive.
-    assert_eq!(scheduler.submitted().await, [Key::from("other")]);
-    client.cancel([&old], true).expect("sent");
-    drop(old);
-    drop(new);
-    assert_eq!(scheduler.released().await, [Key::from("x")]);
-}
-
-/// Reports about an earlier use of a key do not apply to the next.
-#[tokio::test]
-async fn a_released_key_is_pending_when_it_is_submitted_again() {
-    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let first = submit(&client, "x");
-    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    let erred = || TaskErredForClient {
-        key: Key::from("x"),
-        ..TaskErredForClient::default()
-    };
-    scheduler.tell(erred()).await;
-    assert_eq!(done(&first).await.name(), "error");
-    let second = submit(&client, "x");
-    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    drop((first, second));
-    let third = submit(&client, "x");
-    assert_eq!(scheduler.released().await, [Key::from("x")]);
-    let mark = scheduler.asked().await;
-    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    // The report about the second submission
-    scheduler.tell(erred()).await;
-    scheduler.tell(unknown(mark)).await;
-    let other = submit(&client, "other");
-    scheduler.tell(in_memory("other")).await;
-    assert_eq!(done(&other).await.name(), "finished");
-    assert_eq!(third.status().name(), "pending");
-    scheduler.tell(in_memory("x")).await;
-    assert_eq!(done(&third).await.name(), "finished");
-}
-
-/// Checks the number of messages and the memory.
-#[tokio::test]
-async fn keys_that_are_used_once_take_few_marks() {
-    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let mut marks_of = async |count: usize, round: usize| {
-        for number in 0..count {
-            drop(submit(&client, &format!("x-{round}-{number}")));
-        }
-        let (mut releases, mut marks) = (0, 0);
-        while releases < count {
-            match scheduler.next_message().await {
-                FromClient::ClientReleasesKeys(_) => releases += 1,
-                FromClient::ReportKey(_) => marks += 1,
-                FromClient::UpdateGraph(_) => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(client.shared.lock(&client.shared.released).len() <= MAX_RELEASED);
-        marks
-    };
-    let (few, many) = (
-        marks_of(MAX_RELEASED * 2, 1).await,
-        marks_of(MAX_RELEASED * 4, 2).await,
-    );
-    assert!((1..=2).contains(&few), "{few} marks");
-    assert!(
-        many <= 2 * few + 2,
-        "{many} marks for twice as many keys as {few}"
-    );
-}
-
-#[tokio::test]
-async fn restart_cancels_forgotten_tasks() {
-    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let old = submit(&client, "old");
-    assert_eq!(scheduler.submitted().await, [Key::from("old")]);
-    scheduler.tell(in_memory("old")).await;
-    assert_eq!(done(&old).await.name(), "finished");
-    // Submitted after the restart, before the client knows of it
-    let new = submit(&client, "new");
-    assert_eq!(scheduler.submitted().await, [Key::from("new")]);
-    scheduler.tell(Restart::default()).await;
-    let mut asked = [scheduler.asked().await, scheduler.asked().await];
-    asked.sort();
-    assert_eq!(asked, [Key::from("new"), Key::from("old")]);
-    let mark = scheduler.asked().await;
-    scheduler.tell(unknown(Key::from("old"))).await;
-    scheduler.tell(unknown(mark)).await;
-    scheduler.tell(in_memory("new")).await;
-    assert_eq!(done(&new).await.name(), "finished");
-    let Status::Cancelled { reason } = old.status() else {
-        panic!("{old:?}")
-    };
-    assert_eq!(reason, "the cluster was restarted");
-    let again = submit(&client, "old");
-    assert_eq!(again.status().name(), "pending");
-    scheduler.tell(in_memory("old")).await;
-    assert_eq!(done(&again).await.name(), "finished");
 }
 
 #[tokio::test]
@@ -528,18 +389,20 @@ async fn reports_the_fault_of_an_address() {
 
 #[tokio::test]
 async fn panicking_callback_ends_the_client_and_its_futures() {
+    struct Panicking;
+    impl Observer for Panicking {
+        fn message(&self, seen: &ObservedMessage<'_>) {
+            let frame = seen.frames[0];
+            assert!(!frame.ends_with(b"boom"), "as the test wants");
+        }
+    }
     let options = ClientOptions {
-        unknown: Some(Arc::new(|_: &Unknown| panic!("as the test wants"))),
+        observer: Some(Arc::new(Panicking)),
         ..ClientOptions::default()
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let future = client.future("x").expect("it is connected");
-    scheduler
-        .tell(ToClient::Unknown(Unknown {
-            op: "from-a-plugin".to_owned(),
-            ..Unknown::default()
-        }))
-        .await;
+    scheduler.tell(in_memory("boom")).await;
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
@@ -553,7 +416,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
 async fn a_panic_under_a_lock_ends_the_client() {
     let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = client.future("x").expect("it is connected");
-    crate::failure::poison(&client.shared.entries);
+    crate::failure::poison(&client.shared.machine);
     // The next user of the lock notices.
     assert!(client.future("y").is_err());
     let waiting = tokio::time::timeout(TIMEOUT, future.result());

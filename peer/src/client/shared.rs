@@ -1,0 +1,375 @@
+//! The driver of a client's state machine, shared by the client and its futures.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use daskwire_comm::Address;
+use daskwire_comm::runtime::{self, Instant, Spawner};
+use tokio::sync::watch;
+
+use super::future::Watcher;
+use super::state::{Action, Event, Hold, State, Status};
+use super::{ClientOptions, Disconnected, ScatterError, TaskFuture};
+use crate::batched::BatchSender;
+use crate::channel::within;
+use crate::dialect::Dialect;
+use crate::event::{ClientEvent, Level, emit};
+use crate::failure::Failure;
+use crate::net::Connector;
+use crate::pool::Pool;
+use crate::protocol::{Field, FromClient, Request};
+use crate::{Key, Release, RequestError};
+
+/// The reason given after a panic of the client.
+pub(super) const PANICKED: &str = "the client panicked";
+
+/// A client without the task of its connection.
+pub(super) struct Shared {
+    id: String,
+    address: Address,
+    pub(super) options: ClientOptions,
+    pub(super) pool: Pool,
+    pub(super) connector: Arc<Connector>,
+    /// The runtime of background work.
+    pub(super) runtime: Spawner,
+    pub(super) failure: Failure,
+    pub(super) machine: Mutex<Machine>,
+    /// The number of the last mark that needs no answer any more.
+    answered: watch::Sender<u64>,
+    /// The origin of the state machine's times.
+    origin: Instant,
+}
+
+/// The state machine, and what its actions change.
+pub(super) struct Machine {
+    pub(super) state: State,
+    /// The stream to the scheduler, while connected.
+    pub(super) stream: Option<BatchSender<FromClient>>,
+    /// What the scheduler's release says.
+    pub(super) dialect: Dialect,
+    /// The time of the next tick.
+    pub(super) wake_at: Duration,
+    /// The next attempt to connect.
+    pub(super) attempt: Option<Attempt>,
+    /// Whether the client was closed: the scheduler closes the connection once it
+    /// has read everything.
+    pub(super) is_closing: bool,
+    /// Those that wait for pending holds, by the numbers of the holds.
+    watchers: HashMap<u64, Vec<Watcher>>,
+}
+
+/// An attempt to connect.
+pub(super) struct Attempt {
+    pub(super) at: Duration,
+    pub(super) until: Duration,
+}
+
+/// Actions that are done after the state machine is unlocked, because they run code
+/// of others.
+#[derive(Default)]
+struct Notices {
+    changes: Vec<Change>,
+    answered: Option<u64>,
+    disconnected: Option<String>,
+    /// Whether a message could not be sent.
+    has_failed: bool,
+}
+
+/// A change of the status of a hold.
+struct Change {
+    hold: Hold,
+    status: Status,
+    watchers: Vec<Watcher>,
+}
+
+impl core::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Client")
+            .field("id", &self.id)
+            .field("scheduler", &format_args!("{}", self.address))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    /// Handles an event, and does what needs no others.
+    fn handle(&mut self, now: Duration, event: Event, notices: &mut Notices) {
+        for action in self.state.handle(now, event) {
+            match action {
+                Action::Send(message) => {
+                    let stream = self.stream.as_ref();
+                    notices.has_failed |= !stream.is_some_and(|stream| stream.send(message));
+                }
+                Action::Status { hold, status } => {
+                    let watchers = match status {
+                        // They continue to wait.
+                        Status::Pending => None,
+                        _ => self.watchers.remove(&hold.number()),
+                    };
+                    notices.changes.push(Change {
+                        hold,
+                        status,
+                        watchers: watchers.unwrap_or_default(),
+                    });
+                }
+                Action::Answered { mark } => notices.answered = Some(mark),
+                Action::Wake { at } => self.wake_at = at,
+                Action::Disconnect { reason } => {
+                    self.stream = None;
+                    notices.disconnected = Some(reason);
+                }
+                Action::Connect { at, until } => self.attempt = Some(Attempt { at, until }),
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(address: Address, options: ClientOptions) -> Self {
+        let connector = Connector::new(options.transports.separate(), options.comm.clone());
+        let connector = Arc::new(connector);
+        let id = options
+            .id
+            .clone()
+            .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
+        Self {
+            pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
+                .metered(options.meter.clone(), options.comm.clone()),
+            connector,
+            runtime: Spawner::current(),
+            failure: Failure::default(),
+            machine: Mutex::new(Machine {
+                state: State::new(id.as_str(), options.reconnect),
+                stream: None,
+                dialect: Dialect::NEWEST,
+                wake_at: Duration::ZERO,
+                attempt: None,
+                is_closing: false,
+                watchers: HashMap::new(),
+            }),
+            answered: watch::Sender::new(0),
+            origin: runtime::now(),
+            id,
+            address,
+            options,
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The state machine. If a panic has left it half changed, the client ends.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.failure.check(self.machine.lock())
+    }
+
+    fn now(&self) -> Duration {
+        runtime::now().saturating_duration_since(self.origin)
+    }
+
+    /// The time of the clock that timers use.
+    pub(super) fn instant(&self, at: Duration) -> Instant {
+        runtime::now() + at.saturating_sub(self.now()).min(FAR)
+    }
+
+    /// Handles an event of the connection.
+    pub(super) fn handle(&self, event: Event) {
+        self.handle_all([event]);
+    }
+
+    /// Handles events in one step.
+    pub(super) fn handle_all(&self, events: impl IntoIterator<Item = Event>) {
+        let mut notices = Notices::default();
+        let (mut machine, now) = (self.lock(), self.now());
+        for event in events {
+            machine.handle(now, event, &mut notices);
+        }
+        drop(machine);
+        self.notify(notices);
+    }
+
+    /// Handles the event that there is a new connection.
+    pub(super) fn connected(
+        &self,
+        stream: BatchSender<FromClient>,
+        release: Option<Release>,
+        dialect: Dialect,
+    ) {
+        let mut notices = Notices::default();
+        let mut machine = self.lock();
+        machine.stream = Some(stream);
+        machine.dialect = dialect;
+        machine.handle(self.now(), Event::Connected { release }, &mut notices);
+        drop(machine);
+        self.notify(notices);
+    }
+
+    /// Handles an event of the program, which needs a connection.
+    pub(super) fn request(&self, event: Event) -> Result<(), Disconnected> {
+        self.request_and(event, |_| ())
+    }
+
+    /// Handles an event of the program, and reads the state before it changes again.
+    fn request_and<T>(
+        &self,
+        event: Event,
+        read: impl FnOnce(&State) -> T,
+    ) -> Result<T, Disconnected> {
+        let mut machine = self.lock();
+        if self.failure.is_set() || !machine.state.is_connected() {
+            drop(machine);
+            return Err(self.disconnected());
+        }
+        let mut notices = Notices::default();
+        machine.handle(self.now(), event, &mut notices);
+        let result = read(&machine.state);
+        drop(machine);
+        if self.notify(notices) {
+            Ok(result)
+        } else {
+            Err(self.disconnected())
+        }
+    }
+
+    /// Does what is left of the actions. Returns whether all messages were sent.
+    fn notify(&self, notices: Notices) -> bool {
+        if let Some(reason) = &notices.disconnected {
+            emit(Level::Info, || ClientEvent::Disconnected { reason });
+        }
+        if let Some(mark) = notices.answered {
+            // Another thread may have set a larger one.
+            self.answered.send_if_modified(|answered| {
+                let is_larger = mark > *answered;
+                *answered = mark.max(*answered);
+                is_larger
+            });
+        }
+        for change in notices.changes {
+            emit(Level::Debug, || ClientEvent::Task {
+                key: change.hold.key(),
+                status: change.status.name(),
+            });
+            let is_finished = change.status == Status::Finished;
+            for watcher in change.watchers {
+                watcher.notify(is_finished);
+            }
+        }
+        !notices.has_failed
+    }
+
+    /// The reason why the client is not connected.
+    pub(super) fn disconnected(&self) -> Disconnected {
+        let reason = if self.failure.is_set() {
+            PANICKED
+        } else if let Some(disconnected) = self.lock().state.disconnected() {
+            return disconnected;
+        } else {
+            // The stream cannot be written, and the end of the connection is noticed
+            // soon.
+            "the connection broke"
+        };
+        Disconnected {
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// Handles an event that adds handles on keys, and returns these, in the order of
+    /// the keys.
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        event: Event,
+        keys: &[Key],
+    ) -> Result<Vec<TaskFuture>, Disconnected> {
+        self.request_and(event, |state| {
+            let holds = keys.iter().filter_map(|key| state.hold(key));
+            holds
+                .map(|hold| TaskFuture::new(hold, Arc::clone(self)))
+                .collect()
+        })
+    }
+
+    /// Handles that the last clone of a handle was dropped.
+    pub(super) fn release_hold(&self, hold: &Hold) {
+        let mut notices = Notices::default();
+        let mut machine = self.lock();
+        machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
+        if !machine.watchers.is_empty() && machine.state.status(hold).is_none() {
+            // Of waits that were dropped.
+            machine.watchers.remove(&hold.number());
+        }
+        drop(machine);
+        self.notify(notices);
+    }
+
+    /// The status of a hold that has handles.
+    pub(super) fn status(&self, hold: &Hold) -> Status {
+        let status = self.lock().state.status(hold);
+        status.unwrap_or(Status::Pending)
+    }
+
+    /// Notifies the watcher when the hold is done, at once if it is.
+    pub(super) fn watch(&self, hold: &Hold, watcher: Watcher) {
+        let mut machine = self.lock();
+        match machine.state.status(hold) {
+            None | Some(Status::Pending) => {
+                let watchers = machine.watchers.entry(hold.number()).or_default();
+                if watchers.len() == watchers.capacity() {
+                    watchers.retain(|watcher| !watcher.is_closed());
+                }
+                if watchers.is_empty() {
+                    // Most holds have one watcher.
+                    watchers.reserve_exact(1);
+                }
+                watchers.push(watcher);
+            }
+            Some(status) => {
+                drop(machine);
+                watcher.notify(status == Status::Finished);
+            }
+        }
+    }
+
+    /// Waits until the scheduler has read all releases. Requests use other comms
+    /// than the stream; a key that is used again right after its release could be
+    /// forgotten otherwise.
+    pub(super) async fn settle(&self) -> Result<(), ScatterError> {
+        let mut answered = self.answered.subscribe();
+        let Some(mark) = self.request_and(Event::Settle, State::unsettled)? else {
+            return Ok(());
+        };
+        within(
+            self.options.timeout,
+            "the scheduler to read what was sent",
+            async {
+                // The sender lives as long as `self`.
+                let _ = answered.wait_for(|answered| *answered >= mark).await;
+                Ok::<(), RequestError>(())
+            },
+        )
+        .await?;
+        Ok(())
+    }
+
+    pub(super) async fn call<T: Field>(
+        &self,
+        what: &'static str,
+        request: impl Into<Request>,
+    ) -> Result<T, RequestError> {
+        let request = request.into();
+        within(
+            self.options.timeout,
+            what,
+            self.pool.call(&self.address, &request),
+        )
+        .await
+    }
+}
+
+/// A time beyond the life of a program, which timers support.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);

@@ -1,0 +1,203 @@
+//! What a client's state machine is told, and what it asks for.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use crate::protocol::{FromClient, ToClient};
+use crate::{Key, Release, RemoteError};
+
+/// The status of a task.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Status {
+    /// The task waits or is executing.
+    Pending,
+    /// The result is in memory.
+    Finished,
+    /// The task, or one that it depends on, failed.
+    Error(Arc<RemoteError>),
+    /// The task was cancelled.
+    Cancelled {
+        /// The reason, as far as it is known.
+        reason: String,
+    },
+    /// The result is lost and cannot be computed again.
+    Lost,
+    /// The client is not connected any more.
+    Disconnected {
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl Status {
+    /// Whether the status is final.
+    pub const fn is_done(&self) -> bool {
+        !matches!(self, Self::Pending)
+    }
+
+    /// Dask's name of the status.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Finished => "finished",
+            Self::Error(_) => "error",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Lost => "lost",
+            Self::Disconnected { .. } => "disconnected",
+        }
+    }
+}
+
+/// What a client does when its connection to the scheduler breaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reconnect {
+    /// Gives up: all futures end as [`Status::Disconnected`], and nothing can be
+    /// submitted any more.
+    #[default]
+    Never,
+    /// Tries to reconnect for this long. The scheduler has forgotten the client's
+    /// keys, so unfinished futures end as [`Status::Lost`]; new tasks can be
+    /// submitted.
+    Within(Duration),
+}
+
+/// One use of a key: from the event that made the scheduler hold the key, to the
+/// release of the last handle on it. A later use of the same key is another hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    pub(super) key: Key,
+    pub(super) number: u64,
+}
+
+impl Hold {
+    /// The key.
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The number of the hold, which is unique in its state machine.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// An event that the state machine handles.
+///
+/// Events that make holds, and others with effects on the scheduler, are ignored
+/// while [`State::is_connected`](super::State::is_connected) is false.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The scheduler accepted the client on a new stream.
+    Connected {
+        /// The scheduler's release, if it runs Dask.
+        release: Option<Release>,
+    },
+    /// An attempt to connect, asked for by [`Action::Connect`], failed.
+    ConnectFailed,
+    /// The connection broke.
+    Disconnected {
+        /// The reason.
+        reason: String,
+    },
+    /// A message from the scheduler arrived.
+    FromScheduler(ToClient),
+    /// Tasks are to be submitted. Adds a handle for each of the keys.
+    Submit {
+        /// The keys that are wanted.
+        keys: Vec<Key>,
+        /// The message with the tasks, in the form of the scheduler's release, such
+        /// as [`UpdateGraph`](crate::protocol::UpdateGraph).
+        message: Box<FromClient>,
+    },
+    /// Another client's result is wanted. Adds a handle.
+    Desire(Key),
+    /// Data is about to be stored on the cluster, by a request. Adds a handle for
+    /// each key.
+    Store(Vec<Key>),
+    /// The data of these holds was stored.
+    Stored(Vec<Hold>),
+    /// A handle was dropped. The scheduler may forget the result after the last.
+    Release(Hold),
+    /// Tasks are to be cancelled.
+    Cancel {
+        /// The tasks.
+        holds: Vec<Hold>,
+        /// Whether to cancel tasks that other clients want too.
+        force: bool,
+    },
+    /// The statuses of held keys are out of date, for example because a result
+    /// could not be fetched. The keys are pending until the scheduler reports them.
+    Refresh(Vec<Key>),
+    /// Results are to be held for another client, which need not be connected.
+    DesireAs {
+        /// The id of the other client.
+        client: String,
+        /// The keys.
+        keys: Vec<Key>,
+    },
+    /// Results held for another client are to be released.
+    ReleaseAs {
+        /// The id of the other client.
+        client: String,
+        /// The keys.
+        keys: Vec<Key>,
+    },
+    /// A request on another comm is about to use keys again: the scheduler must
+    /// read all releases before. See [`State::unsettled`](super::State::unsettled).
+    Settle,
+    /// The time of [`Action::Wake`] has come.
+    Tick,
+    /// The client is to be closed.
+    Close,
+    /// The client ends without a farewell, for example because it was dropped.
+    End {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// An action for the caller to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the actions are in a buffer that is used again"
+)]
+pub enum Action {
+    /// Send a message on the stream to the scheduler.
+    Send(FromClient),
+    /// Notify those that wait for a hold: its status has changed.
+    Status {
+        /// The hold.
+        hold: Hold,
+        /// The new status.
+        status: Status,
+    },
+    /// Notify those that wait for a mark: the scheduler has read everything that
+    /// was sent before it, and the resulting reports have arrived.
+    Answered {
+        /// The number of the last mark that needs no answer any more.
+        mark: u64,
+    },
+    /// Report [`Event::Tick`] at a time. Replaces an earlier one.
+    Wake {
+        /// The time.
+        at: Duration,
+    },
+    /// Close the stream once everything was sent. No event has to follow.
+    Disconnect {
+        /// The reason.
+        reason: String,
+    },
+    /// Connect at a time, then report [`Event::Connected`] or
+    /// [`Event::ConnectFailed`].
+    Connect {
+        /// The time.
+        at: Duration,
+        /// The time at which to give the attempt up.
+        until: Duration,
+    },
+}

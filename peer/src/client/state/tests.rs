@@ -1,0 +1,429 @@
+//! The state machine without comms.
+
+mod chance;
+
+use super::*;
+use crate::Value;
+use crate::protocol::{
+    AdjustHeartbeatInterval, CancelledKeys, Close, KeyInMemory, LostData, Restart,
+    TaskErredForClient, UpdateGraph,
+};
+
+/// A connected client, and what it has sent.
+struct Machine {
+    state: State,
+    now: Duration,
+    sent: Vec<FromClient>,
+    others: Vec<Action>,
+}
+
+impl Machine {
+    fn new(reconnect: Reconnect) -> Self {
+        let mut this = Self {
+            state: State::new("client", reconnect),
+            now: Duration::ZERO,
+            sent: Vec::new(),
+            others: Vec::new(),
+        };
+        this.handle(Event::Connected { release: None });
+        this.others.clear();
+        this
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.state.handle(self.now, event) {
+            match action {
+                Action::Send(message) => self.sent.push(message),
+                other => self.others.push(other),
+            }
+        }
+        self.state.check();
+    }
+
+    fn receive(&mut self, message: impl Into<ToClient>) {
+        self.handle(Event::FromScheduler(message.into()));
+    }
+
+    fn submit(&mut self, key: &str) -> Hold {
+        let keys = vec![Key::from(key)];
+        let message = UpdateGraph {
+            keys: Keys(keys.clone()),
+            ..UpdateGraph::default()
+        };
+        let message = Box::new(message.into());
+        self.handle(Event::Submit { keys, message });
+        self.state.hold(&Key::from(key)).expect("connected")
+    }
+
+    fn status(&self, hold: &Hold) -> &'static str {
+        self.state
+            .status(hold)
+            .map_or("none", |status| status.name())
+    }
+
+    /// What was sent since the last call: ops and keys.
+    fn sent(&mut self) -> Vec<String> {
+        let show = |message: FromClient| {
+            let keys = match &message {
+                FromClient::UpdateGraph(message) => &message.keys[..],
+                FromClient::ClientDesiresKeys(message) => &message.keys,
+                FromClient::ClientReleasesKeys(message) => &message.keys,
+                FromClient::CancelKeys(message) => &message.keys,
+                FromClient::ReportKey(message) => core::slice::from_ref(&message.key),
+                _ => &[],
+            };
+            let keys = keys.iter().map(|key| format!(" {key}"));
+            message.op().to_owned() + &keys.collect::<String>()
+        };
+        self.sent.drain(..).map(show).collect()
+    }
+}
+
+fn in_memory(key: &str) -> KeyInMemory {
+    KeyInMemory {
+        key: Key::from(key),
+        ..KeyInMemory::default()
+    }
+}
+
+fn erred(key: &str) -> TaskErredForClient {
+    TaskErredForClient {
+        key: Key::from(key),
+        exception: Value::from("no"),
+        ..TaskErredForClient::default()
+    }
+}
+
+/// The answer of a scheduler for an unknown key.
+fn unknown(key: &str) -> CancelledKeys {
+    CancelledKeys {
+        keys: Keys(vec![Key::from(key)]),
+        ..CancelledKeys::default()
+    }
+}
+
+#[test]
+fn a_cancelled_key_is_pending_when_it_is_submitted_again() {
+    let mut client = Machine::new(Reconnect::Never);
+    let old = client.submit("x");
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&old), "finished");
+    let holds = vec![old.clone()];
+    client.handle(Event::Cancel {
+        holds,
+        force: false,
+    });
+    let new = client.submit("x");
+    assert_ne!(old, new);
+    assert_eq!(client.status(&old), "cancelled");
+    assert_eq!(client.status(&new), "pending");
+    assert_eq!(
+        client.sent(),
+        [
+            "update-graph x",
+            "cancel-keys x",
+            "client-releases-keys x",
+            "report-key client-mark-1",
+            "update-graph x",
+        ]
+    );
+    client.receive(unknown("x"));
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&new), "pending");
+    client.receive(unknown("client-mark-1"));
+    assert_eq!(client.status(&new), "pending");
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&new), "finished");
+    assert_eq!(client.status(&old), "cancelled");
+    // A cancelled key is neither released nor cancelled again, which a scheduler
+    // would not survive.
+    let holds = vec![old.clone()];
+    client.handle(Event::Cancel { holds, force: true });
+    client.handle(Event::Release(old.clone()));
+    assert_eq!(client.status(&old), "none");
+    assert_eq!(client.sent(), [""; 0]);
+    client.handle(Event::Release(new));
+    assert_eq!(client.sent(), ["client-releases-keys x"]);
+}
+
+/// Reports about an earlier use of a key do not apply to the next.
+#[test]
+fn a_released_key_is_pending_when_it_is_submitted_again() {
+    let mut client = Machine::new(Reconnect::Never);
+    let first = client.submit("x");
+    client.receive(erred("x"));
+    assert_eq!(client.status(&first), "error");
+    let second = client.submit("x");
+    assert_eq!(first, second);
+    client.handle(Event::Release(first));
+    assert_eq!(client.status(&second), "error");
+    client.handle(Event::Release(second.clone()));
+    assert_eq!(client.status(&second), "none");
+    let third = client.submit("x");
+    assert_eq!(
+        client.sent(),
+        [
+            "update-graph x",
+            "update-graph x",
+            "client-releases-keys x",
+            "report-key client-mark-1",
+            "update-graph x",
+        ]
+    );
+    // The report about the second submission
+    client.receive(erred("x"));
+    client.receive(unknown("client-mark-1"));
+    assert_eq!(client.status(&third), "pending");
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&third), "finished");
+}
+
+#[test]
+fn keys_that_are_used_once_take_few_marks() {
+    let mut client = Machine::new(Reconnect::Never);
+    let mut marks_of = |count: usize, round: usize| {
+        for number in 0..count {
+            let hold = client.submit(&format!("x-{round}-{number}"));
+            client.handle(Event::Release(hold));
+        }
+        let sent = client.sent();
+        let marks = sent.iter().filter(|sent| sent.contains("mark"));
+        marks.count()
+    };
+    let (few, many) = (marks_of(MAX_RELEASED * 2, 1), marks_of(MAX_RELEASED * 4, 2));
+    assert!((1..=2).contains(&few), "{few} marks");
+    assert!(
+        many <= 2 * few + 2,
+        "{many} marks for twice as many keys as {few}"
+    );
+}
+
+#[test]
+fn restart_cancels_forgotten_tasks() {
+    let mut client = Machine::new(Reconnect::Never);
+    let old = client.submit("old");
+    client.receive(in_memory("old"));
+    // Submitted after the restart, before the client knows of it
+    let new = client.submit("new");
+    client.sent();
+    client.receive(Restart::default());
+    assert_eq!(
+        client.sent(),
+        [
+            "report-key old",
+            "report-key new",
+            "report-key client-mark-1"
+        ]
+    );
+    client.receive(unknown("old"));
+    client.receive(unknown("client-mark-1"));
+    client.receive(in_memory("new"));
+    assert_eq!(client.status(&new), "finished");
+    let Some(Status::Cancelled { reason }) = client.state.status(&old) else {
+        panic!("{old:?}")
+    };
+    assert_eq!(reason, "the cluster was restarted");
+    let again = client.submit("old");
+    assert_eq!(client.status(&again), "pending");
+    assert_eq!(
+        client.sent(),
+        ["report-key client-mark-2", "update-graph old"]
+    );
+    client.receive(unknown("client-mark-2"));
+    client.receive(in_memory("old"));
+    assert_eq!(client.status(&again), "finished");
+}
+
+/// The scheduler cancels a key, and then reads that it was submitted again.
+#[test]
+fn a_submission_that_crosses_a_cancellation_is_released() {
+    let mut client = Machine::new(Reconnect::Never);
+    let hold = client.submit("x");
+    assert_eq!(client.submit("x"), hold);
+    client.receive(unknown("x"));
+    assert_eq!(client.status(&hold), "cancelled");
+    let next = client.submit("x");
+    assert_eq!(
+        client.sent(),
+        [
+            "update-graph x",
+            "update-graph x",
+            "client-releases-keys x",
+            "report-key client-mark-1",
+            "update-graph x",
+        ]
+    );
+    client.receive(erred("x"));
+    client.receive(unknown("client-mark-1"));
+    assert_eq!(client.status(&next), "pending");
+}
+
+#[test]
+fn a_broken_connection_ends_holds_and_is_made_again() {
+    let second = Duration::from_secs(1);
+    let mut client = Machine::new(Reconnect::Within(10 * second));
+    let [failed, done, waiting] = ["failed", "done", "waiting"].map(|key| client.submit(key));
+    client.receive(erred("failed"));
+    client.receive(in_memory("done"));
+    client.handle(Event::Release(waiting.clone()));
+    client.submit("waiting");
+    assert_eq!(client.state.unsettled(), Some(1));
+    client.now = 100 * second;
+    client.others.clear();
+    let reason = || "the cable was cut".to_owned();
+    client.handle(Event::Disconnected { reason: reason() });
+    assert_eq!(client.status(&failed), "error");
+    assert_eq!(client.status(&done), "lost");
+    assert_eq!(client.state.unsettled(), None);
+    let until = 110 * second;
+    assert!(
+        matches!(
+            &client.others[..],
+            [
+                Action::Disconnect { .. },
+                Action::Status { .. },
+                Action::Status { .. },
+                Action::Answered { mark: 1 },
+                Action::Connect { at, until: last },
+            ] if *at == client.now && *last == until
+        ),
+        "{:?}",
+        client.others
+    );
+    // Nothing is sent meanwhile.
+    client.sent();
+    client.handle(Event::Desire(Key::from("x")));
+    client.handle(Event::Settle);
+    client.handle(Event::Release(done));
+    client.now += 5 * second;
+    client.handle(Event::Tick);
+    assert_eq!(client.sent(), [""; 0]);
+    assert_eq!(client.state.hold(&Key::from("x")), None);
+    client.handle(Event::Connected { release: None });
+    let again = client.submit("failed");
+    assert_eq!(client.status(&again), "pending");
+    assert_eq!(client.status(&failed), "error");
+    client.receive(in_memory("failed"));
+    assert_eq!(client.status(&again), "finished");
+    // Keys held by the earlier scheduler are not released from this one.
+    client.sent();
+    client.handle(Event::Release(failed));
+    assert_eq!(client.sent(), [""; 0]);
+    client.handle(Event::Release(again));
+    assert_eq!(client.sent(), ["client-releases-keys failed"]);
+}
+
+#[test]
+fn attempts_to_connect_become_rarer_and_end() {
+    let mut client = Machine::new(Reconnect::Within(Duration::from_secs(5)));
+    let hold = client.submit("x");
+    client.receive(Close {
+        reason: Some("maintenance".to_owned()),
+        ..Close::default()
+    });
+    assert_eq!(client.status(&hold), "lost");
+    let mut pauses = Vec::new();
+    while let Some(Action::Connect { at, .. }) = client.others.pop() {
+        pauses.push((at - client.now).as_millis());
+        client.now = at;
+        client.handle(Event::ConnectFailed);
+    }
+    assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 1850]);
+    let lost = client.state.disconnected().expect("no connection");
+    assert_eq!(lost.reason, "the scheduler closed: maintenance");
+    // There are no more.
+    client.handle(Event::Connected { release: None });
+    assert!(!client.state.is_connected());
+}
+
+#[test]
+fn closing_sends_one_farewell_and_ends_all_holds() {
+    let mut client = Machine::new(Reconnect::Within(Duration::MAX));
+    let hold = client.submit("x");
+    client.sent();
+    client.handle(Event::Close);
+    client.handle(Event::Close);
+    assert_eq!(client.sent(), ["close-client", "close-stream"]);
+    let reason = "the client was closed".to_owned();
+    assert_eq!(
+        client.state.status(&hold),
+        Some(Status::Disconnected { reason })
+    );
+    let reason = "end of the stream".to_owned();
+    client.others.clear();
+    client.handle(Event::Disconnected { reason });
+    client.receive(in_memory("x"));
+    client.handle(Event::Release(hold));
+    assert!(client.sent.is_empty() && client.others.is_empty());
+}
+
+#[test]
+fn heartbeats_follow_the_interval_of_the_scheduler() {
+    let mut client = Machine::new(Reconnect::Never);
+    let mut wake_after = |interval: Option<f64>| {
+        if let Some(interval) = interval {
+            client.receive(AdjustHeartbeatInterval {
+                interval,
+                ..AdjustHeartbeatInterval::default()
+            });
+        }
+        // The interval is that of the next heartbeat.
+        client.now = client.state.next_heartbeat;
+        client.handle(Event::Tick);
+        client.handle(Event::Tick);
+        assert_eq!(client.sent(), ["heartbeat-client"]);
+        match client.others.pop() {
+            Some(Action::Wake { at }) => at - client.now,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(wake_after(None), HEARTBEAT);
+    assert_eq!(wake_after(Some(0.5)), Duration::from_millis(500));
+    assert_eq!(wake_after(Some(0.0)), MIN_HEARTBEAT);
+    assert_eq!(wake_after(Some(1e18)), MAX_HEARTBEAT);
+    assert_eq!(wake_after(Some(f64::NAN)), MAX_HEARTBEAT);
+}
+
+#[test]
+fn answers_to_marks_that_were_not_sent_are_ignored() {
+    let mut client = Machine::new(Reconnect::Never);
+    let old = client.submit("x");
+    client.handle(Event::Release(old));
+    for mark in ["2", "18446744073709551615", "-1", "", "x"] {
+        client.receive(unknown(&format!("client-mark-{mark}")));
+    }
+    let new = client.submit("x");
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&new), "pending");
+    client.receive(unknown("client-mark-1"));
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&new), "finished");
+}
+
+#[test]
+fn stored_and_refreshed_keys() {
+    let mut client = Machine::new(Reconnect::Never);
+    client.handle(Event::Store(vec![Key::from("x")]));
+    let hold = client.state.hold(&Key::from("x")).expect("connected");
+    assert_eq!(client.status(&hold), "pending");
+    client.handle(Event::Stored(vec![hold.clone()]));
+    assert_eq!(client.status(&hold), "finished");
+    assert_eq!(client.sent(), [""; 0]);
+    client.handle(Event::Refresh(vec![Key::from("x"), Key::from("other")]));
+    assert_eq!(client.status(&hold), "pending");
+    assert_eq!(client.sent(), ["report-key x"]);
+    client.receive(in_memory("x"));
+    client.receive(LostData {
+        key: Key::from("x"),
+        ..LostData::default()
+    });
+    assert_eq!(client.status(&hold), "pending");
+    // A hold that was cancelled meanwhile is not stored.
+    let holds = vec![hold.clone()];
+    client.handle(Event::Cancel {
+        holds,
+        force: false,
+    });
+    client.handle(Event::Stored(vec![hold.clone()]));
+    assert_eq!(client.status(&hold), "cancelled");
+}

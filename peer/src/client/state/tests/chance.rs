@@ -1,0 +1,413 @@
+//! Random events with a scheduler that reads and answers late. After each event,
+//! the state is consistent, and no report has changed a hold that the scheduler did
+//! not know of when it sent the report. When everything has arrived, the client and
+//! the scheduler agree.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::error::exception;
+use crate::protocol::TaskRetried;
+
+/// What the scheduler knows of a task that the client wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Task {
+    Pending,
+    Memory,
+    Erred,
+}
+
+impl Task {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Memory => "finished",
+            Self::Erred => "error",
+        }
+    }
+}
+
+struct World {
+    seed: u64,
+    random: u64,
+    now: Duration,
+    client: State,
+    /// The handles, and for each hold the number of messages sent before it was
+    /// known to the scheduler.
+    handles: Vec<Hold>,
+    known_since: BTreeMap<u64, u64>,
+    /// The statuses of holds as reported by actions.
+    reported: BTreeMap<u64, Status>,
+    wake_at: Duration,
+    attempt: Option<Duration>,
+    sent_count: u64,
+    read_count: u64,
+    inbox: VecDeque<FromClient>,
+    outbox: VecDeque<ToClient>,
+    tasks: BTreeMap<Key, Task>,
+    /// Whether the cluster was restarted since everything arrived.
+    was_restarted: bool,
+    history: Vec<String>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut world = Self {
+            seed,
+            random: seed.wrapping_mul(2).wrapping_add(1),
+            now: Duration::ZERO,
+            client: State::new("client", Reconnect::Within(Duration::from_secs(60))),
+            handles: Vec::new(),
+            known_since: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            wake_at: Duration::MAX,
+            attempt: None,
+            sent_count: 0,
+            read_count: 0,
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            tasks: BTreeMap::new(),
+            was_restarted: false,
+            history: Vec::new(),
+        };
+        world.handle(Event::Connected { release: None });
+        world
+    }
+
+    fn number(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
+        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % below.max(1)
+    }
+
+    fn key(&mut self) -> Key {
+        Key::from(format!("k-{}", self.number(5)))
+    }
+
+    fn keys(&mut self) -> Vec<Key> {
+        (0..self.number(4)).map(|_| self.key()).collect()
+    }
+
+    fn hold(&mut self) -> Option<Hold> {
+        let index = self.number(self.handles.len());
+        self.handles.get(index).cloned()
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.history.push(format!("{event:?}"));
+        let actions: Vec<Action> = self.client.handle(self.now, event).collect();
+        for action in actions {
+            self.history.push(format!("  {action:?}"));
+            match action {
+                Action::Send(message) => {
+                    assert!(self.client.is_connected() || is_farewell(&message));
+                    self.inbox.push_back(message);
+                    self.sent_count += 1;
+                }
+                Action::Status { hold, status } => self.reported(&hold, status),
+                Action::Wake { at } => self.wake_at = at,
+                Action::Connect { at, .. } => self.attempt = Some(at),
+                Action::Disconnect { .. } | Action::Answered { .. } => {}
+            }
+        }
+        self.client.check();
+        for hold in &self.handles {
+            let status = self.client.status(hold).expect("it has handles");
+            let reported = &self.reported[&hold.number];
+            assert_eq!(status, *reported, "{}: {hold:?}", self.seed);
+        }
+    }
+
+    fn reported(&mut self, hold: &Hold, status: Status) {
+        // The scheduler writes what it had read into its reports.
+        let read_count = match &status {
+            Status::Error(error) => error.message.parse::<u64>().ok(),
+            Status::Cancelled { reason } => reason.parse().ok(),
+            _ => None,
+        };
+        if let Some(read_count) = read_count {
+            let since = self.known_since[&hold.number];
+            assert!(
+                read_count >= since,
+                "seed {}: {hold:?} is {status:?}, and was submitted by message {since}: {:#?}",
+                self.seed,
+                self.history
+            );
+        }
+        self.reported.insert(hold.number, status);
+    }
+
+    /// Handles an event that adds a handle for each of the keys.
+    fn add_handles(&mut self, event: Event, keys: &[Key]) {
+        // The question that follows does not make the key known.
+        let extra = u64::from(matches!(event, Event::Desire(_)));
+        // The new holds are not among the handles yet.
+        self.handle(event);
+        for key in keys {
+            let Some(hold) = self.client.hold(key) else {
+                assert!(!self.client.is_connected());
+                continue;
+            };
+            self.known_since
+                .entry(hold.number)
+                .or_insert(self.sent_count - extra);
+            let status = Status::Pending;
+            self.reported.entry(hold.number).or_insert(status);
+            self.handles.push(hold);
+        }
+    }
+
+    fn store(&mut self, keys: &[Key]) {
+        let first = self.handles.len();
+        self.add_handles(Event::Store(keys.to_vec()), keys);
+        self.handle(Event::Settle);
+        let mark = self.client.unsettled().unwrap_or(0);
+        while self.client.answered < mark {
+            self.read();
+            self.deliver();
+        }
+        let holds = self.handles[first..].to_vec();
+        for hold in &holds {
+            // Unless the cluster was restarted meanwhile.
+            if self.client.hold(&hold.key).as_ref() == Some(hold) {
+                self.tasks.insert(hold.key.clone(), Task::Memory);
+                self.known_since.insert(hold.number, self.read_count);
+            }
+        }
+        self.handle(Event::Stored(holds));
+    }
+
+    /// The scheduler reads a message.
+    fn read(&mut self) {
+        let Some(message) = self.inbox.pop_front() else {
+            return;
+        };
+        self.read_count += 1;
+        match message {
+            FromClient::UpdateGraph(message) => {
+                for key in message.keys {
+                    self.tasks.entry(key.clone()).or_insert(Task::Pending);
+                    self.report(&key);
+                }
+            }
+            FromClient::ClientDesiresKeys(message) => {
+                for key in message.keys {
+                    self.tasks.entry(key).or_insert(Task::Pending);
+                }
+            }
+            FromClient::ClientReleasesKeys(message) => {
+                for key in message.keys {
+                    self.tasks.remove(&key);
+                }
+            }
+            FromClient::CancelKeys(message) => {
+                for key in message.keys {
+                    assert!(
+                        self.tasks.remove(&key).is_some() || self.was_restarted,
+                        "seed {}: {key} is cancelled and not wanted",
+                        self.seed
+                    );
+                    self.cancelled(key);
+                }
+            }
+            FromClient::ReportKey(message) => self.report(&message.key),
+            _ => {}
+        }
+    }
+
+    fn cancelled(&mut self, key: Key) {
+        self.outbox.push_back(ToClient::from(CancelledKeys {
+            keys: Keys(vec![key]),
+            reason: Some(self.read_count.to_string()),
+            ..CancelledKeys::default()
+        }));
+    }
+
+    /// The scheduler reports a task, unless it is pending.
+    fn report(&mut self, key: &Key) {
+        let message = match self.tasks.get(key) {
+            None => return self.cancelled(key.clone()),
+            Some(Task::Pending) => return,
+            Some(Task::Memory) => ToClient::from(in_memory(key.as_str().unwrap_or_default())),
+            Some(Task::Erred) => {
+                let error = exception("ValueError", &self.read_count.to_string());
+                ToClient::from(TaskErredForClient {
+                    key: key.clone(),
+                    exception: Value::Serialized(error),
+                    ..TaskErredForClient::default()
+                })
+            }
+        };
+        self.outbox.push_back(message);
+    }
+
+    /// A task of the scheduler changes.
+    fn compute(&mut self) {
+        let index = self.number(self.tasks.len());
+        let Some((key, task)) = self.tasks.iter().nth(index) else {
+            return;
+        };
+        let (key, task) = (key.clone(), *task);
+        let next = match task {
+            Task::Pending if self.number(2) == 0 => Task::Erred,
+            Task::Pending => Task::Memory,
+            Task::Memory | Task::Erred => Task::Pending,
+        };
+        self.tasks.insert(key.clone(), next);
+        match task {
+            Task::Pending => self.report(&key),
+            Task::Memory => self.outbox.push_back(ToClient::from(LostData {
+                key,
+                ..LostData::default()
+            })),
+            Task::Erred => self.outbox.push_back(ToClient::from(TaskRetried {
+                key,
+                ..TaskRetried::default()
+            })),
+        }
+    }
+
+    /// A message arrives at the client.
+    fn deliver(&mut self) {
+        if let Some(message) = self.outbox.pop_front() {
+            self.handle(Event::FromScheduler(message));
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.inbox.clear();
+        self.outbox.clear();
+        self.tasks.clear();
+        self.read_count = self.sent_count;
+        let reason = "lost".to_owned();
+        self.handle(Event::Disconnected { reason });
+    }
+
+    fn step(&mut self) {
+        let passed = self.number(400);
+        self.now += Duration::from_millis(passed as u64);
+        if self.now >= self.wake_at {
+            self.handle(Event::Tick);
+        }
+        if let Some(at) = self.attempt.take_if(|at| *at <= self.now) {
+            self.now = self.now.max(at);
+            match self.number(3) {
+                0 => self.handle(Event::ConnectFailed),
+                _ => self.handle(Event::Connected { release: None }),
+            }
+        }
+        match self.number(64) {
+            0..6 => {
+                let keys = self.keys();
+                let message = UpdateGraph {
+                    keys: Keys(keys.clone()),
+                    ..UpdateGraph::default()
+                };
+                let event = Event::Submit {
+                    keys: keys.clone(),
+                    message: Box::new(message.into()),
+                };
+                self.add_handles(event, &keys);
+            }
+            6..9 => {
+                let key = self.key();
+                self.add_handles(Event::Desire(key.clone()), &[key]);
+            }
+            9 if !self.was_restarted => {
+                // Reports about a task and its data on another comm may cross.
+                let mut keys = self.keys();
+                keys.retain(|key| self.client.hold(key).is_none());
+                self.store(&keys);
+            }
+            10..18 => {
+                let index = self.number(self.handles.len());
+                if index < self.handles.len() {
+                    let hold = self.handles.swap_remove(index);
+                    self.handle(Event::Release(hold.clone()));
+                    let is_known = self.handles.contains(&hold);
+                    assert_eq!(self.client.status(&hold).is_some(), is_known);
+                }
+            }
+            18..20 => {
+                let holds = (0..2).filter_map(|_| self.hold()).collect();
+                let force = false;
+                self.handle(Event::Cancel { holds, force });
+            }
+            20..22 => {
+                let keys = self.keys();
+                self.handle(Event::Refresh(keys));
+            }
+            22 => self.handle(Event::Settle),
+            23 if self.number(4) == 0 => {
+                self.tasks.clear();
+                self.was_restarted = true;
+                self.outbox.push_back(ToClient::from(Restart::default()));
+            }
+            24 if self.number(8) == 0 => self.disconnect(),
+            25..37 => self.compute(),
+            37..50 => self.read(),
+            _ => self.deliver(),
+        }
+    }
+
+    /// Delivers everything, and compares the client with the scheduler.
+    fn settle(&mut self) {
+        while !self.inbox.is_empty() || !self.outbox.is_empty() {
+            self.read();
+            self.deliver();
+        }
+        self.was_restarted = false;
+        let held: BTreeMap<Key, &str> = self
+            .handles
+            .iter()
+            .filter(|hold| self.client.hold(&hold.key).as_ref() == Some(hold))
+            .map(|hold| {
+                let status = self.client.status(hold).map(|status| status.name());
+                (hold.key.clone(), status.unwrap_or("none"))
+            })
+            .collect();
+        assert_eq!(held.len(), self.client.keys.len(), "seed {}", self.seed);
+        let known: BTreeMap<Key, &str> = self
+            .tasks
+            .iter()
+            .map(|(key, task)| (key.clone(), task.name()))
+            .collect();
+        assert_eq!(held, known, "seed {}: {:#?}", self.seed, self.history);
+    }
+
+    fn run(seed: u64) -> Vec<String> {
+        let mut world = Self::new(seed);
+        for step in 0..500 {
+            world.step();
+            if step % 100 == 99 {
+                world.settle();
+            }
+        }
+        for hold in mem::take(&mut world.handles) {
+            world.handle(Event::Release(hold));
+        }
+        world.settle();
+        assert!(world.client.ended.is_empty(), "seed {seed}");
+        world.handle(Event::Close);
+        world.history
+    }
+}
+
+const fn is_farewell(message: &FromClient) -> bool {
+    matches!(
+        message,
+        FromClient::CloseClient(_) | FromClient::CloseStream(_)
+    )
+}
+
+#[test]
+fn random_events_lead_to_a_consistent_state() {
+    for seed in 0..100 {
+        World::run(seed);
+    }
+}
+
+#[test]
+fn same_seed_gives_same_actions() {
+    assert_eq!(World::run(7), World::run(7));
+}
