@@ -4,7 +4,7 @@ use bytes::Bytes;
 use daskwire_peer::fuzzing;
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::protocol::UpdateGraph;
-use daskwire_peer::scheduler::Submission;
+use daskwire_peer::scheduler::state::Submission;
 use daskwire_peer::{Key, Serialized};
 use daskwire_pickle::{Level, Options, WriteError, Writer};
 

@@ -13,7 +13,6 @@ mod error;
 mod notice;
 mod server;
 pub mod state;
-mod submission;
 
 /// Counts a step of work in tests, which compare inputs of different sizes.
 fn step() {
@@ -41,7 +40,6 @@ use state::State;
 pub use error::{ServeError, StartError};
 pub use notice::{LeaveReason, Notice};
 pub use state::Policy;
-pub use submission::{Refusal, Submission};
 
 /// Callback for notices. It is called between messages, so it must not block. After a
 /// panic it is not called again.

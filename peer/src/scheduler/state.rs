@@ -87,16 +87,16 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::submission::Failure;
+use super::{LeaveReason, Notice};
 use crate::Key;
 use crate::protocol::{CloseStream, Keys};
 use crate::story::{Stimulus, Story};
 use parts::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
+use submission::Failure;
 
-pub use super::notice::{LeaveReason, Notice};
-pub use super::submission::{Refusal, Submission};
 pub use event::{Action, Event, WorkerRefusal};
+pub use submission::{Refusal, RefusalReason, Submission};
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
@@ -108,6 +108,7 @@ mod parts;
 mod query;
 mod retire;
 mod send;
+mod submission;
 mod submit;
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use crate::protocol::{
     ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterWorker, RegisterWorkerReply,
     ReplyStatus,
 };
-use crate::scheduler::state::{Action, ClientId, Event, WorkerId, WorkerRefusal};
-use crate::scheduler::{Notice, Options, Submission};
+use crate::scheduler::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
+use crate::scheduler::{Notice, Options};
 use crate::{RequestError, Value};
 
 impl Shared {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::parts::{Stage, Task, TaskId, Worker};
+use super::submission::Demands;
 use super::{State, WINDOW, WorkerId};
 use crate::scheduler::step;
-use crate::scheduler::submission::Demands;
 
 /// Dask's initial assumption of the bandwidth between workers, in bytes per
 /// second.

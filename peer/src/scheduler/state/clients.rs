@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::parts::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
+use super::submission::Submission;
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 use crate::Key;
 use crate::protocol::{
     AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, StreamStart,
 };
-use crate::scheduler::submission::Submission;
 
 impl State {
     /// Registers a client, which gets `stream-start`. An earlier client of the

@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-use super::{ClientId, WorkerId};
+use super::{ClientId, Refusal, Submission, WorkerId};
 use crate::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
-use crate::scheduler::{Notice, Refusal, Submission};
+use crate::scheduler::Notice;
 use crate::{Key, TaskEvent, Value};
 
 /// An event for [`State::handle`](super::State::handle).

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::submission::{Demands, Failure, Resources};
 use super::{ClientId, WorkerId};
 use crate::protocol::{TaskState, WorkerStatus};
 use crate::scheduler::step;
-use crate::scheduler::submission::{Demands, Failure, Resources};
 use crate::{Key, Serialized, Value};
 
 /// The priority of a task; lower values run earlier.

@@ -1,12 +1,12 @@
 //! Messages to clients and workers.
 
 use super::parts::{Priority, Stage, Task, TaskId};
+use super::submission::Failure;
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State, WINDOW, WorkerId};
 use crate::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable,
     TaskErredForClient, ToClient, ToWorker,
 };
-use crate::scheduler::submission::Failure;
 use crate::{Key, Value};
 
 impl State {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::parts::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
+use super::submission::{Dependency, Refusal, Submission};
 use super::{ClientId, State};
 use crate::Key;
 use crate::protocol::TaskRetried;
-use crate::scheduler::submission::{Dependency, Refusal, Submission};
 
 impl State {
     /// Submits a client's tasks.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::parts::{Stage, TaskId};
 use super::send::erred;
+use super::submission::Failure;
 use super::{Action, FIRE_AND_FORGET, State, WorkerId};
-use crate::scheduler::submission::Failure;
 use crate::story::TaskChange;
 use crate::{Key, TaskEvent};
 

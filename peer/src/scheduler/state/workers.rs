@@ -7,13 +7,13 @@ use daskwire_comm::Address;
 
 use super::parts::{About, Stage, TaskId, Worker};
 use super::send::free_keys;
+use super::submission::{Failure, Resources, worker_name};
 use super::{Action, LeaveReason, Notice, State, WorkerId, WorkerRefusal};
 use crate::error::killed_worker;
 use crate::protocol::{
     FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
     WorkerStatus,
 };
-use crate::scheduler::submission::{Failure, Resources, worker_name};
 use crate::story::Stimulus;
 use crate::{Key, Value};
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::state::{Action, ClientId, Event, WorkerId};
+use super::state::{Action, ClientId, Event, Submission, WorkerId};
 use super::*;
 use crate::batched::BatchSender;
 use crate::channel::{Channel, Ends, Receiver};

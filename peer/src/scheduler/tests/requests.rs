@@ -392,7 +392,6 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
     let echo = Unknown {
         op: "echo".to_owned(),
         extra: vec![(Value::from("data"), Value::from("hello"))],
-        ..Unknown::default()
     };
     let all = Broadcast {
         msg: echo,

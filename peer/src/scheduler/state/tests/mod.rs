@@ -9,14 +9,16 @@ use super::event::Event;
 use super::*;
 use crate::graph::{Argument, Graph, Task as Node};
 use crate::protocol::*;
-use crate::{Key, RemoteError, Value};
+use crate::{Key, RemoteError, Serialized, Value};
 
 mod chance;
 mod growth;
 mod hostile;
 mod journey;
 mod loss;
+mod refusals;
 mod rules;
+mod workers;
 
 /// A state machine, and its actions.
 struct Cluster {

@@ -2,12 +2,14 @@
 //! the slow part, for which other requests do not wait.
 
 use core::cmp::Ordering;
+use core::fmt;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::exception;
-use crate::graph::{Graph, Outline};
+use crate::graph::{Graph, GraphError, Outline};
 use crate::protocol::UpdateGraph;
+use crate::value::ValueError;
 use crate::{Key, Serialized, Value};
 
 /// A submitted graph: tasks and their dependencies, in an order in which they can
@@ -42,23 +44,96 @@ pub(super) enum Dependency {
     Outside(Key),
 }
 
-/// A submission that cannot be read, and why: for example a graph of a Python
-/// collection, which only Python can convert into tasks.
+/// A submission that cannot be read. Formats as its reason.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
+    reason: Arc<RefusalReason>,
     pub(super) failure: Arc<Failure>,
 }
 
+/// The reason for which a submission cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RefusalReason {
+    /// Tasks are to be actors.
+    Actors,
+    /// The annotations are malformed.
+    Annotations(ValueError),
+    /// The annotations are not a dict.
+    AnnotationsType {
+        /// Their type in Python.
+        found: &'static str,
+    },
+    /// The value of an annotation is not of its type.
+    Annotation {
+        /// The name of the annotation.
+        name: Value,
+        /// Its value.
+        value: Value,
+    },
+    /// The graph cannot be read: for example the graph of a Python collection,
+    /// which only Python can convert into tasks.
+    Graph(GraphError),
+    /// Two tasks have the same key.
+    DuplicateKey,
+    /// Tasks depend on each other.
+    Cycle,
+}
+
+impl fmt::Display for RefusalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let graph = "the graph cannot be read by this scheduler";
+        match self {
+            Self::Actors => f.write_str("this scheduler has no actors"),
+            Self::Annotations(error) => write!(f, "the annotations: {error}"),
+            Self::AnnotationsType { found } => {
+                write!(f, "the annotations: {found} is not a dict")
+            }
+            Self::Annotation { name, value } => write!(f, "the annotations: {name} is {value}"),
+            Self::Graph(error) => write!(f, "{graph}: {error}"),
+            Self::DuplicateKey => write!(f, "{graph}: two tasks have the same key"),
+            Self::Cycle => write!(f, "{graph}: tasks depend on each other in a cycle"),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl core::error::Error for Refusal {}
+
 impl Refusal {
+    fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
+        Self {
+            keys,
+            failure: Failure::new("RuntimeError", &reason.to_string()),
+            reason: Arc::new(reason),
+        }
+    }
+
+    /// The keys that the client wants.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// Why the submission cannot be read.
+    pub fn reason(&self) -> &RefusalReason {
+        &self.reason
+    }
+
     /// Splits the refusal into parts of at most `count` keys.
-    pub(super) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
+    pub(in crate::scheduler) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
         let mut keys = self.keys.into_iter().peekable();
         core::iter::from_fn(move || {
             keys.peek()?;
             Some(Self {
                 keys: keys.by_ref().take(count).collect(),
+                reason: Arc::clone(&self.reason),
                 failure: Arc::clone(&self.failure),
             })
         })
@@ -164,27 +239,25 @@ impl Submission {
     /// # Errors
     ///
     /// [`Refusal`] if the graph, its annotations or the order of its tasks cannot
-    /// be read; report it with [`State::refuse`](super::State::refuse).
+    /// be read, for [`Event::SubmissionRefused`].
+    ///
+    /// [`Event::SubmissionRefused`]: super::Event::SubmissionRefused
     pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
         let keys = message.keys.0;
-        let refuse = |keys, text: &str| Refusal {
-            keys,
-            failure: Failure::new("RuntimeError", text),
-        };
         let is_actor = message.extra.iter().any(|(name, value)| {
             name.as_str() == Some("actors")
                 && !matches!(value, Value::Bool(false) | Value::None)
                 && !matches!(value, Value::List(items) | Value::Set(items) if items.is_empty())
         });
         if is_actor {
-            return Err(refuse(keys, "this scheduler has no actors"));
+            return Err(Refusal::new(keys, RefusalReason::Actors));
         }
         let annotations = match Annotations::read(message.annotations) {
             Ok(annotations) => annotations,
-            Err(reason) => return Err(refuse(keys, &format!("the annotations: {reason}"))),
+            Err(reason) => return Err(Refusal::new(keys, reason)),
         };
         let graph = Graph::read_outline(&message.expr_ser)
-            .map_err(|error| error.to_string())
+            .map_err(RefusalReason::Graph)
             .and_then(|tasks| ordered(tasks, message.internal_priority.0.unwrap_or_default()));
         match graph {
             Ok(tasks) => Ok(Self {
@@ -198,10 +271,7 @@ impl Submission {
                 demands: Arc::new(annotations.demands),
                 retries: annotations.retries,
             }),
-            Err(reason) => Err(refuse(
-                keys,
-                &format!("the graph cannot be read by this scheduler: {reason}"),
-            )),
+            Err(reason) => Err(Refusal::new(keys, reason)),
         }
     }
 }
@@ -215,19 +285,26 @@ struct Annotations {
 }
 
 impl Annotations {
-    fn read(annotations: Option<Value>) -> Result<Self, String> {
+    fn read(annotations: Option<Value>) -> Result<Self, RefusalReason> {
         let annotations = annotations.unwrap_or_default();
-        let annotations = annotations.opened().map_err(|error| error.to_string())?;
+        let annotations = annotations.opened().map_err(RefusalReason::Annotations)?;
         let mut read = Self::default();
         let Value::Dict(entries) = &annotations else {
             if annotations != Value::None {
-                return Err(format!("{} is not a dict", annotations.type_name()));
+                return Err(RefusalReason::AnnotationsType {
+                    found: annotations.type_name(),
+                });
             }
             read.demands.annotations = Value::Dict([].into());
             return Ok(read);
         };
         for (name, value) in entries {
-            let wrong = || Err(format!("{name} is {value}"));
+            let wrong = || {
+                Err(RefusalReason::Annotation {
+                    name: name.clone(),
+                    value: value.clone(),
+                })
+            };
             match (name.as_str(), value) {
                 (_, Value::None) => {}
                 (Some("workers"), value) => match names(value) {
@@ -279,7 +356,7 @@ fn names(value: &Value) -> Option<Vec<String>> {
 /// Converts the name of a worker, a string or a number.
 pub(super) fn worker_name(value: &Value) -> Option<String> {
     match value {
-        Value::Str(text) => Some(text.as_ref().to_owned()),
+        Value::Str(name) => Some(name.as_ref().to_owned()),
         Value::Int(number) => Some(number.to_string()),
         _ => None,
     }
@@ -288,11 +365,11 @@ pub(super) fn worker_name(value: &Value) -> Option<String> {
 /// Sorts the tasks of a graph depth first, each after its dependencies, so that
 /// the inputs of one result are used, and can be deleted, before the next one is
 /// started.
-fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, String> {
+fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, RefusalReason> {
     let keys = tasks.iter().map(|task| &task.key);
     let index: HashMap<&Key, usize> = keys.zip(0..).collect();
     if index.len() != tasks.len() {
-        return Err("two tasks have the same key".to_owned());
+        return Err(RefusalReason::DuplicateKey);
     }
     let given: HashMap<Key, i64> = given.into_iter().collect();
     let dependencies: Vec<Vec<Dependency>> = tasks
@@ -334,7 +411,7 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
 }
 
 /// The position of each task in the order.
-fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
+fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, RefusalReason> {
     const UNSEEN: usize = usize::MAX;
     const OPEN: usize = usize::MAX - 1;
     let mut is_needed = vec![false; dependencies.len()];
@@ -362,7 +439,7 @@ fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
                     path.push((*next, 0));
                 }
                 Some(Dependency::Inside(next)) if places[*next] == OPEN => {
-                    return Err(CYCLE.to_owned());
+                    return Err(RefusalReason::Cycle);
                 }
                 Some(_) => {}
                 None => {
@@ -375,9 +452,7 @@ fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, String> {
     }
     // A cycle that no other task leads to.
     if count != dependencies.len() {
-        return Err(CYCLE.to_owned());
+        return Err(RefusalReason::Cycle);
     }
     Ok(places)
 }
-
-const CYCLE: &str = "tasks depend on each other in a cycle";

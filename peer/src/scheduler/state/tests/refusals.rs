@@ -1,0 +1,78 @@
+//! Tests of submissions that are refused.
+
+use super::*;
+use crate::graph::GraphError;
+
+fn refusal(message: UpdateGraph) -> RefusalReason {
+    let refusal = Submission::read(message).expect_err("it is refused");
+    assert_eq!(refusal.keys(), [Key::from("x")]);
+    let reason = refusal.reason().clone();
+    assert_eq!(refusal.to_string(), reason.to_string());
+    reason
+}
+
+fn message(graph: Serialized) -> UpdateGraph {
+    UpdateGraph {
+        expr_ser: graph,
+        keys: ["x"].into_iter().collect(),
+        ..UpdateGraph::default()
+    }
+}
+
+fn graph(tasks: impl IntoIterator<Item = Node>) -> Serialized {
+    let graph: Graph = tasks.into_iter().collect();
+    graph.to_expression().expect("plain values")
+}
+
+#[test]
+fn refusals_have_typed_reasons() {
+    let x = || message(graph([add("x", &[])]));
+    assert!(Submission::read(x()).is_ok());
+    let with_actors = UpdateGraph {
+        extra: vec![(Value::from("actors"), Value::from(true))],
+        ..x()
+    };
+    assert_eq!(refusal(with_actors), RefusalReason::Actors);
+    let annotated = |annotations: Value| UpdateGraph {
+        annotations: Some(annotations),
+        ..x()
+    };
+    assert_eq!(
+        refusal(annotated(Value::list([1]))),
+        RefusalReason::AnnotationsType { found: "list" }
+    );
+    assert_eq!(
+        refusal(annotated(Value::dict([("retries", "many")]))),
+        RefusalReason::Annotation {
+            name: Value::from("retries"),
+            value: Value::from("many"),
+        }
+    );
+    let no_graph = Serialized::of(&Value::from("no graph")).expect("a plain value");
+    assert!(matches!(
+        refusal(message(no_graph)),
+        RefusalReason::Graph(GraphError::Unknown { .. } | GraphError::Unexpected { .. })
+    ));
+    let cycle = [add("x", &["y"]), add("y", &["x"])];
+    assert_eq!(refusal(message(graph(cycle))), RefusalReason::Cycle);
+}
+
+#[test]
+fn cycles_are_refused() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("a", &["b"]), add("b", &["a"])], &["a"]);
+    cluster.submit(
+        client,
+        [add("c", &["a"]), add("a", &["b"]), add("b", &["a"])],
+        &["c"],
+    );
+    for (words, key) in cluster.told(client).iter().zip(["a", "c"]) {
+        let start = format!("task-erred {key} RuntimeError: ");
+        assert!(
+            words.starts_with(&start) && words.ends_with("in a cycle"),
+            "{words}"
+        );
+    }
+    cluster.assert_empty();
+}
