@@ -26,6 +26,7 @@ pub enum Transport {
     #[default]
     Memory,
     /// TCP on the loopback interface.
+    #[cfg(feature = "tcp")]
     Tcp,
     /// TLS on the loopback interface, with a certificate made for this cluster.
     #[cfg(feature = "self-signed")]
@@ -39,6 +40,7 @@ impl Transport {
     /// All transports.
     pub const ALL: &[Self] = &[
         Self::Memory,
+        #[cfg(feature = "tcp")]
         Self::Tcp,
         #[cfg(feature = "self-signed")]
         Self::Tls,
@@ -49,7 +51,9 @@ impl Transport {
     /// The transports with this one, and a certificate if it needs one.
     fn transports(self) -> Result<Transports, PeerError> {
         match self {
-            Self::Memory | Self::Tcp => Ok(crate::transports()),
+            Self::Memory => Ok(crate::transports()),
+            #[cfg(feature = "tcp")]
+            Self::Tcp => Ok(crate::transports()),
             #[cfg(feature = "self-signed")]
             _ => Ok(crate::transports_with_tls(&certificate()?)),
         }
@@ -58,6 +62,7 @@ impl Transport {
     fn address(self) -> String {
         match self {
             Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
+            #[cfg(feature = "tcp")]
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
             #[cfg(feature = "self-signed")]
             Self::Tls => "tls://127.0.0.1:0".to_owned(),
