@@ -171,7 +171,7 @@ async fn recomputes_results_of_a_lost_worker() {
 async fn gather_reports_an_error_while_other_tasks_run() {
     let cluster = LocalCluster::builder().start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
-    let impossible = Submission::default().resource("nobody has it", 1.0);
+    let impossible = Submission::default().resource("missing", 1.0);
     let never = client.call("operator.neg").argument(1).with(impossible);
     let never = never.submit().expect("submitted");
     let failed = client.submit("operator.truediv", [1, 0]);

@@ -19,7 +19,7 @@ impl Embedded {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&notices);
         let on_notice = Arc::new(move |notice: &Notice| {
-            seen.lock().expect("nobody panics").push(notice.clone());
+            seen.lock().expect("no panic").push(notice.clone());
         });
         let options = Options {
             on_notice: Some(on_notice),
@@ -92,7 +92,7 @@ fn python_computes_for_python() {
         worker.wait_for_log("End worker");
         assert_eq!(complaints(&worker.log()), [""; 0]);
     }
-    let notices = embedded.notices.lock().expect("nobody panics");
+    let notices = embedded.notices.lock().expect("no panic");
     let malformed = |notice: &&Notice| {
         matches!(
             notice,

@@ -21,9 +21,9 @@ use crate::pool::Pool;
 use crate::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
 use crate::{TaskEvent, Value};
 
-mod answer;
 mod broadcast;
 mod data;
+mod reply;
 mod requests;
 mod retire;
 mod spread;
@@ -68,7 +68,7 @@ struct Core {
     peers: Peers,
 }
 
-/// The streams for messages, and what is reported once the state is unlocked.
+/// The streams for messages, and the reports to make once the state is unlocked.
 #[derive(Debug, Default)]
 struct Peers {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
@@ -111,7 +111,7 @@ impl Core {
 }
 
 impl Peers {
-    /// Does what the state machine asks for.
+    /// Does the actions of the state machine.
     fn act(&mut self, actions: impl IntoIterator<Item = Action>) {
         // Many tasks may fail for the same reason, which is in memory once.
         let mut last_failure = None;
@@ -399,7 +399,9 @@ impl Shared {
 type Panic = Box<dyn Any + Send>;
 
 fn panic_message(panic: &Panic) -> String {
-    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let message = panic
+        .downcast_ref::<&str>()
+        .map(|message| (*message).to_owned());
     message
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())

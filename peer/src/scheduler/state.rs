@@ -130,14 +130,14 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget"
 /// The scheduling policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// Seed of the random numbers that break ties.
+    /// Seed of the random numbers that break ties. Default: 0.
     pub seed: u64,
     /// Interval of the deletions sent to workers. Default: 500 ms.
     pub deletion_interval: Duration,
     /// Number of workers that a task may kill before it fails. Default: 3.
     pub allowed_failures: u32,
     /// Time after which a silent worker is removed, at least ten of its
-    /// heartbeats; `None` for never. Dask uses 5 minutes.
+    /// heartbeats; `None` for never. Default: 5 minutes.
     pub worker_ttl: Option<Duration>,
 }
 
@@ -229,8 +229,7 @@ impl State {
         }
     }
 
-    /// Handles an event, and returns what the caller has to do for it, in this
-    /// order.
+    /// Handles an event, and returns the actions that follow from it, in order.
     ///
     /// `now` is the time since the Unix epoch, for the times in stories and in
     /// `identity`. It should come from a clock that does not jump, because silent

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daskwire_comm::runtime::TaskSet;
 
 use super::Shared;
-use super::answer::{Answer, raised_by, refused};
+use super::reply::{Reply, raised_by, refused};
 use crate::protocol::{Broadcast, Request};
 use crate::scheduler::state::State;
 use crate::{RequestError, Value};
@@ -15,7 +15,7 @@ impl Shared {
     /// Sends a message to workers or their nannies, and returns the reply of each,
     /// by the worker's address. As in Dask, there is no limit of the time that a
     /// worker may take.
-    pub(super) async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Answer {
+    pub(super) async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Reply {
         let recipients = self.inspect(|state| recipients(state, &request));
         let mut calls = TaskSet::new();
         for (worker, address) in recipients {
@@ -34,7 +34,7 @@ impl Shared {
             match reply {
                 Ok((worker, Ok(reply))) => replies.push((worker, reply)),
                 Ok((worker, Err(error))) => match request.on_error.as_deref() {
-                    None | Some("raise") => return Answer::raised(&worker, &error),
+                    None | Some("raise") => return Reply::raised(&worker, &error),
                     Some("ignore") => {}
                     Some("return") => {
                         let exception = raised_by(&worker, &error);
@@ -57,7 +57,7 @@ impl Shared {
                 Err(_) => {}
             }
         }
-        Answer::Value(Value::dict(replies))
+        Reply::Value(Value::dict(replies))
     }
 }
 

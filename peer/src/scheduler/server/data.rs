@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use daskwire_comm::runtime::TaskSet;
 
 use super::Shared;
-use super::answer::{Answer, refused};
+use super::reply::{Reply, refused};
 use super::spread::spread;
 use crate::channel::within;
 use crate::gather::{Gathering, ask_all};
@@ -86,7 +86,7 @@ impl Shared {
     }
 
     /// Distributes data over workers in turn, weighted by their threads.
-    pub(super) async fn scatter(self: &Arc<Self>, request: Scatter) -> Answer {
+    pub(super) async fn scatter(self: &Arc<Self>, request: Scatter) -> Reply {
         const TIMEOUT: Duration = Duration::from_secs(30);
         let patience = request.timeout.map(Duration::try_from_secs_f64);
         let patience = patience.and_then(Result::ok).unwrap_or(TIMEOUT);
@@ -137,7 +137,7 @@ impl Shared {
         });
         match failure {
             Some(error) if !is_all => refused("OSError", &error.to_string()),
-            _ => Answer::Keys(Keys(keys)),
+            _ => Reply::Keys(Keys(keys)),
         }
     }
 

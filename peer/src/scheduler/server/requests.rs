@@ -5,7 +5,7 @@ use std::sync::Arc;
 use daskwire_comm::Incoming;
 
 use super::Shared;
-use super::answer::{Answer, uncaught};
+use super::reply::{Reply, uncaught};
 use crate::Value;
 use crate::channel::{Channel, Ends};
 use crate::event;
@@ -28,26 +28,26 @@ impl Shared {
 
     /// Answers requests until one makes the comm a stream, or the comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
-        while let Ok(Some(asked)) = channel.receiver.receive::<IncomingRequest>().await {
+        while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
                 return;
             }
-            if let Ok(request) = &asked.request {
+            if let Ok(request) = &incoming.request {
                 channel.set_traffic(request.traffic());
             }
-            let answer = match asked.request {
+            let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, &register.client).await;
                 }
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
                 }
-                Ok(request) => self.answer(request, &channel).await,
-                Err(error) => Answer::Status(Box::new(uncaught(&error.to_string()))),
+                Ok(request) => self.reply_to(request, &channel).await,
+                Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
             };
-            let is_last = matches!(answer, Answer::Bye | Answer::End) || asked.is_last;
-            let is_end = matches!(answer, Answer::End);
-            if asked.wants_reply && channel.sender.send(&answer).await.is_err() {
+            let is_last = matches!(reply, Reply::CloseComm | Reply::Terminate) || incoming.is_last;
+            let is_end = matches!(reply, Reply::Terminate);
+            if incoming.wants_reply && channel.sender.send(&reply).await.is_err() {
                 return;
             }
             if is_last {
@@ -60,14 +60,14 @@ impl Shared {
         }
     }
 
-    async fn answer(self: &Arc<Self>, request: Request, channel: &Channel) -> Answer {
+    async fn reply_to(self: &Arc<Self>, request: Request, channel: &Channel) -> Reply {
         match request {
             Request::Identity(request) => self.identity(request.n_workers),
-            Request::Ping(_) => Answer::Value(Value::bytes(&b"pong"[..])),
-            Request::Echo(request) => Answer::Value(request.data),
+            Request::Ping(_) => Reply::Value(Value::bytes(&b"pong"[..])),
+            Request::Echo(request) => Reply::Value(request.data),
             Request::Versions(_) => {
                 let none = || Value::Dict([].into());
-                Answer::Value(Value::dict([("host", none()), ("packages", none())]))
+                Reply::Value(Value::dict([("host", none()), ("packages", none())]))
             }
             Request::HeartbeatWorker(request) => {
                 let interval = self.with_core(|core| {
@@ -78,7 +78,7 @@ impl Shared {
                     });
                     is_known.then(|| core.state.heartbeat_interval())
                 });
-                Answer::Heartbeat(HeartbeatReply {
+                Reply::Heartbeat(HeartbeatReply {
                     status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
                     time: Some(self.clock.now().as_secs_f64()),
                     heartbeat_interval: interval,
@@ -90,32 +90,32 @@ impl Shared {
                     worker: request.address,
                     close: false,
                 });
-                Answer::Value(Value::None)
+                Reply::Value(Value::None)
             }
             Request::Gather(request) => {
-                Answer::Data(self.gather(request.keys.unwrap_or_default()).await)
+                Reply::Data(self.gather(request.keys.unwrap_or_default()).await)
             }
             Request::Scatter(request) => self.scatter(request).await,
             Request::WhoHas(request) => {
                 let keys = request.keys.as_ref();
-                Answer::WhoHas(self.inspect(|state| state.who_has(keys.map(|keys| &keys[..]))))
+                Reply::WhoHas(self.inspect(|state| state.who_has(keys.map(|keys| &keys[..]))))
             }
             Request::NBytes(request) => {
                 let keys = request.keys.as_ref();
-                Answer::Sizes(self.inspect(|state| state.nbytes(keys.map(|keys| &keys[..]))))
+                Reply::Sizes(self.inspect(|state| state.nbytes(keys.map(|keys| &keys[..]))))
             }
             Request::HasWhat(request) => {
-                Answer::HasWhat(self.inspect(|state| state.has_what(request.workers.as_deref())))
+                Reply::HasWhat(self.inspect(|state| state.has_what(request.workers.as_deref())))
             }
             Request::NCores(request) => {
                 let workers = request.workers.as_deref();
-                Answer::Counts(self.inspect(|state| state.thread_counts(workers, false)))
+                Reply::Counts(self.inspect(|state| state.thread_counts(workers, false)))
             }
             Request::NCoresRunning(request) => {
                 let workers = request.workers.as_deref();
-                Answer::Counts(self.inspect(|state| state.thread_counts(workers, true)))
+                Reply::Counts(self.inspect(|state| state.thread_counts(workers, true)))
             }
-            Request::GetTaskStatus(request) => Answer::Stages(self.inspect(|state| {
+            Request::GetTaskStatus(request) => Reply::Stages(self.inspect(|state| {
                 let stages = request.keys.into_iter().map(|key| {
                     let stage = state.status(&key);
                     (key, Nullable(stage))
@@ -124,7 +124,7 @@ impl Shared {
             })),
             Request::GetStory(request) => {
                 let wanted = request.keys_or_stimuli.unwrap_or_default();
-                Answer::Value(self.inspect(|state| state.story_value(&wanted)))
+                Reply::Value(self.inspect(|state| state.story_value(&wanted)))
             }
             Request::Broadcast(request) => self.broadcast(request).await,
             Request::UpdateData(request) => {
@@ -134,7 +134,7 @@ impl Shared {
                     nbytes: request.nbytes.unwrap_or_default(),
                 });
                 self.changed.notify_waiters();
-                Answer::Value(Value::None)
+                Reply::Value(Value::None)
             }
             Request::Retry(request) => {
                 let mut keys = request.keys.0;
@@ -142,26 +142,26 @@ impl Shared {
                     keys.retain(|key| core.state.status(key) == Some(TaskState::Erred));
                     core.handle(Event::Retry(keys.clone()));
                 });
-                Answer::Keys(Keys(keys))
+                Reply::Keys(Keys(keys))
             }
             Request::RetireWorkers(request) => {
                 let close = request.close_workers.unwrap_or(true);
                 self.retire(request.workers, close, request.remove.unwrap_or(true))
                     .await
             }
-            Request::CloseComm(_) => Answer::Bye,
-            Request::Terminate(_) => Answer::End,
+            Request::CloseComm(_) => Reply::CloseComm,
+            Request::Terminate(_) => Reply::Terminate,
             other => {
                 self.notify(&Notice::UnknownOp {
                     peer: channel.peer.to_string(),
                     op: other.op().to_owned(),
                 });
-                Answer::Value(Value::None)
+                Reply::Value(Value::None)
             }
         }
     }
 
-    fn identity(&self, count: Option<i64>) -> Answer {
+    fn identity(&self, count: Option<i64>) -> Reply {
         // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
         let identity = self.inspect(|state| {
@@ -178,6 +178,6 @@ impl Shared {
                 ("workers", workers),
             ])
         });
-        Answer::Value(identity)
+        Reply::Value(identity)
     }
 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use daskwire_comm::runtime;
 
 use super::Shared;
-use super::answer::Answer;
+use super::reply::Reply;
 use crate::channel::within;
 use crate::scheduler::state::Event;
 use crate::{RequestError, Value};
@@ -17,17 +17,17 @@ impl Shared {
         workers: Option<Vec<String>>,
         close: bool,
         remove: bool,
-    ) -> Answer {
+    ) -> Reply {
         const TIMEOUT: Duration = Duration::from_secs(30);
         // It is up to the client to name workers.
         let workers = workers.unwrap_or_default();
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
         for (worker, _) in known {
-            let (about, may_leave) = self.with_core(|core| {
-                let about = core.state.identity_of(&worker);
+            let (identity, may_leave) = self.with_core(|core| {
+                let identity = core.state.identity_of(&worker);
                 core.handle(Event::RetireWorker(worker.clone()));
-                (about, core.state.can_retire(&worker))
+                (identity, core.state.can_retire(&worker))
             });
             let has_left = may_leave && {
                 let leaving = self.leaving(&worker);
@@ -41,14 +41,14 @@ impl Shared {
             if close || remove {
                 self.handle(Event::RemoveWorker { worker, close });
             }
-            retired.extend(about);
+            retired.extend(identity);
         }
-        Answer::Value(Value::dict(retired))
+        Reply::Value(Value::dict(retired))
     }
 
     /// Waits until others have copies of a worker's data.
     async fn leaving(&self, worker: &str) -> Result<(), RequestError> {
-        /// Time after which other workers are asked to fetch the data.
+        /// Time after which other workers are requested to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
         let mut only_there = None;
         let mut again = core::pin::pin!(runtime::sleep(AGAIN));

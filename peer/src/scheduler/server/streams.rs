@@ -73,7 +73,7 @@ impl Shared {
             self.notify_not_reading(name);
         }
         self.handle(Event::ClientLeft(id));
-        farewell(&mut writing).await;
+        finish_writing(&mut writing).await;
         drop(ending);
     }
 
@@ -140,7 +140,7 @@ impl Shared {
             self.pool.forget(&address);
         }
         self.changed.notify_waiters();
-        farewell(&mut writing).await;
+        finish_writing(&mut writing).await;
         drop(ending);
     }
 
@@ -275,7 +275,7 @@ impl Drop for StreamGuard<'_> {
 }
 
 /// Waits until the last messages are sent.
-async fn farewell(writing: &mut BatchWriter) {
+async fn finish_writing(writing: &mut BatchWriter) {
     if runtime::timeout(CLOSE_TIMEOUT, writing.finished())
         .await
         .is_err()

@@ -122,11 +122,7 @@ impl State {
             }
         }
         if !matches!(task.stage, Stage::Released) {
-            assert!(
-                is_needed,
-                "nobody needs {key}, which is {}",
-                task.stage.name()
-            );
+            assert!(is_needed, "{key} is not needed, but {}", task.stage.name());
         }
     }
 

@@ -228,11 +228,11 @@ impl State {
             if message.force || only_this {
                 todo.extend(&task.dependents);
             }
-            let whose = match message.force {
+            let clients = match message.force {
                 true => task.wanted_by.clone(),
                 false => vec![client],
             };
-            for client in whose {
+            for client in clients {
                 if self.tasks[id].wanted_by.binary_search(&client).is_ok() {
                     self.release(client, id);
                     cancelled.entry(client).or_default().push(key.clone());

@@ -105,7 +105,7 @@ pub enum Event {
     Close,
 }
 
-/// What the caller of [`State::handle`](super::State::handle) has to do.
+/// An action for the caller of [`State::handle`](super::State::handle).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {

@@ -88,7 +88,7 @@ impl Stage {
         }
     }
 
-    /// The state that clients are told.
+    /// The state as reported to clients.
     pub(super) fn state(&self) -> TaskState {
         TaskState::from(self.name())
     }
@@ -201,7 +201,7 @@ pub(super) struct Worker {
     /// As a string, as in restrictions.
     pub(super) name: String,
     pub(super) host: String,
-    pub(super) about: About,
+    pub(super) info: WorkerInfo,
     pub(super) is_running: bool,
     pub(super) is_leaving: bool,
     pub(super) thread_count: u32,
@@ -226,9 +226,9 @@ pub(super) struct Worker {
     pub(super) last_seen: Duration,
 }
 
-/// What a worker reported about itself.
+/// Information that a worker reported about itself.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct WorkerInfo {
     pub(super) name: Value,
     pub(super) status: WorkerStatus,
     pub(super) server_id: Option<String>,

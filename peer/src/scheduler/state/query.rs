@@ -67,7 +67,7 @@ impl State {
     /// worker.
     pub fn nanny(&self, worker: &str) -> Option<String> {
         let id = self.by_address.get(worker)?;
-        self.workers.get(id)?.about.nanny.clone()
+        self.workers.get(id)?.info.nanny.clone()
     }
 
     /// The sizes of results in bytes; of all results in memory if `keys` is
@@ -92,13 +92,13 @@ impl State {
         Some(self.tasks[*id].stage.state())
     }
 
-    /// What happened lately to the tasks of these keys, or because of these stimuli,
-    /// the oldest first.
+    /// The last events of the tasks with these keys, and those with these stimuli,
+    /// oldest first.
     pub fn story<'s>(&'s self, keys_or_stimuli: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         self.story.events(keys_or_stimuli)
     }
 
-    /// The same as Dask answers it.
+    /// The [`story`](Self::story) in the form of Dask's reply.
     pub(in crate::scheduler) fn story_value(&self, keys_or_stimuli: &Keys) -> Value {
         self.story.of_scheduler(keys_or_stimuli)
     }
@@ -134,7 +134,7 @@ impl State {
         let limits = self
             .workers
             .values()
-            .filter_map(|worker| worker.about.memory_limit);
+            .filter_map(|worker| worker.info.memory_limit);
         limits.fold(0, u64::saturating_add)
     }
 
@@ -174,27 +174,27 @@ impl State {
 /// The entry of a worker in the reply to `identity`.
 fn identity(worker: &Worker) -> (String, Value) {
     let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
-    let text = |text: &Option<String>| text.clone().map_or(Value::None, Value::from);
-    let about = &worker.about;
+    let string = |string: &Option<String>| string.clone().map_or(Value::None, Value::from);
+    let info = &worker.info;
     let resources = worker.resources.0.iter();
     let resources = resources.map(|(name, amount)| (name.clone(), *amount));
     let identity = Value::dict([
         ("type", Value::from("Worker")),
-        ("id", text(&about.server_id)),
+        ("id", string(&info.server_id)),
         ("host", Value::from(worker.host.as_str())),
         ("resources", Value::dict(resources)),
         (
             "local_directory",
-            Value::from(about.local_directory.as_str()),
+            Value::from(info.local_directory.as_str()),
         ),
-        ("name", about.name.clone()),
+        ("name", info.name.clone()),
         ("nthreads", Value::from(worker.thread_count)),
-        ("memory_limit", number(about.memory_limit)),
+        ("memory_limit", number(info.memory_limit)),
         ("last_seen", Value::from(worker.last_seen.as_secs_f64())),
-        ("services", about.services.clone()),
-        ("metrics", about.metrics.clone()),
-        ("status", Value::from(about.status.as_str())),
-        ("nanny", text(&about.nanny)),
+        ("services", info.services.clone()),
+        ("metrics", info.metrics.clone()),
+        ("status", Value::from(info.status.as_str())),
+        ("nanny", string(&info.nanny)),
     ]);
     (worker.address.clone(), identity)
 }

@@ -17,7 +17,7 @@ impl State {
         let Some(id) = self.by_address.get(address).copied() else {
             return;
         };
-        if self.workers[&id].about.status != WorkerStatus::ClosingGracefully {
+        if self.workers[&id].info.status != WorkerStatus::ClosingGracefully {
             self.order_status(id, WorkerStatus::ClosingGracefully);
             self.settle();
         }
@@ -57,7 +57,7 @@ impl State {
         if only_here.peek().is_none() || others.is_empty() {
             return;
         }
-        // A worker that fails to do so is not the only one asked next time.
+        // A worker that fails to do so is not the only choice next time.
         let start = choose::next(&mut self.random) % others.len() as u64;
         others.rotate_left(usize::try_from(start).unwrap_or_default());
         for (task, other) in only_here.zip(others.iter().cycle()) {

@@ -120,7 +120,7 @@ impl State {
     pub(super) fn deactivate(&mut self, id: TaskId) -> Option<WorkerId> {
         let on = self.unassign(id);
         let task = &mut self.tasks[id];
-        // Not for the story, which is about to tell what becomes of the task.
+        // Not recorded in the story: the caller sets the next stage.
         task.stage = Stage::Released;
         task.missing_count = 0;
         let dependencies = core::mem::take(&mut task.dependencies);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use daskwire_comm::Address;
 
-use super::parts::{About, Stage, TaskId, Worker};
+use super::parts::{Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::{Action, LeaveReason, Notice, State, WorkerId, WorkerRefusal};
@@ -51,7 +51,7 @@ impl State {
             host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
             address: address.clone(),
             name,
-            about: About {
+            info: WorkerInfo {
                 name: worker.name,
                 status: worker.status,
                 server_id: worker.server_id.0,
@@ -120,7 +120,7 @@ impl State {
         let now = self.now;
         if let Some(worker) = self.worker_at(address) {
             worker.last_seen = now;
-            worker.about.metrics = metrics;
+            worker.info.metrics = metrics;
         }
     }
 
@@ -152,7 +152,7 @@ impl State {
             _ => None,
         };
         self.stimulus = match stimulus {
-            Some(text) => Stimulus::of_message(text),
+            Some(stimulus) => Stimulus::of_message(stimulus),
             None => Stimulus::here("worker", self.now.as_secs_f64()),
         };
         match message {
@@ -162,7 +162,7 @@ impl State {
                     let failure = Arc::new(Failure {
                         exception: match message.exception {
                             // Python clients cannot handle a missing exception.
-                            Value::None => Value::from("the worker did not say what went wrong"),
+                            Value::None => Value::from("the worker reported no exception"),
                             exception => exception,
                         },
                         traceback: message.traceback,
@@ -246,7 +246,7 @@ impl State {
         let was_running = worker.is_running;
         worker.is_running = status == WorkerStatus::Running;
         worker.is_leaving |= status.is_closing();
-        worker.about.status = status;
+        worker.info.status = status;
         let is_running = worker.is_running;
         if is_running && !was_running {
             self.worker_running(id);
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    pub(super) fn drop_worker(&mut self, id: WorkerId, in_peace: bool, reason: LeaveReason) {
+    pub(super) fn drop_worker(&mut self, id: WorkerId, is_expected: bool, reason: LeaveReason) {
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
@@ -284,7 +284,7 @@ impl State {
             let allowed = self.policy.allowed_failures;
             self.make_ready(task);
             let state = &mut self.tasks[task];
-            if in_peace {
+            if is_expected {
                 continue;
             }
             state.kill_count += 1;
@@ -319,7 +319,7 @@ impl State {
             let task = &self.tasks[id];
             match task.stage {
                 Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
-                // An earlier run, which the worker was asked to forget before it
+                // An earlier run, which the worker has to forget before it
                 // got this one.
                 Stage::Processing(on) if on == worker => return None,
                 Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
@@ -354,7 +354,7 @@ impl State {
     }
 
     pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: Arc<Failure>) {
-        // The worker keeps the failed task until it is asked to forget it.
+        // The worker keeps the failed task until `free-keys` for it.
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.deletions.insert(self.tasks[task].key.clone());
         }

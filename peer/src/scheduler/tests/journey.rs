@@ -26,7 +26,7 @@ async fn journey(at: &str, workers: [&str; 2]) {
     client.submit([z], &["z"]);
     client.wait(&["x", "y", "z"]).await;
     assert_eq!(client.gather("z").await, Value::from(33));
-    client.say(ClientReleasesKeys {
+    client.send(ClientReleasesKeys {
         keys: ["x", "y", "z"].into_iter().collect(),
         ..ClientReleasesKeys::default()
     });
@@ -78,7 +78,7 @@ async fn unreadable_graphs_fail_only_their_keys() {
     let scheduler = scheduler("inproc://unreadable").await;
     let _worker = Worker::new(scheduler.address(), "inproc://unreadable-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
-    client.say(UpdateGraph {
+    client.send(UpdateGraph {
         expr_ser: Serialized::of(&Value::from("no graph")).expect("a plain value"),
         keys: ["a", "b"].into_iter().collect(),
         ..UpdateGraph::default()
@@ -95,7 +95,7 @@ async fn unreadable_graphs_fail_only_their_keys() {
         );
     }
     // The stream stays open.
-    client.say(FromClient::Unknown(Unknown {
+    client.send(FromClient::Unknown(Unknown {
         op: "something-new".to_owned(),
         ..Unknown::default()
     }));

@@ -95,7 +95,7 @@ async fn a_listener_that_fails_is_reported_and_others_still_accept() {
     let second = second.expect("it is free");
     let scheduler = Scheduler::start([first, second], options).expect("it starts");
     for error in [busy(), Closed::Locally.into()] {
-        errors.send(error).expect("it is asked");
+        errors.send(error).expect("it listens");
     }
     until(|| !lock(&notices).is_empty()).await;
     let notice = lock(&notices)[0].to_string();
@@ -116,14 +116,14 @@ async fn a_scheduler_ends_with_its_last_listener() {
     let (listener, errors) = failing_listener().await;
     let scheduler = Scheduler::start([listener], Options::default()).expect("it starts");
     for _ in 0..3 {
-        errors.send(busy()).expect("it is asked");
+        errors.send(busy()).expect("it listens");
     }
     let later = tokio::time::sleep(Duration::from_secs(60));
     tokio::select! {
         ended = scheduler.closed() => panic!("{ended:?}"),
         () = later => {}
     }
-    errors.send(Closed::Locally.into()).expect("it is asked");
+    errors.send(Closed::Locally.into()).expect("it listens");
     let error = scheduler.closed().await.expect_err("its listener failed");
     assert!(
         matches!(error, ServeError::ListenerFailed { .. }),

@@ -48,7 +48,7 @@ async fn connect(address: &Address) -> Channel {
 struct Client {
     stream: BatchSender<FromClient>,
     receiver: Receiver,
-    heard: std::collections::VecDeque<ToClient>,
+    received: std::collections::VecDeque<ToClient>,
     requests: Channel,
 }
 
@@ -66,7 +66,7 @@ impl Client {
         let mut client = Self {
             stream,
             receiver: channel.receiver,
-            heard: std::collections::VecDeque::new(),
+            received: std::collections::VecDeque::new(),
             requests: connect(scheduler).await,
         };
         let start = client.next().await;
@@ -74,13 +74,13 @@ impl Client {
         client
     }
 
-    fn say(&self, message: impl Into<FromClient>) {
+    fn send(&self, message: impl Into<FromClient>) {
         assert!(self.stream.send(message), "the stream has ended");
     }
 
     fn submit(&self, tasks: impl IntoIterator<Item = Task>, keys: &[&str]) {
         let graph: Graph = tasks.into_iter().collect();
-        self.say(UpdateGraph {
+        self.send(UpdateGraph {
             expr_ser: graph.to_expression().expect("plain values"),
             keys: keys.iter().copied().collect(),
             ..UpdateGraph::default()
@@ -88,17 +88,17 @@ impl Client {
     }
 
     async fn next(&mut self) -> ToClient {
-        self.try_next().await.expect("the stream goes on")
+        self.try_next().await.expect("the stream is open")
     }
 
     async fn try_next(&mut self) -> Option<ToClient> {
-        while self.heard.is_empty() {
+        while self.received.is_empty() {
             let batch = self.receiver.receive_batch();
             let batch = tokio::time::timeout(Duration::from_secs(30), batch).await;
             let batch = batch.expect("something comes in time").ok().flatten()?;
-            self.heard.extend(batch);
+            self.received.extend(batch);
         }
-        self.heard.pop_front()
+        self.received.pop_front()
     }
 
     /// Waits until the results are in memory; each is reported once.

@@ -31,7 +31,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
     client.submit([Task::new("x", "operator.add", [1, 2]), y], &["y"]);
     for client in [&mut client, &mut other] {
         let ToClient::Close(close) = client.next().await else {
-            panic!("it is told");
+            panic!("it is notified");
         };
         let reason = close.reason.expect("a reason");
         assert!(reason.starts_with("the scheduler panicked: "), "{reason}");
@@ -39,7 +39,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_with_an_error_to_all() 
         assert!(client.try_next().await.is_none());
     }
     let batch = other_worker.receiver.receive_batch::<ToWorker>().await;
-    let batch = batch.expect("it is told").expect("it is told");
+    let batch = batch.expect("it is notified").expect("it is notified");
     assert!(matches!(batch[0], ToWorker::Close(_)), "{batch:?}");
     let ended = scheduler.closed().await.expect_err("it panicked");
     assert!(matches!(ended, ServeError::Panicked { .. }), "{ended}");
@@ -97,22 +97,22 @@ async fn a_client_whose_stream_ends_by_a_panic_is_removed() {
     let broken = Client::new(scheduler.address(), "broken").await;
     let x = Task::new("x", "operator.add", [1, 2]);
     client.submit([x], &[]);
-    client.say(ClientDesiresKeys {
+    client.send(ClientDesiresKeys {
         keys: ["unknown"].into_iter().collect(),
         client: Some("broken".to_owned()),
         ..ClientDesiresKeys::default()
     });
-    broken.say(HeartbeatClient::default());
+    broken.send(HeartbeatClient::default());
     // The client is not registered any more.
     until(|| {
         let left = scheduler.inspect(|state| state.client_count());
         left == 1
     })
     .await;
-    client.say(HeartbeatClient::default());
-    let told = client.next().await;
+    client.send(HeartbeatClient::default());
+    let message = client.next().await;
     assert!(
-        matches!(told, ToClient::AdjustHeartbeatInterval(_)),
-        "{told:?}"
+        matches!(message, ToClient::AdjustHeartbeatInterval(_)),
+        "{message:?}"
     );
 }

@@ -41,7 +41,7 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
     silent.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     let mut client = Client::new(scheduler.address(), "me").await;
     for _ in 0..1000 {
-        client.say(desires(100, Some("silent")));
+        client.send(desires(100, Some("silent")));
         let _: Value = client.call(Ping::default()).await.expect("it replies");
         if !not_reading(&notices).is_empty() {
             break;
@@ -51,9 +51,9 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
     until(|| scheduler.inspect(State::task_count) == 0).await;
     assert!(scheduler.shared.queued_len() <= 256 << 10);
     // Other clients are served.
-    client.say(desires(1, None));
-    let told = client.next().await;
-    assert!(matches!(told, ToClient::CancelledKeys(_)), "{told:?}");
+    client.send(desires(1, None));
+    let message = client.next().await;
+    assert!(matches!(message, ToClient::CancelledKeys(_)), "{message:?}");
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn bounds_the_queue_of_a_client() {
         let mut client = Client::new(scheduler.address(), "me").await;
         let mut peak = 0;
         for _ in 0..count {
-            client.say(desires(100, Some("silent")));
+            client.send(desires(100, Some("silent")));
             let _: Value = client.call(Ping::default()).await.expect("it replies");
             peak = peak.max(scheduler.shared.queued_len());
         }
@@ -86,7 +86,7 @@ async fn answers_to_one_message_do_not_exceed_the_limit() {
     let (options, notices) = limited(LIMIT);
     let scheduler = scheduler_with("inproc://one-message", options).await;
     let silent = Client::new(scheduler.address(), "silent").await;
-    silent.say(UpdateGraph {
+    silent.send(UpdateGraph {
         keys: (0..100_000).map(|key| format!("x-{key}")).collect(),
         ..UpdateGraph::default()
     });
@@ -123,19 +123,19 @@ async fn stops_reading_from_clients_that_do_not_read() {
         }
     };
     assert!(scheduler.shared.queued_len() <= LIMIT / 2);
-    let mut heard = 0;
+    let mut received = 0;
     let mut is_sent = false;
-    while heard < sent {
+    while received < sent {
         let answers = channel.receiver.receive_batch::<ToClient>();
         let answers = tokio::select! {
             () = &mut last, if !is_sent => { is_sent = true; continue }
-            answers = answers => answers.expect("it goes on").expect("it goes on"),
+            answers = answers => answers.expect("it is open").expect("it is open"),
         };
         let is_answer =
             |message: &&ToClient| matches!(message, ToClient::AdjustHeartbeatInterval(_));
-        heard += answers.iter().filter(is_answer).count();
+        received += answers.iter().filter(is_answer).count();
     }
-    assert_eq!(heard, sent);
+    assert_eq!(received, sent);
     assert!(not_reading(&notices).is_empty());
 }
 
@@ -160,7 +160,7 @@ async fn one_failure_of_many_tasks_counts_once() {
         .map(|key| Task::new(*key, "operator.neg", [Argument::Result(Key::from("x"))]));
     client.submit(tasks.chain([Task::new("x", "operator.add", [1, 2])]), &keys);
     let batch = worker.receiver.receive_batch::<ToWorker>().await;
-    let batch = batch.expect("it goes on").expect("it goes on");
+    let batch = batch.expect("it is open").expect("it is open");
     let ToWorker::ComputeTask(task) = &batch[0] else {
         panic!("{batch:?}");
     };
@@ -173,8 +173,11 @@ async fn one_failure_of_many_tasks_counts_once() {
     });
     worker.sender.send(&vec![failed]).await.expect("it listens");
     for _ in 0..COUNT {
-        let told = client.next().await;
-        assert!(matches!(told, ToClient::TaskErredForClient(_)), "{told:?}");
+        let message = client.next().await;
+        assert!(
+            matches!(message, ToClient::TaskErredForClient(_)),
+            "{message:?}"
+        );
     }
     assert!(not_reading(&notices).is_empty());
 }

@@ -53,10 +53,10 @@ async fn data_is_scattered_in_turn_and_gathered_unopened() {
     let data = reply.data.expect("all of it");
     assert_eq!(data.len(), 4);
     for (key, value) in data {
-        let sent = Serialized::of(&Value::from(key.as_str().expect("a text")));
+        let sent = Serialized::of(&Value::from(key.as_str().expect("a string")));
         assert_eq!(value, sent.expect("a plain value"));
     }
-    client.say(ClientReleasesKeys {
+    client.send(ClientReleasesKeys {
         keys: keys.into_iter().collect(),
         ..ClientReleasesKeys::default()
     });
@@ -132,7 +132,7 @@ async fn skips_unreachable_holders() {
     // One that is registered but does not listen.
     let mut ghost = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
-        address: "inproc://nobody".to_owned(),
+        address: "inproc://nowhere".to_owned(),
         name: Value::from("ghost"),
         status: WorkerStatus::Running,
         nthreads: 1,
@@ -141,7 +141,7 @@ async fn skips_unreachable_holders() {
     let reply: RegisterWorkerReply = ghost.call(&register).await.expect("it replies");
     assert_eq!(reply.status, ReplyStatus::Ok);
     let request = UpdateData {
-        who_has: Some(vec![(Key::from("a"), vec!["inproc://nobody".to_owned()])]),
+        who_has: Some(vec![(Key::from("a"), vec!["inproc://nowhere".to_owned()])]),
         nbytes: Some(vec![(Key::from("a"), 1)]),
         client: Some("me".to_owned()),
         ..UpdateData::default()
@@ -183,7 +183,7 @@ async fn answers_queries() {
     let holder = who_has[0].1[0].clone();
     let has_what: Vec<(String, Keys)> = client
         .call(HasWhat {
-            workers: Some(vec![holder.clone(), "nobody".to_owned()]),
+            workers: Some(vec![holder.clone(), "nowhere".to_owned()]),
             ..HasWhat::default()
         })
         .await
@@ -218,7 +218,7 @@ async fn answers_queries() {
     );
     let reply: HeartbeatReply = client
         .call(HeartbeatWorker {
-            address: "nobody".to_owned(),
+            address: "nowhere".to_owned(),
             ..HeartbeatWorker::default()
         })
         .await
@@ -260,8 +260,8 @@ async fn answers_unusual_requests() {
         .expect("it replies");
     let reply = reply.expect("it replies");
     assert_eq!(reply.status, Some(ReplyStatus::UncaughtError));
-    let text = reply.exception_text.expect("it says why");
-    assert!(text.contains("has no field keys"), "{text}");
+    let reason = reply.exception_text.expect("a reason");
+    assert!(reason.contains("has no field keys"), "{reason}");
     // A request without reply, then one with a reply
     let silent = Request::from(Ping {
         reply: Some(false),
@@ -366,7 +366,7 @@ async fn malformed_messages_end_a_stream() {
     let scheduler = scheduler_with("inproc://nonsense", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     // A message without a mandatory field
-    client.say(FromClient::Unknown(Unknown {
+    client.send(FromClient::Unknown(Unknown {
         op: "report-key".to_owned(),
         ..Unknown::default()
     }));
@@ -412,13 +412,13 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
         nanny: Some(true),
         ..all.clone()
     };
-    let everybody = [address(0), address(1), address(2)];
+    let all_workers = [address(0), address(1), address(2)];
     let cases = [
-        (all.clone(), &everybody[..]),
-        (on(&host), &everybody[..]),
+        (all.clone(), &all_workers[..]),
+        (on(&host), &all_workers[..]),
         (on("nowhere"), &[]),
-        (both(&host), &everybody[..]),
-        (both("nowhere"), &everybody[..2]),
+        (both(&host), &all_workers[..]),
+        (both("nowhere"), &all_workers[..2]),
         (nannies, &[]),
     ];
     for (request, expected) in cases {

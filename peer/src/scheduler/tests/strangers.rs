@@ -46,8 +46,8 @@ impl Odd {
     }
 }
 
-fn value(text: &str) -> Serialized {
-    Serialized::of(&Value::from(text)).expect("a plain value")
+fn value(string: &str) -> Serialized {
+    Serialized::of(&Value::from(string)).expect("a plain value")
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn impossible_reports_leave_no_state() {
         .into_iter()
         .collect();
     let here = Value::from(other.address.to_string());
-    client.say(UpdateGraph {
+    client.send(UpdateGraph {
         expr_ser: graph.to_expression().expect("plain values"),
         keys: ["x"].into_iter().collect(),
         annotations: Some(Value::dict([("workers", here)])),
@@ -210,7 +210,7 @@ async fn impossible_reports_leave_no_state() {
         .expect("it listens");
     loop {
         let batch = worker.stream.receiver.receive_batch::<ToWorker>().await;
-        let batch = batch.expect("it goes on").expect("it goes on");
+        let batch = batch.expect("it is open").expect("it is open");
         if batch
             .iter()
             .any(|message| matches!(message, ToWorker::RefreshWhoHas(_)))
@@ -246,7 +246,7 @@ async fn keeps_nothing_of_workers_that_left() {
         client.wait(&[&key]).await;
         assert_eq!(client.gather(&key).await, Value::from(3));
         assert_eq!(scheduler.shared.pool_len(), 1);
-        client.say(ClientReleasesKeys {
+        client.send(ClientReleasesKeys {
             keys: [key].into_iter().collect(),
             ..ClientReleasesKeys::default()
         });
@@ -281,7 +281,7 @@ async fn worker_with_endless_task_retires() {
     let mut client = Client::new(scheduler.address(), "me").await;
     client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     let batch = busy.stream.receiver.receive_batch::<ToWorker>().await;
-    let batch = batch.expect("it goes on").expect("it goes on");
+    let batch = batch.expect("it is open").expect("it is open");
     assert!(matches!(batch[0], ToWorker::ComputeTask(_)), "{batch:?}");
     let _worker = Worker::new(scheduler.address(), "inproc://retires-busy-2").await;
     let request = RetireWorkers {
@@ -312,7 +312,7 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     // Another one that ignores the request
     let other = Odd::new(scheduler.address(), "inproc://stays-2").await;
     let start = tokio::time::Instant::now();
-    let asked = tokio::spawn({
+    let request = tokio::spawn({
         let mut requests = connect(scheduler.address()).await;
         let request = Request::from(request());
         async move { requests.call::<Value>(&request).await }
@@ -323,7 +323,7 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
         .expect_err("time passes");
     // One that copies the data
     let _third = Worker::new(scheduler.address(), "inproc://stays-3").await;
-    let reply = asked.await.expect("no panic").expect("it replies");
+    let reply = request.await.expect("no panic").expect("it replies");
     assert!(reply.get(&worker.address.to_string()).is_some(), "{reply}");
     assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!(client.gather("x").await, Value::from(3));

@@ -87,7 +87,7 @@ fn finished(task: &ComputeTask) -> FromWorker {
 
 /// A client's view of the keys that it wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Belief {
+enum View {
     Pending,
     InMemory,
     Erred,
@@ -99,7 +99,7 @@ struct World {
     random: u64,
     now: Duration,
     workers: BTreeMap<WorkerId, Slow>,
-    clients: BTreeMap<ClientId, BTreeMap<Key, Belief>>,
+    clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
     worker_count: u64,
 }
 
@@ -143,21 +143,21 @@ impl World {
                     }
                 }
                 Action::ToClient(id, message) => {
-                    let Some(beliefs) = self.clients.get_mut(&id) else {
+                    let Some(views) = self.clients.get_mut(&id) else {
                         continue;
                     };
-                    let (keys, belief) = match message {
-                        ToClient::KeyInMemory(message) => (vec![message.key], Belief::InMemory),
-                        ToClient::TaskErredForClient(message) => (vec![message.key], Belief::Erred),
-                        ToClient::LostData(message) => (vec![message.key], Belief::Pending),
-                        ToClient::TaskRetried(message) => (vec![message.key], Belief::Pending),
-                        ToClient::CancelledKeys(message) => (message.keys.0, Belief::Cancelled),
+                    let (keys, view) = match message {
+                        ToClient::KeyInMemory(message) => (vec![message.key], View::InMemory),
+                        ToClient::TaskErredForClient(message) => (vec![message.key], View::Erred),
+                        ToClient::LostData(message) => (vec![message.key], View::Pending),
+                        ToClient::TaskRetried(message) => (vec![message.key], View::Pending),
+                        ToClient::CancelledKeys(message) => (message.keys.0, View::Cancelled),
                         _ => continue,
                     };
                     for key in keys {
                         // It may have been released meanwhile.
-                        if let Some(known) = beliefs.get_mut(&key) {
-                            *known = belief;
+                        if let Some(known) = views.get_mut(&key) {
+                            *known = view;
                         }
                     }
                 }
@@ -225,8 +225,8 @@ impl World {
             .collect();
         let client = self.pick_client();
         for key in &wanted {
-            let beliefs = self.clients.get_mut(&client).expect("exists");
-            beliefs.insert(Key::from(key.as_str()), Belief::Pending);
+            let views = self.clients.get_mut(&client).expect("exists");
+            views.insert(Key::from(key.as_str()), View::Pending);
         }
         let annotations = match self.number(4) {
             0 => Value::dict([("resources", Value::dict([("GPU", 1)]))]),
@@ -261,8 +261,8 @@ impl World {
             worker: address.clone(),
             keys: vec![key.clone()],
         });
-        let beliefs = self.clients.get_mut(&client).expect("exists");
-        beliefs.insert(key.clone(), Belief::Pending);
+        let views = self.clients.get_mut(&client).expect("exists");
+        views.insert(key.clone(), View::Pending);
         self.handle(Event::DataStored {
             client: Some(name.to_owned()),
             who_has: vec![(key.clone(), vec![address])],
@@ -352,8 +352,8 @@ impl World {
             (4..6, _) => {
                 let client = self.pick_client();
                 let keys = self.some(client);
-                let beliefs = self.clients.get_mut(&client).expect("exists");
-                beliefs.retain(|key, _| !keys.contains(key));
+                let views = self.clients.get_mut(&client).expect("exists");
+                views.retain(|key, _| !keys.contains(key));
                 let message = ClientReleasesKeys {
                     keys: Keys(keys),
                     ..ClientReleasesKeys::default()
@@ -445,23 +445,23 @@ impl World {
             world.step();
         }
         world.calm_down();
-        for (client, beliefs) in &world.clients {
-            for (key, belief) in beliefs {
+        for (client, views) in &world.clients {
+            for (key, view) in views {
                 let status = world.state.status(key);
                 let wants = world
                     .state
                     .by_key
                     .get(key)
                     .is_some_and(|id| world.state.tasks[*id].wanted_by.contains(client));
-                match belief {
-                    Belief::InMemory => {
+                match view {
+                    View::InMemory => {
                         assert_eq!((status, wants), (Some(TaskState::Memory), true), "{key}")
                     }
-                    Belief::Erred => {
+                    View::Erred => {
                         assert_eq!((status, wants), (Some(TaskState::Erred), true), "{key}")
                     }
-                    Belief::Cancelled => assert!(!wants, "{key}"),
-                    Belief::Pending => panic!("seed {seed}: {key} is {status:?}"),
+                    View::Cancelled => assert!(!wants, "{key}"),
+                    View::Pending => panic!("seed {seed}: {key} is {status:?}"),
                 }
             }
         }

@@ -380,5 +380,5 @@ fn counts_repeated_dependencies_once() {
     let task = &cluster.running[&(worker, Key::from("z"))];
     assert_eq!((task.who_has.len(), task.nbytes.len()), (1, 1));
     cluster.finish(worker, "z");
-    assert_eq!(cluster.told(me), ["key-in-memory z"]);
+    assert_eq!(cluster.sent_to_client(me), ["key-in-memory z"]);
 }

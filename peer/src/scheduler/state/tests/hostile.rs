@@ -25,7 +25,7 @@ impl Chaos {
     }
 
     fn name(&mut self) -> Option<String> {
-        let names = [None, Some("one"), Some("fire-and-forget"), Some("nobody")];
+        let names = [None, Some("one"), Some("fire-and-forget"), Some("nowhere")];
         names[self.number(4) as usize].map(str::to_owned)
     }
 
@@ -189,7 +189,7 @@ fn random_messages_neither_panic_nor_leak() {
                 6..9 => {
                     let client = clients[chaos.number(2) as usize];
                     let message = chaos.client_message();
-                    cluster.say(client, message);
+                    cluster.send(client, message);
                 }
                 _ => {
                     // Including workers that have left.
@@ -206,7 +206,7 @@ fn random_messages_neither_panic_nor_leak() {
             client: Some("fire-and-forget".to_owned()),
             ..ClientReleasesKeys::default()
         };
-        cluster.say(clients[0], forgotten);
+        cluster.send(clients[0], forgotten);
         for client in clients.drain(..) {
             cluster.handle(Event::ClientLeft(client));
         }
@@ -234,7 +234,7 @@ fn unknown_ops_are_reported_and_ignored() {
         op: op.to_owned(),
         ..Unknown::default()
     };
-    cluster.say(client, FromClient::Unknown(unknown("subscribe-topic")));
+    cluster.send(client, FromClient::Unknown(unknown("subscribe-topic")));
     cluster.report(worker, FromWorker::Unknown(unknown("shuffle")));
     let notices = cluster.notices.iter().map(|notice| match notice {
         Notice::UnknownOp { peer, op } => (peer.as_str(), op.as_str()),
@@ -263,14 +263,14 @@ fn ignores_results_of_other_runs_and_workers() {
     };
     cluster.report(on, finished(run_id - 1));
     cluster.report(other, finished(run_id));
-    assert_eq!(cluster.ordered(other), ["free-keys x"]);
+    assert_eq!(cluster.sent_to_worker(other), ["free-keys x"]);
     assert_eq!(cluster.status("x"), Some(TaskState::Processing));
     cluster.finish(on, "x");
-    cluster.ordered(on);
+    cluster.sent_to_worker(on);
     // Repeated reports count once.
     cluster.report(on, finished(run_id));
-    assert!(cluster.ordered(on).is_empty());
-    assert_eq!(cluster.told(client), ["key-in-memory x"]);
+    assert!(cluster.sent_to_worker(on).is_empty());
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory x"]);
 }
 
 #[test]
@@ -285,9 +285,9 @@ fn an_error_without_an_exception_gets_one() {
         ..TaskErred::default()
     };
     cluster.report(worker, message);
-    let told = cluster.told(client);
+    let sent = cluster.sent_to_client(client);
     assert_eq!(
-        told,
-        ["task-erred x Exception: the worker did not say what went wrong"]
+        sent,
+        ["task-erred x Exception: the worker reported no exception"]
     );
 }

@@ -13,7 +13,7 @@ fn two_workers(x: u64, y: u64) -> (Cluster, ClientId, WorkerId, WorkerId) {
     let client = cluster.client("me");
     cluster.scatter("me", "x", x, &["tcp://a:1"]);
     cluster.scatter("me", "y", y, &["tcp://b:1"]);
-    cluster.told(client);
+    cluster.sent_to_client(client);
     (cluster, client, first, second)
 }
 
@@ -33,7 +33,7 @@ fn step_2_it_has_to_connect_all_of_those_dependencies() {
     assert_eq!(cluster.status("z"), Some(TaskState::Processing));
     cluster.finish(worker, "z");
     let expected = ["key-in-memory x", "key-in-memory y", "key-in-memory z"];
-    assert_eq!(cluster.told(client), expected);
+    assert_eq!(cluster.sent_to_client(client), expected);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn step_2_the_status_of_the_future_is_pending_until_a_worker_comes() {
     let client = cluster.client("me");
     cluster.submit(client, [add("z", &[])], &["z"]);
     assert_eq!(cluster.status("z"), Some(TaskState::NoWorker));
-    assert!(cluster.told(client).is_empty());
+    assert!(cluster.sent_to_client(client).is_empty());
     let worker = cluster.worker("tcp://a:1", 1);
     assert_eq!(cluster.place("z"), Some(worker));
 }
@@ -110,7 +110,7 @@ fn step_3_z_waits_on_a_stack_associated_with_the_chosen_worker() {
     cluster.submit(client, tasks, &["a", "b", "c", "z"]);
     // One for its thread, and one in advance
     assert_eq!(
-        cluster.ordered(worker),
+        cluster.sent_to_worker(worker),
         ["compute-task a", "compute-task b"]
     );
     assert_eq!(cluster.status("z"), Some(TaskState::Queued));
@@ -125,11 +125,11 @@ fn step_4_other_tasks_placed_themselves_on_top_of_the_stack_in_the_meantime() {
     cluster.submit(client, tasks, &["a", "b", "z"]);
     let first = [("priority", Value::from(10))];
     cluster.submit_with(client, [add("urgent", &[])], &["urgent"], &first);
-    cluster.ordered(worker);
+    cluster.sent_to_worker(worker);
     cluster.finish(worker, "a");
-    assert_eq!(cluster.ordered(worker), ["compute-task urgent"]);
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task urgent"]);
     cluster.finish(worker, "b");
-    assert_eq!(cluster.ordered(worker), ["compute-task z"]);
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task z"]);
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn step_6_the_worker_has_a_free_core_and_gets_another_task() {
     let client = cluster.client("me");
     let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
     cluster.submit(client, tasks, &["a", "b", "c"]);
-    cluster.ordered(worker);
+    cluster.sent_to_worker(worker);
     cluster.finish(worker, "a");
-    assert_eq!(cluster.ordered(worker), ["compute-task c"]);
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task c"]);
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn step_6_if_x_or_y_are_no_longer_needed_workers_delete_them() {
         cluster.finish(worker, key);
     }
     assert_eq!(cluster.status("x"), Some(TaskState::Released));
-    cluster.ordered(worker);
+    cluster.sent_to_worker(worker);
     cluster.pass(500);
     // A client still wants y.
-    assert_eq!(cluster.ordered(worker), ["free-keys x"]);
+    assert_eq!(cluster.sent_to_worker(worker), ["free-keys x"]);
 }
 
 #[test]
@@ -213,11 +213,11 @@ fn step_6_it_sends_a_message_to_all_of_the_clients_that_z_is_ready() {
         keys: ["z"].into_iter().collect(),
         ..ClientDesiresKeys::default()
     };
-    cluster.say(other, desires);
+    cluster.send(other, desires);
     cluster.finish(worker, "z");
-    assert_eq!(cluster.told(one), ["key-in-memory z"]);
-    assert_eq!(cluster.told(other), ["key-in-memory z"]);
-    assert!(cluster.told(none).is_empty());
+    assert_eq!(cluster.sent_to_client(one), ["key-in-memory z"]);
+    assert_eq!(cluster.sent_to_client(other), ["key-in-memory z"]);
+    assert!(cluster.sent_to_client(none).is_empty());
 }
 
 #[test]
@@ -239,13 +239,13 @@ fn step_8_every_500_ms_a_message_goes_out_which_keys_can_be_deleted() {
     cluster.release(client, &["x", "w"]);
     assert_eq!(cluster.state.task_count(), 1);
     cluster.pass(99);
-    assert!(cluster.ordered(first).is_empty());
+    assert!(cluster.sent_to_worker(first).is_empty());
     cluster.release(client, &["y"]);
     cluster.pass(1);
-    assert_eq!(cluster.ordered(first), ["free-keys w x"]);
-    assert_eq!(cluster.ordered(second), ["free-keys w y"]);
+    assert_eq!(cluster.sent_to_worker(first), ["free-keys w x"]);
+    assert_eq!(cluster.sent_to_worker(second), ["free-keys w y"]);
     cluster.pass(5000);
-    assert!(cluster.ordered(first).is_empty());
+    assert!(cluster.sent_to_worker(first).is_empty());
     cluster.assert_empty();
 }
 
@@ -304,10 +304,13 @@ fn does_not_delete_data_under_a_reused_key() {
     cluster.submit(client, [add("z", &[])], &["z"]);
     cluster.finish(worker, "z");
     cluster.release(client, &["z"]);
-    cluster.ordered(worker);
+    cluster.sent_to_worker(worker);
     cluster.submit(client, [add("z", &[])], &["z"]);
     // The worker's old data may differ from the new z.
-    assert_eq!(cluster.ordered(worker), ["free-keys z", "compute-task z"]);
+    assert_eq!(
+        cluster.sent_to_worker(worker),
+        ["free-keys z", "compute-task z"]
+    );
     cluster.running.insert(
         (worker, Key::from("z")),
         ComputeTask {
@@ -317,12 +320,12 @@ fn does_not_delete_data_under_a_reused_key() {
     );
     cluster.finish(worker, "z");
     cluster.pass(500);
-    assert!(cluster.ordered(worker).is_empty());
+    assert!(cluster.sent_to_worker(worker).is_empty());
     // The same for scattered data
     cluster.release(client, &["z"]);
     cluster.scatter("me", "z", 8, &["tcp://a:1"]);
     cluster.pass(500);
-    assert!(cluster.ordered(worker).is_empty());
+    assert!(cluster.sent_to_worker(worker).is_empty());
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }
 
@@ -345,7 +348,7 @@ fn story_has_stages_and_stimuli() {
         keys: ["z"].into_iter().collect(),
         ..ClientReleasesKeys::default()
     };
-    cluster.say(client, release);
+    cluster.send(client, release);
     let story = |wanted: &str| -> Vec<String> {
         let wanted = [wanted].into_iter().collect();
         let events = cluster.state.story(&wanted);

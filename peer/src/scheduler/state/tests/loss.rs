@@ -15,7 +15,7 @@ fn tasks_of_a_lost_worker_move_to_another() {
     for key in ["a", "b", "c"] {
         cluster.finish(second, key);
     }
-    assert_eq!(cluster.told(client).len(), 3);
+    assert_eq!(cluster.sent_to_client(client).len(), 3);
 }
 
 #[test]
@@ -28,18 +28,18 @@ fn recomputes_results_that_only_the_lost_worker_had() {
     for key in ["x", "y", "z"] {
         cluster.finish(first, key);
     }
-    assert_eq!(cluster.told(client), ["key-in-memory z"]);
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory z"]);
     let second = cluster.worker("tcp://b:1", 4);
     cluster.lose_worker(first);
-    assert_eq!(cluster.told(client), ["lost-data z"]);
+    assert_eq!(cluster.sent_to_client(client), ["lost-data z"]);
     assert_eq!(
-        cluster.ordered(second),
+        cluster.sent_to_worker(second),
         ["remove-worker tcp://a:1", "compute-task x"]
     );
     for key in ["x", "y", "z"] {
         cluster.finish(second, key);
     }
-    assert_eq!(cluster.told(client), ["key-in-memory z"]);
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory z"]);
     cluster.release(client, &["z"]);
     cluster.assert_empty();
 }
@@ -57,10 +57,10 @@ fn does_not_recompute_replicated_results() {
         ..AddKeys::default()
     };
     cluster.report(second, copied);
-    assert_eq!(cluster.ordered(second), ["remove-replicas unknown"]);
-    cluster.told(client);
+    assert_eq!(cluster.sent_to_worker(second), ["remove-replicas unknown"]);
+    cluster.sent_to_client(client);
     cluster.lose_worker(first);
-    assert!(cluster.told(client).is_empty());
+    assert!(cluster.sent_to_client(client).is_empty());
     assert_eq!(cluster.status("x"), Some(TaskState::Memory));
 }
 
@@ -78,8 +78,8 @@ fn task_waits_again_for_lost_dependency() {
     cluster.lose_worker(first);
     // The other task is cancelled, because it cannot continue.
     assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
-    let told = cluster.ordered(second);
-    assert!(told.contains(&"free-keys z".to_owned()), "{told:?}");
+    let sent = cluster.sent_to_worker(second);
+    assert!(sent.contains(&"free-keys z".to_owned()), "{sent:?}");
     cluster.finish(second, "x");
     cluster.finish(second, "z");
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
@@ -101,14 +101,14 @@ fn task_that_kills_more_than_three_workers_fails() {
         cluster.lose_worker(worker);
     }
     assert_eq!(cluster.status("evil"), Some(TaskState::Erred));
-    let told = cluster.told(client);
-    assert_eq!(told.len(), 2);
-    for (words, key) in told.iter().zip(["evil", "next"]) {
+    let sent = cluster.sent_to_client(client);
+    assert_eq!(sent.len(), 2);
+    for (line, key) in sent.iter().zip(["evil", "next"]) {
         let expected = format!(
             "task-erred {key} distributed.scheduler.KilledWorker: the task evil killed 4 \
              workers, last tcp://w3:1"
         );
-        assert_eq!(*words, expected);
+        assert_eq!(*line, expected);
     }
 }
 
@@ -144,12 +144,12 @@ fn losing_scattered_data_cancels_its_dependents() {
         ..AddKeys::default()
     };
     cluster.report(second, copied);
-    cluster.told(client);
+    cluster.sent_to_client(client);
     cluster.lose_worker(first);
-    let mut told = cluster.told(client);
-    told.sort_unstable();
+    let mut sent = cluster.sent_to_client(client);
+    sent.sort_unstable();
     assert_eq!(
-        told,
+        sent,
         [
             "cancelled-keys last lost dependencies",
             "cancelled-keys x lost dependencies",
@@ -161,7 +161,7 @@ fn losing_scattered_data_cancels_its_dependents() {
     assert_eq!(cluster.status("y"), Some(TaskState::Memory));
     cluster.lose_worker(second);
     assert_eq!(
-        cluster.told(client),
+        cluster.sent_to_client(client),
         ["lost-data y", "cancelled-keys y lost dependencies"]
     );
     cluster.assert_empty();
@@ -174,20 +174,20 @@ fn handles_deletions_by_workers() {
     let client = cluster.client("me");
     cluster.submit(client, [add("x", &[])], &["x"]);
     cluster.finish(worker, "x");
-    cluster.told(client);
+    cluster.sent_to_client(client);
     let message = ReleaseWorkerData {
         key: Key::from("x"),
         ..ReleaseWorkerData::default()
     };
     cluster.report(worker, message);
-    assert_eq!(cluster.told(client), ["lost-data x"]);
+    assert_eq!(cluster.sent_to_client(client), ["lost-data x"]);
     cluster.finish(worker, "x");
-    cluster.told(client);
+    cluster.sent_to_client(client);
     cluster.handle(Event::DataMissing {
         worker: "tcp://a:1".to_owned(),
         keys: vec![Key::from("x")],
     });
-    assert_eq!(cluster.told(client), ["lost-data x"]);
+    assert_eq!(cluster.sent_to_client(client), ["lost-data x"]);
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn a_worker_that_misses_its_heartbeats_is_removed() {
     assert!(!cluster.state.has_worker("tcp://a:1"));
     assert!(cluster.state.has_worker("tcp://b:1"));
     assert_eq!(cluster.ended_workers, [silent]);
-    assert_eq!(cluster.ordered(silent), ["close", "close-stream"]);
-    assert_eq!(cluster.ordered(alive), ["remove-worker tcp://a:1"]);
+    assert_eq!(cluster.sent_to_worker(silent), ["close", "close-stream"]);
+    assert_eq!(cluster.sent_to_worker(alive), ["remove-worker tcp://a:1"]);
 }
 
 #[test]
@@ -251,12 +251,12 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     cluster.handle(retire());
     assert!(cluster.state.can_retire("tcp://a:1"));
     assert!(!cluster.state.is_retired("tcp://a:1"));
-    assert_eq!(cluster.ordered(second), ["acquire-replicas"]);
+    assert_eq!(cluster.sent_to_worker(second), ["acquire-replicas"]);
     // Again, it only asks for the copies.
-    cluster.ordered(first);
+    cluster.sent_to_worker(first);
     cluster.handle(retire());
-    assert_eq!(cluster.ordered(second), ["acquire-replicas"]);
-    assert_eq!(cluster.ordered(first), [""; 0]);
+    assert_eq!(cluster.sent_to_worker(second), ["acquire-replicas"]);
+    assert_eq!(cluster.sent_to_worker(first), [""; 0]);
     cluster.finish(first, "z");
     let copied = AddKeys {
         keys: ["x", "z"].into_iter().collect(),
@@ -264,7 +264,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     };
     cluster.report(second, copied);
     assert!(cluster.state.is_retired("tcp://a:1"));
-    cluster.told(client);
+    cluster.sent_to_client(client);
     cluster.handle(Event::RemoveWorker {
         worker: "tcp://a:1".to_owned(),
         close: true,
@@ -272,6 +272,6 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     // No other worker can take the data.
     assert!(!cluster.state.can_retire("tcp://b:1"));
     assert!(!cluster.state.can_retire("tcp://a:1"));
-    assert!(cluster.told(client).is_empty());
+    assert!(cluster.sent_to_client(client).is_empty());
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }

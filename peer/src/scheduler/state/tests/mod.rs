@@ -142,7 +142,7 @@ impl Cluster {
         id
     }
 
-    fn say(&mut self, client: ClientId, message: impl Into<FromClient>) {
+    fn send(&mut self, client: ClientId, message: impl Into<FromClient>) {
         self.handle(Event::FromClient(client, message.into()));
     }
 
@@ -168,7 +168,7 @@ impl Cluster {
             annotations: Some(Value::dict(annotations.iter().cloned())),
             ..UpdateGraph::default()
         };
-        self.say(client, message);
+        self.send(client, message);
     }
 
     fn release(&mut self, client: ClientId, keys: &[&str]) {
@@ -176,7 +176,7 @@ impl Cluster {
             keys: keys.iter().copied().collect(),
             ..ClientReleasesKeys::default()
         };
-        self.say(client, message);
+        self.send(client, message);
     }
 
     fn scatter(&mut self, client: &str, key: &str, nbytes: u64, workers: &[&str]) {
@@ -206,13 +206,13 @@ impl Cluster {
         self.report(worker, message);
     }
 
-    fn err(&mut self, worker: WorkerId, key: &str, text: &str) {
+    fn err(&mut self, worker: WorkerId, key: &str, message: &str) {
         let key = Key::from(key);
         let task = self.running.remove(&(worker, key.clone()));
         let message = TaskErred {
             key,
             run_id: task.expect("it was sent there").run_id,
-            exception: Value::from(text),
+            exception: Value::from(message),
             ..TaskErred::default()
         };
         self.report(worker, message);
@@ -237,9 +237,9 @@ impl Cluster {
     }
 
     /// The messages to a client since the last call: op and keys.
-    fn told(&mut self, client: ClientId) -> Vec<String> {
+    fn sent_to_client(&mut self, client: ClientId) -> Vec<String> {
         let messages = self.to_clients.remove(&client).unwrap_or_default();
-        let words = messages.into_iter().map(|message| {
+        let lines = messages.into_iter().map(|message| {
             let op = message.op().to_owned();
             match message {
                 ToClient::KeyInMemory(message) => format!("{op} {}", message.key),
@@ -260,13 +260,13 @@ impl Cluster {
                 _ => op,
             }
         });
-        words.collect()
+        lines.collect()
     }
 
     /// The messages to a worker since the last call.
-    fn ordered(&mut self, worker: WorkerId) -> Vec<String> {
+    fn sent_to_worker(&mut self, worker: WorkerId) -> Vec<String> {
         let messages = self.to_workers.remove(&worker).unwrap_or_default();
-        let words = messages.into_iter().map(|message| {
+        let lines = messages.into_iter().map(|message| {
             let op = message.op().to_owned();
             let all = |keys: &Keys| {
                 let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
@@ -280,7 +280,7 @@ impl Cluster {
                 _ => op,
             }
         });
-        words.collect()
+        lines.collect()
     }
 
     /// Asserts that no tasks are left, here and on workers.

@@ -67,11 +67,11 @@ fn cycles_are_refused() {
         [add("c", &["a"]), add("a", &["b"]), add("b", &["a"])],
         &["c"],
     );
-    for (words, key) in cluster.told(client).iter().zip(["a", "c"]) {
+    for (line, key) in cluster.sent_to_client(client).iter().zip(["a", "c"]) {
         let start = format!("task-erred {key} RuntimeError: ");
         assert!(
-            words.starts_with(&start) && words.ends_with("in a cycle"),
-            "{words}"
+            line.starts_with(&start) && line.ends_with("in a cycle"),
+            "{line}"
         );
     }
     cluster.assert_empty();

@@ -19,31 +19,40 @@ fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {
     cluster.submit(other, [add("last", &["y"])], &["last"]);
     cluster.err(worker, "x", "boom");
     assert_eq!(
-        cluster.told(one),
+        cluster.sent_to_client(one),
         [
             "task-erred x Exception: boom",
             "task-erred y Exception: boom"
         ]
     );
-    assert_eq!(cluster.told(other), ["task-erred last Exception: boom"]);
+    assert_eq!(
+        cluster.sent_to_client(other),
+        ["task-erred last Exception: boom"]
+    );
     // A later client, and a repeated request
     cluster.submit(other, [add("later", &["x"])], &["later"]);
-    assert_eq!(cluster.told(other), ["task-erred later Exception: boom"]);
+    assert_eq!(
+        cluster.sent_to_client(other),
+        ["task-erred later Exception: boom"]
+    );
     let again = ReportKey {
         key: Key::from("x"),
         ..ReportKey::default()
     };
-    cluster.say(one, again);
-    assert_eq!(cluster.told(one), ["task-erred x Exception: boom"]);
+    cluster.send(one, again);
+    assert_eq!(
+        cluster.sent_to_client(one),
+        ["task-erred x Exception: boom"]
+    );
     cluster.finish(worker, "fine");
     cluster.release(one, &["x", "y", "fine"]);
     cluster.release(other, &["last", "later"]);
     cluster.assert_empty();
     // The worker forgets the task too.
-    let told = cluster.ordered(worker);
+    let sent = cluster.sent_to_worker(worker);
     assert!(
-        told.iter().any(|words| words == "free-keys x fine"),
-        "{told:?}"
+        sent.iter().any(|line| line == "free-keys x fine"),
+        "{sent:?}"
     );
 }
 
@@ -57,10 +66,13 @@ fn retries_tasks_with_retries() {
     for _ in 0..2 {
         cluster.err(worker, "x", "boom");
         assert_eq!(cluster.place("x"), Some(worker));
-        assert!(cluster.told(client).is_empty());
+        assert!(cluster.sent_to_client(client).is_empty());
     }
     cluster.err(worker, "x", "boom");
-    assert_eq!(cluster.told(client), ["task-erred x Exception: boom"]);
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["task-erred x Exception: boom"]
+    );
 }
 
 #[test]
@@ -70,12 +82,18 @@ fn retries_failed_tasks_on_request() {
     let client = cluster.client("me");
     cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
     cluster.err(worker, "x", "boom");
-    cluster.told(client);
+    cluster.sent_to_client(client);
     cluster.handle(Event::Retry(vec![Key::from("y"), Key::from("unknown")]));
-    assert_eq!(cluster.told(client), ["task-retried x", "task-retried y"]);
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["task-retried x", "task-retried y"]
+    );
     cluster.finish(worker, "x");
     cluster.finish(worker, "y");
-    assert_eq!(cluster.told(client), ["key-in-memory x", "key-in-memory y"]);
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["key-in-memory x", "key-in-memory y"]
+    );
 }
 
 fn cancel(keys: &[&str], force: bool) -> CancelKeys {
@@ -93,10 +111,13 @@ fn cancelling_a_key_cancels_what_depends_on_it() {
     let worker = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
     cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
-    cluster.ordered(worker);
-    cluster.say(client, cancel(&["x"], false));
-    assert_eq!(cluster.told(client), ["cancelled-keys x y because"]);
-    assert_eq!(cluster.ordered(worker), ["free-keys x"]);
+    cluster.sent_to_worker(worker);
+    cluster.send(client, cancel(&["x"], false));
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["cancelled-keys x y because"]
+    );
+    assert_eq!(cluster.sent_to_worker(worker), ["free-keys x"]);
     cluster.assert_empty();
 }
 
@@ -107,13 +128,13 @@ fn cancelling_spares_keys_of_other_clients_unless_forced() {
     let (one, other) = (cluster.client("one"), cluster.client("other"));
     cluster.submit(one, [add("x", &[])], &["x"]);
     cluster.submit(other, [add("x", &[])], &["x"]);
-    cluster.say(one, cancel(&["x"], false));
-    assert_eq!(cluster.told(one), ["cancelled-keys x because"]);
-    assert!(cluster.told(other).is_empty());
+    cluster.send(one, cancel(&["x"], false));
+    assert_eq!(cluster.sent_to_client(one), ["cancelled-keys x because"]);
+    assert!(cluster.sent_to_client(other).is_empty());
     assert_eq!(cluster.place("x"), Some(worker));
     cluster.submit(one, [add("x", &[])], &["x"]);
-    cluster.say(one, cancel(&["x"], true));
-    assert_eq!(cluster.told(other), ["cancelled-keys x because"]);
+    cluster.send(one, cancel(&["x"], true));
+    assert_eq!(cluster.sent_to_client(other), ["cancelled-keys x because"]);
     cluster.assert_empty();
 }
 
@@ -125,7 +146,7 @@ fn cancels_only_keys_with_unknown_dependencies() {
     let tasks = [add("x", &["gone"]), add("y", &["x"]), add("z", &[])];
     cluster.submit(client, tasks, &["x", "y", "z"]);
     assert_eq!(
-        cluster.told(client),
+        cluster.sent_to_client(client),
         ["cancelled-keys x y lost dependencies"]
     );
     assert_eq!(cluster.place("z"), Some(worker));
@@ -133,8 +154,11 @@ fn cancels_only_keys_with_unknown_dependencies() {
         keys: ["gone"].into_iter().collect(),
         ..ClientDesiresKeys::default()
     };
-    cluster.say(client, desires);
-    assert_eq!(cluster.told(client), ["cancelled-keys gone unknown key"]);
+    cluster.send(client, desires);
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["cancelled-keys gone unknown key"]
+    );
 }
 
 #[test]
@@ -144,10 +168,10 @@ fn a_known_key_is_not_computed_again() {
     let (one, other) = (cluster.client("one"), cluster.client("other"));
     cluster.submit(one, [add("x", &[])], &["x"]);
     cluster.finish(worker, "x");
-    cluster.ordered(worker);
+    cluster.sent_to_worker(worker);
     cluster.submit(other, [Node::new("x", "something.else", [1])], &["x"]);
-    assert_eq!(cluster.told(other), ["key-in-memory x"]);
-    assert!(cluster.ordered(worker).is_empty());
+    assert_eq!(cluster.sent_to_client(other), ["key-in-memory x"]);
+    assert!(cluster.sent_to_worker(worker).is_empty());
 }
 
 #[test]
@@ -175,7 +199,7 @@ fn removed_client_releases_its_keys() {
     let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
     cluster.submit(client, tasks, &["a", "b", "c"]);
     cluster.finish(worker, "a");
-    cluster.say(client, CloseClient::default());
+    cluster.send(client, CloseClient::default());
     assert_eq!(cluster.ended_clients, [client]);
     cluster.assert_empty();
     // The client reconnects before its old stream has ended.
@@ -197,7 +221,7 @@ fn keeps_fire_and_forget_tasks_until_done() {
         client: Some("fire-and-forget".to_owned()),
         ..ClientDesiresKeys::default()
     };
-    cluster.say(client, desires.clone());
+    cluster.send(client, desires.clone());
     cluster.release(client, &["x", "y"]);
     cluster.handle(Event::ClientLeft(client));
     cluster.finish(worker, "x");
@@ -205,7 +229,7 @@ fn keeps_fire_and_forget_tasks_until_done() {
     cluster.assert_empty();
     let client = cluster.client("me");
     cluster.scatter("me", "z", 8, &["tcp://a:1"]);
-    cluster.say(
+    cluster.send(
         client,
         ClientDesiresKeys {
             keys: ["z"].into_iter().collect(),
@@ -222,7 +246,7 @@ fn restrictions_are_respected() {
     let first = cluster.worker("tcp://10.0.0.1:1", 8);
     let second = cluster.worker("tcp://10.0.0.2:1", 1);
     let client = cluster.client("me");
-    let by = |text: &str| [("workers", Value::list([text]))];
+    let by = |name: &str| [("workers", Value::list([name]))];
     cluster.submit_with(
         client,
         [add("address", &[])],
@@ -263,14 +287,17 @@ fn resources_are_taken_while_a_task_runs() {
     let with = cluster.worker_with("tcp://b:1", 8, &[("GPU", 2.0)]);
     cluster.submit(client, [add("plain", &[])], &["plain"]);
     assert_eq!(cluster.place("plain"), Some(without));
-    assert_eq!(cluster.ordered(with), ["compute-task a", "compute-task b"]);
+    assert_eq!(
+        cluster.sent_to_worker(with),
+        ["compute-task a", "compute-task b"]
+    );
     let message = &cluster.running[&(with, Key::from("a"))];
     assert_eq!(
         message.resource_restrictions.0,
         Some(Value::dict([("GPU", 1.0)]))
     );
     cluster.finish(with, "a");
-    assert_eq!(cluster.ordered(with), ["compute-task c"]);
+    assert_eq!(cluster.sent_to_worker(with), ["compute-task c"]);
 }
 
 #[test]
@@ -287,7 +314,7 @@ fn priorities_are_three_numbers_user_submission_order() {
         internal_priority: Nullable(Some(vec![(Key::from("c"), 7)])),
         ..UpdateGraph::default()
     };
-    cluster.say(client, message);
+    cluster.send(client, message);
     cluster.finish(worker, "a");
     let priority = |key: &str| cluster.running[&(worker, Key::from(key))].priority.clone();
     assert_eq!(priority("b"), [0.0, 1.0, 1.0]);
@@ -370,7 +397,7 @@ fn does_not_move_tasks_with_expensive_inputs() {
     cluster.submit(client, tasks, &["a", "b", "c"]);
     let second = cluster.worker("tcp://b:1", 1);
     assert_eq!(cluster.status("c"), Some(TaskState::Queued));
-    assert!(cluster.ordered(second).is_empty());
+    assert!(cluster.sent_to_worker(second).is_empty());
 }
 
 #[test]
@@ -441,7 +468,10 @@ fn long_chains_take_no_stack() {
     });
     cluster.submit(client, chain, &["t-19999"]);
     cluster.err(worker, "t-0", "boom");
-    assert_eq!(cluster.told(client), ["task-erred t-19999 Exception: boom"]);
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["task-erred t-19999 Exception: boom"]
+    );
     cluster.release(client, &["t-19999"]);
     cluster.assert_empty();
 }

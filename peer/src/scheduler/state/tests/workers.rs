@@ -33,8 +33,11 @@ fn heartbeat_interval_grows_with_the_number_of_workers() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
     assert_eq!(cluster.state.heartbeat_interval(), 0.5);
-    cluster.say(client, HeartbeatClient::default());
-    assert_eq!(cluster.told(client), ["adjust-heartbeat-interval"]);
+    cluster.send(client, HeartbeatClient::default());
+    assert_eq!(
+        cluster.sent_to_client(client),
+        ["adjust-heartbeat-interval"]
+    );
     for number in 0..11 {
         cluster.worker(&format!("tcp://w{number}:1"), 1);
     }

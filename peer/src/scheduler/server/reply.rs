@@ -11,7 +11,7 @@ use crate::{Key, RequestError, Serialized, Value};
 
 /// A reply to a request.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum Reply {
     Value(Value),
     Data(DataReply),
     Status(Box<Status>),
@@ -23,12 +23,12 @@ pub(super) enum Answer {
     Stages(Vec<(Key, Nullable<TaskState>)>),
     Sizes(Vec<(Key, u64)>),
     /// `"OK"`, after which the comm is closed.
-    Bye,
+    CloseComm,
     /// `"OK"`, after which the scheduler ends.
-    End,
+    Terminate,
 }
 
-impl Field for Answer {
+impl Field for Reply {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Value::read(source).map(Self::Value)
     }
@@ -45,7 +45,7 @@ impl Field for Answer {
             Self::Counts(counts) => counts.write(to),
             Self::Stages(stages) => stages.write(to),
             Self::Sizes(sizes) => sizes.write(to),
-            Self::Bye | Self::End => {
+            Self::CloseComm | Self::Terminate => {
                 to.body().str("OK");
                 Ok(())
             }
@@ -54,8 +54,8 @@ impl Field for Answer {
 }
 
 /// The reply of Dask when a handler raises an exception.
-pub(super) fn refused(class: &str, message: &str) -> Answer {
-    Answer::Status(Box::new(raised(class, message)))
+pub(super) fn refused(class: &str, message: &str) -> Reply {
+    Reply::Status(Box::new(raised(class, message)))
 }
 
 /// The reply to a malformed request.
@@ -63,7 +63,7 @@ pub(super) fn uncaught(message: &str) -> Status {
     raised("TypeError", message)
 }
 
-impl Answer {
+impl Reply {
     /// The reply when a request to a worker failed.
     pub(super) fn raised(worker: &str, error: &RequestError) -> Self {
         let exception = raised_by(worker, error);
