@@ -16,6 +16,8 @@ use crate::release::UnsupportedRelease;
 #[cfg(feature = "scheduler")]
 use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
+#[cfg(feature = "worker")]
+use crate::worker;
 
 pub use remote::RemoteError;
 #[cfg(any(feature = "scheduler", test))]
@@ -136,11 +138,9 @@ pub enum PeerError {
         /// The peer's reason.
         reason: String,
     },
-    /// A worker cannot create its directory for spilled data.
-    Directory {
-        /// The path, and the system's error.
-        reason: String,
-    },
+    /// A worker cannot start.
+    #[cfg(feature = "worker")]
+    StartWorker(worker::StartError),
     /// A scheduler cannot start.
     #[cfg(feature = "scheduler")]
     StartScheduler(StartError),
@@ -167,9 +167,8 @@ impl fmt::Display for PeerError {
             Self::Type(error) => error.fmt(f),
             Self::Release(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
-            Self::Directory { reason } => {
-                write!(f, "no directory for spilled data: {reason}")
-            }
+            #[cfg(feature = "worker")]
+            Self::StartWorker(error) => error.fmt(f),
             #[cfg(feature = "scheduler")]
             Self::StartScheduler(error) => error.fmt(f),
             #[cfg(feature = "scheduler")]
@@ -190,6 +189,8 @@ impl core::error::Error for PeerError {
             Self::Task(error) => error.source(),
             #[cfg(feature = "client")]
             Self::Scatter(error) => error.source(),
+            #[cfg(feature = "worker")]
+            Self::StartWorker(error) => error.source(),
             #[cfg(feature = "scheduler")]
             Self::StartScheduler(error) => error.source(),
             #[cfg(feature = "scheduler")]
@@ -229,6 +230,8 @@ from! {
     PeerError: TaskError, error => Self::Task(error);
     #[cfg(feature = "client")]
     PeerError: ScatterError, error => Self::Scatter(error);
+    #[cfg(feature = "worker")]
+    PeerError: worker::StartError, error => Self::StartWorker(error);
     #[cfg(feature = "scheduler")]
     PeerError: StartError, error => Self::StartScheduler(error);
     #[cfg(feature = "scheduler")]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use daskwire_comm::{Address, CommOptions, Transports};
 
 use super::start::start;
-use super::{Functions, MemoryThresholds, Worker};
+use super::{Functions, MemoryThresholds, StartError, Worker};
+use crate::BoxFuture;
 use crate::channel::Observer;
-use crate::{BoxFuture, PeerError};
 
 /// Configures and starts a [`Worker`].
 #[derive(Clone)]
@@ -152,20 +152,22 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// * [`PeerError::Release`] if the scheduler is older than 2025.3.0; the
+    /// * [`StartError::Release`] if the scheduler is older than 2025.3.0; the
     ///   worker is not registered then;
-    /// * [`PeerError::Refused`] if the scheduler refuses the worker, for example
+    /// * [`StartError::Refused`] if the scheduler refuses the worker, for example
     ///   because its name is taken;
-    /// * [`PeerError::Directory`] if there is a memory limit, and the directory
+    /// * [`StartError::Directory`] if there is a memory limit, and the directory
     ///   for spilled data cannot be created;
-    /// * [`PeerError::Request`] if the worker cannot listen or reach the scheduler, or
-    ///   the scheduler does not answer.
-    pub async fn start(self) -> Result<Worker, PeerError> {
+    /// * [`StartError::Listen`] if the worker cannot listen;
+    /// * [`StartError::Request`] if it cannot reach the scheduler, or the scheduler
+    ///   does not answer;
+    /// * [`StartError::Thread`] if the system refuses to start a thread.
+    pub async fn start(self) -> Result<Worker, StartError> {
         start_boxed(self).await
     }
 }
 
-fn start_boxed(builder: Builder) -> BoxFuture<'static, Result<Worker, PeerError>> {
+fn start_boxed(builder: Builder) -> BoxFuture<'static, Result<Worker, StartError>> {
     Box::pin(start(builder))
 }
 

@@ -31,6 +31,7 @@
 mod builder;
 mod diagnostics;
 mod driver;
+mod error;
 mod evaluate;
 mod exception;
 mod fetch;
@@ -69,6 +70,7 @@ use crate::pool::Pool;
 use crate::protocol::LogEvent;
 
 pub use builder::Builder;
+pub use error::StartError;
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;

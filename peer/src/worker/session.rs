@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::diagnostics::Level;
 use super::state::{Action, Event, stimulus};
-use super::{Ended, Shared, now, server};
+use super::{Ended, Shared, StartError, now, server};
 use crate::batched::BatchWriter;
 use crate::channel::{Channel, Receiver, within};
 use crate::event::{self, WorkerEvent, emit};
@@ -19,7 +19,7 @@ use crate::protocol::{
     HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
     ReplyStatus, Request, ToWorker, WorkerStatus,
 };
-use crate::{PeerError, RequestError, Value};
+use crate::{RequestError, Value};
 
 /// Timeout for registering with the scheduler and for leaving it.
 pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ impl Shared {
         &self,
         channel: &mut Channel,
         resources: BTreeMap<String, f64>,
-    ) -> Result<Duration, PeerError> {
+    ) -> Result<Duration, StartError> {
         let time = now();
         let request = Request::RegisterWorker(RegisterWorker {
             address: self.address.clone(),
@@ -66,7 +66,7 @@ impl Shared {
         let reply = channel.call::<RegisterWorkerReply>(&request);
         let reply = within(REGISTER_TIMEOUT, "registering the worker", reply).await?;
         if reply.status != ReplyStatus::Ok {
-            return Err(PeerError::Refused {
+            return Err(StartError::Refused {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
             });
         }

@@ -16,7 +16,7 @@ use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
 use super::threads::{self, Queue};
-use super::{Builder, MemoryThresholds, Shared, Worker};
+use super::{Builder, MemoryThresholds, Shared, StartError, Worker};
 use crate::batched::{BatchSender, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, within};
 use crate::event::{self, WorkerEvent, emit};
@@ -24,9 +24,9 @@ use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Request, Versions};
 use crate::release::{self, FIRST_FOR_WORKERS};
-use crate::{PeerError, Release, Value};
+use crate::{Release, Value};
 
-pub(super) async fn start(builder: Builder) -> Result<Worker, PeerError> {
+pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let Builder {
         scheduler,
         listen,
@@ -69,8 +69,10 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, PeerError> {
     let mut channel = Channel::new(comm, ends);
     let host = own_host(&channel);
     let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
-    let listener = transports.bind(&listen, options.clone()).await?;
-    let address = listener.local_address()?;
+    let no_listener = |error| StartError::Listen(Arc::new(error));
+    let listener = transports.bind(&listen, options.clone()).await;
+    let listener = listener.map_err(no_listener)?;
+    let address = listener.local_address().map_err(no_listener)?;
     let address = address.contact(&host).to_string();
     // No retries: data of a peer that does not listen has to come from elsewhere.
     let options = CommOptions {
@@ -171,7 +173,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, PeerError> {
     } = channel;
     let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
-    threads::start(&shared);
+    threads::start(&shared).map_err(|error| StartError::Thread(Arc::new(error)))?;
     let (end, ended) = watch::channel(None);
     let parts = Parts {
         transports,
@@ -190,7 +192,7 @@ async fn make_store(
     thresholds: MemoryThresholds,
     parent: PathBuf,
     id: &str,
-) -> Result<(Store, PathBuf), PeerError> {
+) -> Result<(Store, PathBuf), StartError> {
     let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
         return Ok((Store::default(), parent));
     };
@@ -199,9 +201,7 @@ async fn make_store(
     let made = made
         .await
         .unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
-    let directory = made.map_err(|error| PeerError::Directory {
-        reason: error.to_string(),
-    })?;
+    let directory = made.map_err(|error| StartError::Directory(Arc::new(error)))?;
     let path = directory.path().to_owned();
     let store = Store::spilling(
         directory,
@@ -212,7 +212,7 @@ async fn make_store(
 }
 
 /// Starts the store's thread, which moves data to disk.
-fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
+fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
     // Weak, so that the thread does not keep the worker alive.
     let own: Weak<Shared> = Arc::downgrade(shared);
     let needed = {
@@ -250,9 +250,7 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), PeerError> {
     shared
         .store
         .start(needed, notify, spilled, relieved)
-        .map_err(|error| PeerError::Directory {
-            reason: error.to_string(),
-        })
+        .map_err(|error| StartError::Thread(Arc::new(error)))
 }
 
 /// The IP address by which peers on the other side of a comm reach this machine;

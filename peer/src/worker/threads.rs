@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -74,18 +75,25 @@ impl<T> Queue<T> {
 }
 
 /// Starts the threads of a worker. They end when its queue is closed.
-pub(super) fn start(shared: &Arc<Shared>) {
+///
+/// # Errors
+///
+/// If the system refuses the first; with fewer threads than requested, the worker is
+/// only slower.
+pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     for index in 0..shared.nthreads {
         let own = Arc::clone(shared);
         let builder = thread::Builder::new()
             .name(format!("task-{index}"))
             .stack_size(STACK_LEN);
         let started = builder.spawn(move || work(&own));
-        // With fewer threads the worker is slower; without any it cannot run.
-        if started.is_err() && index == 0 {
-            shared.stop.notify_one();
+        match started {
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => break,
+            Ok(_) => {}
         }
     }
+    Ok(())
 }
 
 fn work(shared: &Arc<Shared>) {
