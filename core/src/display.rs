@@ -48,8 +48,8 @@ pub fn is_printable(character: char) -> bool {
             let [_, rest @ ..] = &mut buffer;
             character.encode_utf8(rest);
             let len = character.len_utf8().saturating_add(1);
-            let text = buffer.get(..len).map(core::str::from_utf8);
-            matches!(text, Some(Ok(text)) if text.escape_debug().count() == 2)
+            let string = buffer.get(..len).map(core::str::from_utf8);
+            matches!(string, Some(Ok(string)) if string.escape_debug().count() == 2)
         }
     }
 }
@@ -187,9 +187,9 @@ fn scalar(token: Token<'_>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Token::Int(value) => write!(f, "{value}"),
         Token::F32(value) => write!(f, "{value:?}"),
         Token::F64(value) => write!(f, "{value:?}"),
-        Token::Str(text) => match text.to_str() {
-            Ok(text) => write!(f, "{text:?}"),
-            Err(_) => write!(f, "<not UTF-8: {text:?}>"),
+        Token::Str(string) => match string.to_str() {
+            Ok(string) => write!(f, "{string:?}"),
+            Err(_) => write!(f, "<not UTF-8: {string:?}>"),
         },
         Token::Bin(data) => {
             f.write_str("b")?;

@@ -1,6 +1,6 @@
 //! The traits of comms and their guarantees.
 //!
-//! A *comm* is a bidirectional connection for messages. It has two halves, so
+//! A *comm* is a bidirectional connection for messages. It has a reader and a writer, so
 //! that one task can read while another writes. Code that uses [`CommReader`]
 //! and [`CommWriter`] runs over TCP, TLS, QUIC, a pipe or a UART. This module
 //! does no I/O: transports implement the traits, each as a thin loop over
@@ -17,13 +17,13 @@
 //!   nothing is lost.
 //! * **A cancelled write poisons the comm.** If a write is dropped after part
 //!   of its message was sent, the stream is no longer valid: every later write
-//!   of this half fails, and the peer sees the comm end within a message. A
+//!   of this side fails, and the peer sees the comm end within a message. A
 //!   write that is dropped earlier has no effect.
 //! * **One outcome for a lost connection.** Whether it was closed, reset,
 //!   killed or timed out, [`is_closed`](TransportError::is_closed) of the error
 //!   is true. An end between two messages is not an error but `None`. A comm
 //!   never reconnects by itself.
-//! * **Errors are final.** A half that failed fails again at once; it never
+//! * **Errors are final.** A side that failed fails again at once; it never
 //!   continues within a message.
 //! * **Closing loses nothing.** [`close`](CommWriter::close) returns when
 //!   everything written before has been delivered to the peer's side; messages
@@ -31,7 +31,7 @@
 //!   is reset, which discards data that has not arrived: a transport over
 //!   sockets continues to read for a while after a comm was closed and dropped,
 //!   as daskwire-tcp does while its runtime runs, or requires its users to read
-//!   to the end first, as the independent halves of daskwire-embedded do.
+//!   to the end first, as the reader and writer of daskwire-embedded do.
 //!   Dropping a comm without closing it may lose the last messages written.
 //! * **Memory is bounded** by the [`Limits`](crate::Limits) of the comm and by
 //!   the bytes that arrive, not by declared lengths.
@@ -76,7 +76,7 @@ pub trait TransportError: core::error::Error {
     fn is_closed(&self) -> bool;
 }
 
-/// The reading half of a comm.
+/// The reader of a comm.
 ///
 /// See the [module](self) for its guarantees.
 pub trait CommReader {
@@ -104,7 +104,7 @@ pub trait CommReader {
     fn prelude(&self) -> Option<Prelude<'_>>;
 }
 
-/// The writing half of a comm.
+/// The writer of a comm.
 ///
 /// See the [module](self) for its guarantees.
 pub trait CommWriter {
@@ -119,7 +119,7 @@ pub trait CommWriter {
     /// # Cancel safety
     ///
     /// Not cancel safe: a future that is dropped within a message poisons this
-    /// half.
+    /// side.
     ///
     /// # Errors
     ///

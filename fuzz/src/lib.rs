@@ -28,7 +28,7 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire_pickle::{
-    Argument, Buffers as PickleBuffers, Form, Opcode, PickleErrorKind, Reader as PickleReader,
+    Argument, Form, Opcode, OutOfBandReader, PickleErrorKind, Reader as PickleReader,
     Token as PickleToken, Unescaped,
 };
 
@@ -864,7 +864,7 @@ fn pickle(input: &[u8]) {
     }
 
     let frames: Vec<[u8; 1]> = (0..buffer_count).map(|index| [index]).collect();
-    let mut items = PickleBuffers::new(reader.text_opcodes(true), &frames);
+    let mut items = OutOfBandReader::new(reader.text_opcodes(true), &frames);
     let mut count = 0;
     let mut taken = 0;
     let matched = loop {

@@ -7,8 +7,8 @@ use daskwire_numpy::known::{self, Known};
 use daskwire_pickle::BufferTooSmall;
 use daskwire_pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
 use daskwire_pickle::{
-    Buffers, Form, Framing, Level, Mutability, Opcode, Options, PickleBuffer, PickleErrorKind,
-    Placement, Protocol, Reader, WriteError, Writer,
+    Form, Framing, Level, Mutability, Opcode, Options, OutOfBandReader, PickleBuffer,
+    PickleErrorKind, Placement, Protocol, Reader, WriteError, Writer,
 };
 
 /// The maximum numbers of values to complete containers and of long strings, so
@@ -329,7 +329,7 @@ pub(crate) fn pickle_tree(input: &[u8]) {
         }
     };
     // The reader accepts it too, with the same buffers.
-    let mut items = Buffers::new(reader, &buffers);
+    let mut items = OutOfBandReader::new(reader, &buffers);
     while items.next_item().expect("it was read").is_some() {}
     assert_eq!(items.reader().position(), tree.pickle_len());
     assert!(tree.value_count() < tree.pickle_len() * 2);

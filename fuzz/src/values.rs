@@ -5,8 +5,8 @@ use daskwire::message::{
 };
 use daskwire_numpy::known;
 use daskwire_numpy::{
-    Array, Class, DType, Description, Element, ElementType, Kind, Order, PickledPayload,
-    RecordType, TypedPayload, ValueBuilder as _, WriteOptions,
+    Array, Class, DType, Description, Element, ElementType, Kind, Order, PayloadValue,
+    PickledPayload, RecordType, ValueBuilder as _, WriteOptions,
 };
 use daskwire_pickle::tree::Tree;
 
@@ -72,7 +72,7 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
             }
         }
     }
-    let Ok(typed) = TypedPayload::read(payload) else {
+    let Ok(typed) = PayloadValue::read(payload) else {
         return;
     };
     let mut out = vec![0xa5; 1 << 12];
@@ -234,7 +234,7 @@ fn write(array: &Array<'_>) {
     let opened = workspace.with_message(frames, Layout::Modern, &read_options(), |message, _| {
         let payload = message.payload(0).expect("our own");
         assert_eq!(payload.kind(), PayloadKind::Serialized);
-        let again = TypedPayload::read(&payload).expect("our own").array();
+        let again = PayloadValue::read(&payload).expect("our own").array();
         let again = again.expect("our own");
         assert_eq!(
             (again.dtype(), again.shape(), again.bytes()),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use daskwire::message::{Layout, ReadOptions, Workspace};
 use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
 use daskwire_numpy::{
-    Array, ArrayHeader, BorrowedPickle, Description, ElementType, PickledPayload, TypedPayload,
+    Array, ArrayHeader, BorrowedPickle, Description, ElementType, PayloadValue, PickledPayload,
 };
 use daskwire_pickle::tree::{Node, Registry, Tree, Value};
 use daskwire_pickle::{Limits, Reader};
@@ -196,7 +196,7 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
             let there: BorrowedPickle<'_, _> = pickled.borrowed().expect("one frame each");
             return pickled_text(there.pickle(), there.buffers());
         }
-        let typed = TypedPayload::read(&payload).expect("a value");
+        let typed = PayloadValue::read(&payload).expect("a value");
         // Compressed or not
         let mut out = vec![0; 1 << 20];
         match typed.description() {

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use daskwire_pickle::{
-    Buffers, Framing, Level, Mutability, Options, PickleBuffer, PickleErrorKind, Placement,
+    Framing, Level, Mutability, Options, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement,
     Protocol, Reader, Writer,
 };
 use daskwire_testing::Peer;
@@ -883,7 +883,7 @@ fn zero_copy(in_band: Option<[bool; 4]>) -> (Vec<u8>, Vec<&'static [u8]>) {
 
 /// All data of a pickle in order, read with these buffers, and which of them it is.
 fn data_of(pickle: &[u8], beside: &[&[u8]]) -> Vec<(String, bool, Option<usize>)> {
-    let mut items = Buffers::new(Reader::new(pickle), beside);
+    let mut items = OutOfBandReader::new(Reader::new(pickle), beside);
     let mut found = Vec::new();
     while let Some(item) = items.next_item().expect("it has its buffers") {
         let Some(data) = item.data else { continue };
@@ -986,7 +986,7 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
     if let [fewer @ .., _] = beside.as_slice() {
         let error = loads(fewer, "bytes")["error"].to_string();
         assert!(error.contains("buffers"), "{what}: {error}");
-        let mut items = Buffers::new(Reader::new(&pickle), fewer);
+        let mut items = OutOfBandReader::new(Reader::new(&pickle), fewer);
         let error = core::iter::from_fn(|| items.next_item().transpose()).find_map(Result::err);
         let kind = error.expect("one is missing").kind;
         let buffer_count = fewer.len();

@@ -9,7 +9,7 @@ use daskwire::msgpack;
 use daskwire_comm::{Comm, CommError, CommOptions};
 use daskwire_numpy::{
     Array, ByteOrder, DType, Description, Dimensions, ElementType, NumpyModules, Order,
-    PickledPayload, TimeBase, TimeUnit, TypedPayload, ValueBuilder as _, WriteOptions, encode_into,
+    PayloadValue, PickledPayload, TimeBase, TimeUnit, ValueBuilder as _, WriteOptions, encode_into,
     known, pickle_array,
 };
 use daskwire_pickle::tree::Tree;
@@ -53,7 +53,7 @@ impl Data {
             count: 25,
             base: TimeBase::Second,
         });
-        let text = DType::text(2).expect("short");
+        let text = DType::string(2).expect("short");
         let three = Dimensions::with_strides(&[2, 3], &[0, 4]).expect("good dimensions");
         let broadcast = Array::with_dimensions(DType::I32, three, &self.integers[..12]);
         let broadcast = broadcast.expect("three elements").with_writeable(false);
@@ -228,7 +228,7 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
 
 /// Checks a payload against Python's description of it.
 fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
-    let typed = TypedPayload::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let typed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
     let is_own = |bytes: &[u8]| {
         let mut frames = payload.frames().iter().map(AsRef::as_ref);
         bytes.is_empty() || frames.any(|frame: &[u8]| core::ptr::eq(frame, bytes))

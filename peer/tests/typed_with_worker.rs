@@ -19,8 +19,8 @@ use daskwire::msgpack;
 use daskwire_comm::{Address, Comm, CommOptions, Frames};
 use daskwire_numpy::known::{self, Known, Native};
 use daskwire_numpy::{
-    Array, ByteOrder, DType, Description, Dimensions, Element, NumpyModules, Order, PickledPayload,
-    TimeBase, TimeUnit, TypedErrorKind, TypedPayload, ValueBuilder as _, WriteOptions, encode_into,
+    Array, ByteOrder, DType, Description, Dimensions, Element, NumpyErrorKind, NumpyModules, Order,
+    PayloadValue, PickledPayload, TimeBase, TimeUnit, ValueBuilder as _, WriteOptions, encode_into,
     pickle_array,
 };
 use daskwire_pickle::tree::{Registry, Tree};
@@ -511,7 +511,7 @@ struct Expected<'e> {
 
 /// Checks a payload against what was sent.
 fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Expected<'_>) {
-    let typed = TypedPayload::read(payload).unwrap_or_else(|error| panic!("{key}: {error}"));
+    let typed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{key}: {error}"));
     let Expected {
         way,
         flipped,
@@ -530,7 +530,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
         Sent::Array(sent) | Sent::View(sent) => {
             let mut joined = Vec::new();
             let array = match typed.array() {
-                Err(error) if error.kind == TypedErrorKind::InParts => {
+                Err(error) if error.kind == NumpyErrorKind::InParts => {
                     // Larger than Dask's threshold for splitting
                     for part in typed.parts().expect("parts") {
                         let part = part.expect("a part");
@@ -593,7 +593,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
             }
         }
         Sent::Forward(sent) => {
-            let sent = TypedPayload::read(sent).expect("it was read before");
+            let sent = PayloadValue::read(sent).expect("it was read before");
             let (there, sent) = (typed.description(), sent.description());
             assert_eq!(discriminant(there), discriminant(sent), "{key}");
         }
@@ -790,7 +790,7 @@ fn given() -> Vec<Given> {
             "ndarray <c16 (2,) (16,) writeable [(1+2j), (3-4j)]"),
         new("S3", array(DType::bytes(3), &[2]), b"abcd\0\0".to_vec(),
             "ndarray |S3 (2,) (3,) writeable [b'abc', b'd']"),
-        new("U2", array(DType::text(2).expect("short"), &[2]), bytes(&letters("hi\u{3b2}\0")),
+        new("U2", array(DType::string(2).expect("short"), &[2]), bytes(&letters("hi\u{3b2}\0")),
             "ndarray <U2 (2,) (8,) writeable ['hi', '\u{3b2}']"),
         new("M8[ns]", array(DType::datetime(time(1, TimeBase::Nanosecond)), &[2]), bytes(&[1_i64, i64::MIN]),
             "ndarray <M8[ns] (2,) (8,) writeable [1, None]"),

@@ -1,4 +1,4 @@
-//! The state of the two halves of a comm, without their streams. No I/O and no
+//! The state of the reader and the writer of a comm, without their streams. No I/O and no
 //! types of other crates, so that all adapters share it.
 
 use core::fmt;
@@ -22,7 +22,7 @@ pub enum Closed {
     /// A write was dropped after part of its message had been sent, so the
     /// stream is no longer valid.
     WriteCancelled,
-    /// An earlier error, which has been returned, ended this half of the comm.
+    /// An earlier error, which has been returned, ended this side of the comm.
     AfterError,
     /// This side closed the comm.
     Locally,
@@ -52,7 +52,7 @@ impl core::error::Error for Closed {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeRole {
     /// Send the handshake at once, in this layout and with the prefix of the
-    /// halves, and refuse a peer with another prefix. Required for listeners:
+    /// comm, and refuse a peer with another prefix. Required for listeners:
     /// connectors of Dask up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1).
     /// Releases since 2021.3.1 understand [`Layout::Modern`] with
     /// [`Prefix::U64`].
@@ -76,7 +76,7 @@ pub struct Agreement<'a> {
     pub layout: Layout,
 }
 
-/// The state of the reading half.
+/// The state of the reader.
 pub(super) struct Incoming<P> {
     pub(super) decoder: FrameDecoder<P>,
     prefix: Prefix,
@@ -138,7 +138,7 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(prelude.frame_count())
     }
 
-    /// Begins the handshake. This half is in the failed state until the
+    /// Begins the handshake. The reader is in the failed state until the
     /// handshake is done, so that it cannot be used after an abandoned
     /// handshake.
     pub(super) fn begin_handshake(&mut self) -> Result<(), Closed> {
@@ -204,7 +204,7 @@ impl<P: PreludeStorage> Incoming<P> {
     }
 }
 
-/// The state of the writing half.
+/// The state of the writer.
 pub(super) struct Outgoing<S> {
     pub(super) prefix: Prefix,
     pub(super) buffer: S,
@@ -242,7 +242,7 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
         }
     }
 
-    /// Closes this half for messages. Returns false if closing is complete.
+    /// Closes the writer for messages. Returns false if closing is complete.
     pub(super) fn begin_close(&mut self) -> Result<bool, Closed> {
         match self.state {
             WriteState::Closed => return Ok(false),

@@ -91,7 +91,7 @@ pub use super::comm_state::{Agreement, Closed, HandshakeRole};
 
 /// The error of a comm. `E` is the error of the stream.
 ///
-/// All but [`CommError::Encode`] are final for the half that returns them;
+/// All but [`CommError::Encode`] are final for the reader or writer that returns them;
 /// errors of [`handshake`] are final for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -199,7 +199,7 @@ impl<E> From<EncodeError> for CommError<E> {
     }
 }
 
-/// The reading half of a comm.
+/// The reader of a comm.
 ///
 /// Frames are read from the stream directly into the caller's buffers.
 ///
@@ -339,7 +339,7 @@ impl<R, P> fmt::Debug for MessageReader<R, P> {
     }
 }
 
-/// The writing half of a comm.
+/// The writer of a comm.
 ///
 /// The buffer holds the prelude and after it the frames that fit, so that a
 /// small message takes one write. Longer frames are written without copying.
@@ -406,7 +406,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         self.flush_stream()
     }
 
-    /// Closes this half: flushes the stream and refuses further writes. Closing
+    /// Closes the writer: flushes the stream and refuses further writes. Closing
     /// again is not an error.
     ///
     /// embedded-io cannot close a stream. Close or drop the stream
@@ -514,7 +514,7 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
     }
 }
 
-/// Does the handshake over two new halves.
+/// Does the handshake over a new reader and writer.
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
 /// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
@@ -524,9 +524,9 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 ///
 /// # Errors
 ///
-/// All errors are final for both halves:
+/// All errors are final for both:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or a half is already
+/// * [`CommError::Closed`] if the peer closes the comm, or one of the two is already
 ///   closed;
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
 ///   the peer sends no valid handshake, or one with another prefix;

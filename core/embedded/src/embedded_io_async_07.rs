@@ -89,7 +89,7 @@ use daskwire::message::Layout;
 
 pub use super::embedded_io_07::{Agreement, Closed, CommError, HandshakeRole};
 
-/// The reading half of a comm.
+/// The reader of a comm.
 ///
 /// Frames are read from the stream directly into the caller's buffers.
 pub struct MessageReader<R, P> {
@@ -210,7 +210,7 @@ impl<R, P> fmt::Debug for MessageReader<R, P> {
     }
 }
 
-/// The writing half of a comm.
+/// The writer of a comm.
 ///
 /// The buffer holds the prelude and after it the frames that fit, so that a
 /// small message takes one write. Longer frames are written without copying.
@@ -289,7 +289,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         self.flush_stream().await
     }
 
-    /// Closes this half: flushes the stream and refuses further writes. Closing
+    /// Closes the writer: flushes the stream and refuses further writes. Closing
     /// again is not an error.
     ///
     /// embedded-io cannot close a stream. Close or drop the stream
@@ -388,7 +388,7 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
     }
 }
 
-/// Does the handshake over two new halves.
+/// Does the handshake over a new reader and writer.
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
 /// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
@@ -398,13 +398,13 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 ///
 /// # Cancel safety
 ///
-/// Not cancel safe: if the handshake is dropped, both halves fail.
+/// Not cancel safe: if the handshake is dropped, both fail.
 ///
 /// # Errors
 ///
-/// All errors are final for both halves:
+/// All errors are final for both:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or a half is already
+/// * [`CommError::Closed`] if the peer closes the comm, or one of the two is already
 ///   closed;
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
 ///   the peer sends no valid handshake, or one with another prefix;

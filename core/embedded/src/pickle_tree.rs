@@ -3,7 +3,7 @@
 //! A pickle is a program for a stack machine. This runs the part that builds
 //! values and stores calls as data; nothing is imported or called.
 
-use daskwire_pickle::{Argument, Buffers, Limits, Opcode, Reader};
+use daskwire_pickle::{Argument, Limits, Opcode, OutOfBandReader, Reader};
 
 /// The maximum number of values in a pickle. A task with two numbers has 27.
 const NODES: usize = 120;
@@ -109,7 +109,7 @@ impl<'p> Tree<'p> {
         let mut memo = [0_u8; NODES];
         let mut memo_count = 0_usize;
         let reader = Reader::with_limits(pickle, &Limits::MICROCONTROLLER);
-        let mut buffers = Buffers::new(reader, buffers);
+        let mut buffers = OutOfBandReader::new(reader, buffers);
         while let Some(item) = buffers.next_item().map_err(|_| TreeError::Malformed)? {
             let node = match (item.token.opcode, item.token.argument) {
                 _ if item.data.is_some() => {

@@ -2,7 +2,7 @@
 
 use super::dimensions::Offsets;
 use super::{
-    DType, Dimensions, DimensionsError, Element, Field, Kind, Order, TypedError, TypedErrorKind,
+    DType, Dimensions, DimensionsError, Element, Field, Kind, NumpyError, NumpyErrorKind, Order,
 };
 use daskwire::BufferTooSmall;
 
@@ -11,14 +11,14 @@ use daskwire::BufferTooSmall;
 /// Used for arrays that were read and for arrays to write.
 ///
 /// ```
-/// use daskwire_numpy::{Array, DType, Order, TypedError};
+/// use daskwire_numpy::{Array, DType, Order, NumpyError};
 ///
 /// let bytes = [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0];
 /// let array = Array::new(DType::U16, &[2, 3], Order::C, &bytes)?;
 /// assert_eq!(array.item(&[1, 0]), Some(&[4, 0][..]));
 /// assert!(array.elements::<u16>()?.eq([1, 2, 3, 4, 5, 6]));
 /// assert!(array.elements::<f64>().is_err());
-/// # Ok::<(), TypedError>(())
+/// # Ok::<(), NumpyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'d> {
@@ -34,32 +34,32 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Dimensions`] if there are too many dimensions, or
+    /// [`NumpyErrorKind::Dimensions`] if there are too many dimensions, or
     /// `bytes` does not have the length of the elements.
     pub fn new(
         dtype: DType,
         shape: &[usize],
         order: Order,
         bytes: &'d [u8],
-    ) -> Result<Self, TypedError> {
+    ) -> Result<Self, NumpyError> {
         Dimensions::contiguous(shape, order, dtype.item_len())
             .and_then(|dimensions| Self::check(dtype, dimensions, bytes))
-            .map_err(|error| TypedError::of_value(error.into()))
+            .map_err(|error| NumpyError::of_value(error.into()))
     }
 
     /// Creates a writeable array of the elements at `dimensions` in `bytes`.
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Dimensions`] if `bytes` does not have the length of
+    /// [`NumpyErrorKind::Dimensions`] if `bytes` does not have the length of
     /// the elements (repeated ones counted once), or an element is out of
     /// bounds.
     pub fn with_dimensions(
         dtype: DType,
         dimensions: Dimensions,
         bytes: &'d [u8],
-    ) -> Result<Self, TypedError> {
-        Self::check(dtype, dimensions, bytes).map_err(|error| TypedError::of_value(error.into()))
+    ) -> Result<Self, NumpyError> {
+        Self::check(dtype, dimensions, bytes).map_err(|error| NumpyError::of_value(error.into()))
     }
 
     /// PROTOCOL TYPED-3: the length matches, and no element is out of bounds.
@@ -133,20 +133,20 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if the elements are not records, or too
+    /// * [`NumpyErrorKind::OtherType`] if the elements are not records, or too
     ///   short;
-    /// * [`TypedErrorKind::NotPlain`] if the type of the field is unknown;
-    /// * [`TypedErrorKind::Dimensions`] if there are too many of them.
-    pub fn field(&self, field: &Field<'_>) -> Result<Self, TypedError> {
+    /// * [`NumpyErrorKind::NotPlain`] if the type of the field is unknown;
+    /// * [`NumpyErrorKind::Dimensions`] if there are too many of them.
+    pub fn field(&self, field: &Field<'_>) -> Result<Self, NumpyError> {
         let dtype = field.dtype();
-        let dtype = dtype.ok_or(TypedError::of_value(TypedErrorKind::NotPlain))?;
-        let wrong = |error: DimensionsError| TypedError::of_value(error.into());
+        let dtype = dtype.ok_or(NumpyError::of_value(NumpyErrorKind::NotPlain))?;
+        let wrong = |error: DimensionsError| NumpyError::of_value(error.into());
         let len = field.dimensions.len(dtype.item_len()).map_err(wrong)?;
         let end = field.offset.checked_add(len);
         let fits = end.filter(|end| *end <= self.dtype.item_len());
         let wanted = DType::record(end.unwrap_or(usize::MAX));
         if fits.is_none() || !matches!(self.dtype.kind(), Kind::Record | Kind::Void) {
-            return Err(TypedError::of_value(TypedErrorKind::OtherType {
+            return Err(NumpyError::of_value(NumpyErrorKind::OtherType {
                 wanted,
                 found: self.dtype,
             }));
@@ -244,10 +244,10 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`] if `E` is not the type of the elements.
+    /// [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
+    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
         self.expect::<E>()?;
         let order = self.dtype.order();
         Ok(self.items().map(move |bytes| {
@@ -261,36 +261,36 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
-    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
+    /// * [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements;
+    /// * [`NumpyErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
     ///   if they are not adjacent, as fields of records.
     pub fn memory_elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
+    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
         let elements = elements(self.dtype, self.bytes)?;
         let len = self.dimensions.stored().len(self.dtype.item_len());
         if len == Ok(self.bytes.len()) {
             return Ok(elements);
         }
-        Err(TypedError::of_value(DimensionsError::NotContiguous.into()))
+        Err(NumpyError::of_value(DimensionsError::NotContiguous.into()))
     }
 
-    fn expect<E: Element>(&self) -> Result<(), TypedError> {
-        expect::<E>(self.dtype).map_err(TypedError::of_value)
+    fn expect<E: Element>(&self) -> Result<(), NumpyError> {
+        expect::<E>(self.dtype).map_err(NumpyError::of_value)
     }
 
     /// Decodes the elements in C order to `out` and returns them.
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if `E` is not the type of the elements;
-    /// * [`TypedErrorKind::BufferTooSmall`], counted in elements.
-    pub fn decode_into<'o, E: Element>(&self, out: &'o mut [E]) -> Result<&'o [E], TypedError> {
+    /// * [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements;
+    /// * [`NumpyErrorKind::BufferTooSmall`], counted in elements.
+    pub fn decode_into<'o, E: Element>(&self, out: &'o mut [E]) -> Result<&'o [E], NumpyError> {
         self.expect::<E>()?;
         let (needed, available) = (self.items().len(), out.len());
         let places = out.get_mut(..needed).ok_or({
             let short = BufferTooSmall { needed, available };
-            TypedError::of_value(TypedErrorKind::BufferTooSmall(short))
+            NumpyError::of_value(NumpyErrorKind::BufferTooSmall(short))
         })?;
         if self.order() == Some(Order::C) {
             let order = self.dtype.order();
@@ -310,18 +310,18 @@ impl<'d> Array<'d> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::BufferTooSmall`], and [`TypedErrorKind::Dimensions`]
+    /// [`NumpyErrorKind::BufferTooSmall`], and [`NumpyErrorKind::Dimensions`]
     /// if the length of the copy overflows.
-    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
+    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, NumpyError> {
         let item_len = self.dtype.item_len();
         let dimensions = Dimensions::contiguous(self.shape(), Order::C, item_len)
             .and_then(|dimensions| Ok((dimensions, dimensions.len(item_len)?)));
         let (dimensions, needed) =
-            dimensions.map_err(|error| TypedError::of_value(error.into()))?;
+            dimensions.map_err(|error| NumpyError::of_value(error.into()))?;
         let available = out.len();
         let bytes = out.get_mut(..needed).ok_or({
             let short = BufferTooSmall { needed, available };
-            TypedError::of_value(TypedErrorKind::BufferTooSmall(short))
+            NumpyError::of_value(NumpyErrorKind::BufferTooSmall(short))
         })?;
         let places = bytes.chunks_exact_mut(item_len.max(1));
         for (place, item) in places.zip(self.items()) {
@@ -332,11 +332,11 @@ impl<'d> Array<'d> {
     }
 }
 
-fn expect<E: Element>(dtype: DType) -> Result<(), TypedErrorKind> {
+fn expect<E: Element>(dtype: DType) -> Result<(), NumpyErrorKind> {
     if E::is_of(dtype) {
         return Ok(());
     }
-    Err(TypedErrorKind::OtherType {
+    Err(NumpyErrorKind::OtherType {
         wanted: E::dtype(super::ByteOrder::Little),
         found: dtype,
     })
@@ -347,12 +347,12 @@ fn expect<E: Element>(dtype: DType) -> Result<(), TypedErrorKind> {
 ///
 /// # Errors
 ///
-/// [`TypedErrorKind::OtherType`] if `E` is not the type of elements of `dtype`.
+/// [`NumpyErrorKind::OtherType`] if `E` is not the type of elements of `dtype`.
 pub fn elements<'d, E: Element>(
     dtype: DType,
     bytes: &'d [u8],
-) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, TypedError> {
-    expect::<E>(dtype).map_err(TypedError::of_value)?;
+) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
+    expect::<E>(dtype).map_err(NumpyError::of_value)?;
     let order = dtype.order();
     let items = bytes.chunks_exact(dtype.item_len().max(1));
     Ok(items.map(move |bytes| E::read(bytes, order).unwrap_or(E::ZERO)))
@@ -362,28 +362,28 @@ pub fn elements<'d, E: Element>(
 /// returns their bytes, as data for an [`Array`] of [`Element::dtype`].
 ///
 /// ```
-/// use daskwire_numpy::{Array, DType, Order, TypedError, encode_into};
+/// use daskwire_numpy::{Array, DType, Order, NumpyError, encode_into};
 ///
 /// let mut bytes = [0; 16];
 /// let bytes = encode_into(&[1.5, -2.0], &mut bytes)?;
 /// let array = Array::new(DType::F64, &[2], Order::C, bytes)?;
 /// assert!(array.elements::<f64>()?.eq([1.5, -2.0]));
-/// # Ok::<(), TypedError>(())
+/// # Ok::<(), NumpyError>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`TypedErrorKind::BufferTooSmall`].
+/// [`NumpyErrorKind::BufferTooSmall`].
 pub fn encode_into<'o, E: Element>(
     elements: &[E],
     out: &'o mut [u8],
-) -> Result<&'o [u8], TypedError> {
+) -> Result<&'o [u8], NumpyError> {
     let item_len = E::dtype(super::ByteOrder::Little).item_len();
     let needed = elements.len().saturating_mul(item_len);
     let available = out.len();
     let bytes = out.get_mut(..needed).ok_or({
         let short = BufferTooSmall { needed, available };
-        TypedError::of_value(TypedErrorKind::BufferTooSmall(short))
+        NumpyError::of_value(NumpyErrorKind::BufferTooSmall(short))
     })?;
     for (place, element) in bytes.chunks_exact_mut(item_len.max(1)).zip(elements) {
         element.write(place, super::ByteOrder::Little);

@@ -1,6 +1,6 @@
 //! The Python class of a payload.
 
-use super::{TypedError, TypedErrorKind};
+use super::{NumpyError, NumpyErrorKind};
 use daskwire::message::PayloadHeader;
 use daskwire_pickle::{Argument, Opcode, PickleError, Reader};
 
@@ -56,13 +56,13 @@ impl<'a> Class<'a> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`] if
+    /// * [`NumpyErrorKind::Pickle`] and [`NumpyErrorKind::NotAClass`] if
     ///   `type-serialized` is not the pickle of a class;
-    /// * [`TypedErrorKind::Message`] if both are missing or of the wrong kind.
-    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+    /// * [`NumpyErrorKind::Message`] if both are missing or of the wrong kind.
+    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         if let Some(pickle) = header.type_serialized()? {
             let (frame, at) = header.entry_location("type-serialized");
-            return Self::read(pickle).map_err(|kind| TypedError { frame, at, kind });
+            return Self::read(pickle).map_err(|kind| NumpyError { frame, at, kind });
         }
         let full = header.type_name()?.ok_or(header.missing_entry("type"))?;
         let dot = full.bytes().rposition(|byte| byte == b'.');
@@ -81,13 +81,13 @@ impl<'a> Class<'a> {
     /// assert_eq!(class, Class::NDARRAY);
     /// // os.system("…") would call something.
     /// assert!(Class::read(b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02ls\x85R.").is_err());
-    /// # Ok::<(), daskwire_numpy::TypedErrorKind>(())
+    /// # Ok::<(), daskwire_numpy::NumpyErrorKind>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Pickle`] and [`TypedErrorKind::NotAClass`].
-    pub fn read(pickle: &'a [u8]) -> Result<Self, TypedErrorKind> {
+    /// [`NumpyErrorKind::Pickle`] and [`NumpyErrorKind::NotAClass`].
+    pub fn read(pickle: &'a [u8]) -> Result<Self, NumpyErrorKind> {
         // Python 2 and protocols up to 3 use text opcodes for classes.
         let mut reader = Reader::new(pickle).text_opcodes(true);
         let mut texts: [Option<&'a str>; 2] = [None; 2];
@@ -96,7 +96,7 @@ impl<'a> Class<'a> {
         let mut class = None;
         loop {
             let offset = reader.position();
-            let error = TypedErrorKind::NotAClass { offset };
+            let error = NumpyErrorKind::NotAClass { offset };
             let Some(token) = reader.next_token()? else {
                 break;
             };
@@ -105,11 +105,11 @@ impl<'a> Class<'a> {
                 (Opcode::Memoize | Opcode::BinPut | Opcode::LongBinPut | Opcode::Put, _) => {
                     is_first_kept |= text_count == 1;
                 }
-                (_, Argument::Str(text)) => {
+                (_, Argument::Str(string)) => {
                     let Some(place) = texts.get_mut(text_count) else {
                         return Err(error);
                     };
-                    *place = Some(text.to_str().map_err(|_| error)?);
+                    *place = Some(string.to_str().map_err(|_| error)?);
                     text_count = text_count.saturating_add(1);
                 }
                 // array.array: both names are the same string object.
@@ -141,12 +141,12 @@ impl<'a> Class<'a> {
         let offset = reader.position();
         match class {
             Some(class) if reader.trailing().is_empty() => Ok(class),
-            _ => Err(TypedErrorKind::NotAClass { offset }),
+            _ => Err(NumpyErrorKind::NotAClass { offset }),
         }
     }
 }
 
-impl From<PickleError> for TypedError {
+impl From<PickleError> for NumpyError {
     fn from(error: PickleError) -> Self {
         Self::of_value(error.into())
     }

@@ -2,8 +2,8 @@
 
 use super::dimensions::Dimensions;
 use super::{
-    Array, Class, DType, DimensionsError, ElementType, MaskedHeader, Order, RecordType, TypedError,
-    TypedErrorKind,
+    Array, Class, DType, DimensionsError, ElementType, MaskedHeader, NumpyError, NumpyErrorKind,
+    Order, RecordType,
 };
 use daskwire::message::{MessageErrorKind, PayloadHeader, PayloadKind, Serializer};
 use daskwire::msgpack::{Reader, Token};
@@ -41,15 +41,15 @@ impl<'a> Description<'a> {
     ///
     /// # Errors
     ///
-    /// A fault in the header, as a [`TypedErrorKind`].
-    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+    /// A fault in the header, as a [`NumpyErrorKind`].
+    pub fn of(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         Self::of_kind(header, PayloadKind::Serialized)
     }
 
     pub(super) fn of_kind(
         header: &PayloadHeader<'a>,
         kind: PayloadKind,
-    ) -> Result<Self, TypedError> {
+    ) -> Result<Self, NumpyError> {
         if kind == PayloadKind::Pickled {
             return Ok(Self::Pickle);
         }
@@ -89,18 +89,18 @@ pub struct MemoryViewHeader<'a> {
 }
 
 impl<'a> MemoryViewHeader<'a> {
-    fn read(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+    fn read(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         let own = header.own()?;
         let (frame, at) = own.entry_location("format");
-        let wrong = |kind| TypedError {
+        let wrong = |kind| NumpyError {
             frame,
             at,
-            kind: TypedErrorKind::Message(kind),
+            kind: NumpyErrorKind::Message(kind),
         };
         let key = "format";
         let value = own.get(key);
         let value = value.ok_or(wrong(MessageErrorKind::EntryMissing { key }))?;
-        let format = Reader::new(value).str().map(|text| text.to_str());
+        let format = Reader::new(value).str().map(|string| string.to_str());
         let format = format.map_err(|_| {
             let expected = "a str";
             wrong(MessageErrorKind::EntryKind { key, expected })
@@ -128,13 +128,13 @@ impl<'a> MemoryViewHeader<'a> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::Dimensions`] if the length of the bytes does not
+    /// * [`NumpyErrorKind::Dimensions`] if the length of the bytes does not
     ///   match the shape;
-    /// * [`TypedErrorKind::NotPlain`] if the format is not that of a single
+    /// * [`NumpyErrorKind::NotPlain`] if the format is not that of a single
     ///   element.
-    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
         let (frame, at) = self.spot;
-        let error = |kind| TypedError { frame, at, kind };
+        let error = |kind| NumpyError { frame, at, kind };
         let wrong = |kind: DimensionsError| error(kind.into());
         let count = self.shape.item_count();
         let count = count.ok_or(wrong(DimensionsError::TooLarge))?;
@@ -145,7 +145,7 @@ impl<'a> MemoryViewHeader<'a> {
             None => lens
                 .into_iter()
                 .find(|len| DType::from_format(self.format, *len).is_some())
-                .ok_or(error(TypedErrorKind::NotPlain))?,
+                .ok_or(error(NumpyErrorKind::NotPlain))?,
         };
         let needed = item_len.saturating_mul(count);
         if needed != bytes.len() {
@@ -153,7 +153,7 @@ impl<'a> MemoryViewHeader<'a> {
             return Err(wrong(DimensionsError::LengthDiffers { needed, available }));
         }
         let dtype =
-            DType::from_format(self.format, item_len).ok_or(error(TypedErrorKind::NotPlain))?;
+            DType::from_format(self.format, item_len).ok_or(error(NumpyErrorKind::NotPlain))?;
         Dimensions::contiguous(self.shape(), Order::C, item_len)
             .and_then(|dimensions| Array::check(dtype, dimensions, bytes))
             .map(|array| array.described(None, false))
@@ -173,7 +173,7 @@ pub struct ArrayHeader<'a> {
 }
 
 impl<'a> ArrayHeader<'a> {
-    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, TypedError> {
+    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, NumpyError> {
         let own = header.own()?;
         let is_true = |key| own.get(key) == Some(&[0xc3]);
         if is_true("pickle") {
@@ -182,7 +182,7 @@ impl<'a> ArrayHeader<'a> {
         let element = element_type(&own)?;
         let stored = shape(&own)?;
         let (frame, at) = own.entry_location("strides");
-        let wrong = |error: DimensionsError| TypedError {
+        let wrong = |error: DimensionsError| NumpyError {
             frame,
             at,
             kind: error.into(),
@@ -223,17 +223,17 @@ impl<'a> ArrayHeader<'a> {
             && !matches!(value, [0x90 | 0xc0])
         {
             let (frame, at) = own.entry_location("broadcast_to");
-            let wrong = |error: DimensionsError| TypedError {
+            let wrong = |error: DimensionsError| NumpyError {
                 frame,
                 at,
                 kind: error.into(),
             };
             let mut wanted = Dimensions::SCALAR;
             let mut reader = Reader::new(value);
-            let kind = |_| TypedError {
+            let kind = |_| NumpyError {
                 frame,
                 at,
-                kind: TypedErrorKind::Message(MessageErrorKind::EntryKind {
+                kind: NumpyErrorKind::Message(MessageErrorKind::EntryKind {
                     key: "broadcast_to",
                     expected: "an array of numbers of 0 or more",
                 }),
@@ -307,23 +307,23 @@ impl<'a> ArrayHeader<'a> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::NotPlain`] if the type of the elements is unknown;
-    /// * [`TypedErrorKind::Dimensions`] if the length of the bytes is wrong, or
+    /// * [`NumpyErrorKind::NotPlain`] if the type of the elements is unknown;
+    /// * [`NumpyErrorKind::Dimensions`] if the length of the bytes is wrong, or
     ///   elements are out of bounds.
-    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
         let (frame, at) = self.spot;
-        let error = |kind| TypedError { frame, at, kind };
+        let error = |kind| NumpyError { frame, at, kind };
         let dtype = self.element.dtype();
-        let dtype = dtype.ok_or(error(TypedErrorKind::NotPlain))?;
+        let dtype = dtype.ok_or(error(NumpyErrorKind::NotPlain))?;
         Array::check(dtype, self.dimensions, bytes)
             .map(|array| array.described(self.writeable, self.is_matrix))
             .map_err(|wrong| error(wrong.into()))
     }
 }
 
-fn shape(own: &PayloadHeader<'_>) -> Result<Dimensions, TypedError> {
+fn shape(own: &PayloadHeader<'_>) -> Result<Dimensions, NumpyError> {
     let (frame, at) = own.entry_location("shape");
-    let wrong = |error: DimensionsError| TypedError {
+    let wrong = |error: DimensionsError| NumpyError {
         frame,
         at,
         kind: error.into(),
@@ -339,11 +339,11 @@ fn shape(own: &PayloadHeader<'_>) -> Result<Dimensions, TypedError> {
 
 /// PROTOCOL TYPED-2: `"<f8"` or a list of fields before 1.17.0, `[0, …]` with
 /// either or `[1, pickle]` since.
-fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedError> {
+fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, NumpyError> {
     let (frame, at) = own.entry_location("dtype");
-    let error = |kind| TypedError { frame, at, kind };
+    let error = |kind| NumpyError { frame, at, kind };
     let value = own.get("dtype").ok_or(own.missing_entry("dtype"))?;
-    let wrong = error(TypedErrorKind::Message(MessageErrorKind::EntryKind {
+    let wrong = error(NumpyErrorKind::Message(MessageErrorKind::EntryKind {
         key: "dtype",
         expected: "a type string, a list of fields, or 0 or 1 with one of them or a pickle",
     }));
@@ -361,11 +361,11 @@ fn element_type<'a>(own: &PayloadHeader<'a>) -> Result<ElementType<'a>, TypedErr
     }
     let found = match Reader::new(inner).token() {
         Ok(Token::Bin(pickle)) if is_pickle => Ok(ElementType::Pickled(pickle)),
-        Ok(Token::Str(text)) if !is_pickle => {
-            DType::from_bytes(text.as_bytes()).map(ElementType::Plain)
+        Ok(Token::Str(string)) if !is_pickle => {
+            DType::from_bytes(string.as_bytes()).map(ElementType::Plain)
         }
         Ok(Token::Array(_)) if !is_pickle => RecordType::from_list(inner).map(ElementType::Record),
         _ => return Err(wrong),
     };
-    found.map_err(|kind| error(TypedErrorKind::DType(kind)))
+    found.map_err(|kind| error(NumpyErrorKind::DType(kind)))
 }

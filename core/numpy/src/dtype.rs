@@ -279,7 +279,7 @@ impl DType {
     }
 
     /// `<U`: strings of `count` characters; `None` if the length overflows.
-    pub const fn text(count: usize) -> Option<Self> {
+    pub const fn string(count: usize) -> Option<Self> {
         match count.checked_mul(4) {
             Some(item_len) => Some(Self {
                 kind: Kind::Text,
@@ -314,27 +314,27 @@ impl DType {
     /// # Errors
     ///
     /// [`DTypeError`] if the string is invalid or not a plain type.
-    pub fn parse(text: &str) -> Result<Self, DTypeError> {
-        Self::from_bytes(text.as_bytes())
+    pub fn parse(string: &str) -> Result<Self, DTypeError> {
+        Self::from_bytes(string.as_bytes())
     }
 
-    pub(super) fn from_bytes(text: &[u8]) -> Result<Self, DTypeError> {
+    pub(super) fn from_bytes(string: &[u8]) -> Result<Self, DTypeError> {
         let error = |at, expected| DTypeError { at, expected };
-        let order = match text.first() {
+        let order = match string.first() {
             Some(b'<') => ByteOrder::Little,
             Some(b'>') => ByteOrder::Big,
             Some(b'|') => ByteOrder::NotApplicable,
             _ => return Err(error(0, "a byte order, one of < > |")),
         };
-        let letter = text.get(1).copied().unwrap_or_default();
+        let letter = string.get(1).copied().unwrap_or_default();
         let unit = TimeUnit::one(TimeBase::Generic);
         let (kind, lens) = plain_kind(letter, unit).ok_or(error(
             1,
             "a kind of plain elements, one of b i u f c m M S U V",
         ))?;
-        let digits = text.get(2..).unwrap_or_default();
+        let digits = string.get(2..).unwrap_or_default();
         let (number, rest) = number(digits).ok_or(error(2, "a length"))?;
-        let rest_at = text.len().saturating_sub(rest.len());
+        let rest_at = string.len().saturating_sub(rest.len());
         if !lens.is_empty() && !lens.contains(&number) {
             return Err(error(2, "a length that this kind of elements has"));
         }
@@ -346,7 +346,7 @@ impl DType {
         let kind = match kind {
             Kind::Timedelta(_) => Kind::Timedelta(time_unit(rest, rest_at)?),
             Kind::Datetime(_) => Kind::Datetime(time_unit(rest, rest_at)?),
-            _ if !rest.is_empty() => return Err(error(rest_at, "the end of the text")),
+            _ if !rest.is_empty() => return Err(error(rest_at, "the end of the string")),
             kind => kind,
         };
         let order = order_of(kind, item_len, order).ok_or(error(0, "a byte order, < or >"))?;
@@ -461,37 +461,37 @@ impl DType {
     /// The type string as in `numpy.dtype.str`, which [`parse`](Self::parse)
     /// reads. For records it is `V` and their length; that of references cannot
     /// be parsed.
-    pub fn to_text(self) -> DTypeText {
-        let mut text = DTypeText {
+    pub fn to_text(self) -> DTypeString {
+        let mut string = DTypeString {
             bytes: [0; Self::TEXT_LEN],
             len: 0,
         };
-        text.push(self.order.byte());
-        self.push_name(&mut text);
+        string.push(self.order.byte());
+        self.push_name(&mut string);
         if let Kind::Timedelta(unit) | Kind::Datetime(unit) = self.kind
             && unit.base != TimeBase::Generic
         {
-            text.push(b'[');
+            string.push(b'[');
             if unit.count != 1 {
-                text.push_number(unit.count as usize);
+                string.push_number(unit.count as usize);
             }
-            unit.base.name().bytes().for_each(|byte| text.push(byte));
-            text.push(b']');
+            unit.base.name().bytes().for_each(|byte| string.push(byte));
+            string.push(b']');
         }
-        text
+        string
     }
 
     /// The type string without byte order and unit, such as `f8`.
-    pub(super) fn to_name(self) -> DTypeText {
-        let mut text = DTypeText {
+    pub(super) fn to_name(self) -> DTypeString {
+        let mut string = DTypeString {
             bytes: [0; Self::TEXT_LEN],
             len: 0,
         };
-        self.push_name(&mut text);
-        text
+        self.push_name(&mut string);
+        string
     }
 
-    fn push_name(self, text: &mut DTypeText) {
+    fn push_name(self, string: &mut DTypeString) {
         let (letter, number) = match self.kind {
             Kind::Bool => (b'b', self.item_len),
             Kind::Int => (b'i', self.item_len),
@@ -505,9 +505,9 @@ impl DType {
             Kind::Void | Kind::Record => (b'V', self.item_len),
             Kind::Object => (b'O', 0),
         };
-        text.push(letter);
+        string.push(letter);
         if number > 0 || letter != b'O' {
-            text.push_number(number);
+            string.push_number(number);
         }
     }
 }
@@ -546,13 +546,13 @@ fn order_of(kind: Kind, item_len: usize, order: ByteOrder) -> Option<ByteOrder> 
     }
 }
 
-/// The number at the start of `text`, and the rest.
-fn number(text: &[u8]) -> Option<(usize, &[u8])> {
-    let end = text
+/// The number at the start of `string`, and the rest.
+fn number(string: &[u8]) -> Option<(usize, &[u8])> {
+    let end = string
         .iter()
         .position(|byte| !byte.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, rest) = text.split_at_checked(end)?;
+        .unwrap_or(string.len());
+    let (digits, rest) = string.split_at_checked(end)?;
     if digits.is_empty() {
         return None;
     }
@@ -564,16 +564,16 @@ fn number(text: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Parses an optional unit such as `[25s]`.
-fn time_unit(text: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
-    const EXPECTED: &str = "a unit of time such as [ns] or [25s], or the end of the text";
+fn time_unit(string: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
+    const EXPECTED: &str = "a unit of time such as [ns] or [25s], or the end of the string";
     let error = DTypeError {
         at,
         expected: EXPECTED,
     };
-    if text.is_empty() {
+    if string.is_empty() {
         return Ok(TimeUnit::one(TimeBase::Generic));
     }
-    let inner = text
+    let inner = string
         .strip_prefix(b"[")
         .and_then(|rest| rest.strip_suffix(b"]"));
     let inner = inner.ok_or(error)?;
@@ -587,12 +587,12 @@ fn time_unit(text: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
 
 /// A type string, see [`DType::to_text`].
 #[derive(Clone, Copy)]
-pub struct DTypeText {
+pub struct DTypeString {
     bytes: [u8; DType::TEXT_LEN],
     len: usize,
 }
 
-impl DTypeText {
+impl DTypeString {
     /// The type string.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).unwrap_or_default();
@@ -627,7 +627,7 @@ impl DTypeText {
     }
 }
 
-impl fmt::Debug for DTypeText {
+impl fmt::Debug for DTypeString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }

@@ -9,19 +9,19 @@ use daskwire_pickle::{PickleError, PickleErrorKind};
 
 /// An error of reading a payload as a value, with its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TypedError {
+pub struct NumpyError {
     /// Index of the faulty frame in the message.
     pub frame: usize,
     /// Offset in that frame, in bytes.
     pub at: usize,
     /// The kind of error.
-    pub kind: TypedErrorKind,
+    pub kind: NumpyErrorKind,
 }
 
-/// The kind of a [`TypedError`].
+/// The kind of a [`NumpyError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum TypedErrorKind {
+pub enum NumpyErrorKind {
     /// A fault in the header or the grouping of frames.
     Message(MessageErrorKind),
     /// A fault in a pickle, that of the class or of the value.
@@ -74,9 +74,9 @@ pub enum TypedErrorKind {
     BufferTooSmall(BufferTooSmall),
 }
 
-impl TypedError {
+impl NumpyError {
     /// Creates an error about the caller's data, outside a message.
-    pub(super) const fn of_value(kind: TypedErrorKind) -> Self {
+    pub(super) const fn of_value(kind: NumpyErrorKind) -> Self {
         Self {
             frame: 0,
             at: 0,
@@ -85,23 +85,23 @@ impl TypedError {
     }
 }
 
-impl From<MessageError> for TypedError {
+impl From<MessageError> for NumpyError {
     fn from(error: MessageError) -> Self {
         Self {
             frame: error.frame,
             at: error.at,
-            kind: TypedErrorKind::Message(error.kind),
+            kind: NumpyErrorKind::Message(error.kind),
         }
     }
 }
 
-impl From<DimensionsError> for TypedErrorKind {
+impl From<DimensionsError> for NumpyErrorKind {
     fn from(error: DimensionsError) -> Self {
         Self::Dimensions(error)
     }
 }
 
-impl From<PickleError> for TypedErrorKind {
+impl From<PickleError> for NumpyErrorKind {
     fn from(error: PickleError) -> Self {
         Self::Pickle {
             offset: error.offset,
@@ -110,7 +110,7 @@ impl From<PickleError> for TypedErrorKind {
     }
 }
 
-impl fmt::Display for TypedError {
+impl fmt::Display for NumpyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -120,7 +120,7 @@ impl fmt::Display for TypedError {
     }
 }
 
-impl fmt::Display for TypedErrorKind {
+impl fmt::Display for NumpyErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(kind) => kind.fmt(f),
@@ -156,7 +156,7 @@ impl fmt::Display for TypedErrorKind {
     }
 }
 
-impl core::error::Error for TypedError {}
+impl core::error::Error for NumpyError {}
 
 /// The error of writing a value as a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub enum PayloadWriteError {
     /// An error of the message builder.
     Build(BuildError),
     /// The value cannot be written as a payload.
-    Value(TypedErrorKind),
+    Value(NumpyErrorKind),
 }
 
 impl From<BuildError> for PayloadWriteError {

@@ -2,7 +2,7 @@
 //! `bytearray`, `memoryview`, numpy arrays, and pickles with their out-of-band
 //! buffers.
 //!
-//! * [`TypedPayload`] reads a payload of a message; [`Description`] describes
+//! * [`PayloadValue`] reads a payload of a message; [`Description`] describes
 //!   its value, [`Array`] is an array over its frame.
 //! * The elements of arrays have a plain [`DType`] or are records: a
 //!   [`RecordType`] has their fields, and [`Array::field`] returns a field of
@@ -19,7 +19,7 @@
 //!
 //! ```
 //! use daskwire::message::{BuilderScratch, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions};
-//! use daskwire_numpy::{Array, DType, Order, TypedPayload, ValueBuilder, WriteOptions};
+//! use daskwire_numpy::{Array, DType, Order, PayloadValue, ValueBuilder, WriteOptions};
 //!
 //! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
 //! let array = Array::new(DType::F64, &[2, 2], Order::Fortran, &bytes)?;
@@ -37,7 +37,7 @@
 //!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut payload_slots, &mut [],
 //! )?;
 //! let payload = message.payload(0)?;
-//! let again = TypedPayload::read(&payload)?.array()?;
+//! let again = PayloadValue::read(&payload)?.array()?;
 //! assert_eq!(again, array);
 //! assert!(again.elements::<f64>()?.eq([1.0, 3.0, 2.0, 4.0]));
 //! assert_eq!(again.bytes().as_ptr(), bytes.as_ptr()); // never copied
@@ -84,12 +84,12 @@ pub use array::{Array, elements, encode_into};
 pub use class::Class;
 pub use description::{ArrayHeader, Description, MemoryViewHeader};
 pub use dimensions::{Dimensions, DimensionsError, MAX_DIMENSIONS, Order};
-pub use dtype::{ByteOrder, DType, DTypeError, DTypeText, Element, Kind, TimeBase, TimeUnit};
-pub use error::{PayloadWriteError, TypedError, TypedErrorKind};
+pub use dtype::{ByteOrder, DType, DTypeError, DTypeString, Element, Kind, TimeBase, TimeUnit};
+pub use error::{NumpyError, NumpyErrorKind, PayloadWriteError};
 pub use masked::{FillValue, MaskedArray, MaskedHeader};
 #[cfg(feature = "bytemuck")]
 pub use native_slice::as_bytes;
-pub use payload::TypedPayload;
+pub use payload::PayloadValue;
 pub use pickled::{BorrowedPickle, PickledPayload};
 pub use record::{ElementType, Field, Fields, RecordType};
 #[cfg(feature = "alloc")]

@@ -1,8 +1,8 @@
 //! Masked arrays.
 
 use super::{
-    Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind, TypedError,
-    TypedErrorKind,
+    Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind, NumpyError,
+    NumpyErrorKind,
 };
 use daskwire::message::{MessageErrorKind, PayloadHeader};
 use daskwire::msgpack::{Reader, Token};
@@ -38,7 +38,7 @@ pub enum FillValue<'a> {
 }
 
 impl<'a> MaskedHeader<'a> {
-    pub(super) fn read(header: &PayloadHeader<'a>) -> Result<Self, TypedError> {
+    pub(super) fn read(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         let own = header.own()?;
         let key = "nframes";
         let value = own.get(key).ok_or(own.missing_entry(key))?;
@@ -59,7 +59,7 @@ impl<'a> MaskedHeader<'a> {
     /// # Errors
     ///
     /// A fault in its header.
-    pub fn data(&self) -> Result<Description<'a>, TypedError> {
+    pub fn data(&self) -> Result<Description<'a>, NumpyError> {
         let key = "data-header";
         let header = self
             .own
@@ -74,7 +74,7 @@ impl<'a> MaskedHeader<'a> {
     /// # Errors
     ///
     /// A fault in its header.
-    pub fn mask(&self) -> Result<Option<ArrayHeader<'a>>, TypedError> {
+    pub fn mask(&self) -> Result<Option<ArrayHeader<'a>>, NumpyError> {
         let key = "mask-header";
         let Some(header) = self.own.map_entry(key)? else {
             return Ok(None);
@@ -99,8 +99,8 @@ impl<'a> MaskedHeader<'a> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::Message`] if the entry is missing or invalid.
-    pub fn fill_value(&self) -> Result<FillValue<'a>, TypedError> {
+    /// [`NumpyErrorKind::Message`] if the entry is missing or invalid.
+    pub fn fill_value(&self) -> Result<FillValue<'a>, NumpyError> {
         let key = "fill-value";
         let value = self.own.get(key).ok_or(self.own.missing_entry(key))?;
         let wrong = entry_kind(&self.own, key, "false and a number, or true and a pickle");
@@ -121,28 +121,28 @@ impl<'a> MaskedHeader<'a> {
         })
     }
 
-    pub(super) fn fault(&self, kind: TypedErrorKind) -> TypedError {
+    pub(super) fn fault(&self, kind: NumpyErrorKind) -> NumpyError {
         let (frame, at) = self.own.entry_location("data-header");
-        TypedError { frame, at, kind }
+        NumpyError { frame, at, kind }
     }
 }
 
-fn entry_kind(own: &PayloadHeader<'_>, key: &'static str, expected: &'static str) -> TypedError {
+fn entry_kind(own: &PayloadHeader<'_>, key: &'static str, expected: &'static str) -> NumpyError {
     let (frame, at) = own.entry_location(key);
-    let kind = TypedErrorKind::Message(MessageErrorKind::EntryKind { key, expected });
-    TypedError { frame, at, kind }
+    let kind = NumpyErrorKind::Message(MessageErrorKind::EntryKind { key, expected });
+    NumpyError { frame, at, kind }
 }
 
 /// A masked array: an array, and a mask of the same shape.
 ///
 /// ```
-/// use daskwire_numpy::{Array, DType, MaskedArray, Order, TypedError};
+/// use daskwire_numpy::{Array, DType, MaskedArray, Order, NumpyError};
 ///
 /// let data = Array::new(DType::U8, &[3], Order::C, &[10, 20, 30])?;
 /// let mask = Array::new(DType::BOOL, &[3], Order::C, &[0, 1, 0])?;
 /// let masked = MaskedArray::new(data, Some(mask))?;
 /// assert!(masked.elements::<u8>()?.eq([Some(10), None, Some(30)]));
-/// # Ok::<(), TypedError>(())
+/// # Ok::<(), NumpyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaskedArray<'d> {
@@ -155,20 +155,20 @@ impl<'d> MaskedArray<'d> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherType`] if the elements of the mask are not
+    /// * [`NumpyErrorKind::OtherType`] if the elements of the mask are not
     ///   booleans (for records: not records);
-    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::ShapesDiffer`].
-    pub fn new(data: Array<'d>, mask: Option<Array<'d>>) -> Result<Self, TypedError> {
+    /// * [`NumpyErrorKind::Dimensions`] with [`DimensionsError::ShapesDiffer`].
+    pub fn new(data: Array<'d>, mask: Option<Array<'d>>) -> Result<Self, NumpyError> {
         if let Some(mask) = &mask {
             let found = mask.dtype();
             let is_record = |dtype: DType| dtype.kind() == Kind::Record;
             if found != DType::BOOL && !(is_record(found) && is_record(data.dtype())) {
                 let wanted = DType::BOOL;
-                let kind = TypedErrorKind::OtherType { wanted, found };
-                return Err(TypedError::of_value(kind));
+                let kind = NumpyErrorKind::OtherType { wanted, found };
+                return Err(NumpyError::of_value(kind));
             }
             if mask.shape() != data.shape() {
-                return Err(TypedError::of_value(DimensionsError::ShapesDiffer.into()));
+                return Err(NumpyError::of_value(DimensionsError::ShapesDiffer.into()));
             }
         }
         Ok(Self { data, mask })
@@ -204,10 +204,10 @@ impl<'d> MaskedArray<'d> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`] if `E` is not the type of the elements.
+    /// [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E>, TypedError> {
+    ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E>, NumpyError> {
         let mut mask = self.mask.as_ref().map(Array::items);
         let elements = self.data.elements::<E>()?;
         Ok(elements.map(move |element| {

@@ -3,13 +3,13 @@
 use bytemuck::Pod;
 use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
 
-use super::{Array, DimensionsError, Element, TypedError, TypedErrorKind};
+use super::{Array, DimensionsError, Element, NumpyError, NumpyErrorKind};
 
 impl<'d> Array<'d> {
     /// The array as a view of ndarray 0.17, without copying.
     ///
     /// ```
-    /// use daskwire_numpy::{Array, ByteOrder, Element, Order, TypedError, as_bytes};
+    /// use daskwire_numpy::{Array, ByteOrder, Element, Order, NumpyError, as_bytes};
     ///
     /// let values = [1.0_f64, 2.0, 3.0, 4.0, 5.0, 6.0];
     /// let dtype = f64::dtype(ByteOrder::NATIVE);
@@ -17,19 +17,19 @@ impl<'d> Array<'d> {
     /// let view = array.to_ndarray_017::<f64>()?;
     /// assert_eq!(view[[1, 0]], 2.0);
     /// assert_eq!(view.as_ptr(), values.as_ptr());
-    /// # Ok::<(), TypedError>(())
+    /// # Ok::<(), NumpyError>(())
     /// ```
     ///
     /// # Errors
     ///
     /// * as [`memory_slice`](Self::memory_slice);
-    /// * [`TypedErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
+    /// * [`NumpyErrorKind::Dimensions`] with [`DimensionsError::NotContiguous`]
     ///   if strides are not multiples of the element size, or ndarray refuses
     ///   them.
-    pub fn to_ndarray_017<E: Element + Pod>(&self) -> Result<ArrayViewD<'d, E>, TypedError> {
+    pub fn to_ndarray_017<E: Element + Pod>(&self) -> Result<ArrayViewD<'d, E>, NumpyError> {
         let elements = self.memory_slice::<E>()?;
         let not_contiguous =
-            TypedError::of_value(TypedErrorKind::Dimensions(DimensionsError::NotContiguous));
+            NumpyError::of_value(NumpyErrorKind::Dimensions(DimensionsError::NotContiguous));
         let mut strides = IxDyn(self.strides());
         for stride in ndarray_017::Dimension::slice_mut(&mut strides) {
             // Elements are not empty, since their length is that of `E`.

@@ -1,6 +1,6 @@
 //! Payloads as values: a description, and borrowed data.
 
-use super::{Array, Description, MaskedArray, MaskedHeader, TypedError, TypedErrorKind};
+use super::{Array, Description, MaskedArray, MaskedHeader, NumpyError, NumpyErrorKind};
 use daskwire::BufferTooSmall;
 use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 
@@ -9,27 +9,27 @@ use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 /// The data is accessed on request. Data in one uncompressed frame is borrowed;
 /// other data can be read [in parts](Self::parts) or [copied](Self::copy_into).
 #[derive(Debug)]
-pub struct TypedPayload<'a, T> {
+pub struct PayloadValue<'a, T> {
     payload: Payload<'a, T>,
     description: Description<'a>,
 }
 
-impl<T> Clone for TypedPayload<'_, T> {
+impl<T> Clone for PayloadValue<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for TypedPayload<'_, T> {}
+impl<T> Copy for PayloadValue<'_, T> {}
 
-impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
+impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// Reads the header of `payload`.
     ///
     /// # Errors
     ///
     /// A fault in the header, or a wrong number of logical frames: an array has
     /// one, a mask another.
-    pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
+    pub fn read(payload: &Payload<'a, T>) -> Result<Self, NumpyError> {
         let header = payload.header();
         let description = Description::of_kind(header, payload.kind())?;
         payload.check()?;
@@ -49,7 +49,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         if let Some(expected) = expected {
             let found = payload.logical_count()?;
             if found != expected {
-                return Err(this.error(TypedErrorKind::FrameCount { found, expected }));
+                return Err(this.error(NumpyErrorKind::FrameCount { found, expected }));
             }
         }
         Ok(this)
@@ -71,7 +71,7 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// # Errors
     ///
     /// As [`Payload::merged_len`].
-    pub fn data_len(&self) -> Result<Option<u64>, TypedError> {
+    pub fn data_len(&self) -> Result<Option<u64>, NumpyError> {
         Ok(self.payload.merged_len()?)
     }
 
@@ -84,11 +84,11 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     /// # Errors
     ///
     /// A fault in the header. Items can be errors too:
-    /// [`TypedErrorKind::Compressed`], and [`TypedErrorKind::Message`] as those
+    /// [`NumpyErrorKind::Compressed`], and [`NumpyErrorKind::Message`] as those
     /// of [`Payload::logical_frames`].
     pub fn parts(
         &self,
-    ) -> Result<impl Iterator<Item = Result<&'a [u8], TypedError>> + use<'a, T>, TypedError> {
+    ) -> Result<impl Iterator<Item = Result<&'a [u8], NumpyError>> + use<'a, T>, NumpyError> {
         let this = *self;
         let mut frames = self.payload.logical_frames()?;
         let mut now: &'a [T] = &[];
@@ -113,9 +113,9 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     fn plain(
         &self,
         frame: Result<LogicalFrame<'a, T>, MessageError>,
-    ) -> Result<LogicalFrame<'a, T>, TypedError> {
+    ) -> Result<LogicalFrame<'a, T>, NumpyError> {
         match frame? {
-            frame if frame.is_compressed() => Err(self.error(TypedErrorKind::Compressed)),
+            frame if frame.is_compressed() => Err(self.error(NumpyErrorKind::Compressed)),
             frame => Ok(frame),
         }
     }
@@ -124,13 +124,13 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// As the items of [`parts`](Self::parts), and [`TypedErrorKind::InParts`].
-    pub fn as_slice(&self) -> Result<&'a [u8], TypedError> {
+    /// As the items of [`parts`](Self::parts), and [`NumpyErrorKind::InParts`].
+    pub fn as_slice(&self) -> Result<&'a [u8], NumpyError> {
         let mut found: &[u8] = &[];
         for part in self.parts()? {
             let part = part?;
             if !found.is_empty() {
-                return Err(self.error(TypedErrorKind::InParts));
+                return Err(self.error(NumpyErrorKind::InParts));
             }
             found = part;
         }
@@ -142,21 +142,21 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::BufferTooSmall`];
-    /// * [`TypedErrorKind::Message`] as [`Payload::merge_into`].
-    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], TypedError> {
+    /// * [`NumpyErrorKind::BufferTooSmall`];
+    /// * [`NumpyErrorKind::Message`] as [`Payload::merge_into`].
+    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<&'o [u8], NumpyError> {
         let available = out.len();
         if let Some(len) = self.data_len()? {
             let needed = usize::try_from(len).unwrap_or(usize::MAX);
             if needed > available {
                 let short = BufferTooSmall { needed, available };
-                return Err(self.error(TypedErrorKind::BufferTooSmall(short)));
+                return Err(self.error(NumpyErrorKind::BufferTooSmall(short)));
             }
         }
         self.payload.join_into(out).map_err(|error| {
-            let mut error = TypedError::from(error);
-            if let TypedErrorKind::Message(MessageErrorKind::DataBuffer(short)) = error.kind {
-                error.kind = TypedErrorKind::BufferTooSmall(short);
+            let mut error = NumpyError::from(error);
+            if let NumpyErrorKind::Message(MessageErrorKind::DataBuffer(short)) = error.kind {
+                error.kind = NumpyErrorKind::BufferTooSmall(short);
             }
             error
         })
@@ -166,10 +166,10 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is neither;
+    /// * [`NumpyErrorKind::OtherClass`] if the value is neither;
     /// * as [`as_slice`](Self::as_slice) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
-    pub fn array(&self) -> Result<Array<'a>, TypedError> {
+    pub fn array(&self) -> Result<Array<'a>, NumpyError> {
         self.check_array()?;
         self.array_over(self.as_slice()?)
     }
@@ -178,23 +178,23 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is neither;
+    /// * [`NumpyErrorKind::OtherClass`] if the value is neither;
     /// * as [`copy_into`](Self::copy_into) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
-    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, TypedError> {
+    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, NumpyError> {
         self.check_array()?;
         self.array_over(self.copy_into(out)?)
     }
 
     /// Checks the class before the data is accessed.
-    fn check_array(&self) -> Result<(), TypedError> {
+    fn check_array(&self) -> Result<(), NumpyError> {
         match &self.description {
             Description::Array(_) | Description::MemoryView(_) => Ok(()),
             _ => Err(self.no_array()),
         }
     }
 
-    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, TypedError> {
+    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
         match &self.description {
             Description::Array(header) => header.over(bytes),
             Description::MemoryView(header) => header.over(bytes),
@@ -202,9 +202,9 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         }
     }
 
-    fn no_array(&self) -> TypedError {
+    fn no_array(&self) -> NumpyError {
         let wanted = "an array of numpy, or a memoryview";
-        self.error(TypedErrorKind::OtherClass { wanted })
+        self.error(NumpyErrorKind::OtherClass { wanted })
     }
 
     /// The masked array over its borrowed frames: one for the data and
@@ -212,18 +212,18 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if the value is not a masked array, or
+    /// * [`NumpyErrorKind::OtherClass`] if the value is not a masked array, or
     ///   has objects, whose data is a pickle;
-    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if
+    /// * [`NumpyErrorKind::Compressed`] and [`NumpyErrorKind::InParts`] if
     ///   frames must be copied with
     ///   [`masked_array_into`](Self::masked_array_into);
     /// * a fault in the header or the array.
-    pub fn masked_array(&self) -> Result<MaskedArray<'a>, TypedError> {
+    pub fn masked_array(&self) -> Result<MaskedArray<'a>, NumpyError> {
         let header = self.masked_header()?;
         let mut frames = self.payload.logical_frames()?;
         let mut next = || {
             // The number of frames has been checked.
-            let missing = self.error(TypedErrorKind::InParts);
+            let missing = self.error(NumpyErrorKind::InParts);
             let frame = self.plain(frames.next().ok_or(missing)?)?;
             frame.as_slice().ok_or(missing)
         };
@@ -236,10 +236,10 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
+    /// * [`NumpyErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
     /// * as [`copy_into`](Self::copy_into);
     /// * a fault in the header or the array.
-    pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, TypedError> {
+    pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, NumpyError> {
         let header = self.masked_header()?;
         let whole = self.copy_into(out)?;
         let len = match header.data()? {
@@ -252,19 +252,19 @@ impl<'a, T: AsRef<[u8]>> TypedPayload<'a, T> {
         masked_over(header, data, mask)
     }
 
-    fn masked_header(&self) -> Result<&MaskedHeader<'a>, TypedError> {
+    fn masked_header(&self) -> Result<&MaskedHeader<'a>, NumpyError> {
         match &self.description {
             Description::MaskedArray(header) if header.data_frame_count() == 1 => Ok(header),
             _ => {
                 let wanted = "a masked array of numpy, not of objects";
-                Err(self.error(TypedErrorKind::OtherClass { wanted }))
+                Err(self.error(NumpyErrorKind::OtherClass { wanted }))
             }
         }
     }
 
-    fn error(&self, kind: TypedErrorKind) -> TypedError {
+    fn error(&self, kind: NumpyErrorKind) -> NumpyError {
         let (frame, at) = self.payload.header_location();
-        TypedError { frame, at, kind }
+        NumpyError { frame, at, kind }
     }
 }
 
@@ -272,10 +272,10 @@ fn masked_over<'d>(
     header: &MaskedHeader<'_>,
     data: &'d [u8],
     mask: &'d [u8],
-) -> Result<MaskedArray<'d>, TypedError> {
+) -> Result<MaskedArray<'d>, NumpyError> {
     let Description::Array(array) = header.data()? else {
         let wanted = "a masked array of numpy, not of objects";
-        return Err(header.fault(TypedErrorKind::OtherClass { wanted }));
+        return Err(header.fault(NumpyErrorKind::OtherClass { wanted }));
     };
     let data = array.over(data)?;
     let mask = match header.mask()? {

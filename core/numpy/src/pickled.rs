@@ -1,9 +1,9 @@
 //! Pickles with their out-of-band buffers.
 
-use super::{Description, TypedError, TypedErrorKind};
+use super::{Description, NumpyError, NumpyErrorKind};
 use daskwire::BufferTooSmall;
 use daskwire::message::{ItemList, LogicalFrame, MessageError, Payload, PayloadKind};
-use daskwire_pickle::{Buffers, Mutability, PickleBuffer, Reader};
+use daskwire_pickle::{Mutability, OutOfBandReader, PickleBuffer, Reader};
 
 /// A payload that is a pickle with its out-of-band buffers: of the family
 /// pickle, a `__Pickled__`, or a numpy array of objects (PROTOCOL TYPED-5).
@@ -30,16 +30,16 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::OtherClass`] if it is not a pickle;
-    /// * [`TypedErrorKind::FrameCount`] if the frame of the pickle is missing;
+    /// * [`NumpyErrorKind::OtherClass`] if it is not a pickle;
+    /// * [`NumpyErrorKind::FrameCount`] if the frame of the pickle is missing;
     /// * a fault in the header.
-    pub fn read(payload: &Payload<'a, T>) -> Result<Self, TypedError> {
+    pub fn read(payload: &Payload<'a, T>) -> Result<Self, NumpyError> {
         let header = payload.header();
         let (frame, at) = payload.header_location();
-        let error = |kind| TypedError { frame, at, kind };
+        let error = |kind| NumpyError { frame, at, kind };
         if Description::of_kind(header, payload.kind())? != Description::Pickle {
             let wanted = "a pickle";
-            return Err(error(TypedErrorKind::OtherClass { wanted }));
+            return Err(error(NumpyErrorKind::OtherClass { wanted }));
         }
         payload.check()?;
         let found = payload.logical_count()?;
@@ -48,7 +48,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
             PayloadKind::Serialized => {
                 let expected = 1;
                 let count = found.checked_sub(expected);
-                let missing = error(TypedErrorKind::FrameCount { found, expected });
+                let missing = error(NumpyErrorKind::FrameCount { found, expected });
                 (None, count.ok_or(missing)?)
             }
         };
@@ -77,7 +77,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     /// A fault in the header.
     pub fn writeable(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, TypedError> {
+    ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, NumpyError> {
         let mut flags = self.payload.header().writeable()?;
         // PROTOCOL HEADER-8: earlier one per frame, the pickle included.
         if let Some(list) = &mut flags
@@ -95,10 +95,10 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::Compressed`] and [`TypedErrorKind::InParts`] if they
+    /// * [`NumpyErrorKind::Compressed`] and [`NumpyErrorKind::InParts`] if they
     ///   must be merged, see [`merged`](Self::merged);
     /// * a fault in the header.
-    pub fn borrowed(&self) -> Result<BorrowedPickle<'a, T>, TypedError> {
+    pub fn borrowed(&self) -> Result<BorrowedPickle<'a, T>, NumpyError> {
         let mut frames = self.payload.logical_frames()?;
         let pickle = match self.in_header {
             Some(pickle) => pickle,
@@ -120,7 +120,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
                     && (frame.is_empty() || core::ptr::eq(place.as_ptr(), frame.as_ptr()))
             };
             if !places.next().is_some_and(same) {
-                return Err(self.error(TypedErrorKind::InParts));
+                return Err(self.error(NumpyErrorKind::InParts));
             }
         }
         Ok(BorrowedPickle { pickle, buffers })
@@ -129,13 +129,13 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     fn slice(
         &self,
         frame: Option<Result<LogicalFrame<'a, T>, MessageError>>,
-    ) -> Result<&'a [u8], TypedError> {
+    ) -> Result<&'a [u8], NumpyError> {
         // The count has been checked.
-        let frame = frame.ok_or(self.error(TypedErrorKind::InParts))??;
+        let frame = frame.ok_or(self.error(NumpyErrorKind::InParts))??;
         if frame.is_compressed() {
-            return Err(self.error(TypedErrorKind::Compressed));
+            return Err(self.error(NumpyErrorKind::Compressed));
         }
-        frame.as_slice().ok_or(self.error(TypedErrorKind::InParts))
+        frame.as_slice().ok_or(self.error(NumpyErrorKind::InParts))
     }
 
     /// Decompresses and merges the pickle and its buffers to `out`, which needs
@@ -144,7 +144,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
     ///
     /// # Errors
     ///
-    /// * [`TypedErrorKind::BufferTooSmall`] if there are too few slots, counted
+    /// * [`NumpyErrorKind::BufferTooSmall`] if there are too few slots, counted
     ///   in slots;
     /// * as [`Payload::merge_into`].
     pub fn merged<'s, 'o: 's>(
@@ -152,7 +152,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
         slots: &'s mut [&'o [u8]],
-    ) -> Result<BorrowedPickle<'s, &'o [u8]>, TypedError>
+    ) -> Result<BorrowedPickle<'s, &'o [u8]>, NumpyError>
     where
         'a: 'o,
     {
@@ -165,7 +165,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         let (needed, available) = (frames.len(), slots.len());
         let places = slots.get_mut(..needed).ok_or({
             let short = BufferTooSmall { needed, available };
-            self.error(TypedErrorKind::BufferTooSmall(short))
+            self.error(NumpyErrorKind::BufferTooSmall(short))
         })?;
         for (place, frame) in places.iter_mut().zip(frames) {
             *place = frame;
@@ -176,9 +176,9 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         })
     }
 
-    fn error(&self, kind: TypedErrorKind) -> TypedError {
+    fn error(&self, kind: NumpyErrorKind) -> NumpyError {
         let (frame, at) = self.payload.header_location();
-        TypedError { frame, at, kind }
+        NumpyError { frame, at, kind }
     }
 }
 
@@ -224,7 +224,7 @@ impl<'a, T: AsRef<[u8]>> BorrowedPickle<'a, T> {
     }
 
     /// Reads the opcodes of the pickle, each NEXT_BUFFER with its buffer.
-    pub const fn items(&self) -> Buffers<'a, T> {
-        Buffers::new(Reader::new(self.pickle), self.buffers)
+    pub const fn items(&self) -> OutOfBandReader<'a, T> {
+        OutOfBandReader::new(Reader::new(self.pickle), self.buffers)
     }
 }

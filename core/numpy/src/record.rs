@@ -365,11 +365,11 @@ fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeErr
 }
 
 fn plain(reader: &mut Reader<'_>, at: usize) -> Result<DType, DTypeError> {
-    let text = reader.raw_str().map_err(|error| malformed(at, error))?;
-    let text = text.as_bytes();
+    let string = reader.raw_str().map_err(|error| malformed(at, error))?;
+    let string = string.as_bytes();
     let end = at.saturating_add(reader.position());
-    DType::from_bytes(text).map_err(|error| DTypeError {
-        at: end.saturating_sub(text.len()).saturating_add(error.at),
+    DType::from_bytes(string).map_err(|error| DTypeError {
+        at: end.saturating_sub(string.len()).saturating_add(error.at),
         ..error
     })
 }

@@ -2,8 +2,8 @@
 
 use super::dtype::TimeBase;
 use super::{
-    Array, ByteOrder, Class, DType, DimensionsError, Kind, Order, PayloadWriteError, TypedError,
-    TypedErrorKind,
+    Array, ByteOrder, Class, DType, DimensionsError, Kind, NumpyError, NumpyErrorKind, Order,
+    PayloadWriteError,
 };
 use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, Shard, shards};
 use daskwire::msgpack;
@@ -161,7 +161,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError> {
         let dtype = view.dtype();
-        let format = format(dtype).ok_or(value(TypedErrorKind::NotPlain))?;
+        let format = format(dtype).ok_or(value(NumpyErrorKind::NotPlain))?;
         if !view.dimensions().is_contiguous(Order::C, dtype.item_len()) {
             return Err(value(DimensionsError::NotContiguous.into()));
         }
@@ -189,7 +189,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
     ) -> Result<&mut Self, PayloadWriteError> {
         let item_len = array.dtype().item_len();
         if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
-            return Err(value(TypedErrorKind::NotPlain));
+            return Err(value(NumpyErrorKind::NotPlain));
         }
         let stored = array.dimensions().stored();
         if stored.order(item_len).is_none() {
@@ -323,7 +323,7 @@ fn class_payload<'b, 's, 'a>(
     Ok(builder.written_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
 }
 
-const fn value(kind: TypedErrorKind) -> PayloadWriteError {
+const fn value(kind: NumpyErrorKind) -> PayloadWriteError {
     PayloadWriteError::Value(kind)
 }
 
@@ -365,9 +365,9 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
         0,
         0,
     ]);
-    for text in [class.module, class.name] {
-        put(&[0x8c, short(text.len())]);
-        put(text.as_bytes());
+    for string in [class.module, class.name] {
+        put(&[0x8c, short(string.len())]);
+        put(string.as_bytes());
         put(b"\x94");
     }
     put(b"\x93\x94.");
@@ -434,9 +434,9 @@ pub enum NumpyModules {
 ///
 /// # Errors
 ///
-/// * [`TypedErrorKind::Dimensions`] if the elements are not contiguous, as in a
+/// * [`NumpyErrorKind::Dimensions`] if the elements are not contiguous, as in a
 ///   broadcast array;
-/// * [`TypedErrorKind::NotPlain`] if they are records or references.
+/// * [`NumpyErrorKind::NotPlain`] if they are records or references.
 ///
 /// In both cases nothing was written.
 pub fn pickle_array<'d>(
@@ -444,9 +444,9 @@ pub fn pickle_array<'d>(
     array: &Array<'d>,
     modules: NumpyModules,
     decide: impl FnOnce(PickleBuffer<'d>) -> Placement,
-) -> Result<(), TypedError> {
+) -> Result<(), NumpyError> {
     if matches!(array.dtype().kind(), Kind::Record | Kind::Object) {
-        return Err(TypedError::of_value(TypedErrorKind::NotPlain));
+        return Err(NumpyError::of_value(NumpyErrorKind::NotPlain));
     }
     let order = match array.order() {
         Some(_) if array.is_broadcast() => None,
@@ -455,7 +455,7 @@ pub fn pickle_array<'d>(
     let order = match order {
         Some(Order::C) => "C",
         Some(Order::Fortran) => "F",
-        None => return Err(TypedError::of_value(DimensionsError::NotContiguous.into())),
+        None => return Err(NumpyError::of_value(DimensionsError::NotContiguous.into())),
     };
     let module = match modules {
         NumpyModules::Underscore => "numpy._core.numeric",

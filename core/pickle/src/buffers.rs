@@ -26,12 +26,12 @@ use super::{Argument, Opcode, PickleError, PickleErrorKind, Reader, Token};
 ///   values applies it.
 ///
 /// ```
-/// use daskwire_pickle::{Buffers, Reader};
+/// use daskwire_pickle::{OutOfBandReader, Reader};
 ///
 /// // pickle.dumps([PickleBuffer(b"out"), bytearray(b"in")], 5, buffer_callback=...)
 /// let pickle = b"\x80\x05](\x97\x98\x96\x02\0\0\0\0\0\0\0ine.";
 /// let frames = [b"out"];
-/// let mut items = Buffers::new(Reader::new(pickle), &frames);
+/// let mut items = OutOfBandReader::new(Reader::new(pickle), &frames);
 /// let mut found = Vec::new();
 /// while let Some(item) = items.next_item()? {
 ///     if let Some(data) = item.data {
@@ -44,7 +44,7 @@ use super::{Argument, Opcode, PickleError, PickleErrorKind, Reader, Token};
 ///
 /// [PEP 574]: https://peps.python.org/pep-0574/
 #[derive(Debug)]
-pub struct Buffers<'p, T> {
+pub struct OutOfBandReader<'p, T> {
     reader: Reader<'p>,
     buffers: &'p [T],
     used_count: usize,
@@ -81,15 +81,15 @@ pub struct Data<'p> {
     pub buffer: Option<usize>,
 }
 
-impl<T> Clone for Buffers<'_, T> {
+impl<T> Clone for OutOfBandReader<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Buffers<'_, T> {}
+impl<T> Copy for OutOfBandReader<'_, T> {}
 
-impl<'p, T: AsRef<[u8]>> Buffers<'p, T> {
+impl<'p, T: AsRef<[u8]>> OutOfBandReader<'p, T> {
     /// Creates a reader that continues with `reader` and takes `buffers` in
     /// order.
     pub const fn new(reader: Reader<'p>, buffers: &'p [T]) -> Self {

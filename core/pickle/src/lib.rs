@@ -6,7 +6,7 @@
 //! parses such programs, and writes programs that build plain values.
 //!
 //! * [`Reader`] reads a pickle opcode by opcode, with borrowed arguments.
-//! * [`Buffers`] reads a pickle together with its out-of-band buffers.
+//! * [`OutOfBandReader`] reads a pickle together with its out-of-band buffers.
 //! * [`Writer`] writes the same bytes as CPython for the same value, into the
 //!   caller's buffer; [`PickleBuffer`]s go in band or out of band.
 //! * `tree`, with the feature `alloc`, builds a tree of inert values, and maps
@@ -48,7 +48,7 @@ mod string;
 pub mod tree;
 mod writer;
 
-pub use buffers::{Buffers, Data, Item};
+pub use buffers::{Data, Item, OutOfBandReader};
 pub use error::{BufferTooSmall, Operand, PickleError, PickleErrorKind};
 pub use escapes::Unescaped;
 pub use limits::Limits;

@@ -574,9 +574,9 @@ impl<'b, 'l> Writer<'b, 'l> {
 
     /// Writes a string.
     #[inline]
-    pub fn str(&mut self, text: &str) -> &mut Self {
+    pub fn str(&mut self, string: &str) -> &mut Self {
         self.value();
-        self.text(text.as_bytes());
+        self.string(string.as_bytes());
         self
     }
 
@@ -585,15 +585,15 @@ impl<'b, 'l> Writer<'b, 'l> {
     /// for example file names that are not UTF-8.
     ///
     /// Other bytes give [`WriteError::NotUtf8`].
-    pub fn str_bytes(&mut self, text: &[u8]) -> &mut Self {
-        if let Err(valid_len) = check_text(text) {
+    pub fn str_bytes(&mut self, string: &[u8]) -> &mut Self {
+        if let Err(valid_len) = check_string(string) {
             self.fail(WriteError::NotUtf8 {
                 at: self.len,
                 valid_len,
             });
         }
         self.value();
-        self.text(text);
+        self.string(string);
         self
     }
 
@@ -1016,13 +1016,13 @@ impl<'b, 'l> Writer<'b, 'l> {
     }
 
     #[inline]
-    fn text(&mut self, text: &[u8]) {
-        if let Ok(len) = u8::try_from(text.len()) {
-            self.short(Opcode::ShortBinUnicode, len, text);
-        } else if let Ok(len) = u32::try_from(text.len()) {
-            self.counted4(Opcode::BinUnicode, len, text);
+    fn string(&mut self, string: &[u8]) {
+        if let Ok(len) = u8::try_from(string.len()) {
+            self.short(Opcode::ShortBinUnicode, len, string);
+        } else if let Ok(len) = u32::try_from(string.len()) {
+            self.counted4(Opcode::BinUnicode, len, string);
         } else {
-            self.counted8(Opcode::BinUnicode8, text);
+            self.counted8(Opcode::BinUnicode8, string);
         }
     }
 
@@ -1038,8 +1038,8 @@ impl<'b, 'l> Writer<'b, 'l> {
     }
 
     fn global_opcodes(&mut self, module: &str, name: &str) {
-        self.text(module.as_bytes());
-        self.text(name.as_bytes());
+        self.string(module.as_bytes());
+        self.string(name.as_bytes());
         self.opcode(Opcode::StackGlobal);
     }
 
@@ -1171,14 +1171,14 @@ fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
 
 /// Checks that bytes are UTF-8 that may contain encoded surrogates. The error
 /// is the length of the valid part.
-fn check_text(text: &[u8]) -> Result<(), usize> {
-    let mut rest = text;
+fn check_string(string: &[u8]) -> Result<(), usize> {
+    let mut rest = string;
     while let Err(error) = core::str::from_utf8(rest) {
         let (_, tail) = rest
             .split_at_checked(error.valid_up_to())
             .unwrap_or_default();
         let [0xed, 0xa0..=0xbf, 0x80..=0xbf, after @ ..] = tail else {
-            return Err(text.len().wrapping_sub(tail.len()));
+            return Err(string.len().wrapping_sub(tail.len()));
         };
         rest = after;
     }

@@ -447,8 +447,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             Item::Token(token) => {
                 let crosses = (message.layout(), self.layout) == (Layout::Classic, Layout::Modern);
                 if crosses
-                    && let Token::Str(text) = token
-                    && (text == "__Serialized__" || text == "__Pickled__")
+                    && let Token::Str(string) = token
+                    && (string == "__Serialized__" || string == "__Pickled__")
                 {
                     // PROTOCOL BODY-5 and CLASSIC-13: it would be a placeholder.
                     return not_convertible("the body has a key that is reserved there");

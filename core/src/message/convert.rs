@@ -169,10 +169,10 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
         len = len.saturating_add(bytes.len());
     };
     put(b"\x80\x04");
-    for text in [module, name] {
+    for string in [module, name] {
         // Both have been checked to be shorter than 256 bytes.
-        put(&[0x8c, u8::try_from(text.len()).unwrap_or_default()]);
-        put(text.as_bytes());
+        put(&[0x8c, u8::try_from(string.len()).unwrap_or_default()]);
+        put(string.as_bytes());
     }
     put(b"\x93.");
     writer.bin(pickle.get(..len).unwrap_or_default());

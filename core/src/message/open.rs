@@ -168,8 +168,8 @@ impl Scan<'_> {
         loop {
             let at = reader.position();
             let token = reader.token().map_err(&malformed)?;
-            if let Token::Str(text) = token
-                && let Err(error) = text.check()
+            if let Token::Str(string) = token
+                && let Err(error) = string.check()
             {
                 let kind = MalformedKind::NotUtf8 {
                     valid_len: error.valid_up_to(),

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
 
-use daskwire_pickle::{Argument, Buffers, Limits, Opcode, PickleError, Reader, Token, Unescaped};
+use daskwire_pickle::{
+    Argument, Limits, Opcode, OutOfBandReader, PickleError, Reader, Token, Unescaped,
+};
 
 /// How to list a pickle.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +157,7 @@ pub fn list(
 
 /// The reader's error for these buffers, if it refuses them.
 fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError> {
-    let mut items = Buffers::new(reader, buffers);
+    let mut items = OutOfBandReader::new(reader, buffers);
     loop {
         match items.next_item() {
             Ok(Some(_)) => {}

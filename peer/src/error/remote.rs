@@ -76,7 +76,7 @@ macro_rules! raised {
 raised! {
     ValueError, "ValueError";
     WrongType, "TypeError";
-    daskwire_numpy::TypedError, "ValueError";
+    daskwire_numpy::NumpyError, "ValueError";
     crate::graph::GraphError, "ValueError";
 }
 

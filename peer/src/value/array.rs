@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::NoUninit;
 use bytes::Bytes;
 use daskwire_numpy::{
-    ByteOrder, DType, Dimensions, Element, Order, TypedError, as_bytes, encode_into,
+    ByteOrder, DType, Dimensions, Element, NumpyError, Order, as_bytes, encode_into,
 };
 
 /// A numpy array. Clones share its data.
@@ -15,7 +15,7 @@ use daskwire_numpy::{
 /// let array = Array::from_slice(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// assert_eq!(array.shape(), [2, 3]);
 /// assert_eq!(array.to_vec::<f64>()?.iter().sum::<f64>(), 21.0);
-/// # Ok::<(), daskwire_numpy::TypedError>(())
+/// # Ok::<(), daskwire_numpy::NumpyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
@@ -49,7 +49,7 @@ impl Array {
     /// # Errors
     ///
     /// If the number of elements does not match `shape`.
-    pub fn from_slice<E: Element>(shape: &[usize], elements: &[E]) -> Result<Self, TypedError> {
+    pub fn from_slice<E: Element>(shape: &[usize], elements: &[E]) -> Result<Self, NumpyError> {
         let dtype = E::dtype(ByteOrder::Little);
         let mut data = vec![0; elements.len().saturating_mul(dtype.item_len())];
         encode_into(elements, &mut data)?;
@@ -63,7 +63,7 @@ impl Array {
     /// use daskwire_peer::Array;
     /// let array = Array::from_vec(&[3], vec![1_i64, 2, 3])?;
     /// assert_eq!(array.view()?.memory_slice::<i64>()?, [1, 2, 3]);
-    /// # Ok::<(), daskwire_numpy::TypedError>(())
+    /// # Ok::<(), daskwire_numpy::NumpyError>(())
     /// ```
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Array {
     pub fn from_vec<E: Element + NoUninit + Send>(
         shape: &[usize],
         elements: Vec<E>,
-    ) -> Result<Self, TypedError> {
+    ) -> Result<Self, NumpyError> {
         let dtype = E::dtype(ByteOrder::NATIVE);
         Self::from_bytes(
             dtype,
@@ -92,7 +92,7 @@ impl Array {
         shape: &[usize],
         order: Order,
         data: Bytes,
-    ) -> Result<Self, TypedError> {
+    ) -> Result<Self, NumpyError> {
         let dimensions = *daskwire_numpy::Array::new(dtype, shape, order, &data)?.dimensions();
         let form = Arc::new(Form {
             dtype,
@@ -133,7 +133,7 @@ impl Array {
     /// # Errors
     ///
     /// None in practice: the properties were checked when the array was made.
-    pub fn view(&self) -> Result<daskwire_numpy::Array<'_>, TypedError> {
+    pub fn view(&self) -> Result<daskwire_numpy::Array<'_>, NumpyError> {
         let view = daskwire_numpy::Array::with_dimensions(
             self.form.dtype,
             self.form.dimensions,
@@ -185,7 +185,7 @@ impl Array {
     /// # Errors
     ///
     /// If the elements are of another type.
-    pub fn to_vec<E: Element>(&self) -> Result<Vec<E>, TypedError> {
+    pub fn to_vec<E: Element>(&self) -> Result<Vec<E>, NumpyError> {
         Ok(self.view()?.elements::<E>()?.collect())
     }
 }

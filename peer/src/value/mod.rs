@@ -19,7 +19,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use daskwire_numpy::TypedError;
+use daskwire_numpy::NumpyError;
 
 pub use array::Array;
 pub(crate) use budget::Budget;
@@ -100,7 +100,7 @@ pub enum Value {
 #[non_exhaustive]
 pub enum ValueError {
     /// The payload does not match its header.
-    Payload(TypedError),
+    Payload(NumpyError),
     /// The pickle is malformed.
     Pickle(daskwire_pickle::PickleError),
     /// A Python object without a counterpart here; it can be forwarded as
@@ -143,8 +143,8 @@ impl fmt::Display for ValueError {
 
 impl core::error::Error for ValueError {}
 
-impl From<TypedError> for ValueError {
-    fn from(error: TypedError) -> Self {
+impl From<NumpyError> for ValueError {
+    fn from(error: NumpyError) -> Self {
         Self::Payload(error)
     }
 }

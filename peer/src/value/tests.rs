@@ -115,7 +115,7 @@ fn does_not_trust_declared_sizes() {
     use daskwire::message::MessageErrorKind;
     let why = |serialized: &Serialized| match serialized.open() {
         Err(ValueError::Payload(error)) => match error.kind {
-            daskwire_numpy::TypedErrorKind::Message(MessageErrorKind::Compression(error)) => error,
+            daskwire_numpy::NumpyErrorKind::Message(MessageErrorKind::Compression(error)) => error,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),

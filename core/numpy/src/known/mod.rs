@@ -511,25 +511,25 @@ fn list<'t, 'p>(node: Node<'t, 'p>) -> Converted<Items<'t, 'p>> {
 /// Encodes a string in Latin-1.
 fn encoded<'p>(
     node: Node<'_, '_>,
-    text: Node<'_, 'p>,
+    string: Node<'_, 'p>,
     encoding: Node<'_, 'p>,
 ) -> Converted<Cow<'p, [u8]>> {
-    let (Value::Str(text), Value::Str(encoding)) = (text.value(), encoding.value()) else {
-        return expected(node, "text and an encoding");
+    let (Value::Str(string), Value::Str(encoding)) = (string.value(), encoding.value()) else {
+        return expected(node, "a string and an encoding");
     };
     if encoding != *"latin1" && encoding != *"latin-1" {
         return unsupported(node, "an encoding other than latin1");
     }
-    match text.to_bytes() {
+    match string.to_bytes() {
         Cow::Borrowed(bytes) if bytes.is_ascii() => Ok(Cow::Borrowed(bytes)),
         bytes => {
-            let Ok(text) = core::str::from_utf8(&bytes) else {
-                return invalid(node, "the text has surrogates");
+            let Ok(string) = core::str::from_utf8(&bytes) else {
+                return invalid(node, "the string has surrogates");
             };
-            let bytes = text.chars().map(|character| u8::try_from(character).ok());
+            let bytes = string.chars().map(|character| u8::try_from(character).ok());
             match bytes.collect::<Option<Vec<u8>>>() {
                 Some(bytes) => Ok(Cow::Owned(bytes)),
-                None => invalid(node, "the text is not in Latin-1"),
+                None => invalid(node, "the string is not in Latin-1"),
             }
         }
     }
@@ -552,8 +552,8 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         match self.registry.object(node) {
             Some((Known::Encode, object)) if object.operations().next().is_none() => {
                 match object.arguments.exactly() {
-                    Some([text, encoding]) => encoded(node, text, encoding),
-                    None => expected(node, "text and an encoding"),
+                    Some([string, encoding]) => encoded(node, string, encoding),
+                    None => expected(node, "a string and an encoding"),
                 }
             }
             // Empty `bytes` in protocols 0 to 2.
@@ -759,14 +759,14 @@ impl<'p> Iterator for Traceback<'_, 'p> {
         };
         self.next = next;
         let code = self.attribute(frame, "f_code")?;
-        let mut text = |name| match self.attribute(code, name)?.value() {
-            Value::Str(text) => text.to_str(),
+        let mut string = |name| match self.attribute(code, name)?.value() {
+            Value::Str(string) => string.to_str(),
             _ => None,
         };
         Some(TracebackFrame {
-            file: text("co_filename")?,
+            file: string("co_filename")?,
             line: line.as_i64()?,
-            function: text("co_name")?,
+            function: string("co_name")?,
         })
     }
 }
@@ -787,7 +787,7 @@ fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted
     Ok(Date { year, month, day })
 }
 
-/// The string of `_codecs.encode(TEXT, "latin1")`.
+/// The string of `_codecs.encode(STRING, "latin1")`.
 fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     let Value::Call {
         callable,
@@ -797,6 +797,8 @@ fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
         return None;
     };
     let is_encode = callable.as_global()?.is("_codecs", "encode");
-    let [text, _] = arguments.items().exactly()?;
-    text.as_str().filter(|text| is_encode && text.is_ascii())
+    let [string, _] = arguments.items().exactly()?;
+    string
+        .as_str()
+        .filter(|string| is_encode && string.is_ascii())
 }

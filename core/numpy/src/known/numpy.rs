@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Array, ByteOrder, DType, DTypeError, Dimensions, DimensionsError, Element, ElementType, Field,
-    Kind, MAX_DEPTH, OUTSIDE, Order, RecordType, TOO_DEEP, TOO_LARGE, TimeUnit, TypedError,
+    Kind, MAX_DEPTH, NumpyError, OUTSIDE, Order, RecordType, TOO_DEEP, TOO_LARGE, TimeUnit,
 };
 use daskwire_pickle::tree::{Entries, Global, Items, Made, Node, Object, Operation, Value};
 
@@ -115,9 +115,9 @@ impl<'t> Scalar<'t, '_> {
     ///
     /// # Errors
     ///
-    /// [`TypedErrorKind::OtherType`](crate::TypedErrorKind::OtherType) if `E`
+    /// [`NumpyErrorKind::OtherType`](crate::NumpyErrorKind::OtherType) if `E`
     /// is not its type.
-    pub fn value<E: Element>(&self) -> Result<E, TypedError> {
+    pub fn value<E: Element>(&self) -> Result<E, NumpyError> {
         let element = self.array().elements::<E>()?.next();
         // An array without dimensions has one element.
         Ok(element.unwrap_or(E::ZERO))

@@ -13,9 +13,9 @@ use daskwire::message::{
 use daskwire::msgpack;
 use daskwire_numpy::{
     Array, ByteOrder, Class, DType, Description, Dimensions, DimensionsError, Element, ElementType,
-    FillValue, Kind, MAX_DIMENSIONS, NumpyModules, Order, PayloadWriteError, PickledPayload,
-    TimeBase, TimeUnit, TypedError, TypedErrorKind, TypedPayload, ValueBuilder, WriteOptions,
-    elements, encode_into, pickle_array,
+    FillValue, Kind, MAX_DIMENSIONS, NumpyError, NumpyErrorKind, NumpyModules, Order, PayloadValue,
+    PayloadWriteError, PickledPayload, TimeBase, TimeUnit, ValueBuilder, WriteOptions, elements,
+    encode_into, pickle_array,
 };
 use daskwire_pickle::{self as pickle, Mutability, PickleBuffer, Placement, Protocol};
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn every_array_of_every_release_matches_its_header() {
             if expected["type"] != "numpy.ndarray" || own(expected)["pickle"] == true {
                 return;
             }
-            let typed = TypedPayload::read(&payload).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let typed = PayloadValue::read(&payload).unwrap_or_else(|e| panic!("{name}: {e}"));
             let Description::Array(header) = typed.description() else {
                 panic!("{name}: {:?}", typed.description());
             };
@@ -111,7 +111,7 @@ fn every_array_of_every_release_matches_its_header() {
                     });
                     records += usize::from(has_fields);
                     if matches!(header.element_type(), ElementType::Pickled(_)) {
-                        assert_eq!(array.unwrap_err().kind, TypedErrorKind::NotPlain, "{name}");
+                        assert_eq!(array.unwrap_err().kind, NumpyErrorKind::NotPlain, "{name}");
                         return;
                     }
                 }
@@ -133,8 +133,8 @@ fn every_array_of_every_release_matches_its_header() {
                     borrowed += 1;
                 }
                 Err(error) => match error.kind {
-                    TypedErrorKind::Compressed => assert!(!is_plain, "{name}"),
-                    TypedErrorKind::InParts => {
+                    NumpyErrorKind::Compressed => assert!(!is_plain, "{name}"),
+                    NumpyErrorKind::InParts => {
                         let parts = typed.parts().unwrap();
                         let parts: Vec<&[u8]> = parts.map(Result::unwrap).collect();
                         assert!(parts.len() > 1 && parts.concat() == bytes, "{name}");
@@ -148,7 +148,7 @@ fn every_array_of_every_release_matches_its_header() {
                 if !bytes.is_empty() {
                     let kind = typed.array_into(&mut copy[1..]).map_err(|error| error.kind);
                     assert!(
-                        matches!(kind, Err(TypedErrorKind::BufferTooSmall(_))),
+                        matches!(kind, Err(NumpyErrorKind::BufferTooSmall(_))),
                         "{name}"
                     );
                 }
@@ -189,7 +189,7 @@ fn byte_strings_are_their_frames() {
                 "bytearray" => Description::ByteArray,
                 _ => return,
             };
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             assert_eq!(*typed.description(), expected, "{}", vector.name);
             if vector.missing_codec(number).is_some() {
                 return;
@@ -235,7 +235,7 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
                 Ok(pickled) => pickled,
                 Err(error) => {
                     let wanted = "a pickle";
-                    assert_eq!(error.kind, TypedErrorKind::OtherClass { wanted }, "{name}");
+                    assert_eq!(error.kind, NumpyErrorKind::OtherClass { wanted }, "{name}");
                     assert!(!is_pickle, "{name}");
                     return;
                 }
@@ -260,7 +260,7 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
                     assert!(
                         matches!(
                             error.kind,
-                            TypedErrorKind::Compressed | TypedErrorKind::InParts
+                            NumpyErrorKind::Compressed | NumpyErrorKind::InParts
                         ),
                         "{name}: {error}"
                     );
@@ -293,7 +293,7 @@ fn pickle_payloads_have_the_right_number_of_buffers() {
     );
 }
 
-fn count_taken<T: AsRef<[u8]>>(mut items: pickle::Buffers<'_, T>) -> usize {
+fn count_taken<T: AsRef<[u8]>>(mut items: pickle::OutOfBandReader<'_, T>) -> usize {
     while items.next_item().unwrap().is_some() {}
     items.used_count()
 }
@@ -303,7 +303,7 @@ fn count_taken<T: AsRef<[u8]>>(mut items: pickle::Buffers<'_, T>) -> usize {
 fn a_memoryview_is_read_as_dask_wrote_it() {
     let view = vector("modern-nosplit-2026.8.0/case-memoryview");
     each_payload(&view, |_, payload, _| {
-        let typed = TypedPayload::read(&payload).unwrap();
+        let typed = PayloadValue::read(&payload).unwrap();
         let Description::MemoryView(header) = typed.description() else {
             panic!("{:?}", typed.description());
         };
@@ -316,19 +316,19 @@ fn a_memoryview_is_read_as_dask_wrote_it() {
         let short = header.over(&[0; 11]).unwrap_err();
         let (needed, available) = (6, 11);
         let differs = DimensionsError::LengthDiffers { needed, available };
-        assert_eq!(short.kind, TypedErrorKind::Dimensions(differs));
+        assert_eq!(short.kind, NumpyErrorKind::Dimensions(differs));
         // 24 bytes would be 4 each, which is not an H.
         let long = header.over(&[0; 24]).unwrap_err();
-        assert_eq!(long.kind, TypedErrorKind::NotPlain);
+        assert_eq!(long.kind, NumpyErrorKind::NotPlain);
     });
     each_payload(
         &vector("modern-nosplit-2026.8.0/case-bytearray"),
         |_, payload, _| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             assert_eq!(*typed.description(), Description::ByteArray);
             assert_eq!(typed.as_slice(), Ok(&b"changeable"[..]));
             let error = typed.array().unwrap_err();
-            assert!(matches!(error.kind, TypedErrorKind::OtherClass { .. }));
+            assert!(matches!(error.kind, NumpyErrorKind::OtherClass { .. }));
         },
     );
     // In a message it is bytes.
@@ -342,7 +342,7 @@ fn elements_are_read_as_numbers() {
         let mut count = 0;
         let name = format!("modern-nosplit-2026.8.0/{name}");
         each_payload(&vector(&name), |_, payload, _| {
-            check(TypedPayload::read(&payload).unwrap().array().unwrap());
+            check(PayloadValue::read(&payload).unwrap().array().unwrap());
             count += 1;
         });
         assert_eq!(count, 1, "{name}");
@@ -402,7 +402,7 @@ fn elements_are_read_as_numbers() {
         assert!(array.elements::<f64>().unwrap().eq([2.5]));
         let error = array.elements::<f32>().err().unwrap();
         let (wanted, found) = (DType::F32, DType::F64);
-        assert_eq!(error.kind, TypedErrorKind::OtherType { wanted, found });
+        assert_eq!(error.kind, NumpyErrorKind::OtherType { wanted, found });
         assert_eq!(
             error.to_string(),
             "in frame 0, at byte 0: the elements are <f8; expected <f4"
@@ -424,7 +424,7 @@ fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/case-collection-list"),
         |_, payload, _| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             assert_eq!(*typed.description(), Description::Collection);
             let header = payload.header();
             let headers: Vec<PayloadHeader<'_>> = header
@@ -451,7 +451,7 @@ fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/serializer-error"),
         |_, payload, _| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             let family = Description::Family(Serializer::Error);
             assert_eq!(*typed.description(), family);
         },
@@ -459,7 +459,7 @@ fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/np-masked"),
         |_, payload, _| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             let Description::MaskedArray(header) = typed.description() else {
                 panic!("{:?}", typed.description());
             };
@@ -471,7 +471,7 @@ fn collection_elements_have_their_own_headers() {
             let mut copy = [0xa5; 27];
             assert_eq!(typed.masked_array_into(&mut copy).unwrap(), masked);
             let wanted = "an array of numpy, or a memoryview";
-            let kind = TypedErrorKind::OtherClass { wanted };
+            let kind = NumpyErrorKind::OtherClass { wanted };
             assert_eq!(typed.array().unwrap_err().kind, kind);
         },
     );
@@ -482,9 +482,9 @@ fn split_data_is_read_in_parts_or_copied() {
     let vector = vector("modern-nosplit-2026.8.0/case-split-array");
     let mut room = [0; 4000];
     each_payload(&vector, |_, payload, _| {
-        let typed = TypedPayload::read(&payload).unwrap();
+        let typed = PayloadValue::read(&payload).unwrap();
         let error = typed.array().unwrap_err();
-        assert_eq!((error.frame, error.kind), (1, TypedErrorKind::InParts));
+        assert_eq!((error.frame, error.kind), (1, NumpyErrorKind::InParts));
         let mut found = Vec::new();
         for (part, frame) in typed.parts().unwrap().zip(payload.frames()) {
             let part = part.unwrap();
@@ -514,7 +514,7 @@ fn header_with(own: &[(&str, &[u8])]) -> Vec<u8> {
     writer.finish().unwrap().to_vec()
 }
 
-fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
+fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> NumpyError {
     let header = header_with(own);
 
     let body: &[u8] = b"\x81\xae__Serialized__\x01";
@@ -523,7 +523,7 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> TypedError {
     let reading = daskwire::message::ReadOptions::default();
     let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
-    TypedPayload::read(&payload)
+    PayloadValue::read(&payload)
         .and_then(|typed| typed.array())
         .unwrap_err()
 }
@@ -537,7 +537,7 @@ fn inconsistent_arrays_are_refused() {
         assert_eq!(error.frame, 1, "{error}");
         assert!(error.at > 0, "{error}");
         match error.kind {
-            TypedErrorKind::Dimensions(error) => error,
+            NumpyErrorKind::Dimensions(error) => error,
             other => panic!("{other}"),
         }
     };
@@ -637,7 +637,7 @@ fn inconsistent_arrays_are_refused() {
     let error = array_error(&[("shape", b"\x90"), ("strides", b"\x90")], &[0; 8]);
     let key = "dtype";
     let missing = MessageErrorKind::EntryMissing { key };
-    assert_eq!(error.kind, TypedErrorKind::Message(missing));
+    assert_eq!(error.kind, NumpyErrorKind::Message(missing));
     let error = array_error(
         &[("dtype", b"\x92\x00\xa3<q8"), ("shape", b"\x90")],
         &[0; 8],
@@ -659,7 +659,7 @@ fn inconsistent_arrays_are_refused() {
         ],
         &[0; 8],
     );
-    assert_eq!(error.kind, TypedErrorKind::NotPlain);
+    assert_eq!(error.kind, NumpyErrorKind::NotPlain);
 }
 
 /// PROTOCOL TYPED-1
@@ -669,7 +669,7 @@ fn only_known_classes_are_recognised() {
         Class::read(pickle)
             .map(|class| format!("{} {}", class.module, class.name))
             .map_err(|error| match error {
-                TypedErrorKind::NotAClass { offset } => offset,
+                NumpyErrorKind::NotAClass { offset } => offset,
                 other => panic!("{other}"),
             })
     };
@@ -703,11 +703,11 @@ fn only_known_classes_are_recognised() {
     assert_eq!(read(b"\x80\x04\x93."), Err(2));
     assert!(matches!(
         Class::read(b"\x80\x04\x8c\x01\x80\x8c\x01n\x93."),
-        Err(TypedErrorKind::Pickle { offset: 2, .. })
+        Err(NumpyErrorKind::Pickle { offset: 2, .. })
     ));
     assert!(matches!(
         Class::read(b""),
-        Err(TypedErrorKind::Pickle { offset: 0, .. })
+        Err(NumpyErrorKind::Pickle { offset: 0, .. })
     ));
 }
 
@@ -799,8 +799,8 @@ fn dtypes_display_as_they_parse() {
         DType::parse("<m8[25s]").unwrap().kind(),
         Kind::Timedelta(unit)
     );
-    assert_eq!(DType::parse("<U5"), Ok(DType::text(5).unwrap()));
-    assert_eq!(DType::text(usize::MAX), None);
+    assert_eq!(DType::parse("<U5"), Ok(DType::string(5).unwrap()));
+    assert_eq!(DType::string(usize::MAX), None);
     assert_eq!(DType::parse("|S3"), Ok(DType::bytes(3)));
     assert_eq!(DType::parse("|V8"), Ok(DType::void(8)));
     assert_eq!(DType::from_format("d", 8), Some(DType::F64));
@@ -831,7 +831,7 @@ fn elements_round_trip() {
         out.reverse();
         assert_eq!(array.decode_into(&mut out), Ok(values));
         let error = array.decode_into(&mut out[..1]).unwrap_err();
-        assert!(matches!(error.kind, TypedErrorKind::BufferTooSmall(_)));
+        assert!(matches!(error.kind, NumpyErrorKind::BufferTooSmall(_)));
         // As written by a machine with the other byte order.
         let mut swapped = bytes.to_vec();
         let part_len = match dtype.kind() {
@@ -843,7 +843,7 @@ fn elements_round_trip() {
         let array = Array::new(dtype, &[values.len()], Order::C, &swapped).unwrap();
         assert!(array.elements::<E>().unwrap().eq(values.iter().copied()));
         let error = encode_into(values, &mut [0; 1]).unwrap_err();
-        assert!(matches!(error.kind, TypedErrorKind::BufferTooSmall(_)));
+        assert!(matches!(error.kind, NumpyErrorKind::BufferTooSmall(_)));
     }
     both(&[true, false]);
     both(&[i8::MIN, 7]);
@@ -921,7 +921,7 @@ fn written_payloads_match_dask() {
         let shard_len = shard_len.map_or(64 << 20, |len| usize::try_from(len).unwrap());
         let frames = vector.frames();
         each_payload(&vector, |_, payload, _| {
-            let Ok(typed) = TypedPayload::read(&payload) else {
+            let Ok(typed) = PayloadValue::read(&payload) else {
                 return;
             };
             let class = payload.header().type_serialized().unwrap();
@@ -1041,7 +1041,7 @@ fn values_are_equal_in_both_layouts() {
         let mut room = Room::with(8, 8, 0);
         let (message, _) = room.open(&frames, layout, &reading).unwrap();
         let payload = message.payload(0).unwrap();
-        let typed = TypedPayload::read(&payload).unwrap();
+        let typed = PayloadValue::read(&payload).unwrap();
         assert_eq!(payload.frames().len(), 3);
         let mut out = [0; 96];
         assert_eq!(typed.array_into(&mut out).unwrap(), array, "{layout:?}");
@@ -1104,7 +1104,7 @@ fn non_contiguous_arrays_are_refused() {
     let apart = Dimensions::with_strides(&[2, 2], &[16, 4]).unwrap();
     // 16 bytes of elements over 32.
     let error = Array::with_dimensions(DType::F32, apart, &bytes).unwrap_err();
-    assert!(matches!(error.kind, TypedErrorKind::Dimensions(_)));
+    assert!(matches!(error.kind, NumpyErrorKind::Dimensions(_)));
     // The length matches, but one element is used twice.
     let twice = Dimensions::with_strides(&[2, 2], &[4, 4]).unwrap();
     let array = Array::with_dimensions(DType::F32, twice, &bytes[..16]).unwrap();
@@ -1115,7 +1115,7 @@ fn non_contiguous_arrays_are_refused() {
             .array_payload(&array, &WriteOptions::default())
             .map(drop)
     });
-    let not = TypedErrorKind::Dimensions(DimensionsError::NotContiguous);
+    let not = NumpyErrorKind::Dimensions(DimensionsError::NotContiguous);
     assert!(matches!(refused, Err(PayloadWriteError::Value(kind)) if kind == not));
     let mut writer = pickle::Writer::new(&mut [], &mut []);
     let modules = NumpyModules::default();
@@ -1152,7 +1152,7 @@ fn pickled_arrays_match_numpy() {
           J\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tbK\x02K\x03\x86\x8c\x01CtR."
     );
     // numpy.array(["ab", "c"]), read-only.
-    let array = Array::new(DType::text(2).unwrap(), &[2], Order::C, &bytes[..16]).unwrap();
+    let array = Array::new(DType::string(2).unwrap(), &[2], Order::C, &bytes[..16]).unwrap();
     assert_eq!(
         write(&array.with_writeable(false), Placement::OutOfBand),
         b"\x80\x05\x95\x57\0\0\0\0\0\0\0\x8c\x13numpy._core.numeric\x8c\x0b_frombuffer\x93(\x97\x98\
@@ -1190,7 +1190,7 @@ fn native_slices_borrow_elements() {
     assert!(core::ptr::eq(slice.as_ptr(), values.as_ptr()));
     assert_eq!(slice, values);
     let error = array.memory_slice::<i64>().unwrap_err();
-    assert!(matches!(error.kind, TypedErrorKind::OtherType { .. }));
+    assert!(matches!(error.kind, NumpyErrorKind::OtherType { .. }));
     // An address that is not a multiple of 8, and the other byte order.
     let mut shifted = [0; 64];
     let start = 1 + shifted.as_ptr().align_offset(8) % 8;
@@ -1198,14 +1198,14 @@ fn native_slices_borrow_elements() {
     place.copy_from_slice(bytes);
     let odd = Array::new(dtype, &[6], Order::C, place).unwrap();
     let error = odd.memory_slice::<f64>().unwrap_err();
-    assert_eq!(error.kind, TypedErrorKind::NotNative);
+    assert_eq!(error.kind, NumpyErrorKind::NotNative);
     let swapped = match ByteOrder::NATIVE {
         ByteOrder::Big => ByteOrder::Little,
         _ => ByteOrder::Big,
     };
     let other = Array::new(f64::dtype(swapped), &[6], Order::C, bytes).unwrap();
     let error = other.memory_slice::<f64>().unwrap_err();
-    assert_eq!(error.kind, TypedErrorKind::NotNative);
+    assert_eq!(error.kind, NumpyErrorKind::NotNative);
     let none = Array::new(dtype, &[0], Order::C, &place[..0]).unwrap();
     assert_eq!(none.memory_slice::<f64>(), Ok(&[][..]));
     assert!(as_bytes::<u16>(&[]).is_empty());
@@ -1235,7 +1235,7 @@ fn arrays_are_views_of_ndarray() {
     // Half an element apart.
     let dimensions = Dimensions::with_strides(&[3], &[2]).unwrap();
     let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
-    let not = TypedErrorKind::Dimensions(DimensionsError::NotContiguous);
+    let not = NumpyErrorKind::Dimensions(DimensionsError::NotContiguous);
     assert_eq!(array.to_ndarray_017::<i32>().unwrap_err().kind, not);
     let scalar = Array::new(dtype, &[], Order::C, &three[..4]).unwrap();
     assert_eq!(scalar.to_ndarray_017::<i32>().unwrap().ndim(), 0);

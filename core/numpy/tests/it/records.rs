@@ -6,8 +6,8 @@ use crate::support::{Room, merged, vector};
 use daskwire::message::Payload;
 use daskwire_numpy::known;
 use daskwire_numpy::{
-    Array, ArrayHeader, DType, Description, ElementType, FillValue, Kind, MaskedArray, Order,
-    RecordType, TypedErrorKind, TypedPayload,
+    Array, ArrayHeader, DType, Description, ElementType, FillValue, Kind, MaskedArray,
+    NumpyErrorKind, Order, PayloadValue, RecordType,
 };
 use daskwire_pickle::tree::Tree;
 use serde_json::Value;
@@ -125,7 +125,7 @@ fn records_have_the_fields_that_numpy_gave_them() {
         let mut seen = 0;
         let name = format!("{generation}/case-array-of-records-of-all-kinds");
         each_payload(&name, |name, payload| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             let header = array_header(typed.description());
             with_type(&header, |header| {
                 let of = header.element_type();
@@ -163,7 +163,7 @@ fn records_have_the_fields_that_numpy_gave_them() {
                         assert_eq!(text.bytes().as_ptr(), array.bytes()[136..].as_ptr());
                         let error = titled.memory_elements::<i32>().map(drop).unwrap_err();
                         assert!(
-                            matches!(error.kind, TypedErrorKind::Dimensions(_)),
+                            matches!(error.kind, NumpyErrorKind::Dimensions(_)),
                             "{error}"
                         );
                         let mut copy = [0; 8];
@@ -202,7 +202,7 @@ fn records_have_the_fields_that_numpy_gave_them() {
                 let other = other.field("").unwrap().unwrap();
                 let error = array.field(&other).unwrap_err();
                 assert!(
-                    matches!(error.kind, TypedErrorKind::OtherType { .. }),
+                    matches!(error.kind, NumpyErrorKind::OtherType { .. }),
                     "{error}"
                 );
             });
@@ -230,7 +230,7 @@ fn lists_of_fields_are_records() {
     ];
     for (name, expected) in expected {
         each_payload(&format!("classic-1.16.3/{name}"), |_, payload| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             let of = array_header(typed.description()).element_type();
             assert_eq!(text(&of), expected);
             let array = typed.array().unwrap();
@@ -250,7 +250,7 @@ fn lists_of_fields_are_records() {
         });
     }
     each_payload("classic-1.16.3/np-object", |_, payload| {
-        let typed = TypedPayload::read(&payload).unwrap();
+        let typed = PayloadValue::read(&payload).unwrap();
         assert_eq!(*typed.description(), Description::Pickle);
     });
 }
@@ -290,7 +290,7 @@ fn masked_arrays_have_their_masks() {
             &format!("{generation}/case-array-masked"),
             |name, payload| {
                 seen += 1;
-                let typed = TypedPayload::read(&payload).unwrap();
+                let typed = PayloadValue::read(&payload).unwrap();
                 let header = match typed.description() {
                     Description::MaskedArray(header) => header,
                     other => {
@@ -316,13 +316,13 @@ fn masked_arrays_have_their_masks() {
                     let mask = mask.over(&frames[1]).unwrap();
                     assert!(mask.elements::<bool>().unwrap().eq([false, false, true]));
                     let error = typed.masked_array().unwrap_err();
-                    assert!(matches!(error.kind, TypedErrorKind::OtherClass { .. }));
+                    assert!(matches!(error.kind, NumpyErrorKind::OtherClass { .. }));
                     return;
                 }
                 let (_, expected) = MASKED.into_iter().find(|(at, _)| *at == name).unwrap();
                 if name == "records" {
                     let error = typed.masked_array().unwrap_err();
-                    assert_eq!(error.kind, TypedErrorKind::NotPlain);
+                    assert_eq!(error.kind, NumpyErrorKind::NotPlain);
                     let frames = merged(&payload).unwrap();
                     let data = array_header(&header.data().unwrap());
                     let mask = header.mask().unwrap().unwrap();
@@ -357,9 +357,9 @@ fn masked_arrays_have_their_masks() {
     let data = Array::new(DType::U8, &[2, 3], Order::C, &bytes).unwrap();
     let kind = |mask| MaskedArray::new(data, Some(mask)).unwrap_err().kind;
     let other = Array::new(DType::BOOL, &[3, 2], Order::C, &bytes).unwrap();
-    assert!(matches!(kind(other), TypedErrorKind::Dimensions(_)));
+    assert!(matches!(kind(other), NumpyErrorKind::Dimensions(_)));
     let other = Array::new(DType::I8, &[2, 3], Order::C, &bytes).unwrap();
-    assert!(matches!(kind(other), TypedErrorKind::OtherType { .. }));
+    assert!(matches!(kind(other), NumpyErrorKind::OtherType { .. }));
 }
 
 /// PROTOCOL TYPED-8: errors have the kind and location of the fault.
@@ -583,7 +583,7 @@ mod in_trees {
     use std::collections::BTreeMap;
 
     use daskwire_numpy::known::{self, ConvertErrorKind, Known, MaskedData, Native};
-    use daskwire_numpy::{ElementType, Order, TypedPayload};
+    use daskwire_numpy::{ElementType, Order, PayloadValue};
     use daskwire_pickle::tree::{Node, Operation, Registry, Tree};
     use daskwire_pickle::{Limits, Reader};
 
@@ -606,7 +606,7 @@ mod in_trees {
     fn sent(name: &str) -> BTreeMap<String, Sent> {
         let mut found = BTreeMap::new();
         each_payload(name, |name, payload| {
-            let typed = TypedPayload::read(&payload).unwrap();
+            let typed = PayloadValue::read(&payload).unwrap();
             let header = super::array_header(typed.description());
             super::with_type(&header, |header| {
                 let array = header.over(typed.as_slice().unwrap()).unwrap();

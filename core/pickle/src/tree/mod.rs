@@ -533,7 +533,7 @@ impl<'p> Str<'p> {
     /// non-ASCII characters.
     pub fn to_bytes(self) -> Cow<'p, [u8]> {
         match self {
-            Self::Utf8(text) => Cow::Borrowed(text.as_bytes()),
+            Self::Utf8(string) => Cow::Borrowed(string.as_bytes()),
             Self::Escaped(line) if line.is_ascii() && !line.contains(&b'\\') => Cow::Borrowed(line),
             Self::Escaped(line) => Cow::Owned(Unescaped::unicode(line).collect()),
             Self::ByteString(string) => string.to_bytes(),
@@ -615,10 +615,10 @@ impl<'t, 'p> Node<'t, 'p> {
             }),
             Kind::Float => Value::Float(match self.tree.argument_at(slot) {
                 super::Argument::Float(value) => value,
-                super::Argument::FloatText(text) => text.to_f64().unwrap_or(f64::NAN),
+                super::Argument::FloatText(string) => string.to_f64().unwrap_or(f64::NAN),
                 _ => f64::NAN,
             }),
-            Kind::Str => Value::Str(self.text(slot)),
+            Kind::Str => Value::Str(self.string(slot)),
             Kind::ByteString => Value::ByteString(self.byte_string(slot)),
             Kind::Bytes => Value::Bytes(self.data(slot)),
             kind @ (Kind::ByteArray | Kind::ReadOnlyByteArray) => Value::ByteArray {
@@ -745,7 +745,7 @@ impl<'t, 'p> Node<'t, 'p> {
     /// The string, if it can be borrowed, see [`Str::as_str`].
     pub fn as_str(self) -> Option<&'p str> {
         match self.value() {
-            Value::Str(text) => text.as_str(),
+            Value::Str(string) => string.as_str(),
             _ => None,
         }
     }
@@ -854,7 +854,7 @@ impl<'t, 'p> Node<'t, 'p> {
         counted(opcode, rest)
     }
 
-    fn text(self, slot: Slot) -> Str<'p> {
+    fn string(self, slot: Slot) -> Str<'p> {
         let (opcode, rest) = self.tree.opcode_at(slot);
         match opcode {
             Opcode::Unicode => Str::Escaped(line(rest).0),
@@ -874,7 +874,7 @@ impl<'t, 'p> Node<'t, 'p> {
     fn name_text(self) -> Str<'p> {
         let slot = self.slot();
         match slot.kind() {
-            Kind::Str => self.text(slot),
+            Kind::Str => self.string(slot),
             Kind::ByteString => Str::ByteString(self.byte_string(slot)),
             _ => Str::Escaped(&[]),
         }

@@ -127,7 +127,7 @@ fn begin(f: &mut fmt::Formatter<'_>, node: Node<'_, '_>) -> fmt::Result {
         Value::Bool(false) => f.write_str("False"),
         Value::Int(value) => write!(f, "{value:?}"),
         Value::Float(value) => write!(f, "{value:?}"),
-        Value::Str(text) => write!(f, "\"{}\"", Escaped(&text.to_bytes())),
+        Value::Str(string) => write!(f, "\"{}\"", Escaped(&string.to_bytes())),
         Value::ByteString(string) => {
             f.write_str("str ")?;
             data(f, &string.to_bytes())

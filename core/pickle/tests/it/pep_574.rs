@@ -4,7 +4,7 @@
 //! `peer/tests/pickle_written.rs` exchanges the same with CPython.
 
 use daskwire_pickle::{
-    Argument, Buffers, Data, Framing, Level, Mutability, Opcode, Options, PickleBuffer,
+    Argument, Data, Framing, Level, Mutability, Opcode, Options, OutOfBandReader, PickleBuffer,
     PickleBufferError, PickleError, PickleErrorKind, Placement, Protocol, Reader, Token,
     WriteError, Writer,
 };
@@ -32,7 +32,7 @@ fn tokens(pickle: &[u8]) -> Vec<Token<'_>> {
 
 /// All in-band and out-of-band data of a pickle.
 fn data<'p>(pickle: &'p [u8], buffers: &'p [&[u8]]) -> Result<Vec<Data<'p>>, PickleError> {
-    let mut items = Buffers::new(Reader::new(pickle), buffers);
+    let mut items = OutOfBandReader::new(Reader::new(pickle), buffers);
     let mut found = Vec::new();
     while let Some(item) = items.next_item()? {
         found.extend(item.data);
@@ -269,7 +269,7 @@ fn number_of_buffers_must_match_the_pickle() {
     assert_eq!(error(&[b"one", b"two", b"three"]), (stop, kind));
 
     // Taken one by one, and not before they are referenced.
-    let mut items = Buffers::new(Reader::new(&pickle), &payloads);
+    let mut items = OutOfBandReader::new(Reader::new(&pickle), &payloads);
     let mut used = Vec::new();
     while let Some(item) = items.next_item().expect("all are there") {
         if item.token.opcode == Opcode::NextBuffer {

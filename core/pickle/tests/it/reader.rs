@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use daskwire_pickle::{
-    Buffers, Data, Form, Limits, Opcode, PickleError, PickleErrorKind, Reader, Token,
+    Data, Form, Limits, Opcode, OutOfBandReader, PickleError, PickleErrorKind, Reader, Token,
 };
 use serde_json::Value;
 
@@ -431,7 +431,7 @@ fn opcode_limit_is_enforced() {
 
 /// All data of a pickle, and the error if there was one.
 fn data<'p>(pickle: &'p [u8], buffers: &'p [&[u8]]) -> (Vec<Data<'p>>, Option<PickleError>) {
-    let mut items = Buffers::new(reader(pickle), buffers);
+    let mut items = OutOfBandReader::new(reader(pickle), buffers);
     let mut found = Vec::new();
     loop {
         match items.next_item() {

@@ -26,10 +26,10 @@ use daskwire_embedded::embedded_io_07::{
     CommError, HandshakeRole, MessageReader, MessageWriter, handshake as shake_hands,
 };
 use daskwire_numpy::{
-    NumpyModules, PickledPayload, TypedPayload, ValueBuilder as _, WriteOptions, pickle_array,
+    NumpyModules, PickledPayload, PayloadValue, ValueBuilder as _, WriteOptions, pickle_array,
 };
 use daskwire_pickle::{
-    Argument, Buffers as PickleBuffers, Framing, Mutability, Options, PickleBuffer,
+    Argument, OutOfBandReader, Framing, Mutability, Options, PickleBuffer,
     PickleBufferError, Placement, Protocol, Reader as PickleReader, Unescaped,
 };
 use embedded_io::ErrorKind;
@@ -372,7 +372,7 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
             black_box(item.data);
         }
     }
-    let Ok(typed) = TypedPayload::read(payload) else {
+    let Ok(typed) = PayloadValue::read(payload) else {
         return;
     };
     black_box(typed.copy_into(&mut room).is_ok());
@@ -772,7 +772,7 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
     let buffers = black_box([&b"one"[..], b"two"]);
     let count = |pickle: &[u8]| {
         let reader = PickleReader::with_limits(pickle, &daskwire_pickle::Limits::HOST);
-        let mut items = PickleBuffers::new(reader.text_opcodes(black_box(true)), &buffers);
+        let mut items = OutOfBandReader::new(reader.text_opcodes(black_box(true)), &buffers);
         let mut count = 0_u32;
         while let Some(item) = items.next_item()? {
             count = count.wrapping_add(1);
