@@ -5,12 +5,16 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// A running `daskwire relay`.
 pub(crate) struct Relay {
     process: Child,
     /// The address it listens on.
     pub address: String,
+    /// The lines of its standard error after the first.
+    lines: mpsc::Receiver<String>,
 }
 
 impl Drop for Relay {
@@ -44,13 +48,30 @@ impl Relay {
             .unwrap_or_else(|| panic!("the relay says: {first}"))
             .0
             .to_owned();
-        // Drain the rest of its output.
+        let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
                 println!("{line}");
+                // Most tests do not look at the lines.
+                let _ = sender.send(line);
             }
         });
-        Self { process, address }
+        Self {
+            process,
+            address,
+            lines,
+        }
+    }
+
+    /// Waits for a line on standard error, and returns it.
+    pub(crate) fn wait_for(&self, is_wanted: impl Fn(&str) -> bool) -> String {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(20));
+            let line = line.expect("the line comes");
+            if is_wanted(&line) {
+                return line;
+            }
+        }
     }
 
     /// Sends a signal, by its name without `SIG`.
