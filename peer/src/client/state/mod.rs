@@ -19,7 +19,7 @@
 //!
 //! // A task is submitted, and its key held.
 //! let key = Key::from("add-1");
-//! let add = Task::new(key.clone(), "operator.add", [1.into(), 2.into()]);
+//! let add = Task::new(key.clone(), "operator.add", [1, 2]);
 //! let keys = vec![key.clone()];
 //! let message = FromClient::from(UpdateGraph {
 //!     expr_ser: Graph { tasks: vec![add] }.to_expression()?,
@@ -56,7 +56,7 @@
 //! and in the order of the stream. Reports that arrive before the answer are not
 //! about the new [`Hold`].
 
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(test)]
 mod check;
 mod event;
 
