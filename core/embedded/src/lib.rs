@@ -8,9 +8,9 @@
 //! | `embedded_io_07` | `embedded-io-07` | blocking, of embedded-io 0.7 |
 //! | `embedded_io_async_07` | `embedded-io-async-07` | async, of embedded-io-async 0.7 |
 //!
-//! With the feature `roles` the crate also has a `worker`
-//! of fixed size, which runs functions of a static table for a real cluster. It
-//! does no I/O itself: the module `role` connects it to the sockets of a platform.
+//! With the feature `roles` the crate also has a `worker` of fixed size, which
+//! runs functions of a static table for a real cluster, and a `client`. They do no
+//! I/O themselves: the module `role` connects them to the sockets of a platform.
 //!
 //! The feature `heapless-09` turns on the feature of the same name of
 //! `daskwire`, which stores frames and preludes in the vectors of heapless 0.9.
@@ -33,11 +33,17 @@
 )]
 
 #[cfg(feature = "roles")]
+pub mod client;
+#[cfg(feature = "roles")]
 mod link;
 #[cfg(feature = "roles")]
 mod pickle_tree;
 #[cfg(feature = "roles")]
 pub mod role;
+#[cfg(feature = "roles")]
+mod store;
+#[cfg(feature = "roles")]
+mod text;
 #[cfg(feature = "roles")]
 pub mod value;
 #[cfg(feature = "roles")]

@@ -16,6 +16,32 @@ pub(crate) const TABLE_LEN: usize = 8 * MAX_FRAMES;
 /// The maximum nesting of a body. A batch of tasks has five levels.
 const MAX_DEPTH: u32 = 10;
 
+/// The buffers of one link.
+pub(crate) struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
+    table: [u8; TABLE],
+    incoming: [u8; IN],
+    outgoing: [u8; OUT],
+}
+
+impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, IN, OUT> {
+    /// Unused buffers.
+    pub(crate) const EMPTY: Self = Self {
+        table: [0; TABLE],
+        incoming: [0; IN],
+        outgoing: [0; OUT],
+    };
+
+    /// A link with messages that fit in the buffers.
+    pub(crate) fn link(&mut self) -> Link<'_> {
+        Link::new(&mut self.table, &mut self.incoming, &mut self.outgoing)
+    }
+
+    /// A link with messages that are read in pieces.
+    pub(crate) fn link_in_pieces(&mut self) -> Link<'_> {
+        Link::in_pieces(&mut self.table, &mut self.incoming, &mut self.outgoing)
+    }
+}
+
 /// A comm that is driven by hand.
 pub(crate) struct Link<'b> {
     state: State,

@@ -453,15 +453,31 @@ impl<'a> Value<'a> {
             _ => {}
         }
         let mut pickle = PickleWriter::new(out, &mut []);
-        match *self {
-            Self::None => pickle.none(),
-            Self::Bool(value) => pickle.bool(value),
-            Self::Int(value) => pickle.i64(value),
-            Self::Float(value) => pickle.f64(value),
-            Self::Str(text) => pickle.str(text),
-            Self::Bytes(_) | Self::Array(_) => return None,
-        };
+        self.write_pickle(&mut pickle);
         pickle.finish().ok()
+    }
+
+    /// Writes the value to a pickle.
+    pub(crate) fn write_pickle(&self, writer: &mut PickleWriter<'_, '_>) {
+        match *self {
+            Self::None => writer.none(),
+            Self::Bool(value) => writer.bool(value),
+            Self::Int(value) => writer.i64(value),
+            Self::Float(value) => writer.f64(value),
+            Self::Str(text) => writer.str(text),
+            Self::Bytes(bytes) => writer.bytes(bytes),
+            Self::Array(array) => {
+                writer.reduce().global("numpy._core.numeric", "_frombuffer");
+                writer.tuple(4).bytes(array.bytes);
+                writer.reduce().global("numpy", "dtype");
+                writer.tuple(1).str_bytes(&array.element_type.text());
+                writer.tuple(array.shape().len());
+                for len in array.shape() {
+                    writer.u64((*len).into());
+                }
+                writer.str("C")
+            }
+        };
     }
 }
 
@@ -742,7 +758,7 @@ pub const MAX_STR: usize = 200;
 
 pub(crate) const NO_ROOM: Failure = Failure {
     class: "MemoryError",
-    message: "this worker has no memory left for the task or its result",
+    message: "no memory left for the task or its result",
 };
 
 /// An exception for Python.

@@ -7,11 +7,13 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use daskwire_embedded::role::{Connections, Role, exchange};
 use daskwire_embedded::value::{Args, Failure, Out, Value};
 use daskwire_embedded::worker::{Config, Function, Memory, Status, Worker};
 use daskwire_testing::cluster::Cluster;
+use support::StdSockets;
 
 const FUNCTIONS: &[(&str, Function)] = &[
     ("hypot", hypot),
@@ -78,6 +80,17 @@ fn slow(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
     out.float(seconds)
 }
 
+/// Drives a role until a condition holds.
+fn drive<R: Role>(role: &mut R, listener: TcpListener, mut is_over: impl FnMut(&R) -> bool) {
+    let mut sockets = StdSockets::new(listener, role.link_count());
+    let mut connections = Connections::<8>::new();
+    let start = Instant::now();
+    while !is_over(role) {
+        exchange(role, &mut sockets, &mut connections, start.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A worker on a thread.
 struct Running {
     thread: Option<JoinHandle<Status>>,
@@ -104,7 +117,7 @@ impl Running {
             };
             let mut memory = Memory::<32, 6144, 4096, 2>::new();
             let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
-            support::drive(&mut worker, listener, |worker| {
+            drive(&mut worker, listener, |worker| {
                 worker.status() == Status::Ended || stopped.load(Ordering::Relaxed)
             });
             worker.status()

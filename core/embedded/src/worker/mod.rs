@@ -14,16 +14,15 @@
 
 mod reply;
 mod requests;
-mod store;
 mod stream;
 mod task;
 
 use core::time::Duration;
 
-use crate::link::{Link, TABLE_LEN};
+use crate::link::{Link, LinkBuffers, TABLE_LEN};
 use crate::role::{Role, Wanted};
+use crate::store::{EntryId, Part, State, Store};
 use reply::DataReply;
-use store::{EntryId, Part, State, Store};
 
 pub use task::{Function, MAX_ARGS};
 
@@ -57,25 +56,6 @@ pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize, co
     fetch: LinkBuffers<TABLE_LEN, 2048, 512>,
     // A request for all keys at once has to fit.
     peers: [LinkBuffers<TABLE_LEN, 3072, 1024>; PEERS],
-}
-
-/// The buffers of one link.
-struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
-    table: [u8; TABLE],
-    incoming: [u8; IN],
-    outgoing: [u8; OUT],
-}
-
-impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, IN, OUT> {
-    const EMPTY: Self = Self {
-        table: [0; TABLE],
-        incoming: [0; IN],
-        outgoing: [0; OUT],
-    };
-
-    fn link(&mut self) -> Link<'_> {
-        Link::new(&mut self.table, &mut self.incoming, &mut self.outgoing)
-    }
 }
 
 impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize>
@@ -231,11 +211,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         Self {
             config,
             functions,
-            stream: Link::in_pieces(
-                &mut memory.stream.table,
-                &mut memory.stream.incoming,
-                &mut memory.stream.outgoing,
-            ),
+            stream: memory.stream.link_in_pieces(),
             requests: memory.requests.link(),
             fetch: memory.fetch.link(),
             fetching: None,

@@ -2,8 +2,8 @@
 
 use daskwire::msgpack::Writer;
 
-use super::store::{EntryId, Part, Store};
 use crate::link::Outgoing;
+use crate::store::{EntryId, Part, Store};
 
 /// The maximum length of a piece that is not a value: a key, or a header.
 const PIECE_LEN: usize = 320;

@@ -1,15 +1,16 @@
 //! Requests to the scheduler and to other workers, and the requests of others.
 
-use core::fmt::{self, Write};
+use core::fmt::Write;
 use core::time::Duration;
 
 use daskwire::msgpack::{Reader, Writer};
 
 use super::reply::DataReply;
-use super::store::{Part, State, Store};
 use super::stream::{REPORT_LEN, release};
 use super::{Config, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
 use crate::link::{Piece, Received, field, items, str_field};
+use crate::store::{EntryId, Part, State, Store};
+use crate::text::Text;
 use crate::value::{Failure, Value};
 
 /// The maximum length of a reply other than that to `get_data`, in bytes.
@@ -229,7 +230,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     }
 
     /// Fails a task that needs a value that cannot be had.
-    fn fail_dependents(&mut self, input: super::EntryId, failure: Failure) {
+    fn fail_dependents(&mut self, input: EntryId, failure: Failure) {
         self.fetching = None;
         for id in self.store.ids() {
             if self.store.needs(id, input) && self.stream.has_room(REPORT_LEN) {
@@ -415,34 +416,4 @@ fn float(map: Reader<'_>, key: &str) -> Option<f64> {
         .f64()
         .ok()
         .or_else(|| as_integer.i64().ok().map(|integer| integer as f64))
-}
-
-/// A short string.
-struct Text<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Text<N> {
-    const fn new() -> Self {
-        Self {
-            bytes: [0; N],
-            len: 0,
-        }
-    }
-
-    fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).unwrap_or_default();
-        core::str::from_utf8(bytes).unwrap_or_default()
-    }
-}
-
-impl<const N: usize> Write for Text<N> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let space = self.bytes.get_mut(self.len..).unwrap_or_default();
-        let space = space.get_mut(..text.len()).ok_or(fmt::Error)?;
-        crate::copy(space, text.as_bytes());
-        self.len = self.len.saturating_add(text.len());
-        Ok(())
-    }
 }

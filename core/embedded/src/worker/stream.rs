@@ -2,9 +2,9 @@
 
 use daskwire::msgpack::{Reader, Writer};
 
-use super::store::{EntryId, Part, State, Store};
 use super::{Finished, Phase, Worker};
 use crate::link::{Outgoing, Piece, field, items, str_field};
+use crate::store::{EntryId, Part, State, Store};
 use crate::value::{Failure, NO_ROOM};
 
 /// The maximum length of a message to the scheduler about a task, in bytes: a

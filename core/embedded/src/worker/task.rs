@@ -2,8 +2,8 @@
 
 use daskwire::msgpack::Writer;
 
-use super::store::{MAX_KEY, View};
 use crate::pickle_tree::{Id, Node, Tree};
+use crate::store::{MAX_KEY, View};
 use crate::value::{Args, Failure, MAX_BUFFERS, NO_ROOM, Out, SPEC, Value, write_key};
 
 /// A function that tasks can call, with its arguments and the place for its

@@ -2,9 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
-use daskwire_embedded::role::{Connections, Role, SocketState, Sockets, exchange};
+use daskwire_embedded::role::{SocketState, Sockets};
 
 /// Sockets for a role. Links that accept share one listener.
 pub(crate) struct StdSockets {
@@ -87,20 +86,5 @@ impl Sockets for StdSockets {
         };
         let outcome = stream.write(bytes);
         self.outcome(link, outcome)
-    }
-}
-
-/// Drives a role until a condition holds.
-pub(crate) fn drive<R: Role>(
-    role: &mut R,
-    listener: TcpListener,
-    mut is_over: impl FnMut(&R) -> bool,
-) {
-    let mut sockets = StdSockets::new(listener, role.link_count());
-    let mut connections = Connections::<8>::new();
-    let start = Instant::now();
-    while !is_over(role) {
-        exchange(role, &mut sockets, &mut connections, start.elapsed());
-        std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,24 +1,25 @@
-//! The tasks and values of a worker, in memory of fixed size.
+//! The tasks and values of a role, in memory of fixed size.
 
 use crate::link::shift;
 use crate::value::{Failure, NO_ROOM, Out, Value};
 
 /// The maximum number of inputs of a task.
-pub(super) const MAX_INPUTS: usize = 8;
+pub(crate) const MAX_INPUTS: usize = 8;
 
 /// The maximum length of a key, encoded, in bytes. Dask's own have some 50.
-pub(super) const MAX_KEY: usize = 200;
+pub(crate) const MAX_KEY: usize = 200;
 
 /// The index of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EntryId(u8);
+pub(crate) struct EntryId(u8);
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// The entry is not in use.
     Free,
-    /// A task whose pickle has not arrived.
+    /// A task of a worker whose pickle has not arrived; a task of a client that
+    /// has not finished.
     Announced,
     /// A task that may lack inputs.
     Waiting,
@@ -28,11 +29,13 @@ pub(super) enum State {
     Memory,
     /// A value that another worker has.
     Wanted,
+    /// A task of a client that has failed; its value is a text about the error.
+    Failed,
 }
 
 /// The parts of an entry whose length varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// The key, encoded as MessagePack.
     Key,
     /// The task of a [`State::Waiting`] or [`State::Ready`] entry: its pickle and
@@ -49,12 +52,12 @@ const PARTS: usize = 4;
 
 /// A key and what is known of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) state: State,
+pub(crate) struct Entry {
+    pub(crate) state: State,
     /// The number that the scheduler gave to the run of a task.
-    pub(super) run_id: i64,
+    pub(crate) run_id: i64,
     /// The frame with the pickle of a task that is announced.
-    pub(super) spec_frame: u64,
+    pub(crate) spec_frame: u64,
     inputs: [Option<EntryId>; MAX_INPUTS],
     /// The number of replies that are sending the value.
     pins: u8,
@@ -80,7 +83,7 @@ const FREE: Entry = Entry {
 };
 
 /// Up to `KEYS` entries, whose keys, tasks and values take up to `DATA` bytes.
-pub(super) struct Store<const KEYS: usize, const DATA: usize> {
+pub(crate) struct Store<const KEYS: usize, const DATA: usize> {
     entries: [Entry; KEYS],
     /// The parts of all entries without gaps, in the order of their creation.
     bytes: [u8; DATA],
@@ -88,7 +91,7 @@ pub(super) struct Store<const KEYS: usize, const DATA: usize> {
 }
 
 impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             entries: [FREE; KEYS],
             bytes: [0; DATA],
@@ -96,42 +99,42 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries = [FREE; KEYS];
         self.used = 0;
     }
 
     /// The number of bytes in use.
-    pub(super) const fn used(&self) -> usize {
+    pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
     /// All entries, in use or not.
-    pub(super) fn ids(&self) -> impl Iterator<Item = EntryId> + use<KEYS, DATA> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> + use<KEYS, DATA> {
         (0..u8::MAX).take(KEYS).map(EntryId)
     }
 
-    pub(super) fn get(&self, id: EntryId) -> &Entry {
+    pub(crate) fn get(&self, id: EntryId) -> &Entry {
         self.entries.get(usize::from(id.0)).unwrap_or(&FREE)
     }
 
-    pub(super) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
         self.entries.get_mut(usize::from(id.0))
     }
 
     /// The first entry in a state.
-    pub(super) fn first(&self, state: State) -> Option<EntryId> {
+    pub(crate) fn first(&self, state: State) -> Option<EntryId> {
         self.ids().find(|id| self.get(*id).state == state)
     }
 
     /// The entry of a key.
-    pub(super) fn find(&self, key: &[u8]) -> Option<EntryId> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<EntryId> {
         let mut ids = self.ids();
         ids.find(|id| self.part(*id, Part::Key) == key && !self.get(*id).is_doomed)
     }
 
     /// A part of an entry.
-    pub(super) fn part(&self, id: EntryId, part: Part) -> &[u8] {
+    pub(crate) fn part(&self, id: EntryId, part: Part) -> &[u8] {
         let span = self.get(id).parts.get(part as usize);
         let span = span.copied().unwrap_or_default();
         let end = span.start.saturating_add(span.len);
@@ -139,7 +142,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// The value of an entry, if it has one.
-    pub(super) fn value(&self, id: EntryId) -> Option<Value<'_>> {
+    pub(crate) fn value(&self, id: EntryId) -> Option<Value<'_>> {
         match self.get(id).state {
             State::Memory => Value::parse(self.part(id, Part::Value)),
             _ => None,
@@ -147,7 +150,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Adds an entry for a key that has none.
-    pub(super) fn add(&mut self, key: &[u8], state: State) -> Result<EntryId, Failure> {
+    pub(crate) fn add(&mut self, key: &[u8], state: State) -> Result<EntryId, Failure> {
         let index = self
             .entries
             .iter()
@@ -167,7 +170,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Sets a part of an entry to these bytes, which follow each other.
-    pub(super) fn set(&mut self, id: EntryId, part: Part, bytes: &[&[u8]]) -> Result<(), Failure> {
+    pub(crate) fn set(&mut self, id: EntryId, part: Part, bytes: &[&[u8]]) -> Result<(), Failure> {
         self.clear_part(id, part);
         let len = bytes
             .iter()
@@ -184,7 +187,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Adds bytes to the end of a part of an entry.
-    pub(super) fn append(
+    pub(crate) fn append(
         &mut self,
         id: EntryId,
         part: Part,
@@ -218,14 +221,14 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Whether a task can run, which makes room.
-    pub(super) fn will_have_room(&mut self) -> bool {
+    pub(crate) fn will_have_room(&mut self) -> bool {
         self.update_ready();
         self.first(State::Ready).is_some()
     }
 
     /// Sets the value of an entry to what `make` writes. `make` also gets the
     /// rest of the store.
-    pub(super) fn make_value(
+    pub(crate) fn make_value(
         &mut self,
         id: EntryId,
         make: impl FnOnce(&View<'_>, &mut Out<'_>) -> Result<(), Failure>,
@@ -253,7 +256,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Makes a task wait for an input.
-    pub(super) fn add_input(&mut self, id: EntryId, input: EntryId) -> Result<(), Failure> {
+    pub(crate) fn add_input(&mut self, id: EntryId, input: EntryId) -> Result<(), Failure> {
         let entry = self.get_mut(id).ok_or(NO_ROOM)?;
         let place = entry.inputs.iter_mut().find(|place| place.is_none());
         *place.ok_or(Failure {
@@ -264,12 +267,12 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Whether a task that waits or can run needs this entry.
-    pub(super) fn is_needed(&self, id: EntryId) -> bool {
+    pub(crate) fn is_needed(&self, id: EntryId) -> bool {
         self.ids().any(|task| self.needs(task, id))
     }
 
     /// Whether a task that waits or can run has this input.
-    pub(super) fn needs(&self, id: EntryId, input: EntryId) -> bool {
+    pub(crate) fn needs(&self, id: EntryId, input: EntryId) -> bool {
         let entry = self.get(id);
         matches!(
             entry.state,
@@ -278,7 +281,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Makes the tasks wait that need this entry, whose value is gone.
-    pub(super) fn wait_again(&mut self, input: EntryId) {
+    pub(crate) fn wait_again(&mut self, input: EntryId) {
         for id in self.ids() {
             if self.needs(id, input)
                 && let Some(entry) = self.get_mut(id)
@@ -290,14 +293,14 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Forgets the inputs of a task.
-    pub(super) fn clear_inputs(&mut self, id: EntryId) {
+    pub(crate) fn clear_inputs(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id) {
             entry.inputs = [None; MAX_INPUTS];
         }
     }
 
     /// Finds the tasks that can run.
-    pub(super) fn update_ready(&mut self) {
+    pub(crate) fn update_ready(&mut self) {
         for id in self.ids() {
             if self.get(id).state != State::Waiting {
                 continue;
@@ -313,14 +316,14 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Keeps an entry until it is [unpinned](Self::unpin).
-    pub(super) fn pin(&mut self, id: EntryId) {
+    pub(crate) fn pin(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id) {
             entry.pins = entry.pins.saturating_add(1);
         }
     }
 
     /// Reverses [`pin`](Self::pin).
-    pub(super) fn unpin(&mut self, id: EntryId) {
+    pub(crate) fn unpin(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id) {
             entry.pins = entry.pins.saturating_sub(1);
             if entry.is_doomed && entry.pins == 0 {
@@ -330,7 +333,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Removes an entry. Its memory is free at once, unless it is pinned.
-    pub(super) fn remove(&mut self, id: EntryId) {
+    pub(crate) fn remove(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id)
             && entry.pins != 0
         {
@@ -355,7 +358,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// Removes the bytes of a part and closes the gap.
-    pub(super) fn clear_part(&mut self, id: EntryId, part: Part) {
+    pub(crate) fn clear_part(&mut self, id: EntryId, part: Part) {
         let place = self
             .get_mut(id)
             .and_then(|entry| entry.parts.get_mut(part as usize));
@@ -375,7 +378,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
 }
 
 /// The entries of a store while a value is made.
-pub(super) struct View<'v> {
+pub(crate) struct View<'v> {
     entries: &'v [Entry],
     bytes: &'v [u8],
 }
@@ -388,7 +391,7 @@ impl<'v> View<'v> {
     }
 
     /// The task of an entry.
-    pub(super) fn spec(&self, id: EntryId) -> &'v [u8] {
+    pub(crate) fn spec(&self, id: EntryId) -> &'v [u8] {
         let entry = self.entries.get(usize::from(id.0));
         entry
             .map(|entry| self.part(entry, Part::Spec))
@@ -396,7 +399,7 @@ impl<'v> View<'v> {
     }
 
     /// The value of a key.
-    pub(super) fn value(&self, key: &[u8]) -> Option<Value<'v>> {
+    pub(crate) fn value(&self, key: &[u8]) -> Option<Value<'v>> {
         let mut entries = self.entries.iter();
         let entry = entries
             .find(|entry| entry.state == State::Memory && self.part(entry, Part::Key) == key)?;

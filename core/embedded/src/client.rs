@@ -1,0 +1,651 @@
+//! A client without a heap and without I/O.
+//!
+//! A [`Client`] submits calls of Python functions, waits for them, and gathers
+//! their results. It is a [`Role`]: connect it to sockets with
+//! [`exchange`](crate::role::exchange).
+
+use core::fmt::Write as _;
+use core::time::Duration;
+
+use daskwire::msgpack::{Reader, Writer};
+use daskwire_pickle::{Level, Writer as PickleWriter};
+
+use crate::link::{Link, LinkBuffers, Outgoing, Piece, TABLE_LEN, field, items, str_field};
+use crate::pickle_tree::{Id, Node, Tree};
+use crate::role::{Role, Wanted};
+use crate::store::{EntryId, Part, State, Store};
+use crate::text::Text;
+use crate::value::{Failure, NO_ROOM, Value};
+
+/// The address of the scheduler and the name of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'a> {
+    /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
+    pub scheduler: &'a str,
+    /// The name of the client. Unique: the scheduler takes clients of the same
+    /// name for one, also one that was there before. At most [`MAX_NAME`] bytes.
+    pub name: &'a str,
+}
+
+/// The maximum length of the name of a client, in bytes.
+pub const MAX_NAME: usize = 64;
+
+/// The maximum length of a task, in bytes: its function and its arguments.
+pub const MAX_TASK: usize = 1024;
+
+/// The memory of a client: for `KEYS` tasks at a time, whose keys and results take
+/// up to `DATA` bytes in all, and for one result of up to `MESSAGE` bytes with its
+/// headers.
+pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize> {
+    store: Store<KEYS, DATA>,
+    stream: LinkBuffers<TABLE_LEN, 2048, 2048>,
+    requests: LinkBuffers<TABLE_LEN, MESSAGE, 512>,
+}
+
+impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Memory<KEYS, DATA, MESSAGE> {
+    /// Unused memory.
+    pub const fn new() -> Self {
+        Self {
+            store: Store::new(),
+            stream: LinkBuffers::EMPTY,
+            requests: LinkBuffers::EMPTY,
+        }
+    }
+}
+
+impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Default
+    for Memory<KEYS, DATA, MESSAGE>
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a client is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It is being registered with the scheduler.
+    Connecting,
+    /// Tasks can be submitted.
+    Connected,
+    /// It has been closed, or has lost the scheduler.
+    Ended,
+}
+
+/// A task of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(EntryId);
+
+/// An argument of a task.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument<'a> {
+    /// A value.
+    Value(Value<'a>),
+    /// The result of another task.
+    Task(TaskId),
+}
+
+impl<'a> From<Value<'a>> for Argument<'a> {
+    fn from(value: Value<'a>) -> Self {
+        Self::Value(value)
+    }
+}
+
+/// The state of a task.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Outcome<'a> {
+    /// It has not finished, or its result has not arrived.
+    Pending,
+    /// It has finished.
+    Value(Value<'a>),
+    /// It has failed, with this error.
+    Failed(&'a str),
+    /// It has been [released](Client::release).
+    Released,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Connecting { is_asked: bool },
+    Connected,
+    Leaving,
+    Ended,
+}
+
+/// The maximum length of what is sent for a task besides the task itself, in bytes.
+const GRAPH_LEN: usize = 640;
+
+/// The interval of heartbeats. The scheduler forgets silent clients after minutes.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The maximum length of an error that is kept, in bytes.
+const MAX_ERROR: usize = 160;
+
+const STREAM: usize = 0;
+const REQUESTS: usize = 1;
+
+/// A client with its tasks.
+pub struct Client<'b, const KEYS: usize, const DATA: usize> {
+    config: Config<'b>,
+    stream: Link<'b>,
+    requests: Link<'b>,
+    store: &'b mut Store<KEYS, DATA>,
+    phase: Phase,
+    /// The number of tasks submitted, for their keys.
+    submitted: u64,
+    /// The result that has been asked for.
+    gathering: Option<EntryId>,
+    /// The failed task whose error is in a frame after the body, and that frame.
+    error_frame: Option<(EntryId, usize)>,
+    heartbeat: Duration,
+    now: Duration,
+}
+
+impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
+    /// The number of links, for [`Connections`](crate::role::Connections).
+    pub const LINKS: usize = 2;
+
+    /// A client that is not connected.
+    pub fn new<const MESSAGE: usize>(
+        config: Config<'b>,
+        memory: &'b mut Memory<KEYS, DATA, MESSAGE>,
+    ) -> Self {
+        Self {
+            config,
+            stream: memory.stream.link_in_pieces(),
+            requests: memory.requests.link(),
+            store: &mut memory.store,
+            phase: Phase::Connecting { is_asked: false },
+            submitted: 0,
+            gathering: None,
+            error_frame: None,
+            heartbeat: Duration::ZERO,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// What the client is doing.
+    pub const fn status(&self) -> Status {
+        match self.phase {
+            Phase::Connecting { .. } => Status::Connecting,
+            Phase::Connected | Phase::Leaving => Status::Connected,
+            Phase::Ended => Status::Ended,
+        }
+    }
+
+    /// Whether a task of [`MAX_TASK`] bytes can be submitted now. If not, there may
+    /// be room once what was submitted before has been sent, or a task is
+    /// [released](Self::release).
+    pub fn has_room(&self) -> bool {
+        self.phase == Phase::Connected
+            && self.stream.has_room(MAX_TASK.saturating_add(GRAPH_LEN))
+            && self.store.first(State::Free).is_some()
+    }
+
+    /// Submits a call of a function, given by its full name, such as
+    /// `operator.add`, or `native:hypot` for a worker that is not Python.
+    ///
+    /// # Errors
+    ///
+    /// * A `RuntimeError` if the client is not connected;
+    /// * a `ValueError` if the name of the function has no module;
+    /// * a `MemoryError` if there is no [room](Self::has_room) for the task.
+    pub fn submit(
+        &mut self,
+        function: &str,
+        arguments: &[Argument<'_>],
+    ) -> Result<TaskId, Failure> {
+        if self.phase != Phase::Connected {
+            return Err(Failure {
+                class: "RuntimeError",
+                message: "the client is not connected",
+            });
+        }
+        let mut key = Text::<{ MAX_NAME + 24 }>::new();
+        write!(key, "{}-{}", self.config.name, self.submitted).map_err(|_| NO_ROOM)?;
+        let mut encoded = [0; MAX_NAME + 32];
+        let mut writer = Writer::new(&mut encoded);
+        writer.str(key.as_str());
+        let encoded = writer.finish().map_err(|_| NO_ROOM)?;
+
+        let mut task = [0; MAX_TASK];
+        let mut levels = [Level::EMPTY; 12];
+        let mut writer = PickleWriter::new(&mut task, &mut levels);
+        write_graph(&mut writer, key.as_str(), function, arguments, self.store)?;
+        let task = writer.finish().map_err(|_| NO_ROOM)?;
+
+        let id = self.store.add(encoded, State::Announced)?;
+        if !send_graph(&mut self.stream.outgoing, encoded, task) {
+            self.store.remove(id);
+            return Err(NO_ROOM);
+        }
+        self.submitted = self.submitted.wrapping_add(1);
+        Ok(TaskId(id))
+    }
+
+    /// The state of a task, with its result.
+    pub fn outcome(&self, task: TaskId) -> Outcome<'_> {
+        match self.store.get(task.0).state {
+            State::Free => Outcome::Released,
+            State::Memory => match self.store.value(task.0) {
+                Some(value) => Outcome::Value(value),
+                None => Outcome::Pending,
+            },
+            State::Failed => match Value::parse(self.store.part(task.0, Part::Value)) {
+                Some(Value::Str(error)) => Outcome::Failed(error),
+                _ => Outcome::Failed(""),
+            },
+            _ => Outcome::Pending,
+        }
+    }
+
+    /// Forgets a task, here and in the cluster. Returns false if that cannot be
+    /// sent now; the task is then unchanged.
+    pub fn release(&mut self, task: TaskId) -> bool {
+        let key = self.store.part(task.0, Part::Key);
+        let name = self.config.name;
+        let is_sent = self.stream.is_open()
+            && self.stream.outgoing.send(|writer| {
+                writer.array(1).map(3).str("op").str("client-releases-keys");
+                writer.str("keys").array(1).encoded(key);
+                writer.str("client").str(name);
+            });
+        if is_sent {
+            self.store.remove(task.0);
+        }
+        is_sent
+    }
+
+    /// Closes the client, once everything is sent.
+    pub fn close(&mut self) {
+        if self.phase == Phase::Connected {
+            self.stream.outgoing.send(|writer| {
+                writer.array(2);
+                writer.map(1).str("op").str("close-client");
+                writer.map(1).str("op").str("close-stream");
+            });
+            self.stream.close();
+            self.phase = Phase::Leaving;
+        } else {
+            self.phase = Phase::Ended;
+        }
+    }
+
+    fn register(&mut self, is_asked: bool) {
+        let name = self.config.name;
+        if self.stream.is_open() && !is_asked {
+            self.stream.outgoing.send(|writer| {
+                writer.map(4).str("op").str("register-client");
+                writer.str("client").str(name);
+                writer.str("reply").bool(false);
+                // Only compared, for a warning.
+                writer.str("versions").map(2);
+                writer.str("host").map(0).str("packages").map(0);
+            });
+            self.phase = Phase::Connecting { is_asked: true };
+        } else if let Piece::Value(reply) = self.stream.incoming.piece() {
+            if str_field(Reader::new(reply), "op") != Some("stream-start") {
+                return self.stream.fail();
+            }
+            let len = reply.len();
+            self.stream.incoming.take(len);
+            self.phase = Phase::Connected;
+        }
+    }
+
+    fn handle_stream(&mut self) {
+        loop {
+            let len = match self.stream.incoming.piece() {
+                Piece::Incomplete => return,
+                Piece::Value(message) => {
+                    let error = handle_one(message, self.store);
+                    self.error_frame = error.or(self.error_frame);
+                    message.len()
+                }
+                Piece::Frame(index, bytes) => {
+                    // The payload is one frame, after its header.
+                    if let Some((id, frame)) = self.error_frame
+                        && frame == index
+                    {
+                        fail(self.store, id, bytes);
+                        self.error_frame = None;
+                    }
+                    bytes.len()
+                }
+                Piece::Part(_, bytes) => bytes.len(),
+                Piece::End => {
+                    self.stream.incoming.done();
+                    continue;
+                }
+                Piece::Invalid => return self.stream.fail(),
+            };
+            self.stream.incoming.take(len);
+        }
+    }
+
+    /// Gathers results, one after the other.
+    fn handle_results(&mut self) {
+        let Some(id) = self.gathering else {
+            if self.requests.is_open()
+                && let Some(id) = self.store.first(State::Wanted)
+            {
+                let key = self.store.part(id, Part::Key);
+                self.requests.outgoing.send(|writer| {
+                    writer.map(3).str("op").str("gather");
+                    writer.str("reply").bool(true);
+                    writer.str("keys").array(1).encoded(key);
+                });
+                self.gathering = Some(id);
+            }
+            return;
+        };
+        if !self.requests.has_message() {
+            return;
+        }
+        self.gathering = None;
+        let store = &mut *self.store;
+        let is_wanted = store.get(id).state == State::Wanted;
+        let stored = self.requests.incoming.message(|message| {
+            let mut data = field(message.reader(), "data")?;
+            (is_wanted && data.map().ok()? == 1).then_some(())?;
+            let key = data.skip().ok()?;
+            (key == store.part(id, Part::Key)).then_some(())?;
+            let payload = message.payload(data)?;
+            Some(store.make_value(id, |_, out| Value::store_payload(&payload, out)))
+        });
+        self.requests.incoming.done();
+        match stored {
+            Some(Some(Ok(()))) => {}
+            Some(Some(Err(failure))) => fail_with(self.store, id, failure.message),
+            // Lost in the meantime: the scheduler computes it again.
+            Some(None) if is_wanted => set_state(self.store, id, State::Announced),
+            Some(None) => {}
+            None => self.requests.fail(),
+        }
+    }
+}
+
+/// Handles a message of the scheduler. Returns the task that has failed and the
+/// frame with its error, if it is in a frame.
+fn handle_one<const KEYS: usize, const DATA: usize>(
+    message: &[u8],
+    store: &mut Store<KEYS, DATA>,
+) -> Option<(EntryId, usize)> {
+    let message = Reader::new(message);
+    let key = field(message, "key").and_then(|mut key| key.skip().ok());
+    let id = key.and_then(|key| store.find(key));
+    match (str_field(message, "op")?, id) {
+        ("key-in-memory", Some(id)) if store.get(id).state == State::Announced => {
+            set_state(store, id, State::Wanted);
+        }
+        ("lost-data" | "task-retried", Some(id)) if store.get(id).state != State::Memory => {
+            set_state(store, id, State::Announced);
+        }
+        ("task-erred", Some(id)) => {
+            fail_with(store, id, "the task has failed");
+            let mut exception = field(message, "exception")?;
+            if let Some(mut frame) = field(exception, "__Serialized__") {
+                let header = usize::try_from(frame.u64().ok()?).ok()?;
+                return Some((id, header.checked_add(1)?));
+            }
+            fail(store, id, exception.bin().ok()?);
+        }
+        ("cancelled-keys", _) => {
+            for key in field(message, "keys").into_iter().flat_map(items) {
+                if let Some(id) = store.find(key) {
+                    fail_with(store, id, "the task has been cancelled");
+                }
+            }
+        }
+        _ => {}
+    }
+    None
+}
+
+fn set_state<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+    state: State,
+) {
+    if let Some(entry) = store.get_mut(id) {
+        entry.state = state;
+    }
+}
+
+/// Fails a task with a text. Without room for it, the task fails without one.
+fn fail_with<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+    text: &str,
+) {
+    let _ = store.make_value(id, |_, out| out.str(text));
+    set_state(store, id, State::Failed);
+}
+
+/// Fails a task with an exception, which is a pickle.
+fn fail<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    id: EntryId,
+    exception: &[u8],
+) {
+    let mut tree = Tree::new();
+    if tree.read(exception, &[]).is_err() {
+        return;
+    }
+    let mut text = Text::<MAX_ERROR>::new();
+    if describe(&tree, &mut text).is_some() {
+        fail_with(store, id, text.as_str());
+    }
+}
+
+/// Writes the class of an exception and its first argument, if that is a string.
+fn describe<const N: usize>(tree: &Tree<'_>, out: &mut Text<N>) -> Option<()> {
+    let Node::Call(call) = tree.get(tree.root()) else {
+        return None;
+    };
+    // A class and its arguments; or, as tblib pickles exceptions, a class and a
+    // dict with the arguments, for a function.
+    let mut arguments = tree.items(call.arguments);
+    let is_class = !tree.is_global(
+        call.callable,
+        &["tblib.pickling_support"],
+        "unpickle_exception_with_attrs",
+    );
+    let (class, arguments) = if is_class {
+        (call.callable, call.arguments)
+    } else {
+        let class = arguments.next()?;
+        (class, entry(tree, arguments.next()?, "args")?)
+    };
+    let Node::Global { name, .. } = tree.get(class) else {
+        return None;
+    };
+    out.write_str(name).ok()?;
+    let first = tree.items(arguments).next();
+    if let Some(Node::Str(message)) = first.map(|first| tree.get(first)) {
+        // One that is too long is left out.
+        let _ = write!(out, ": {message}");
+    }
+    Some(())
+}
+
+/// The value of a key of a dict.
+fn entry(tree: &Tree<'_>, dict: Id, key: &str) -> Option<Id> {
+    let mut items = tree.items(dict);
+    while let (Some(found), Some(value)) = (items.next(), items.next()) {
+        if tree.get(found) == Node::Str(key) {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Writes the pickle of a graph with one task. It is made by `_reconstruct`, which
+/// takes a token for the graph: without one, the scheduler hashes the graph.
+fn write_graph<const KEYS: usize, const DATA: usize>(
+    writer: &mut PickleWriter<'_, '_>,
+    key: &str,
+    function: &str,
+    arguments: &[Argument<'_>],
+    store: &Store<KEYS, DATA>,
+) -> Result<(), Failure> {
+    writer.reduce().global("dask._expr", "Expr._reconstruct");
+    writer.tuple(4).global("dask._expr", "LLGExpr");
+    writer.dict(1).str(key);
+    writer.reduce().global("dask._task_spec", "Task");
+    writer.tuple(arguments.len().saturating_add(2)).str(key);
+    if function.starts_with("native:") {
+        writer.reduce().global("operator", "methodcaller");
+        writer.tuple(1).str(function);
+    } else {
+        let name = function.rsplit_once('.');
+        let (module, name) = name.ok_or(Failure::value_error("the function has no module"))?;
+        writer.global(module, name);
+    }
+    for argument in arguments {
+        match argument {
+            Argument::Value(value) => value.write_pickle(writer),
+            Argument::Task(task) => {
+                let key = Reader::new(store.part(task.0, Part::Key)).str();
+                let key = key.map_err(|_| Failure::value_error("the task has been released"))?;
+                writer.reduce().global("dask._task_spec", "TaskRef");
+                writer.tuple(1).str(key.to_str());
+            }
+        }
+    }
+    writer.str(key).dict(0);
+    Ok(())
+}
+
+/// Sends a graph with one task. Returns false if there is no room.
+fn send_graph(outgoing: &mut Outgoing<'_>, key: &[u8], task: &[u8]) -> bool {
+    let mut body = [0; GRAPH_LEN - 128];
+    let mut writer = Writer::new(&mut body);
+    writer.array(1).map(10).str("op").str("update-graph");
+    writer.str("expr_ser").map(1).str("__Serialized__").u64(1);
+    writer.str("keys").map(2).str("__Set__").bool(true);
+    writer.str("as-list").array(1).encoded(key);
+    // With priorities the scheduler does not compute its own.
+    writer.str("internal_priority").map(1).encoded(key).u64(0);
+    writer.str("submitting_task").nil();
+    writer.str("fifo_timeout").f64(0.1);
+    writer.str("actors").nil();
+    writer.str("code").array(0);
+    writer.str("annotations").map(0);
+    writer.str("span_metadata").nil();
+    let Ok(body) = writer.finish() else {
+        return false;
+    };
+    let mut header = [0; 64];
+    let mut writer = Writer::new(&mut header);
+    writer.map(3).str("serializer").str("pickle");
+    writer.str("writeable").array(0);
+    writer.str("num-sub-frames").u64(1);
+    let Ok(header) = writer.finish() else {
+        return false;
+    };
+    let frames = [body, header, task];
+    let len = frames.iter().map(|frame| frame.len());
+    let prelude = daskwire::frame::prelude_len(daskwire::frame::Prefix::U64, frames.len());
+    let needed = prelude.map(|prelude| len.fold(prelude, usize::saturating_add));
+    if needed.is_none_or(|needed| needed > outgoing.room()) {
+        return false;
+    }
+    outgoing.send_prelude(frames.iter().map(|frame| frame.len() as u64));
+    for frame in frames {
+        outgoing.append(frame);
+    }
+    true
+}
+
+impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
+    fn link_count(&self) -> usize {
+        Self::LINKS
+    }
+
+    fn wanted(&self, link: usize) -> Wanted<'_> {
+        let found = if link == STREAM {
+            &self.stream
+        } else {
+            &self.requests
+        };
+        let scheduler = Wanted::Connection(self.config.scheduler);
+        match (link, self.phase) {
+            _ if found.wants_close() => Wanted::Nothing,
+            _ if found.is_closing() => Wanted::Kept,
+            (STREAM, Phase::Connecting { .. } | Phase::Connected) => scheduler,
+            (REQUESTS, Phase::Connected) => scheduler,
+            _ => Wanted::Nothing,
+        }
+    }
+
+    fn connected(&mut self, link: usize) {
+        match link {
+            STREAM => self.stream.open(),
+            _ => self.requests.open(),
+        }
+    }
+
+    fn disconnected(&mut self, link: usize) {
+        if link == STREAM {
+            self.stream.reset();
+            self.phase = Phase::Ended;
+            return;
+        }
+        self.requests.reset();
+        // Probably because the result is too long.
+        if let Some(id) = self.gathering.take()
+            && self.store.get(id).state == State::Wanted
+        {
+            fail_with(self.store, id, "the result could not be received");
+        }
+    }
+
+    fn space(&mut self, link: usize) -> &mut [u8] {
+        match link {
+            STREAM => self.stream.space(),
+            _ => self.requests.space(),
+        }
+    }
+
+    fn received(&mut self, link: usize, count: usize) {
+        match link {
+            STREAM => self.stream.received(count),
+            _ => self.requests.received(count),
+        }
+    }
+
+    fn unsent(&self, link: usize) -> &[u8] {
+        match link {
+            STREAM => self.stream.unsent(),
+            _ => self.requests.unsent(),
+        }
+    }
+
+    fn sent(&mut self, link: usize, count: usize) {
+        match link {
+            STREAM => self.stream.sent(count),
+            _ => self.requests.sent(count),
+        }
+    }
+
+    fn poll(&mut self, now: Duration) {
+        self.now = now;
+        match self.phase {
+            Phase::Connecting { is_asked } => self.register(is_asked),
+            Phase::Connected => {
+                self.handle_stream();
+                self.handle_results();
+                if now >= self.heartbeat {
+                    self.stream.outgoing.send(|writer| {
+                        writer.array(1).map(1).str("op").str("heartbeat-client");
+                    });
+                    self.heartbeat = now.saturating_add(HEARTBEAT);
+                }
+            }
+            Phase::Leaving | Phase::Ended => {}
+        }
+    }
+}

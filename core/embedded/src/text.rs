@@ -1,0 +1,36 @@
+//! Strings of fixed size.
+
+use core::fmt::{self, Write};
+
+/// A string of at most `N` bytes. Writing more is an error, and writes nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// An empty string.
+    pub(crate) const fn new() -> Self {
+        Self {
+            bytes: [0; N],
+            len: 0,
+        }
+    }
+
+    /// What has been written.
+    pub(crate) fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..self.len).unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl<const N: usize> Write for Text<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let space = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let space = space.get_mut(..text.len()).ok_or(fmt::Error)?;
+        crate::copy(space, text.as_bytes());
+        self.len = self.len.saturating_add(text.len());
+        Ok(())
+    }
+}
