@@ -16,7 +16,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster, Worker, wait
 
 warnings.simplefilter("error", UserWarning)
 PROGRAMS = Path(sys.argv[1])
@@ -68,7 +68,7 @@ def until(what, is_so):
 def worker(client, scheduler):
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
-    arguments = ["worker", from_board(scheduler), address, "mcu"]
+    arguments = ["worker", "worker", from_board(scheduler), address, "mcu"]
 
     def mcu(name, *args):
         return client.submit(operator.methodcaller(f"native:{name}"), *args, workers=["mcu"], pure=False)
@@ -122,18 +122,33 @@ def worker(client, scheduler):
             sys.exit("it does not say what memory it has used")
 
 
+def client_on_board(client, scheduler):
+    with board("client", "client", from_board(scheduler), f"mcu-client-{time.time_ns()}") as process:
+        output, _ = process.communicate(timeout=TIMEOUT)
+    output = output.decode()
+    print(output, end="")
+    check("the client on the board has ended with status", process.returncode, 0)
+    for expected in [
+        "operator.add(20, 1) = 21",
+        "operator.mul(operator.add(20, 1), 2) = 42",
+        'statistics.stdev(b"\\x01\\x02\\x04") = 1.5275252316519468',
+        "operator.truediv(1, 0): ZeroDivisionError: division by zero",
+    ]:
+        if f"    {expected}\n" not in output:
+            sys.exit(f"it does not say {expected!r}")
+    until("the scheduler has forgotten its tasks", lambda: not client.who_has())
+
+
 def main():
     with LocalCluster(n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None) as cluster:
         with Client(cluster) as client:
-            cluster.scale(0)
-            # By hand, for a name.
-            from distributed import Worker
-
+            # Not by the cluster, for a name.
             async def start():
                 return await Worker(cluster.scheduler_address, name="python", host="127.0.0.1", nthreads=1)
 
             python = client.sync(start)
             client.wait_for_workers(1)
+            client_on_board(client, cluster.scheduler_address)
             worker(client, cluster.scheduler_address)
             client.sync(python.close)
 

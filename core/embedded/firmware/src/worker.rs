@@ -75,7 +75,8 @@ static BUFFERS: Once<Buffers> = Once::new(Buffers {
 fn program(out: &mut Semihosting) -> bool {
     let mut line = [0; 160];
     let mut words = arguments::command_line(&mut line).split_ascii_whitespace();
-    let (Some(scheduler), Some(contact), Some(name)) = (words.next(), words.next(), words.next())
+    // The program, and the addresses and names.
+    let (Some(scheduler), Some(contact), Some(name)) = (words.nth(1), words.next(), words.next())
     else {
         let _ = writeln!(out, "    arguments: SCHEDULER CONTACT NAME");
         return false;
