@@ -26,7 +26,7 @@ impl Shared {
         event::in_comm(&peer, serving).await;
     }
 
-    /// Answers requests until one makes the comm a stream, or the comm ends.
+    /// Replies to requests until one makes the comm a stream, or the comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {

@@ -160,7 +160,7 @@ impl Shared {
                 heartbeat_interval, ..
             }) => heartbeat_interval,
             Some(Action::RefuseWorker(_, refusal)) => return Err(Box::new((refusal, sender))),
-            other => unreachable!("the first action answers the registration, not {other:?}"),
+            other => unreachable!("the first action replies to the registration, not {other:?}"),
         };
         let reply = RegisterWorkerReply {
             status: ReplyStatus::Ok,
@@ -213,7 +213,7 @@ impl Shared {
 }
 
 /// Reads a client's message, the slow part of handling it. A message about many
-/// keys with an answer each is split into parts, between which the answers are
+/// keys with a reply each is split into parts, between which the replies are
 /// sent.
 fn read_message(id: ClientId, message: FromClient, events: &mut Vec<Event>) {
     const PART: usize = 1 << 10;

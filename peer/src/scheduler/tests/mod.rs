@@ -21,7 +21,7 @@ mod panics;
 mod queues;
 mod requests;
 mod speed;
-mod strangers;
+mod workers;
 
 async fn scheduler(address: &str) -> Scheduler {
     scheduler_with(address, Options::default()).await

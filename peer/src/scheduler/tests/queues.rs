@@ -81,7 +81,7 @@ async fn bounds_the_queue_of_a_client() {
 }
 
 #[tokio::test]
-async fn answers_to_one_message_do_not_exceed_the_limit() {
+async fn replies_to_one_message_do_not_exceed_the_limit() {
     const LIMIT: usize = 256 << 10;
     let (options, notices) = limited(LIMIT);
     let scheduler = scheduler_with("inproc://one-message", options).await;
@@ -126,14 +126,14 @@ async fn stops_reading_from_clients_that_do_not_read() {
     let mut received = 0;
     let mut is_sent = false;
     while received < sent {
-        let answers = channel.receiver.receive_batch::<ToClient>();
-        let answers = tokio::select! {
+        let batch = channel.receiver.receive_batch::<ToClient>();
+        let batch = tokio::select! {
             () = &mut last, if !is_sent => { is_sent = true; continue }
-            answers = answers => answers.expect("it is open").expect("it is open"),
+            batch = batch => batch.expect("it is open").expect("it is open"),
         };
-        let is_answer =
+        let is_reply =
             |message: &&ToClient| matches!(message, ToClient::AdjustHeartbeatInterval(_));
-        received += answers.iter().filter(is_answer).count();
+        received += batch.iter().filter(is_reply).count();
     }
     assert_eq!(received, sent);
     assert!(not_reading(&notices).is_empty());

@@ -156,7 +156,7 @@ async fn skips_unreachable_holders() {
 }
 
 #[tokio::test]
-async fn answers_queries() {
+async fn replies_to_queries() {
     let (scheduler, workers, mut client) = cluster("knows", 2).await;
     let all = Request::from(Identity {
         n_workers: Some(-1),
@@ -237,8 +237,8 @@ async fn answers_queries() {
 }
 
 #[tokio::test]
-async fn answers_unusual_requests() {
-    let (_scheduler, _, mut client) = cluster("odd", 0).await;
+async fn replies_to_unusual_requests() {
+    let (_scheduler, _, mut client) = cluster("unusual", 0).await;
     let unknown = Request::Unknown(Unknown {
         op: "do_something".to_owned(),
         ..Unknown::default()
@@ -363,7 +363,7 @@ async fn malformed_messages_end_a_stream() {
         })),
         ..Options::default()
     };
-    let scheduler = scheduler_with("inproc://nonsense", options).await;
+    let scheduler = scheduler_with("inproc://malformed", options).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     // A message without a mandatory field
     client.send(FromClient::Unknown(Unknown {

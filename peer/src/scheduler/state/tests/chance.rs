@@ -404,7 +404,7 @@ impl World {
     }
 
     /// Delivers all messages and completes all tasks.
-    fn calm_down(&mut self) {
+    fn complete(&mut self) {
         if self.workers.is_empty() {
             self.add_worker();
         }
@@ -416,26 +416,26 @@ impl World {
             self.handle(Event::FromWorker(worker, running.into()));
         }
         for _ in 0..10_000 {
-            let mut is_calm = true;
+            let mut is_idle = true;
             for id in self.workers.keys().copied().collect::<Vec<_>>() {
                 let mut count = 0;
                 while self.workers[&id].inbox.len() + self.workers[&id].outbox.len() != 0 {
-                    is_calm = false;
+                    is_idle = false;
                     count += 1;
-                    assert!(count < 10_000, "they do not stop talking");
+                    assert!(count < 10_000, "messages do not end");
                     self.workers.get_mut(&id).expect("exists").read();
                     self.deliver(id);
                 }
                 if !self.workers[&id].tasks.is_empty() {
-                    is_calm = false;
+                    is_idle = false;
                     self.work(id);
                 }
             }
-            if is_calm {
+            if is_idle {
                 return;
             }
         }
-        panic!("there is no end to it");
+        panic!("tasks do not end");
     }
 
     fn run(seed: u64) {
@@ -444,7 +444,7 @@ impl World {
         for _ in 0..400 {
             world.step();
         }
-        world.calm_down();
+        world.complete();
         for (client, views) in &world.clients {
             for (key, view) in views {
                 let status = world.state.status(key);
@@ -471,7 +471,7 @@ impl World {
         for _ in 0..3 {
             world.now += Duration::from_millis(500);
             world.handle(Event::Tick);
-            world.calm_down();
+            world.complete();
         }
         assert_eq!(world.state.task_count(), 0, "seed {seed}");
         for (id, worker) in &world.workers {

@@ -1,4 +1,4 @@
-//! Inconsistent messages, which must be ignored and leave no state behind.
+//! Inconsistent messages, which must be ignored and must not change the state.
 
 use super::*;
 use crate::protocol::TaskState;

@@ -1,16 +1,16 @@
-//! Workers that send invalid messages, and workers that come and go.
+//! Workers that send invalid messages, join, retire and leave.
 
 use super::*;
 use crate::protocol::{ReplyStatus, WorkerStatus};
 
-/// A registered worker that listens, and does nothing by itself.
-struct Odd {
+/// A registered worker that listens, and whose replies and messages the test sends.
+struct ManualWorker {
     listener: Listener,
     address: String,
     stream: Channel,
 }
 
-impl Odd {
+impl ManualWorker {
     async fn new(scheduler: &Address, at: &str) -> Self {
         let at = at.parse().expect("an address");
         let listener = crate::transports()
@@ -34,11 +34,11 @@ impl Odd {
         }
     }
 
-    /// Answers one request on a new comm.
-    async fn answer(&self, reply: impl Field) -> Channel {
+    /// Replies to one request on a new comm.
+    async fn reply(&self, reply: impl Field) -> Channel {
         let incoming = self.listener.accept().await.expect("a connection");
         let comm = incoming.handshake().await.expect("a comm");
-        let mut channel = Channel::new(comm, Ends::new("odd", "scheduler", None));
+        let mut channel = Channel::new(comm, Ends::new("worker", "scheduler", None));
         let request = channel.receiver.receive::<Request>().await;
         request.expect("a request").expect("a request");
         channel.sender.send(&reply).await.expect("it listens");
@@ -52,8 +52,8 @@ fn value(string: &str) -> Serialized {
 
 #[tokio::test]
 async fn unrequested_results_do_not_reach_clients() {
-    let scheduler = scheduler("inproc://unasked").await;
-    let worker = Odd::new(scheduler.address(), "inproc://unasked-1").await;
+    let scheduler = scheduler("inproc://unrequested").await;
+    let worker = ManualWorker::new(scheduler.address(), "inproc://unrequested-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
     let data = |names: &[&str]| {
         let data = names.iter().map(|name| (Key::from(*name), value(name)));
@@ -71,7 +71,7 @@ async fn unrequested_results_do_not_reach_clients() {
         nbytes: sizes.into(),
         ..UpdateDataReply::default()
     };
-    let (put, channel) = tokio::join!(client.call::<Keys>(request), worker.answer(reply));
+    let (put, channel) = tokio::join!(client.call::<Keys>(request), worker.reply(reply));
     assert_eq!(*put.expect("it is done"), [Key::from("a")]);
     drop(channel);
     assert_eq!(scheduler.inspect(State::task_count), 1);
@@ -84,8 +84,7 @@ async fn unrequested_results_do_not_reach_clients() {
         keys: Some(["a"].into_iter().collect()),
         ..Gather::default()
     };
-    let (gathered, _channel) =
-        tokio::join!(client.call::<DataReply>(request), worker.answer(reply));
+    let (gathered, _channel) = tokio::join!(client.call::<DataReply>(request), worker.reply(reply));
     let data = gathered.expect("it replies").data.expect("all of it");
     assert_eq!(data, [(Key::from("a"), value("a"))]);
 }
@@ -93,10 +92,10 @@ async fn unrequested_results_do_not_reach_clients() {
 /// Number of requests and keys that a worker receives if it sends some of the
 /// keys that a client gathers, and number of keys reported as missing to the
 /// client.
-async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
+async fn requests_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
     let address = format!("inproc://gather-{count}-{sent}");
     let scheduler = scheduler(&address).await;
-    let worker = Odd::new(scheduler.address(), &format!("{address}-1")).await;
+    let worker = ManualWorker::new(scheduler.address(), &format!("{address}-1")).await;
     let mut client = Client::new(scheduler.address(), "me").await;
     let names: Vec<String> = (0..count).map(|number| format!("x-{number}")).collect();
     let sizes = names.iter().map(|name| (Key::from(name.as_str()), 1));
@@ -113,11 +112,11 @@ async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
         nbytes: sizes.collect(),
         ..UpdateDataReply::default()
     };
-    let (put, mut channel) = tokio::join!(client.call::<Keys>(scattered), worker.answer(reply));
+    let (put, mut channel) = tokio::join!(client.call::<Keys>(scattered), worker.reply(reply));
     assert_eq!(put.expect("it is done").len(), count);
     let counts = Arc::new(Mutex::new((0, 0)));
     let counted = Arc::clone(&counts);
-    let answering = tokio::spawn(async move {
+    let replying = tokio::spawn(async move {
         while let Ok(Some(Request::GetData(request))) = channel.receiver.receive().await {
             {
                 let mut counts = lock(&counted);
@@ -141,23 +140,23 @@ async fn asked_for_data(count: usize, sent: usize) -> (usize, usize, usize) {
     };
     let reply: DataReply = client.call(request).await.expect("it replies");
     let missing = reply.keys.map_or(0, |keys| keys.len());
-    answering.abort();
+    replying.abort();
     let (requests, keys) = *lock(&counts);
     (requests, keys, missing)
 }
 
 #[tokio::test]
-async fn a_worker_that_sends_few_keys_is_asked_for_each_once() {
+async fn a_worker_that_sends_few_keys_gets_one_request_for_each() {
     for count in [100, 200] {
-        assert_eq!(asked_for_data(count, 1).await, (1, count, count - 1));
-        assert_eq!(asked_for_data(count, count).await, (1, count, 0));
+        assert_eq!(requests_for_data(count, 1).await, (1, count, count - 1));
+        assert_eq!(requests_for_data(count, count).await, (1, count, 0));
     }
 }
 
 #[tokio::test]
 async fn impossible_reports_leave_no_state() {
     let scheduler = scheduler("inproc://claims").await;
-    let mut worker = Odd::new(scheduler.address(), "inproc://claims-1").await;
+    let mut worker = ManualWorker::new(scheduler.address(), "inproc://claims-1").await;
     let other = Worker::new(scheduler.address(), "inproc://claims-2").await;
     let mut client = Client::new(scheduler.address(), "me").await;
     let graph: Graph = [Task::new("x", "operator.add", [1, 2])]
@@ -260,7 +259,7 @@ async fn keeps_nothing_of_workers_that_left() {
 #[tokio::test(start_paused = true)]
 async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     let scheduler = scheduler("inproc://let-go").await;
-    let mut worker = Odd::new(scheduler.address(), "inproc://let-go-1").await;
+    let mut worker = ManualWorker::new(scheduler.address(), "inproc://let-go-1").await;
     let ask = FromWorker::from(RequestRefreshWhoHas {
         keys: (0..1000).map(|key| format!("x-{key}")).collect(),
         ..RequestRefreshWhoHas::default()
@@ -277,7 +276,7 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
 #[tokio::test(start_paused = true)]
 async fn worker_with_endless_task_retires() {
     let scheduler = scheduler("inproc://retires-busy").await;
-    let mut busy = Odd::new(scheduler.address(), "inproc://retires-busy-1").await;
+    let mut busy = ManualWorker::new(scheduler.address(), "inproc://retires-busy-1").await;
     let mut client = Client::new(scheduler.address(), "me").await;
     client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     let batch = busy.stream.receiver.receive_batch::<ToWorker>().await;
@@ -310,7 +309,7 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     client.submit([Task::new("y", "operator.add", [3, 4])], &["y"]);
     client.wait(&["y"]).await;
     // Another one that ignores the request
-    let other = Odd::new(scheduler.address(), "inproc://stays-2").await;
+    let other = ManualWorker::new(scheduler.address(), "inproc://stays-2").await;
     let start = tokio::time::Instant::now();
     let request = tokio::spawn({
         let mut requests = connect(scheduler.address()).await;
