@@ -4,19 +4,20 @@
 //! Dask. They exchange the same messages as in a real cluster, over real comms,
 //! by default in memory. For a cluster of several machines, use Dask's scheduler.
 
+use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
 #[cfg(feature = "self-signed")]
-use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_comm::tls::{Tls, TlsError, TlsSettings};
+use daskwire_comm::{Address, CommError, CommOptions, Transports};
 
 use crate::channel::Observer;
-use crate::client::ClientOptions;
-use crate::client::ConnectError;
+use crate::client::{ClientOptions, ConnectError};
+use crate::error::from;
 use crate::scheduler::{self, Scheduler};
-use crate::worker::{Functions, Worker};
-use crate::{BoxFuture, Client, PeerError, RequestError};
+use crate::worker::{self, Functions, Worker};
+use crate::{BoxFuture, Client};
 
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,7 +50,7 @@ impl Transport {
     ];
 
     /// The transports with this one, and a certificate if it needs one.
-    fn transports(self) -> Result<Transports, PeerError> {
+    fn transports(self) -> Result<Transports, StartError> {
         match self {
             Self::Memory => Ok(crate::transports()),
             #[cfg(feature = "tcp")]
@@ -59,8 +60,8 @@ impl Transport {
         }
     }
 
-    fn address(self) -> String {
-        match self {
+    fn address(self) -> Address {
+        let address = match self {
             Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
             #[cfg(feature = "tcp")]
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
@@ -68,8 +69,60 @@ impl Transport {
             Self::Tls => "tls://127.0.0.1:0".to_owned(),
             #[cfg(all(feature = "self-signed", feature = "quic"))]
             Self::Quic => "quic://127.0.0.1:0".to_owned(),
+        };
+        address.parse().expect("a valid address")
+    }
+}
+
+/// The error of [`Builder::start`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The scheduler cannot listen.
+    Listen(Arc<CommError>),
+    /// The scheduler cannot start.
+    Scheduler(scheduler::StartError),
+    /// A worker cannot start.
+    Worker(worker::StartError),
+    /// The certificate cannot be made.
+    #[cfg(feature = "self-signed")]
+    Certificate(Arc<rcgen::Error>),
+    /// The settings of TLS cannot be made with the certificate.
+    #[cfg(feature = "self-signed")]
+    Tls(Arc<TlsError>),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(error) => write!(f, "the scheduler: {error}"),
+            Self::Scheduler(error) => error.fmt(f),
+            Self::Worker(error) => error.fmt(f),
+            #[cfg(feature = "self-signed")]
+            Self::Certificate(error) => write!(f, "a certificate cannot be made: {error}"),
+            #[cfg(feature = "self-signed")]
+            Self::Tls(error) => write!(f, "the certificate of the cluster: {error}"),
         }
     }
+}
+
+impl core::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Listen(error) => Some(&**error),
+            Self::Scheduler(error) => error.source(),
+            Self::Worker(error) => error.source(),
+            #[cfg(feature = "self-signed")]
+            Self::Certificate(error) => Some(&**error),
+            #[cfg(feature = "self-signed")]
+            Self::Tls(error) => Some(&**error),
+        }
+    }
+}
+
+from! {
+    StartError: scheduler::StartError, error => Self::Scheduler(error);
+    StartError: worker::StartError, error => Self::Worker(error);
 }
 
 /// Configures and starts a [`LocalCluster`].
@@ -99,8 +152,8 @@ impl Default for Builder {
     }
 }
 
-impl core::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("worker_count", &self.worker_count)
             .field("nthreads", &self.nthreads)
@@ -158,25 +211,29 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`PeerError`] if the system refuses, for example because there are no more
-    /// sockets.
-    pub async fn start(self) -> Result<LocalCluster, PeerError> {
+    /// * [`StartError::Listen`] if the scheduler cannot listen, for example because
+    ///   there are no more sockets;
+    /// * [`StartError::Scheduler`] and [`StartError::Worker`] if one cannot start;
+    /// * `StartError::Certificate` and `StartError::Tls` if no certificate can be
+    ///   made, with the feature `self-signed`.
+    pub async fn start(self) -> Result<LocalCluster, StartError> {
         self.start_boxed().await
     }
 
-    fn start_boxed(self) -> BoxFuture<'static, Result<LocalCluster, PeerError>> {
+    fn start_boxed(self) -> BoxFuture<'static, Result<LocalCluster, StartError>> {
         Box::pin(self.start_here())
     }
 
-    async fn start_here(self) -> Result<LocalCluster, PeerError> {
+    async fn start_here(self) -> Result<LocalCluster, StartError> {
         let transports = match self.transports {
             Some(transports) => transports,
             None => self.transport.transports()?,
         };
         let mut listeners = Vec::with_capacity(1 + self.listen.len());
-        let first = RequestError::parse_address(&self.transport.address())?;
+        let first = self.transport.address();
         for address in core::iter::once(&first).chain(&self.listen) {
-            listeners.push(transports.bind(address, CommOptions::default()).await?);
+            let listener = transports.bind(address, CommOptions::default()).await;
+            listeners.push(listener.map_err(|error| StartError::Listen(Arc::new(error)))?);
         }
         let settings = scheduler::Options {
             transports: transports.clone(),
@@ -187,7 +244,7 @@ impl Builder {
         let mut workers = Vec::with_capacity(self.worker_count);
         for index in 0..self.worker_count {
             let mut worker = Worker::builder(scheduler.address().clone())
-                .listen(RequestError::parse_address(&self.transport.address())?)
+                .listen(self.transport.address())
                 .name(&format!("worker-{index}"))
                 .nthreads(self.nthreads)
                 .functions(self.functions.clone())
@@ -209,17 +266,14 @@ impl Builder {
 
 /// A certificate that all parties of a cluster present and trust.
 #[cfg(feature = "self-signed")]
-fn certificate() -> Result<Tls, PeerError> {
-    let refused = |what: &str, error: &dyn core::fmt::Display| PeerError::Refused {
-        reason: format!("{what}: {error}"),
-    };
+fn certificate() -> Result<Tls, StartError> {
     let made = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()])
-        .map_err(|error| refused("a certificate cannot be made", &error))?;
+        .map_err(|error| StartError::Certificate(Arc::new(error)))?;
     let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     TlsSettings::new(cert.as_str(), cert.as_str())
         .with_key(key)
         .build()
-        .map_err(|error| refused("the certificate that was made", &error))
+        .map_err(|error| StartError::Tls(Arc::new(error)))
 }
 
 /// A scheduler and workers in this process.
@@ -248,8 +302,8 @@ pub struct LocalCluster {
     observer: Option<Arc<dyn Observer>>,
 }
 
-impl core::fmt::Debug for LocalCluster {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Debug for LocalCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalCluster")
             .field("scheduler", &self.scheduler)
             .field("workers", &self.workers)
@@ -263,7 +317,7 @@ impl LocalCluster {
     /// # Errors
     ///
     /// As [`Builder::start`].
-    pub async fn start() -> Result<Self, PeerError> {
+    pub async fn start() -> Result<Self, StartError> {
         Self::builder().start().await
     }
 

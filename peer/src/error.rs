@@ -11,6 +11,8 @@ use daskwire_comm::{Address, AddressError, CommError};
 
 #[cfg(feature = "client")]
 use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
+#[cfg(feature = "local-cluster")]
+use crate::cluster;
 use crate::protocol::ProtocolError;
 use crate::release::UnsupportedRelease;
 #[cfg(feature = "scheduler")]
@@ -133,17 +135,15 @@ pub enum PeerError {
     Type(WrongType),
     /// The scheduler's release is not supported.
     Release(UnsupportedRelease),
-    /// The peer refused.
-    Refused {
-        /// The peer's reason.
-        reason: String,
-    },
     /// A worker cannot start.
     #[cfg(feature = "worker")]
     StartWorker(worker::StartError),
     /// A scheduler cannot start.
     #[cfg(feature = "scheduler")]
     StartScheduler(StartError),
+    /// A local cluster cannot start.
+    #[cfg(feature = "local-cluster")]
+    StartCluster(cluster::StartError),
     /// The scheduler in this process has ended.
     #[cfg(feature = "scheduler")]
     Scheduler(ServeError),
@@ -166,11 +166,12 @@ impl fmt::Display for PeerError {
             Self::Value(error) => error.fmt(f),
             Self::Type(error) => error.fmt(f),
             Self::Release(error) => error.fmt(f),
-            Self::Refused { reason } => write!(f, "the peer refused: {reason}"),
             #[cfg(feature = "worker")]
             Self::StartWorker(error) => error.fmt(f),
             #[cfg(feature = "scheduler")]
             Self::StartScheduler(error) => error.fmt(f),
+            #[cfg(feature = "local-cluster")]
+            Self::StartCluster(error) => error.fmt(f),
             #[cfg(feature = "scheduler")]
             Self::Scheduler(error) => error.fmt(f),
         }
@@ -193,6 +194,8 @@ impl core::error::Error for PeerError {
             Self::StartWorker(error) => error.source(),
             #[cfg(feature = "scheduler")]
             Self::StartScheduler(error) => error.source(),
+            #[cfg(feature = "local-cluster")]
+            Self::StartCluster(error) => error.source(),
             #[cfg(feature = "scheduler")]
             Self::Scheduler(error) => error.source(),
             _ => None,
@@ -211,6 +214,7 @@ macro_rules! from {
         }
     )*};
 }
+#[cfg(any(feature = "client", feature = "worker"))]
 pub(crate) use from;
 
 from! {
@@ -234,6 +238,8 @@ from! {
     PeerError: worker::StartError, error => Self::StartWorker(error);
     #[cfg(feature = "scheduler")]
     PeerError: StartError, error => Self::StartScheduler(error);
+    #[cfg(feature = "local-cluster")]
+    PeerError: cluster::StartError, error => Self::StartCluster(error);
     #[cfg(feature = "scheduler")]
     PeerError: ServeError, error => Self::Scheduler(error);
     PeerError: ValueError, error => Self::Value(error);

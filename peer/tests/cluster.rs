@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use daskwire_peer::client::TaskError;
 use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
-use daskwire_peer::cluster::LocalCluster;
+use daskwire_peer::cluster::{LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::worker::Functions;
 use daskwire_peer::{Array, Key, RemoteError, Value};
@@ -185,4 +185,14 @@ async fn gather_reports_an_error_while_other_tasks_run() {
     }
     client.close().await.expect("closed");
     cluster.close().await;
+}
+
+#[tokio::test]
+async fn an_address_without_a_transport_is_an_error_of_starting() {
+    let address = "unknown://here".parse().expect("an address");
+    let error = LocalCluster::builder().listen(address).start().await;
+    let error = error.expect_err("there is no transport");
+    assert!(matches!(error, StartError::Listen(_)), "{error}");
+    let error = daskwire_peer::PeerError::from(error).to_string();
+    assert!(error.contains("no transport for unknown://"), "{error}");
 }
