@@ -17,20 +17,21 @@ pub type Peer = Arc<str>;
 /// Limits of a worker.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Maximum number of tasks that run at once.
+    /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
-    /// Maximum number of peers asked for data at once.
+    /// Maximum number of peers asked for data at once. Default: 10, as in Dask.
     pub transfer_count: usize,
     /// Maximum number of bytes requested from a peer at once, unless a single
-    /// datum is larger.
+    /// datum is larger. Default: 50,000,000, as in Dask.
     pub transfer_len: u64,
-    /// Pause before a busy peer is asked again.
+    /// Pause before a busy peer is asked again. Default: 150 milliseconds, as in
+    /// Dask.
     pub busy_pause: Duration,
-    /// Interval at which the scheduler is asked where missing data is.
+    /// Interval at which the scheduler is asked where missing data is. Default: 1
+    /// second, as in Dask.
     pub search_interval: Duration,
 }
 
-/// Dask's defaults, for one thread.
 impl Default for Limits {
     fn default() -> Self {
         Self {

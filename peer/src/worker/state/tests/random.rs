@@ -1,0 +1,169 @@
+//! Random events.
+
+use super::*;
+
+/// Handles random events: the state stays consistent, and is empty once all keys
+/// are freed.
+#[test]
+fn random_events_leave_a_consistent_state() {
+    // Xorshift, with a fixed seed
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |end: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed >> 33).expect("31 bits") % end
+    };
+    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    let peers = [A, B, HERE];
+    for _ in 0..300 {
+        let mut worker = Worker::new(2);
+        worker.0.limits.transfer_count = 1;
+        worker.0.story.limit(20);
+        let mut runs: Vec<Key> = Vec::new();
+        let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
+        let mut store: BTreeSet<Key> = BTreeSet::new();
+        for _ in 0..200 {
+            // Later tasks depend on earlier ones only, so there are no cycles.
+            let index = random(keys.len());
+            let key = keys[index].as_str();
+            let holders = &peers[..random(3)];
+            let event = match random(19) {
+                0..=3 => {
+                    // Some dependencies are listed twice.
+                    let dependencies: Vec<(&str, &[&str])> = keys[..index]
+                        .iter()
+                        .chain(&keys[..index / 2])
+                        .filter(|_| random(4) == 0)
+                        .map(|key| (key.as_str(), holders))
+                        .collect();
+                    let run_id = i64::try_from(random(100)).expect("small");
+                    Event::FromScheduler(run(run_id, task_with(key, &dependencies)).into())
+                }
+                4 => Event::FromScheduler(free(&[key]).into()),
+                5 => Event::FromScheduler(remove_replicas(&[key]).into()),
+                6 => Event::FromScheduler(acquire(&[(key, holders)]).into()),
+                7 => Event::FromScheduler(refresh(&[(key, holders)]).into()),
+                8 => Event::FromScheduler(ToWorker::StealRequest(StealRequest {
+                    key: key.into(),
+                    ..StealRequest::default()
+                })),
+                9 => Event::FromScheduler(remove_worker(peers[random(2)]).into()),
+                10 if random(4) == 0 => Event::Stored(vec![(key.into(), description(1))]),
+                10 => {
+                    let new = ["running", "paused", "running"][random(3)];
+                    Event::FromScheduler(status(new).into())
+                }
+                11 if !runs.is_empty() => {
+                    let key = runs.swap_remove(random(runs.len()));
+                    let failure = Box::new(Failure {
+                        exception: Value::from("boom"),
+                        exception_text: String::new(),
+                        traceback_text: String::new(),
+                    });
+                    let is_good = random(3) != 0;
+                    Event::Executed(Executed {
+                        key,
+                        outcome: if is_good {
+                            Ok(description(1))
+                        } else {
+                            Err(failure)
+                        },
+                        start: Duration::ZERO,
+                        stop: Duration::ZERO,
+                        steps: Vec::new(),
+                        thread: None,
+                    })
+                }
+                14 if !runs.is_empty() => {
+                    let lost = keys[..index].iter().map(|key| key.as_str().into());
+                    Event::InputsLost {
+                        key: runs.swap_remove(random(runs.len())),
+                        lost: lost.collect(),
+                    }
+                }
+                15 => Event::Lost(vec![key.into()]),
+                16 => Event::Paused(random(2) == 0),
+                17 => Event::StoreFull(random(2) == 0),
+                18 => Event::Watched(random(2) == 0),
+                12..=13 if !asked.is_empty() => {
+                    let (peer, keys) = asked.swap_remove(random(asked.len()));
+                    let data = keys.into_iter().filter(|_| random(3) != 0);
+                    let data = data.map(|key| (key, description(1))).collect();
+                    let answer = match random(5) {
+                        0 => Answer::Busy,
+                        1 => Answer::Gone,
+                        _ => Answer::Data(data),
+                    };
+                    Event::Fetched(Fetched {
+                        peer,
+                        answer,
+                        start: Duration::ZERO,
+                        stop: Duration::ZERO,
+                    })
+                }
+                _ => Event::Search,
+            };
+            let mut events = vec![event];
+            while let Some(event) = events.pop() {
+                match &event {
+                    Event::Executed(Executed {
+                        key,
+                        outcome: Ok(_),
+                        ..
+                    }) => {
+                        store.insert(key.clone());
+                    }
+                    Event::Fetched(Fetched {
+                        answer: Answer::Data(data),
+                        ..
+                    })
+                    | Event::Stored(data) => store.extend(data.iter().map(|(key, _)| key.clone())),
+                    _ => {}
+                }
+                for action in worker.0.handle(Duration::ZERO, event) {
+                    match action {
+                        Action::Forget(key) => {
+                            store.remove(&key);
+                        }
+                        Action::Execute(run) => runs.push(run.key),
+                        Action::Fetch { peer, keys } => asked.push((peer, keys)),
+                        // Timers may fire at any time, or after the end of this
+                        // test.
+                        Action::Wake { event, .. } if random(2) == 0 => events.push(*event),
+                        _ => {}
+                    }
+                }
+                worker.0.check();
+                assert_eq!(store, worker.0.in_memory());
+            }
+            runs.retain(|key| worker.0.executing.contains_key(key));
+        }
+        // At the end, everything is freed and all pending work completes.
+        worker.message(status("paused"));
+        let all: Vec<&str> = keys.iter().map(String::as_str).collect();
+        worker.free(&all);
+        for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {
+            worker.event(Event::Executed(Executed {
+                key,
+                outcome: Ok(description(1)),
+                start: Duration::ZERO,
+                stop: Duration::ZERO,
+                steps: Vec::new(),
+                thread: None,
+            }));
+        }
+        let under_way = worker
+            .0
+            .peers
+            .iter()
+            .filter(|(_, state)| state.asked.is_some());
+        let under_way: Vec<Peer> = under_way.map(|(peer, _)| Arc::clone(peer)).collect();
+        for peer in under_way {
+            worker.fetched(&peer, Answer::Gone);
+        }
+        worker.free(&all);
+        assert_eq!(worker.phases(), "");
+        assert_eq!(worker.0.free_resources["GPU"], 1.0);
+    }
+}

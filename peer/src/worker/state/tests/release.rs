@@ -1,0 +1,186 @@
+//! Freed, stolen, replicated and lost data.
+
+use super::*;
+
+#[test]
+fn keys_are_freed_in_any_state() {
+    let mut worker = Worker::new(1);
+    let batch = vec![
+        task("ready").into(),
+        task("executing").into(),
+        task_with("waiting", &[("flight", &[A]), ("missing", &[])]).into(),
+        task_with("waiting too", &[("fetch", &[A])]).into(),
+        status("paused").into(),
+    ];
+    worker.0.limits.transfer_count = 1;
+    worker.batch(vec![task_with("w", &[("flight", &[A])]).into()]);
+    worker.batch(batch);
+    worker.message(status("running"));
+    worker.message(task("executing"));
+    assert_eq!(
+        worker.phases(),
+        "waiting 3, ready 1, executing 1, fetch 1, flight 1, missing 1"
+    );
+    let keys = ["waiting", "waiting too", "w", "ready", "executing"];
+    assert_eq!(worker.free(&keys), [""; 0]);
+    assert_eq!(worker.phases(), "executing 1, flight 1");
+    assert_eq!(worker.received(A, &["flight"]), ["forget flight"]);
+    assert_eq!(worker.executed("executing"), ["forget executing"]);
+    assert_eq!(worker.phases(), "");
+    assert!(worker.0.peers.is_empty());
+}
+
+#[test]
+fn task_freed_while_executing_may_be_requested_again() {
+    let mut worker = Worker::new(1);
+    worker.message(run(1, task("x")));
+    worker.free(&["x"]);
+    assert_eq!(worker.steal("x"), ["steal x: cancelled"]);
+    assert_eq!(
+        worker.message(run(2, task("x"))),
+        [""; 0],
+        "already executing"
+    );
+    assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
+    // As a dependency of another task
+    worker.message(task("y"));
+    worker.free(&["y"]);
+    worker.message(task_with("z", &[("y", &[A])]));
+    assert_eq!(worker.executed("y"), ["add-keys y", "execute z with y"]);
+    worker.executed("z");
+    worker.message(task("v"));
+    worker.free(&["v"]);
+    worker.message(task_with("w", &[("v", &[A])]));
+    assert_eq!(worker.failed("v"), ["where is v", "after 1s: search"]);
+}
+
+#[test]
+fn fetches_freed_data_that_local_tasks_need() {
+    let mut worker = Worker::new(1);
+    worker.message(task("a"));
+    worker.executed("a");
+    let batch = vec![
+        task("runs").into(),
+        task_with("x", &[("a", &[HERE])]).into(),
+    ];
+    assert_eq!(worker.batch(batch), ["execute x with a"]);
+    worker.message(task_with("y", &[("a", &[HERE])]));
+    assert_eq!(worker.steal("y"), ["steal y: ready"]);
+    worker.message(task_with("y", &[("a", &[HERE])]));
+    // The executing task holds its input; the ready one does not.
+    assert_eq!(
+        worker.free(&["a"]),
+        [
+            "forget a",
+            "released a for free",
+            "where is a",
+            "after 1s: search"
+        ]
+    );
+    assert_eq!(worker.steal("y"), ["steal y: waiting"]);
+    assert_eq!(worker.phases(), "ready 1, executing 1");
+}
+
+#[test]
+fn answers_steal_requests_with_task_states() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.steal("nobody"), ["steal nobody: nil"]);
+    worker.message(task("runs"));
+    assert_eq!(worker.steal("runs"), ["steal runs: executing"]);
+    worker.message(task("ready"));
+    assert_eq!(worker.steal("ready"), ["steal ready: ready"]);
+    assert_eq!(worker.steal("ready"), ["steal ready: nil"], "given back");
+    worker.message(task_with("waits", &[("a", &[A])]));
+    assert_eq!(worker.steal("a"), ["steal a: nil"]);
+    assert_eq!(worker.steal("waits"), ["steal waits: waiting"]);
+    worker.executed("runs");
+    assert_eq!(worker.steal("runs"), ["steal runs: memory"]);
+    worker.message(task("fails"));
+    worker.failed("fails");
+    assert_eq!(worker.steal("fails"), ["steal fails: nil"]);
+}
+
+#[test]
+fn replicas_are_fetched_and_removed_unless_they_are_needed() {
+    let mut worker = Worker::new(1);
+    assert_eq!(worker.message(acquire(&[("a", &[A])])), ["fetch a from A"]);
+    assert_eq!(worker.received(A, &["a"]), ["add-keys a"]);
+    assert_eq!(
+        worker.message(acquire(&[("a", &[A])])),
+        [""; 0],
+        "already in memory"
+    );
+    worker.message(task("runs"));
+    worker.message(task_with("x", &[("a", &[HERE])]));
+    assert_eq!(
+        worker.message(remove_replicas(&["a", "unknown"])),
+        ["add-keys a"]
+    );
+    worker.free(&["x"]);
+    assert_eq!(
+        worker.message(remove_replicas(&["a"])),
+        ["forget a", "released a for amm"]
+    );
+    // A key without holders is looked for until it is freed.
+    assert_eq!(
+        worker.message(acquire(&[("b", &[])])),
+        ["where is b", "after 1s: search"]
+    );
+    worker.free(&["b"]);
+    assert_eq!(worker.event(Event::Search), [""; 0]);
+    assert_eq!(worker.phases(), "executing 1");
+}
+
+#[test]
+fn tasks_wait_for_lost_inputs_until_they_are_back() {
+    let mut worker = Worker::new(1);
+    worker.stored("a");
+    worker.stored("b");
+    worker.message(task("runs"));
+    worker.message(task_with("x", &[("a", &[HERE]), ("b", &[HERE])]));
+    let stimulus = "lost-data-1.5";
+    assert_eq!(
+        worker.event(Event::Lost(vec!["a".into(), "unknown".into()])),
+        [
+            "forget a".to_owned(),
+            format!("released a for {stimulus}"),
+            "where is a".to_owned(),
+            "after 1s: search".to_owned()
+        ]
+    );
+    assert_eq!(
+        worker.phases(),
+        "waiting 1, executing 1, memory 1, missing 1"
+    );
+    assert_eq!(worker.message(refresh(&[("a", &[A])])), ["fetch a from A"]);
+    worker.executed("runs");
+    assert_eq!(
+        worker.received(A, &["a"]),
+        ["add-keys a", "execute x with a b"]
+    );
+}
+
+#[test]
+fn a_task_whose_data_is_lost_is_given_back() {
+    let mut worker = Worker::new(1);
+    worker.stored("a");
+    worker.message(task_with("x", &[("a", &[HERE])]));
+    let inputs_lost = |key: &str| Event::InputsLost {
+        key: key.into(),
+        lost: vec!["a".into()],
+    };
+    assert_eq!(
+        worker.event(inputs_lost("x")),
+        ["forget a", "released a for lost-data-1.5", "reschedule x"]
+    );
+    assert_eq!(worker.phases(), "");
+    // A task that was freed while it ran is not given back.
+    worker.stored("a");
+    worker.message(task_with("x", &[("a", &[HERE])]));
+    worker.free(&["x"]);
+    assert_eq!(
+        worker.event(inputs_lost("x")),
+        ["forget a", "released a for lost-data-1.5"]
+    );
+    assert_eq!(worker.phases(), "");
+}

@@ -1,0 +1,213 @@
+//! Workers that do not start, and those that end.
+
+use super::*;
+
+#[tokio::test]
+async fn does_not_register_with_an_old_scheduler() {
+    let scheduler = Scheduler::new("inproc").await;
+    let starting = tokio::spawn(scheduler.worker("early").start());
+    let mut stream = scheduler.accept().await;
+    let mut rpc = scheduler.accept().await;
+    let request = rpc.receiver.receive::<Request>().await;
+    assert!(matches!(request, Ok(Some(Request::Versions(_)))));
+    let packages = Value::dict([("distributed", "2025.2.0")]);
+    let versions = Value::dict([("packages", packages)]);
+    rpc.sender.send(&versions).await.expect("peer listens");
+    let error = starting.await.expect("no panic").expect_err("too old");
+    assert_eq!(
+        error.to_string(),
+        "the scheduler runs distributed 2025.2.0: a worker in Rust takes 2025.3.0 or later"
+    );
+    let message = stream.receiver.receive::<Request>().await;
+    assert!(!matches!(message, Ok(Some(_))), "{message:?}");
+}
+
+#[tokio::test]
+async fn panic_during_a_state_change_ends_the_worker() {
+    let scheduler = Scheduler::new("inproc").await;
+    for is_store in [false, true] {
+        let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+        stream
+            .compute(&Task::new("x", "operator.add", [1, 2]))
+            .await;
+        stream.finished().await;
+        if is_store {
+            worker.shared.store.poison();
+        } else {
+            crate::failure::poison(&worker.shared.machine);
+        }
+        stream
+            .compute(&Task::new("y", "operator.add", [1, 2]))
+            .await;
+        assert!(matches!(worker.ended().await, Ended::Panicked));
+        // The scheduler gets no report of the task.
+        loop {
+            match stream.next_message().await {
+                FromWorker::WorkerStatusChange(change) => {
+                    assert_eq!(change.status, WorkerStatus::Closing);
+                    break;
+                }
+                FromWorker::TaskFinished(finished) if is_store => {
+                    assert_eq!(finished.key, "y".into());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(
+            stream.next_message().await,
+            FromWorker::CloseStream(_)
+        ));
+    }
+}
+
+#[tokio::test]
+async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w");
+    let builder = builder.on_notice(|_| panic!("as the test wants"));
+    let (worker, mut stream) = scheduler.start(builder).await;
+    worker.shared.notice("something");
+    let message = stream.next_message().await;
+    assert!(matches!(message, FromWorker::LogEvent(_)), "{message:?}");
+    stream.compute(&Task::new("x", "native:slow", [3])).await;
+    stream.finished().await;
+    assert!(!worker.shared.failure.is_set());
+
+    let panicking = worker.shared.failure.clone();
+    let thread = std::thread::spawn(move || {
+        let _guard = panicking.guard();
+        panic!("as the test wants");
+    });
+    assert!(thread.join().is_err());
+    let ended = worker.ended().await;
+    assert_eq!(ended.to_string(), "the worker panicked");
+}
+
+#[tokio::test]
+async fn worker_ends_on_request_or_without_scheduler() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let close = crate::protocol::Close {
+        reason: Some("enough".to_owned()),
+        ..crate::protocol::Close::default()
+    };
+    stream.send([ToWorker::from(close)]).await;
+    let ended = worker.ended().await;
+    assert_eq!(ended.to_string(), "the scheduler closed the worker: enough");
+    assert_eq!(worker.status(), WorkerStatus::Closed);
+    assert!(matches!(
+        stream.next_message().await,
+        FromWorker::WorkerStatusChange(_)
+    ));
+
+    let (worker, stream) = scheduler.start(scheduler.worker("w")).await;
+    drop(stream);
+    assert!(matches!(worker.ended().await, Ended::Lost(_)));
+
+    // Dropping the worker makes it leave.
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    drop(worker);
+    assert!(matches!(
+        stream.next_message().await,
+        FromWorker::WorkerStatusChange(_)
+    ));
+
+    // Nothing listens any more.
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let at = address(worker.address());
+    worker.close().await;
+    let options = CommOptions {
+        connect_retry: false,
+        ..CommOptions::default()
+    };
+    let refused = transports()
+        .connect(&at, &options)
+        .await
+        .expect_err("closed listener");
+    assert!(matches!(refused, CommError::Connect { .. }), "{refused:?}");
+}
+
+/// A transport whose listener accepts nothing, and fails with errors of the test.
+struct Faulty(Mutex<Option<mpsc::Receiver<CommError>>>);
+
+impl Transport for Faulty {
+    fn schemes(&self) -> &[&'static str] {
+        &["faulty"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        _: &'a Address,
+        _: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async { Err(ConnectError::NoAnswer) })
+    }
+
+    fn bind<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        let errors = self.0.lock().expect("no panic").take();
+        let listener = FaultyListener(errors.expect("one listener").into());
+        Box::pin(async { Ok::<Box<dyn Listen>, _>(Box::new(listener)) })
+    }
+}
+
+struct FaultyListener(tokio::sync::Mutex<mpsc::Receiver<CommError>>);
+
+impl Listen for FaultyListener {
+    fn accept(&self) -> BoxFuture<'_, Result<PendingConnection, CommError>> {
+        Box::pin(async {
+            let error = self.0.lock().await.recv().await;
+            Err(error.expect("the test keeps the sender"))
+        })
+    }
+
+    fn local_address(&self) -> std::io::Result<Address> {
+        Ok(address("faulty://here"))
+    }
+}
+
+#[tokio::test]
+async fn worker_ends_when_its_listener_fails_for_good() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (fail, errors) = mpsc::channel(1);
+    let faulty = Faulty(Mutex::new(Some(errors)));
+    let builder = scheduler
+        .worker("w")
+        .transports(transports().with(faulty))
+        .listen(address("faulty://here"));
+    let (worker, mut stream) = scheduler.start(builder).await;
+    // Temporary: the listener is used again.
+    let temporary = CommError::Io(std::io::ErrorKind::ConnectionAborted.into());
+    fail.send(temporary).await.expect("the worker accepts");
+    let permit = fail.reserve().await.expect("the worker accepts again");
+    assert_eq!(worker.status(), WorkerStatus::Running);
+    permit.send(Closed::Locally.into());
+    let ended = worker.ended().await;
+    assert!(
+        matches!(&ended, Ended::ListenerFailed(error) if matches!(**error, CommError::Closed(_))),
+        "{ended:?}"
+    );
+    assert!(
+        ended
+            .to_string()
+            .starts_with("the worker accepts no connections any more: "),
+        "{ended}"
+    );
+    // It has left the cluster as usual.
+    assert!(matches!(
+        stream.next_message().await,
+        FromWorker::WorkerStatusChange(change) if change.status == WorkerStatus::Closing
+    ));
+}
+
+#[tokio::test]
+async fn worker_that_cannot_listen_does_not_start() {
+    let scheduler = Scheduler::new("inproc").await;
+    let taken = scheduler.address.clone();
+    let starting = scheduler.worker("w").listen(taken.clone()).start();
+    let (started, _stream) = tokio::join!(starting, scheduler.accept());
+    let error = started.expect_err("the address is in use");
+    assert!(matches!(error, StartError::Listen(_)), "{error:?}");
+    let error = crate::PeerError::from(error).to_string();
+    assert!(error.starts_with("the worker cannot listen: "), "{error}");
+    assert!(error.contains(&taken.to_string()), "{error}");
+}

@@ -1,0 +1,223 @@
+//! Workers with a scripted scheduler.
+
+mod ends;
+mod tasks;
+mod transfers;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::{
+    BoxFuture, Closed, CommError, CommOptions, ConnectError, ConnectOptions, Listen, Listener,
+    PendingConnection, Transport, Transports,
+};
+use daskwire_testing::TLS_PEM;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::channel::{Channel, Ends};
+use crate::graph::Task;
+use crate::protocol::{
+    ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
+    Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker, ReplyStatus,
+    Request, Status, TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData,
+    UpdateDataReply, WorkerStatus,
+};
+use crate::value::Serialized;
+use crate::{Key, RequestError};
+
+/// A scheduler of one worker.
+struct Scheduler {
+    listener: Listener,
+    address: Address,
+}
+
+/// The stream of a registered worker.
+struct Stream {
+    channel: Channel,
+    received: VecDeque<FromWorker>,
+}
+
+fn address(address: &str) -> Address {
+    address.parse().expect("an address")
+}
+
+/// Transports with a certificate, for those that need one.
+fn transports() -> Transports {
+    let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
+    crate::transports_with_tls(&tls.expect("a certificate"))
+}
+
+async fn bind(at: &Address) -> Listener {
+    let transports = transports();
+    let listener = transports.bind(at, CommOptions::default()).await;
+    listener.expect("free address")
+}
+
+fn ends() -> Ends {
+    Ends::new("scheduler", "worker", None)
+}
+
+impl Scheduler {
+    async fn new(scheme: &str) -> Self {
+        let at = match scheme {
+            "inproc" => format!("inproc://{}", crate::identifier()),
+            scheme => format!("{scheme}://127.0.0.1:0"),
+        };
+        let at = address(&at);
+        let listener = bind(&at).await;
+        let address = listener.local_address().expect("peer listens");
+        Self { listener, address }
+    }
+
+    fn worker(&self, name: &str) -> Builder {
+        Worker::builder(self.address.clone())
+            .name(name)
+            .transports(transports())
+            .nthreads(2)
+            .batch_interval(Duration::ZERO)
+            .functions(
+                Functions::python()
+                    .function("slow", |n: i64| n)
+                    .function("bytes", |len: usize| Value::bytes(vec![7; len])),
+            )
+    }
+
+    async fn accept(&self) -> Channel {
+        let incoming = self.listener.accept().await.expect("incoming comm");
+        Channel::new(incoming.handshake().await.expect("a comm"), ends())
+    }
+
+    /// Starts a worker, and answers its requests until it is registered.
+    async fn start(&self, builder: Builder) -> (Worker, Stream) {
+        let starting = tokio::spawn(builder.start());
+        let mut stream = self.accept().await;
+        let mut rpc = self.accept().await;
+        let versions = rpc.receiver.receive::<Request>().await;
+        assert!(
+            matches!(versions, Ok(Some(Request::Versions(_)))),
+            "{versions:?}"
+        );
+        let versions = Value::dict([("host", Value::Dict([].into()))]);
+        rpc.sender.send(&versions).await.expect("peer listens");
+        let register = stream.receiver.receive::<Request>().await;
+        let Ok(Some(Request::RegisterWorker(register))) = register else {
+            panic!("{register:?}")
+        };
+        assert_eq!(register.versions, versions);
+        let spilled = register.metrics.get("spilled_bytes");
+        assert_eq!(
+            spilled.and_then(|spilled| spilled.get("disk")),
+            Some(&Value::from(0))
+        );
+        let reply = RegisterWorkerReply {
+            status: ReplyStatus::Ok,
+            // Long enough that no heartbeat has to be answered.
+            heartbeat_interval: Some(600.0),
+            ..RegisterWorkerReply::default()
+        };
+        stream.sender.send(&reply).await.expect("peer listens");
+        let worker = starting.await.expect("no panic").expect("worker starts");
+        // The second comm stays open for heartbeats.
+        tokio::spawn(async move {
+            let closed = rpc.receiver.receive::<Request>().await;
+            drop((rpc, closed));
+        });
+        let stream = Stream {
+            channel: stream,
+            received: VecDeque::new(),
+        };
+        (worker, stream)
+    }
+}
+
+impl Stream {
+    async fn send(&mut self, messages: impl IntoIterator<Item = ToWorker>) {
+        let batch: Vec<ToWorker> = messages.into_iter().collect();
+        self.channel
+            .sender
+            .send(&batch)
+            .await
+            .expect("peer listens");
+    }
+
+    async fn compute(&mut self, task: &Task) {
+        self.compute_with(task, &[]).await;
+    }
+
+    async fn compute_with(&mut self, task: &Task, who_has: &[(&Key, &Worker)]) {
+        self.send([compute(task, who_has)]).await;
+    }
+
+    async fn next_message(&mut self) -> FromWorker {
+        while self.received.is_empty() {
+            let batch = self.channel.receiver.receive_batch::<FromWorker>();
+            let batch = tokio::time::timeout(Duration::from_secs(20), batch).await;
+            let batch = batch.expect("message in time").expect("valid message");
+            self.received.extend(batch.expect("open stream"));
+        }
+        self.received.pop_front().expect("just checked")
+    }
+
+    async fn finished(&mut self) -> TaskFinished {
+        match self.next_message().await {
+            FromWorker::TaskFinished(finished) => finished,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn erred(&mut self) -> TaskErred {
+        match self.next_message().await {
+            FromWorker::TaskErred(erred) => erred,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
+    let holders = who_has
+        .iter()
+        .map(|(key, worker)| ((*key).clone(), vec![worker.address().to_owned()]));
+    ToWorker::from(ComputeTask {
+        key: task.key.clone(),
+        run_id: 5,
+        priority: vec![0.0; 3],
+        who_has: holders.collect(),
+        nbytes: who_has
+            .iter()
+            .map(|(key, _)| ((*key).clone(), 10))
+            .collect(),
+        run_spec: task.to_run_spec().expect("plain values"),
+        ..ComputeTask::default()
+    })
+}
+
+/// Opens a comm to a worker.
+async fn asking(worker: &Worker) -> Channel {
+    let (transports, options) = (transports(), CommOptions::default());
+    let comm = transports
+        .connect(&address(worker.address()), &options)
+        .await;
+    Channel::new(comm.expect("peer listens"), ends())
+}
+
+async fn ask<T: Field>(channel: &mut Channel, request: impl Into<Request>) -> T {
+    channel.call(&request.into()).await.expect("a reply")
+}
+
+fn get_data(keys: &[&str]) -> GetData {
+    GetData {
+        keys: keys.iter().copied().collect(),
+        ..GetData::default()
+    }
+}
+
+async fn acknowledge(channel: &mut Channel) {
+    channel
+        .sender
+        .send(&"OK".to_owned())
+        .await
+        .expect("peer listens");
+}

@@ -1,0 +1,192 @@
+//! Tasks and requests.
+
+use super::*;
+
+#[tokio::test]
+async fn runs_tasks_and_serves_their_results() {
+    for scheme in ["inproc", "tcp", "tls", "quic"] {
+        let scheduler = Scheduler::new(scheme).await;
+        let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+        assert_eq!(
+            address(worker.address()).scheme(),
+            scheduler.address.scheme()
+        );
+        for (key, function) in [("x", "operator.add"), ("y", "native:slow")] {
+            let arguments = if key == "x" { vec![1, 2] } else { vec![3] };
+            stream.compute(&Task::new(key, function, arguments)).await;
+            let finished = stream.finished().await;
+            assert_eq!(finished.key, key.into());
+            assert_eq!((finished.run_id, &*finished.typename), (5, "int"));
+            assert_eq!(finished.startstops.len(), 1);
+        }
+        let mut comm = asking(&worker).await;
+        for _ in 0..2 {
+            let reply: DataReply = ask(&mut comm, get_data(&["x", "y", "nothing"])).await;
+            assert_eq!(reply.status, ReplyStatus::Ok);
+            let data = reply.data.expect("data");
+            assert_eq!(data.len(), 2);
+            for (_, serialized) in data {
+                assert_eq!(serialized.open(), Ok(Value::from(3)));
+            }
+            acknowledge(&mut comm).await;
+        }
+        assert_eq!(worker.counters().serialized.count, 2);
+        worker.close().await;
+        assert!(matches!(
+            stream.next_message().await,
+            FromWorker::WorkerStatusChange(_)
+        ));
+        assert!(matches!(
+            stream.next_message().await,
+            FromWorker::CloseStream(_)
+        ));
+        let end = stream.channel.receiver.receive_batch::<FromWorker>().await;
+        assert!(matches!(end, Ok(None)), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn unreadable_and_failing_tasks_report_exceptions() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (_worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let broken = ToWorker::from(ComputeTask {
+        key: "broken".into(),
+        run_spec: Serialized::pickled(b"\x80\x05]"),
+        ..ComputeTask::default()
+    });
+    stream.send([broken]).await;
+    let erred = stream.erred().await;
+    let text = erred.exception_text.expect("a text");
+    assert!(
+        text.starts_with("ValueError('the pickle is damaged"),
+        "{text}"
+    );
+    // Damaged data is detected when it is needed.
+    let mut comm = asking(&_worker).await;
+    let bad = Serialized::of_written_pickle(bytes::Bytes::from_static(b"\x80\x05]"));
+    let update = UpdateData {
+        data: Some(vec![("bad".into(), bad)]),
+        ..UpdateData::default()
+    };
+    let _: UpdateDataReply = ask(&mut comm, update).await;
+    let needs = Task::new("needs", "builtins.len", [&Key::from("bad")]);
+    stream
+        .compute_with(&needs, &[(&"bad".into(), &_worker)])
+        .await;
+    let text = stream.erred().await.exception_text.expect("a text");
+    assert!(text.starts_with("ValueError('the data of bad: "), "{text}");
+}
+
+#[tokio::test]
+async fn runs_and_frees_many_tasks_of_one_batch() {
+    const COUNT: i64 = 2000;
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    for function in ["operator.add", "native:slow"] {
+        let task = |n: i64| {
+            let key = Key::list([Key::from(function), n.into()]);
+            let arguments = if function == "operator.add" {
+                vec![n, n]
+            } else {
+                vec![n]
+            };
+            Task::new(key, function, arguments)
+        };
+        stream
+            .send((0..COUNT).map(|n| compute(&task(n), &[])))
+            .await;
+        for _ in 0..COUNT {
+            stream.finished().await;
+        }
+        let free = FreeKeys {
+            keys: (0..COUNT).map(|n| task(n).key).collect(),
+            ..FreeKeys::default()
+        };
+        stream.send([free.into()]).await;
+        for _ in 0..COUNT {
+            let message = stream.next_message().await;
+            assert!(
+                matches!(message, FromWorker::ReleaseWorkerData(_)),
+                "{message:?}"
+            );
+        }
+    }
+    assert_eq!(worker.keys(), []);
+    assert_eq!(worker.task_counts(), []);
+}
+
+#[tokio::test]
+async fn requests_are_answered_or_refused() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
+    let mut comm = asking(&worker).await;
+    let pong: Value = ask(&mut comm, Ping::default()).await;
+    assert_eq!(pong, Value::bytes(&b"pong"[..]));
+    let data = Value::list([1, 2]);
+    let echo = Echo {
+        data: data.clone(),
+        ..Echo::default()
+    };
+    assert_eq!(ask::<Value>(&mut comm, echo).await, data);
+    let identity: Value = ask(&mut comm, Identity::default()).await;
+    assert_eq!(identity.get("type"), Some(&Value::from("Worker")));
+    assert_eq!(identity.get("name"), Some(&Value::from("w")));
+
+    let key = Key::list(["x".into(), 0.into()]);
+    let update = UpdateData {
+        data: Some(vec![(key.clone(), Serialized::of(&data).expect("plain"))]),
+        ..UpdateData::default()
+    };
+    let updated: UpdateDataReply = ask(&mut comm, update).await;
+    assert_eq!(updated.nbytes[0].0, key);
+    let keys: Value = ask(&mut comm, KeysRequest::default()).await;
+    assert_eq!(keys.to_string(), "[['x', 0]]");
+    let free = FreeKeysRequest {
+        keys: Keys(vec![key]),
+        ..FreeKeysRequest::default()
+    };
+    assert_eq!(ask::<Value>(&mut comm, free).await, Value::None);
+    let message = stream.next_message().await;
+    assert!(
+        matches!(message, FromWorker::ReleaseWorkerData(_)),
+        "{message:?}"
+    );
+
+    // Without holders
+    let gather = Gather {
+        who_has: Some(vec![("y".into(), vec![worker.address().to_owned()])]),
+        ..Gather::default()
+    };
+    let reply: DataReply = ask(&mut comm, gather).await;
+    assert_eq!(reply.status, ReplyStatus::PartialFail);
+    assert_eq!(*reply.keys.expect("keys"), ["y".into()]);
+
+    // Unsupported operations, and an unknown one
+    for op in ["run", "upload_file", "no such thing"] {
+        let unknown = Request::Unknown(Unknown {
+            op: op.to_owned(),
+            extra: vec![],
+        });
+        let Err(RequestError::Remote(error)) = comm.call::<Value>(&unknown).await else {
+            panic!("expected a refusal");
+        };
+        assert_eq!(error.class, "NotImplementedError");
+        assert!(error.message.contains(op), "{error}");
+        assert!(error.message.contains("w at inproc://"), "{error}");
+    }
+    comm.sender
+        .send(&Value::dict([("op", "get_data")]))
+        .await
+        .expect("peer listens");
+    let status = comm.receiver.receive::<Status>().await.expect("a reply");
+    let status = status.expect("a reply");
+    assert_eq!(status.status, Some(ReplyStatus::UncaughtError));
+    let text = status.exception_text.expect("a text");
+    assert!(text.contains("has no field keys"), "{text}");
+
+    assert_eq!(
+        ask::<Value>(&mut comm, Terminate::default()).await,
+        Value::from("OK")
+    );
+    assert!(matches!(worker.ended().await, Ended::Closed));
+}
