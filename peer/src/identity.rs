@@ -88,17 +88,17 @@ impl From<ProtocolError> for IdentityError {
     }
 }
 
-/// Options for [`identity`]: `patience` is the timeout of the connection, the
+/// Options for [`identity`]: `timeout` is the timeout of the connection, the
 /// handshake and the reply, each; with one attempt, and any wire format.
 ///
 /// They work with every release since 2.23.0: the client waits for the
 /// scheduler's handshake and replies in the same format.
-pub fn options(patience: Duration) -> CommOptions {
+pub fn options(timeout: Duration) -> CommOptions {
     CommOptions {
-        connect_timeout: patience,
+        connect_timeout: timeout,
         // The user can try again.
         connect_retry: false,
-        handshake_timeout: patience,
+        handshake_timeout: timeout,
         wire: WireFormat::Detect,
         ..CommOptions::default()
     }
@@ -127,12 +127,12 @@ pub async fn identity(
     transports: &Transports,
     options: &CommOptions,
 ) -> Result<(Identity, daskwire_comm::Agreement), IdentityError> {
-    let patience = options.handshake_timeout;
+    let timeout = options.handshake_timeout;
     let transports = transports.separate();
     let mut comm = transports.connect(address, options).await?;
-    let answer = runtime::timeout(patience, ask(&mut comm))
+    let answer = runtime::timeout(timeout, ask(&mut comm))
         .await
-        .map_err(|_| IdentityError::Timeout(patience))??;
+        .map_err(|_| IdentityError::Timeout(timeout))??;
     let agreement = comm.agreement().clone();
     comm.close().await?;
     drop(comm);
@@ -167,9 +167,9 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
 
 /// Converts to a string: other values as Python shows them, `None` as the empty
 /// string.
-fn text(value: &Value) -> String {
+fn display(value: &Value) -> String {
     match value {
-        Value::Str(text) => text.to_string(),
+        Value::Str(string) => string.to_string(),
         Value::None => String::new(),
         value => value.to_string(),
     }
@@ -200,7 +200,7 @@ impl Identity {
                 expected: "a dictionary",
             });
         }
-        let string = |name| answer.get(name).map(text).unwrap_or_default();
+        let string = |name| answer.get(name).map(display).unwrap_or_default();
         let workers = match answer.get("workers") {
             Some(Value::Dict(workers)) => workers.iter(),
             _ => [].iter(),
@@ -211,7 +211,7 @@ impl Identity {
             address: string("address"),
             started: answer.get("started").map(number),
             workers: workers
-                .map(|(address, about)| Worker::from_value(text(address), about))
+                .map(|(address, about)| Worker::from_value(display(address), about))
                 .collect(),
             release: None,
         })
@@ -220,7 +220,7 @@ impl Identity {
 
 impl Worker {
     fn from_value(address: String, about: &Value) -> Self {
-        let string = |name| about.get(name).map(text).unwrap_or_default();
+        let string = |name| about.get(name).map(display).unwrap_or_default();
         let count = |name| about.get(name).map(integer).unwrap_or_default();
         let metric = |name| about.get("metrics")?.get(name);
         Self {
@@ -232,7 +232,7 @@ impl Worker {
             cpu: metric("cpu").map(number).unwrap_or_default(),
             status: about
                 .get("status")
-                .map(|status| WorkerStatus::from(&*text(status))),
+                .map(|status| WorkerStatus::from(&*display(status))),
         }
     }
 }

@@ -105,7 +105,10 @@ impl Key {
 
     /// The string, if the key is one.
     pub fn as_str(&self) -> Option<&str> {
-        Reader::new(&self.0).str().ok().map(|text| text.to_str())
+        Reader::new(&self.0)
+            .str()
+            .ok()
+            .map(|string| string.to_str())
     }
 
     /// The part that related keys share, by which Dask groups tasks: `add` for
@@ -122,7 +125,7 @@ impl Key {
         loop {
             let name = match reader.token() {
                 Ok(Token::Array(1..)) => continue,
-                Ok(Token::Str(text)) => text.as_bytes(),
+                Ok(Token::Str(string)) => string.as_bytes(),
                 Ok(Token::Bin(data)) => data,
                 _ => return prefix::OTHER.into(),
             };
@@ -136,7 +139,7 @@ impl Key {
         while !reader.is_empty() {
             match reader.token() {
                 Ok(Token::Array(count)) => writer.tuple(count as usize),
-                Ok(Token::Str(text)) => writer.str_bytes(text.as_bytes()),
+                Ok(Token::Str(string)) => writer.str_bytes(string.as_bytes()),
                 Ok(Token::Bin(data)) => writer.bytes(data),
                 Ok(Token::UInt(value)) => writer.u64(value),
                 Ok(Token::Int(value)) => writer.i64(value),
@@ -204,16 +207,16 @@ impl Hash for Key {
 }
 
 impl From<&str> for Key {
-    fn from(text: &str) -> Self {
+    fn from(string: &str) -> Self {
         Self::written(|writer| {
-            writer.str(text);
+            writer.str(string);
         })
     }
 }
 
 impl From<String> for Key {
-    fn from(text: String) -> Self {
-        Self::from(text.as_str())
+    fn from(string: String) -> Self {
+        Self::from(string.as_str())
     }
 }
 
@@ -250,16 +253,16 @@ impl From<&[u8]> for Key {
 impl FromStr for Key {
     type Err = core::convert::Infallible;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self::from(text))
+    fn from_str(string: &str) -> Result<Self, Self::Err> {
+        Ok(Self::from(string))
     }
 }
 
 /// Formats as Python does, but without quotes if the key is a single string.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(text) = self.as_str() {
-            return write!(f, "{}", text.escape_debug());
+        if let Some(string) = self.as_str() {
+            return write!(f, "{}", string.escape_debug());
         }
         let mut reader = Reader::new(&self.0);
         // For each open list, the number of items left and in total.
@@ -273,9 +276,9 @@ impl fmt::Display for Key {
                         continue;
                     }
                 }
-                Token::Str(text) => {
-                    let text = String::from_utf8_lossy(text.as_bytes());
-                    write!(f, "'{}'", text.escape_debug())?;
+                Token::Str(string) => {
+                    let string = String::from_utf8_lossy(string.as_bytes());
+                    write!(f, "'{}'", string.escape_debug())?;
                 }
                 Token::Bin(data) => write!(f, "b'{}'", data.escape_ascii())?,
                 Token::UInt(value) => write!(f, "{value}")?,

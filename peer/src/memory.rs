@@ -25,8 +25,8 @@ fn total() -> Option<u64> {
 }
 
 /// The number after a name at the beginning of a line.
-fn after(text: &str, name: &str) -> Option<u64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+fn after(status: &str, name: &str) -> Option<u64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 

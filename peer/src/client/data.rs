@@ -421,7 +421,7 @@ impl Client {
         let request = Request::UpdateData(UpdateData {
             data: Some(data),
             // ROLES CLIENT-7: the scheduler would have the worker delete data
-            // that nobody has announced yet.
+            // that was not announced yet.
             report: self.dialect().reports_updates.then_some(false),
             reply: Some(true),
             ..UpdateData::default()

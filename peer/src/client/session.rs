@@ -42,7 +42,7 @@ struct Session {
 
 async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     let timeout = shared.options.timeout;
-    // The scheduler compares versions and warns everybody of differences; there
+    // The scheduler compares versions and warns all of differences; there
     // is nothing to compare with here.
     let versions = Versions {
         reply: Some(true),

@@ -46,7 +46,7 @@ pub(super) struct Machine {
     pub(super) state: State,
     /// The stream to the scheduler, while connected.
     pub(super) stream: Option<BatchSender<FromClient>>,
-    /// What the scheduler's release says.
+    /// The dialect of the scheduler's release.
     pub(super) dialect: Dialect,
     /// The time of the next tick.
     pub(super) wake_at: Duration,

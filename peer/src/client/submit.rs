@@ -175,12 +175,12 @@ fn prefix(task: &Task) -> &str {
 fn pure_key(task: &Task) -> Result<Key, ValueError> {
     let run_spec = task.to_run_spec()?;
     let hash = Sha256::digest(run_spec.header());
-    let text: String = hash
+    let string: String = hash
         .iter()
         .take(16)
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    Ok(Key::from(format!("{}-{text}", prefix(task))))
+    Ok(Key::from(format!("{}-{string}", prefix(task))))
 }
 
 impl Client {

@@ -99,7 +99,7 @@ impl Scheduler {
                 None => {
                     let batch = self.stream.receiver.receive_batch::<FromClient>();
                     let batch = tokio::time::timeout(TIMEOUT, batch).await;
-                    let batch = batch.expect("it says something").expect("it is well");
+                    let batch = batch.expect("in time").expect("a batch");
                     self.received.extend(batch.expect("exists"));
                 }
             }

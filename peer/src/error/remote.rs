@@ -29,7 +29,7 @@ pub struct RemoteError {
     pub traceback: String,
     /// The exception that this one was raised from, or that was being handled.
     ///
-    /// Exceptions of Dask may say little without it: for a function that the
+    /// Exceptions of Dask may lack details without it: for a function that the
     /// scheduler cannot import, only the cause has the name.
     pub cause: Option<Box<Self>>,
     /// The exception as it was received.
@@ -96,12 +96,12 @@ impl RemoteError {
             Value::Serialized(serialized) => match serialized.pickle() {
                 Ok((pickle, buffers)) => Self::of_pickle(&pickle, &buffers),
                 Err(error) => match serialized.open() {
-                    Ok(value) => Self::new("Exception", &text(&value)),
+                    Ok(value) => Self::new("Exception", &display(&value)),
                     Err(_) => Self::new("Exception", &error.to_string()),
                 },
             },
             Value::Bytes(data) => Self::of_pickle(data, &[]),
-            value => Self::new("Exception", &text(value)),
+            value => Self::new("Exception", &display(value)),
         };
         if let Value::Serialized(serialized) = exception {
             error.serialized = Some(serialized.clone());
@@ -112,7 +112,7 @@ impl RemoteError {
             && let Ok(tree) = Tree::with_buffers(&pickle, &buffers)
             && let Ok(Native::Traceback(frames)) = native(exceptions(), tree.root())
         {
-            error.traceback = Text::new(&pickle).lines(frames);
+            error.traceback = Renderer::new(&pickle).lines(frames);
         }
         error
     }
@@ -124,14 +124,14 @@ impl RemoteError {
             None => Self::new("Exception", status.message.as_deref().unwrap_or_default()),
         };
         if error.message.is_empty()
-            && let Some(text) = &status.exception_text
+            && let Some(string) = &status.exception_text
         {
-            error.message.clone_from(text);
+            error.message.clone_from(string);
         }
         if error.traceback.is_empty()
-            && let Some(text) = &status.traceback_text
+            && let Some(string) = &status.traceback_text
         {
-            error.traceback.clone_from(text);
+            error.traceback.clone_from(string);
         }
         error
     }
@@ -140,26 +140,26 @@ impl RemoteError {
         let Ok(tree) = Tree::with_buffers(pickle, buffers) else {
             return Self::new("Exception", &format!("b'{}'", pickle.escape_ascii()));
         };
-        Self::of_node(tree.root(), &Text::new(pickle), CAUSES)
+        Self::of_node(tree.root(), &Renderer::new(pickle), CAUSES)
     }
 
     /// Reads an exception with at most `causes` causes.
-    fn of_node(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
+    fn of_node(node: Node<'_, '_>, renderer: &Renderer, causes: usize) -> Self {
         match native(exceptions(), node) {
             Ok(Native::Exception(exception)) => {
                 let context = exception.context.filter(|_| !exception.suppress_context);
                 Self {
-                    cause: cause(exception.cause.or(context), text, causes),
+                    cause: cause(exception.cause.or(context), renderer, causes),
                     ..Self::of_parts(
                         Some(exception.class),
                         Some(exception.arguments),
                         exception.traceback,
-                        text,
+                        renderer,
                     )
                 }
             }
             // An instance of another class: named by the call that makes it.
-            _ => Self::of_object(node, text, causes),
+            _ => Self::of_object(node, renderer, causes),
         }
     }
 
@@ -167,17 +167,17 @@ impl RemoteError {
         class: Option<tree::Global<'_>>,
         arguments: Option<tree::Items<'_, '_>>,
         traceback: Option<known::Traceback<'_, '_>>,
-        text: &Text,
+        renderer: &Renderer,
     ) -> Self {
-        let class = class.map_or_else(|| "Exception".to_owned(), |class| text.of(&class));
+        let class = class.map_or_else(|| "Exception".to_owned(), |class| renderer.show(&class));
         let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
         Self {
             message: arguments
-                .map(|arguments| text.message(&class, arguments))
+                .map(|arguments| renderer.message(&class, arguments))
                 .unwrap_or_default(),
             class,
             traceback: traceback
-                .map(|frames| text.lines(frames))
+                .map(|frames| renderer.lines(frames))
                 .unwrap_or_default(),
             ..Self::default()
         }
@@ -185,7 +185,7 @@ impl RemoteError {
 
     /// Reads `CLASS(ARGUMENTS...)`, or the form of `tblib` for exceptions with
     /// attributes.
-    fn of_object(node: Node<'_, '_>, text: &Text, causes: usize) -> Self {
+    fn of_object(node: Node<'_, '_>, renderer: &Renderer, causes: usize) -> Self {
         let parts = match node.value() {
             tree::Value::Call {
                 callable,
@@ -197,7 +197,7 @@ impl RemoteError {
             _ => None,
         };
         let Some((callable, arguments)) = parts else {
-            return Self::new("Exception", &text.of(&node));
+            return Self::new("Exception", &renderer.show(&node));
         };
         let called = callable.as_global();
         let is_tblib = called.is_some_and(|name| {
@@ -205,7 +205,7 @@ impl RemoteError {
                 || name.is("tblib.pickling_support", "unpickle_exception")
         });
         if !is_tblib {
-            return Self::of_parts(called, Some(arguments.items()), None, text);
+            return Self::of_parts(called, Some(arguments.items()), None, renderer);
         }
         let mut parts = arguments.items();
         let mut next = || parts.next().filter(|node| !node.is_none());
@@ -219,8 +219,8 @@ impl RemoteError {
         let is_suppressed = suppress_context.and_then(Node::as_bool) == Some(true);
         let context = context.filter(|_| !is_suppressed);
         Self {
-            cause: cause(from.or(context), text, causes),
-            ..Self::of_parts(class.and_then(Node::as_global), given, traceback, text)
+            cause: cause(from.or(context), renderer, causes),
+            ..Self::of_parts(class.and_then(Node::as_global), given, traceback, renderer)
         }
     }
 }
@@ -231,9 +231,13 @@ const CAUSES: usize = 16;
 /// The end of a shortened message.
 const SHORTENED: &str = "… (shortened)";
 
-fn cause(node: Option<Node<'_, '_>>, text: &Text, causes: usize) -> Option<Box<RemoteError>> {
+fn cause(
+    node: Option<Node<'_, '_>>,
+    renderer: &Renderer,
+    causes: usize,
+) -> Option<Box<RemoteError>> {
     let causes = causes.checked_sub(1)?;
-    Some(Box::new(RemoteError::of_node(node?, text, causes)))
+    Some(Box::new(RemoteError::of_node(node?, renderer, causes)))
 }
 
 fn exceptions() -> &'static Registry<Known> {
@@ -246,20 +250,20 @@ fn exceptions() -> &'static Registry<Known> {
 }
 
 /// Returns a string as it is, and anything else as Python shows it.
-fn text(value: &Value) -> String {
+fn display(value: &Value) -> String {
     match value {
-        Value::Str(text) => text.as_ref().to_owned(),
+        Value::Str(string) => string.as_ref().to_owned(),
         other => other.to_string(),
     }
 }
 
 /// Writes the strings of an exception, up to a total length that depends on the
 /// pickle's: shared parts of a pickle are written at each occurrence.
-struct Text {
+struct Renderer {
     left: Cell<usize>,
 }
 
-impl Text {
+impl Renderer {
     fn new(pickle: &[u8]) -> Self {
         let len = pickle.len().saturating_mul(4).saturating_add(1 << 16);
         Self {
@@ -267,27 +271,27 @@ impl Text {
         }
     }
 
-    fn of(&self, shown: &dyn fmt::Display) -> String {
-        self.written(|to| write!(to, "{shown}"))
+    fn show(&self, part: &dyn fmt::Display) -> String {
+        self.written(|to| write!(to, "{part}"))
     }
 
     /// Writes a string until the limit is reached, then [`SHORTENED`].
     fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
         let mut to = Limited {
-            text: String::new(),
+            string: String::new(),
             left: &self.left,
         };
         if write(&mut to).is_err() {
-            to.text.push_str(SHORTENED);
+            to.string.push_str(SHORTENED);
         }
-        to.text
+        to.string
     }
 
     /// Returns a string as it is, and anything else as Python shows it.
     fn of_node(&self, node: Node<'_, '_>) -> String {
         match node.as_str() {
-            Some(text) => self.of(&text),
-            None => self.of(&node),
+            Some(string) => self.show(&string),
+            None => self.show(&node),
         }
     }
 
@@ -306,20 +310,20 @@ impl Text {
                     _ => None,
                 });
                 let last = state.and_then(Node::as_str).unwrap_or("unknown");
-                self.of(&format_args!(
+                self.show(&format_args!(
                     "the task {key} killed {count} workers, last {last}"
                 ))
             }
             [] => String::new(),
             // `KeyError` shows the `repr` of its argument.
             [one] if class == "KeyError" => match one.as_str() {
-                Some(text) => self.of(&Value::from(text)),
-                None => self.of(one),
+                Some(string) => self.show(&Value::from(string)),
+                None => self.show(one),
             },
             [one] => self.of_node(*one),
             [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
                 let reason = self.of_node(*reason);
-                self.of(&format_args!("[Errno {number}] {reason}"))
+                self.show(&format_args!("[Errno {number}] {reason}"))
             }
             many => self.written(|to| {
                 to.write_char('(')?;
@@ -344,7 +348,7 @@ impl Text {
 
 /// A string of limited length.
 struct Limited<'l> {
-    text: String,
+    string: String,
     left: &'l Cell<usize>,
 }
 
@@ -356,7 +360,7 @@ impl fmt::Write for Limited<'_> {
             len = len.saturating_sub(1);
         }
         self.left.set(left.saturating_sub(len));
-        self.text.push_str(part.get(..len).unwrap_or_default());
+        self.string.push_str(part.get(..len).unwrap_or_default());
         if len == part.len() {
             Ok(())
         } else {
@@ -471,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_bounded_by_the_length_of_the_pickle() {
+    fn strings_are_bounded_by_the_length_of_the_pickle() {
         let len = |count: usize| {
             let (error, pickle_len) = read(|writer| {
                 writer

@@ -97,7 +97,7 @@ impl Copier {
 /// Length of a node's own data.
 fn copied_len(node: Node<'_, '_>) -> usize {
     match node.value() {
-        Value::Str(text) => text.to_bytes().len(),
+        Value::Str(string) => string.to_bytes().len(),
         Value::Bytes(data) | Value::ByteArray { data, .. } | Value::Buffer { data, .. } => {
             data.len()
         }
@@ -145,8 +145,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 value => writer.i64(value.to_i64().ok_or_else(what)?),
             },
             Value::Float(value) => writer.f64(value),
-            Value::Str(text) => {
-                writer.str_bytes(&text.to_bytes());
+            Value::Str(string) => {
+                writer.str_bytes(&string.to_bytes());
                 self.memoize(node, writer);
                 return Ok(());
             }

@@ -166,7 +166,7 @@ impl<'g> TupleWriter<'g> {
         match value {
             _ if self.keys.is_empty() => false,
             Value::None => false,
-            Value::Str(text) => self.keys.contains(&Key::from(text.as_ref())),
+            Value::Str(string) => self.keys.contains(&Key::from(string.as_ref())),
             Value::Bool(_) | Value::Int(_) | Value::Float(_) => self.has_number_keys,
             _ => true,
         }

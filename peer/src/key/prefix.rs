@@ -41,8 +41,8 @@ pub(super) fn split(key: &str) -> Cow<'_, str> {
         None => OTHER.into(),
         // `<module.Class object at 0x7f0000000000>`
         Some('<') => {
-            let text = prefix.trim_matches(['<', '>']);
-            let name = text.split(is_space).find(|word| !word.is_empty());
+            let string = prefix.trim_matches(['<', '>']);
+            let name = string.split(is_space).find(|word| !word.is_empty());
             let name = name.map(|name| name.rsplit('.').next().unwrap_or(name));
             name.map_or(OTHER.into(), |name| name.to_owned().into())
         }

@@ -10,7 +10,7 @@ use super::{ProtocolError, Source};
 /// Enums over the names that Dask gives, with one more variant for all others.
 macro_rules! names {
     ($($(#[$meta:meta])* $name:ident default $default:ident {
-        $($(#[$doc:meta])* $variant:ident = $text:literal,)+
+        $($(#[$doc:meta])* $variant:ident = $string:literal,)+
     })+) => {$(
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ macro_rules! names {
             /// The name on the wire.
             pub fn as_str(&self) -> &str {
                 match self {
-                    $(Self::$variant => $text,)+
+                    $(Self::$variant => $string,)+
                     Self::Other(name) => name,
                 }
             }
@@ -34,7 +34,7 @@ macro_rules! names {
         impl From<&str> for $name {
             fn from(name: &str) -> Self {
                 match name {
-                    $($text => Self::$variant,)+
+                    $($string => Self::$variant,)+
                     name => Self::Other(name.into()),
                 }
             }

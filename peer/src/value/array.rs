@@ -165,7 +165,7 @@ impl Array {
         self.len() == 0
     }
 
-    /// Whether Python may change the array; `None` if the sender did not say.
+    /// Whether Python may change the array; `None` if the sender did not declare it.
     pub fn writeable(&self) -> Option<bool> {
         self.form.writeable
     }

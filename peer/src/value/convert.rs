@@ -37,20 +37,20 @@ impl From<bool> for Value {
 }
 
 impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Str(text.into())
+    fn from(string: &str) -> Self {
+        Self::Str(string.into())
     }
 }
 
 impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Str(text.into())
+    fn from(string: String) -> Self {
+        Self::Str(string.into())
     }
 }
 
 impl From<Arc<str>> for Value {
-    fn from(text: Arc<str>) -> Self {
-        Self::Str(text)
+    fn from(string: Arc<str>) -> Self {
+        Self::Str(string)
     }
 }
 
@@ -168,8 +168,8 @@ const fn float(value: i128) -> f64 {
 others! {
     bool, Value::Bool(value) => value;
     f64, Value::Float(value) => value, Value::Int(value) => float(value);
-    String, Value::Str(text) => text.as_ref().to_owned();
-    Arc<str>, Value::Str(text) => text;
+    String, Value::Str(string) => string.as_ref().to_owned();
+    Arc<str>, Value::Str(string) => string;
     Bytes, Value::Bytes(data) => data, Value::ByteArray(data) => data;
     Array, Value::Array(array) => array;
     Vec<Value>, Value::List(items) => items.into_vec(), Value::Tuple(items) => items.into_vec();

@@ -103,7 +103,7 @@ impl Value {
                 _ => writer.str(&value.to_string()),
             },
             Self::Float(value) => writer.f64(*value),
-            Self::Str(text) => writer.str(text),
+            Self::Str(string) => writer.str(string),
             Self::Bytes(data) | Self::ByteArray(data) => writer.bin(data),
             other => writer.str(&other.to_string()),
         };

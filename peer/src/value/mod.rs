@@ -210,14 +210,15 @@ impl Value {
         let Self::Dict(entries) = self else {
             return None;
         };
-        let has_key = |entry: &&(Self, Self)| matches!(&entry.0, Self::Str(text) if **text == *key);
+        let has_key =
+            |entry: &&(Self, Self)| matches!(&entry.0, Self::Str(string) if **string == *key);
         entries.iter().find(has_key).map(|(_, value)| value)
     }
 
     /// The string, if the value is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
-            Self::Str(text) => Some(text),
+            Self::Str(string) => Some(string),
             _ => None,
         }
     }
@@ -253,7 +254,7 @@ impl Value {
             Self::LargeInt(data) | Self::Bytes(data) | Self::ByteArray(data) => {
                 33 + data.len() as u64
             }
-            Self::Str(text) => 49 + text.len() as u64,
+            Self::Str(string) => 49 + string.len() as u64,
             Self::List(items) | Self::Tuple(items) => 56 + 8 * items.len() as u64,
             Self::Set(items) | Self::FrozenSet(items) => 216 + 16 * items.len() as u64,
             Self::Dict(entries) => 64 + 24 * entries.len() as u64,

@@ -211,7 +211,9 @@ impl Value {
     fn identity(&self) -> Option<Identity> {
         let of = |data: &[u8]| (data.len() >= SHARED_LEN).then(|| data.as_ptr().addr());
         let (at, len) = match self {
-            Self::Str(text) if Arc::strong_count(text) > 1 => (of(text.as_bytes())?, text.len()),
+            Self::Str(string) if Arc::strong_count(string) > 1 => {
+                (of(string.as_bytes())?, string.len())
+            }
             Self::Bytes(data) | Self::ByteArray(data) => (of(data)?, data.len()),
             Self::Array(array) => (of(array.bytes())?, array.form_at()),
             Self::Serialized(serialized) => {
@@ -239,7 +241,7 @@ impl Value {
                 writer.reduce().global("builtins", "complex").tuple(2);
                 writer.f64(*real).f64(*imaginary)
             }
-            Self::Str(text) => writer.str(text),
+            Self::Str(string) => writer.str(string),
             Self::Bytes(data) => writer.bytes(data),
             Self::ByteArray(data) => writer.bytearray(data),
             _ => writer.none(),
@@ -363,10 +365,10 @@ impl<'b> TreeReader<'b> {
                 ..
             } => Value::Bytes(self.bytes(data)),
             tree::Value::Buffer { data, .. } => Value::ByteArray(self.bytes(data)),
-            tree::Value::Str(text @ tree::Str::Utf8(utf8))
+            tree::Value::Str(string @ tree::Str::Utf8(utf8))
                 if utf8.as_bytes().len() < SHARED_LEN =>
             {
-                self.text(text)?
+                self.string(string)?
             }
             _ => return self.shared(node, depth),
         })
@@ -388,8 +390,8 @@ impl<'b> TreeReader<'b> {
                 .collect::<Result<Items, _>>()
         };
         let value = match node.value() {
-            tree::Value::Str(text) => self.text(text)?,
-            tree::Value::ByteString(text) => Value::Bytes(text.to_bytes().into_owned().into()),
+            tree::Value::Str(string) => self.string(string)?,
+            tree::Value::ByteString(string) => Value::Bytes(string.to_bytes().into_owned().into()),
             tree::Value::Tuple(items) => Value::Tuple(many(items)?),
             tree::Value::List(items) => Value::List(many(items)?),
             tree::Value::Set(items) => Value::Set(many(items)?),
@@ -486,12 +488,12 @@ pub(crate) fn describe(node: Node<'_, '_>) -> String {
 }
 
 impl TreeReader<'_> {
-    fn text(&self, text: tree::Str<'_>) -> Result<Value, ValueError> {
-        let text = text
+    fn string(&self, string: tree::Str<'_>) -> Result<Value, ValueError> {
+        let string = string
             .to_str()
             .ok_or_else(|| unknown("a string with half a surrogate pair"))?;
-        self.budget.spend_copy(text.len())?;
-        Ok(Value::from(&*text))
+        self.budget.spend_copy(string.len())?;
+        Ok(Value::from(&*string))
     }
 
     fn integer(&self, value: Int<'_>) -> Result<Value, ValueError> {

@@ -24,7 +24,7 @@ impl fmt::Display for Value {
             Self::LargeInt(data) => write_large_int(f, data),
             Self::Float(value) => write_float(f, *value),
             Self::Complex(real, imaginary) => write_complex(f, *real, *imaginary),
-            Self::Str(text) => write_str(f, text),
+            Self::Str(string) => write_str(f, string),
             Self::Bytes(data) => write_bytes(f, data),
             Self::ByteArray(data) => {
                 f.write_str("bytearray(")?;
@@ -129,17 +129,17 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
         parts.push(rest);
     }
     let first = parts.pop().unwrap_or_default();
-    let mut text = format!("{first}");
-    if text.len() + parts.len() * PART_DIGITS > MAX_DIGITS {
+    let mut string = format!("{first}");
+    if string.len() + parts.len() * PART_DIGITS > MAX_DIGITS {
         return too_long(f);
     }
     for part in parts.iter().rev() {
-        write!(text, "{part:0PART_DIGITS$}")?;
+        write!(string, "{part:0PART_DIGITS$}")?;
     }
     if is_negative {
         f.write_str("-")?;
     }
-    f.write_str(&text)
+    f.write_str(&string)
 }
 
 fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
@@ -149,16 +149,16 @@ fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
     if number.is_infinite() {
         return to.write_str(if number > 0.0 { "inf" } else { "-inf" });
     }
-    let mut text = format!("{number:e}");
+    let mut string = format!("{number:e}");
     // Of the shortest representations of the number, Python uses the nearest, and
     // the even one of two equally near ones.
-    let digit_count = text.bytes().take_while(|byte| *byte != b'e').count();
+    let digit_count = string.bytes().take_while(|byte| *byte != b'e').count();
     let digit_count = digit_count - usize::from(number.is_sign_negative());
     let nearest = format!("{number:.0$e}", digit_count.saturating_sub(2));
     if nearest.parse() == Ok(number) {
-        text = nearest;
+        string = nearest;
     }
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (digits, exponent) = string.split_once('e').unwrap_or((&string, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) {
         // The same digits, without trailing zeros.
@@ -174,9 +174,12 @@ fn write_float(to: &mut impl fmt::Write, number: f64) -> fmt::Result {
 
 fn write_complex(f: &mut fmt::Formatter<'_>, real: f64, imaginary: f64) -> fmt::Result {
     let part = |number: f64| {
-        let mut text = String::new();
-        write_float(&mut text, number)?;
-        Ok(text.strip_suffix(".0").map(str::to_owned).unwrap_or(text))
+        let mut string = String::new();
+        write_float(&mut string, number)?;
+        Ok(string
+            .strip_suffix(".0")
+            .map(str::to_owned)
+            .unwrap_or(string))
     };
     if real == 0.0 && real.is_sign_positive() {
         return write!(f, "{}j", part(imaginary)?);
@@ -186,14 +189,14 @@ fn write_complex(f: &mut fmt::Formatter<'_>, real: f64, imaginary: f64) -> fmt::
     write!(f, "({}{sign}{imaginary}j)", part(real)?)
 }
 
-fn write_str(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    let quote = if text.contains('\'') && !text.contains('"') {
+fn write_str(f: &mut fmt::Formatter<'_>, string: &str) -> fmt::Result {
+    let quote = if string.contains('\'') && !string.contains('"') {
         '"'
     } else {
         '\''
     };
     f.write_char(quote)?;
-    for c in text.chars() {
+    for c in string.chars() {
         match c {
             '\n' => f.write_str("\\n")?,
             '\r' => f.write_str("\\r")?,
@@ -209,7 +212,7 @@ fn write_str(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
                 let len = c.encode_utf8(&mut after_letter[1..]).len();
                 let after_letter = core::str::from_utf8(&after_letter[..=len]);
                 let is_printable = code >= 0xa1
-                    && after_letter.is_ok_and(|text| !text.escape_debug().any(|c| c == '\\'));
+                    && after_letter.is_ok_and(|string| !string.escape_debug().any(|c| c == '\\'));
                 match code {
                     _ if is_printable => f.write_char(c)?,
                     0..=0xff => write!(f, "\\x{code:02x}")?,

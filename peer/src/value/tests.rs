@@ -189,16 +189,16 @@ fn bounds_the_depth_of_values_that_are_read() {
 
 #[test]
 fn writes_and_reads_shared_parts_once() {
-    let text = Value::from("x".repeat(1 << 20));
+    let string = Value::from("x".repeat(1 << 20));
     let data = Value::bytes(vec![7; 1 << 20]);
     let array = Array::from_vec(&[1 << 17], vec![1.5; 1 << 17]).expect("as many");
     for part in [
-        text.clone(),
+        string.clone(),
         data.clone(),
         Value::ByteArray(Bytes::from(vec![7; 1 << 20])),
         Value::Array(array),
-        Value::list([text.clone()]),
-        Value::tuple([Value::tuple([text]), data.clone()]),
+        Value::list([string.clone()]),
+        Value::tuple([Value::tuple([string]), data.clone()]),
         Value::dict([(Value::FrozenSet([Value::tuple([1])].into()), data)]),
     ] {
         let len = |count: usize| {
