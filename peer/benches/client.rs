@@ -13,7 +13,7 @@
 //!
 //! A journey is `z = add(x, y)` from `submit` to its result, in this process; the
 //! floor is 100 bytes to a peer and an answer over the same transport. It is made
-//! on a runtime of one thread, where nobody has to be woken, and on one of many.
+//! on a runtime of one thread, which needs no wake-ups, and on one of many.
 #![allow(missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -167,10 +167,10 @@ impl Rust {
         cost
     }
 
-    /// Futures of tasks that wait for one which nobody can run, once the scheduler
+    /// Futures of tasks that wait for one which no worker can run, once the scheduler
     /// has them.
     async fn waiting(&self, count: i64) -> Vec<TaskFuture> {
-        let impossible = Submission::default().resource("nobody has it", 1.0);
+        let impossible = Submission::default().resource("UNOBTAINIUM", 1.0);
         let call = self.client.call("operator.neg").argument(1).impure();
         let first = call.with(impossible).submit().expect("submitted");
         let keys: Vec<Key> = (0..count).map(|_| Key::unique("sub")).collect();
@@ -220,9 +220,9 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
     let worker = ["worker", &address, "--nthreads", "1", "--no-nanny"];
     let _workers = [dask(python, &worker), dask(python, &worker)];
     let client = Client::connect(&address).await.expect("a scheduler");
-    let patience = Duration::from_secs(60);
+    let timeout = Duration::from_secs(60);
     client
-        .wait_for_workers(2, patience)
+        .wait_for_workers(2, timeout)
         .await
         .expect("two workers");
     let mut theirs = Python::start(python, &address);
@@ -314,7 +314,7 @@ async fn journey(transport: Transport, count: i64) {
     let listener = transports
         .bind(&address, options.clone())
         .await
-        .expect("it listens");
+        .expect("sent");
     let address = listener.local_address().expect("an address");
     let answering = tokio::spawn(async move {
         let incoming = listener.accept().await.expect("a comm");

@@ -26,7 +26,7 @@ const LARGE: usize = 64 << 20;
 const SMALL: usize = 100;
 const IDLE_COUNT: usize = 2000;
 
-/// Comms of one scheme, with somebody who answers.
+/// Comms of one scheme, with a peer that replies.
 struct Lane {
     transports: Transports,
     address: Address,

@@ -1,5 +1,5 @@
 //! Calls numpy on a Dask cluster with arrays of Rust: fits a parabola to points
-//! that lie near one.
+//! that have some noise.
 //!
 //! ```sh
 //! dask scheduler & dask worker tcp://127.0.0.1:8786 &
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .map(|x| (3.0 * x - 2.0) * x + 1.0 + (x * 99.0).sin() / 10.0)
         .collect();
 
-    // The arrays go to the workers as they lie here, and are numpy arrays there.
+    // The arrays go to the workers without a copy, and are numpy arrays there.
     let points = client
         .scatter([
             Array::from_slice(&[x.len()], &x)?,

@@ -7,7 +7,7 @@
 //! cargo run --release -p daskwire-peer --example ordered -- send quic://127.0.0.1:9000 cert.pem 1000000
 //! ```
 //!
-//! `cert.pem` is a certificate with its key that both believe; `tcp://` does
+//! `cert.pem` is a certificate with its key that both trust; `tcp://` does
 //! without. `peer/tests/lossy.sh` runs this over a link that loses packets.
 
 use std::path::Path;
@@ -82,7 +82,7 @@ async fn receive(address: &str, pem: &str) -> Outcome {
         }
         number += 1;
     }
-    // Who sends waits for this.
+    // The sender waits for this.
     comm.write_message(&[number.to_le_bytes()]).await?;
     comm.close().await?;
     println!("{number} messages arrived, each once and in its place");

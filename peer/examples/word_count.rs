@@ -19,13 +19,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .ok_or("usage: word_count SCHEDULER FILE...")?;
     let client = Client::connect(&scheduler).await?;
 
-    let texts: Vec<String> = arguments
+    let files: Vec<String> = arguments
         .map(std::fs::read_to_string)
         .collect::<Result<_, _>>()?;
-    let texts = client.scatter(texts).await?;
+    let files = client.scatter(files).await?;
     let mut counts = Vec::new();
-    for text in &texts {
-        let words = client.submit("builtins:str.split", [text])?;
+    for file in &files {
+        let words = client.submit("builtins:str.split", [file])?;
         counts.push(client.submit("collections.Counter", [&words])?);
     }
     // Pairs are added until one is left.

@@ -380,7 +380,7 @@ fn complaints_only_of(expected: &[&str], cluster: &Peer) {
     for process in core::iter::once(cluster).chain(cluster.workers()) {
         let complaints = process.complaints();
         let begins = |line: &String| line.contains(" - WARNING - ") || line.contains(" - ERROR - ");
-        let is_expected = |line: &String| expected.iter().any(|text| line.contains(text));
+        let is_expected = |line: &String| expected.iter().any(|string| line.contains(string));
         let all_expected = complaints
             .iter()
             .filter(|line| begins(line))
@@ -551,8 +551,8 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
     assert_eq!(ask(json!({"op": "read", "key": "rust-sum"}))["value"], "3");
     let read = ask(json!({"op": "read", "key": "rust-array"}));
     assert_eq!(read["value"], "array([1, 2, 3])");
-    let text = client.scatter(["some text"]).await.expect("scattered");
-    let key = text[0].key().to_string();
+    let string = client.scatter(["some text"]).await.expect("scattered");
+    let key = string[0].key().to_string();
     assert_eq!(
         ask(json!({"op": "read", "key": key}))["value"],
         "'some text'"
@@ -599,7 +599,7 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
     // Both together
     let keys = ["rust-sum", "python-sum"];
     assert_eq!(ask(json!({"op": "sum", "keys": keys}))["value"], "45");
-    drop((sum, array, text));
+    drop((sum, array, string));
     client.close().await.expect("closed");
     no_complaints(&cluster);
 }

@@ -123,7 +123,7 @@ fn a_scheduler_starts_with_its_workers_and_stops() -> io::Result<()> {
     assert!(cluster.log().contains("worker-1"), "{}", cluster.log());
     drop(cluster);
     for address in &addresses {
-        let error = TcpStream::connect(address).expect_err("nobody listens any more");
+        let error = TcpStream::connect(address).expect_err("the port is closed");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
     }
     Ok(())
@@ -191,10 +191,10 @@ fn concurrent_processes_create_an_environment_once() -> io::Result<()> {
     let mut creations = 0;
     for maker in makers {
         let output = maker.join().expect("it does not panic")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
         assert!(Path::new(String::from_utf8_lossy(&output.stdout).trim_end()).exists());
-        creations += said.matches("creating a Python environment").count();
+        creations += stderr.matches("creating a Python environment").count();
     }
     assert_eq!(creations, 1);
     Ok(())

@@ -180,9 +180,9 @@ fn values_that_are_nested_or_shared() {
     };
     assert_linear("nested", 8000, |depth| written(nested(depth)));
     assert_linear("shared", 4000, |depth| written(shared(depth)));
-    let text = Value::from("x".repeat(1 << 20));
+    let string = Value::from("x".repeat(1 << 20));
     let read = |count: usize| {
-        let serialized = Serialized::of(&Value::List(vec![text.clone(); count].into()));
+        let serialized = Serialized::of(&Value::List(vec![string.clone(); count].into()));
         let serialized = serialized.expect("plain");
         asked_for(|| serialized.open().expect("as it was written"))
     };

@@ -93,26 +93,26 @@ impl Random {
         }
     }
 
-    fn text(&mut self) -> String {
+    fn string(&mut self) -> String {
         let count = self.below(5);
         let parts: Vec<String> = (0..count).map(|_| self.part()).collect();
-        let text = parts.join(self.one_of(&["-", "-", "-", "", "_", " "]));
+        let string = parts.join(self.one_of(&["-", "-", "-", "", "_", " "]));
         match self.below(8) {
-            0 => format!("('{text}', {})", self.below(100)),
-            1 => format!("(\"{text}\", 0, 1)"),
-            _ => text,
+            0 => format!("('{string}', {})", self.below(100)),
+            1 => format!("(\"{string}\", 0, 1)"),
+            _ => string,
         }
     }
 
     fn key(&mut self) -> Key {
         match self.below(10) {
-            0..6 => Key::from(self.text()),
-            6 => Key::from(self.text().as_bytes()),
+            0..6 => Key::from(self.string()),
+            6 => Key::from(self.string().as_bytes()),
             7 => Key::list([
-                Key::list([Key::from(self.text()), Key::from(1)]),
+                Key::list([Key::from(self.string()), Key::from(1)]),
                 Key::from(2),
             ]),
-            8 => Key::list([Key::from(self.text()), Key::from(0), Key::from(7)]),
+            8 => Key::list([Key::from(self.string()), Key::from(0), Key::from(7)]),
             _ => self
                 .one_of(&[Key::from(7), Key::from(0.5), Key::list([Key::from(3)])].each_ref())
                 .clone(),

@@ -28,13 +28,13 @@ fn agree(environment: Environment, op: &str, count: usize, render: impl Fn(&[&[u
             let mut frames: Vec<&[u8]> = Vec::new();
             for len in described["frames"].as_array().expect("a list") {
                 let len = usize::try_from(len.as_u64().expect("a length")).expect("fits");
-                let (frame, behind) = rest.split_at(len);
+                let (frame, after) = rest.split_at(len);
                 frames.push(frame);
-                rest = behind;
+                rest = after;
             }
-            let text = render(&frames);
+            let string = render(&frames);
             let expected = described["text"].as_str().expect("text");
-            assert_eq!(text, expected, "{op} {seed} {number}: {frames:x?}");
+            assert_eq!(string, expected, "{op} {seed} {number}: {frames:x?}");
         }
         assert!(rest.is_empty());
     }
@@ -113,10 +113,10 @@ const fn flag(writeable: Option<bool>) -> &'static str {
 }
 
 fn nd_text(found: &NdArray<'_, '_>) -> String {
-    array_text(&found.array(), found.element_type())
+    array_string(&found.array(), found.element_type())
 }
 
-fn array_text(array: &Array<'_>, of: ElementType<'_>) -> String {
+fn array_string(array: &Array<'_>, of: ElementType<'_>) -> String {
     let (kind, data) = (type_text(of, &[]), data_text(array, of));
     format!("array {kind} {:?} {data}", array.shape())
 }
@@ -208,8 +208,8 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
                 with_type(header, |header| {
                     let array = header.over(data).expect("an array");
                     let kind = if array.is_matrix() { "matrix " } else { "" };
-                    let text = array_text(&array, header.element_type());
-                    format!("{kind}{text} {}", flag(array.writeable()))
+                    let string = array_string(&array, header.element_type());
+                    format!("{kind}{string} {}", flag(array.writeable()))
                 })
             }
             Description::MaskedArray(header) => {
@@ -228,15 +228,18 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
                     }),
                     None => "none".to_owned(),
                 };
-                let text = with_type(&data_header, |header| {
+                let string = with_type(&data_header, |header| {
                     let array = header.over(data).expect("the data");
-                    array_text(&array, header.element_type())
+                    array_string(&array, header.element_type())
                 });
                 if let Ok(masked) = typed.masked_array() {
-                    assert_eq!(array_text(masked.data(), data_header.element_type()), text);
+                    assert_eq!(
+                        array_string(masked.data(), data_header.element_type()),
+                        string
+                    );
                     assert_eq!(masked.mask().map_or("none".to_owned(), hex), mask);
                 }
-                format!("masked {text} {mask}")
+                format!("masked {string} {mask}")
             }
             other => panic!("{other:?}"),
         }

@@ -49,10 +49,10 @@ fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> 
     };
     let mut rest = data.as_slice();
     for expected in pickles {
-        let (pickle, behind) = rest.split_at(len(&expected["len"]));
+        let (pickle, after) = rest.split_at(len(&expected["len"]));
         // Other tests cover out-of-band buffers.
         let buffers = expected["buffers"].as_array().into_iter().flatten();
-        rest = &behind[buffers.map(len).sum()..];
+        rest = &after[buffers.map(len).sum()..];
         each(expected, pickle);
     }
     assert!(rest.is_empty());

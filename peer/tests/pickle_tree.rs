@@ -24,8 +24,8 @@ fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) ->
     let mut rest = data.as_slice();
     let mut take = |len: &serde_json::Value| {
         let len = usize::try_from(len.as_u64().expect("a length")).expect("fits");
-        let (part, behind) = rest.split_at(len);
-        rest = behind;
+        let (part, after) = rest.split_at(len);
+        rest = after;
         part
     };
     let mut accepted_count = 0;
@@ -35,16 +35,16 @@ fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) ->
         let buffers: Vec<&[u8]> = buffers.iter().map(&mut take).collect();
         let reader = Reader::new(pickle).text_opcodes(true);
         let tree = Tree::build(reader, &buffers, &Limits::HOST);
-        let text = tree.as_ref().ok().map(render);
+        let string = tree.as_ref().ok().map(render);
         assert_eq!(
-            text.as_deref(),
+            string.as_deref(),
             described["text"].as_str(),
             "Python {version}, {question} {}: {} with {} buffers: {tree:?}",
             described["name"],
             pickle.escape_ascii(),
             buffers.len()
         );
-        accepted_count += usize::from(text.is_some());
+        accepted_count += usize::from(string.is_some());
     }
     assert!(rest.is_empty());
     (pickles.len(), accepted_count)
@@ -162,9 +162,9 @@ fn integer(value: Int<'_>) -> Vec<u8> {
     bytes
 }
 
-fn of_digits(text: &[u8]) -> Vec<u8> {
+fn of_digits(string: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0_u8];
-    for digit in text.iter().filter(|byte| byte.is_ascii_digit()) {
+    for digit in string.iter().filter(|byte| byte.is_ascii_digit()) {
         let mut carry = u16::from(digit - b'0');
         for byte in &mut bytes {
             let value = u16::from(*byte) * 10 + carry;
@@ -176,7 +176,7 @@ fn of_digits(text: &[u8]) -> Vec<u8> {
         }
     }
     bytes.push(0);
-    if text.starts_with(b"-") {
+    if string.starts_with(b"-") {
         let mut carry = true;
         for byte in &mut bytes {
             (*byte, carry) = (!*byte).overflowing_add(u8::from(carry));
@@ -193,7 +193,7 @@ fn scalar(out: &mut String, node: Node<'_, '_>) -> bool {
         Value::Bool(false) => ("False", None),
         Value::Int(value) => ("int ", Some(integer(value))),
         Value::Float(value) => ("float ", Some(value.to_be_bytes().to_vec())),
-        Value::Str(text) => ("str ", Some(text.to_bytes().into_owned())),
+        Value::Str(string) => ("str ", Some(string.to_bytes().into_owned())),
         Value::Bytes(data) => ("bytes ", Some(data.to_vec())),
         Value::ByteArray {
             data,
@@ -359,13 +359,13 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
     if scalar(out, node) {
         return;
     }
-    let texts = |items: &mut dyn Iterator<Item = String>, is_set: bool| {
-        let mut texts: Vec<String> = items.collect();
+    let strings = |items: &mut dyn Iterator<Item = String>, is_set: bool| {
+        let mut strings: Vec<String> = items.collect();
         if is_set {
-            texts.sort_unstable();
-            texts.dedup();
+            strings.sort_unstable();
+            strings.dedup();
         }
-        texts.join(",")
+        strings.join(",")
     };
     let of = |node| {
         let mut out = String::new();
@@ -373,13 +373,13 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
         out
     };
     let _ = match node.value() {
-        Value::Tuple(items) => write!(out, "tuple({})", texts(&mut items.map(of), false)),
-        Value::List(items) => write!(out, "list({})", texts(&mut items.map(of), false)),
-        Value::Set(items) => write!(out, "set({})", texts(&mut items.map(of), true)),
-        Value::FrozenSet(items) => write!(out, "frozenset({})", texts(&mut items.map(of), true)),
+        Value::Tuple(items) => write!(out, "tuple({})", strings(&mut items.map(of), false)),
+        Value::List(items) => write!(out, "list({})", strings(&mut items.map(of), false)),
+        Value::Set(items) => write!(out, "set({})", strings(&mut items.map(of), true)),
+        Value::FrozenSet(items) => write!(out, "frozenset({})", strings(&mut items.map(of), true)),
         Value::Dict(entries) => {
             let mut entries = entries.map(|(key, item)| format!("{}:{}", of(key), of(item)));
-            write!(out, "dict({})", texts(&mut entries, false))
+            write!(out, "dict({})", strings(&mut entries, false))
         }
         _ => match known::native(registry, node) {
             Err(error) => write!(out, "{error}: {node}"),
@@ -410,9 +410,9 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
                 Native::Range { start, stop, step } => {
                     write!(out, "range {start} {stop} {step}")
                 }
-                Native::Set(items) => write!(out, "set({})", texts(&mut items.map(of), true)),
+                Native::Set(items) => write!(out, "set({})", strings(&mut items.map(of), true)),
                 Native::FrozenSet(items) => {
-                    write!(out, "frozenset({})", texts(&mut items.map(of), true))
+                    write!(out, "frozenset({})", strings(&mut items.map(of), true))
                 }
                 Native::ByteArray(data) => write!(out, "bytearray {}", hex_of(&data)),
                 Native::Bytes(data) => write!(out, "bytes {}", hex_of(&data)),
@@ -439,7 +439,7 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
                     out,
                     "exception {}({})",
                     exception.class.name.as_str().unwrap_or_default(),
-                    texts(&mut exception.arguments.map(of), false)
+                    strings(&mut exception.arguments.map(of), false)
                 ),
                 other => panic!("{other:?}"),
             },
@@ -479,8 +479,8 @@ fn time_text(time: &Time<'_>) -> String {
 
 /// The kind, length, byte order and unit of a type.
 fn dtype_text(dtype: DType) -> String {
-    let text = dtype.to_text();
-    let (order, rest) = text.as_str().split_at(1);
+    let string = dtype.to_text();
+    let (order, rest) = string.as_str().split_at(1);
     let unit = match dtype.kind() {
         Kind::Datetime(unit) | Kind::Timedelta(unit) => match unit.base {
             TimeBase::Generic => format!("generic {}", unit.count),

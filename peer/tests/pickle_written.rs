@@ -59,10 +59,10 @@ const GLOBALS: [(&str, &str); 6] = [
 type Modules = [usize; GLOBALS.len()];
 
 impl Single {
-    /// Texts of at most one character below U+0100.
-    fn str(text: &[u8]) -> Option<Self> {
-        let single = matches!(text, [] | [_] | [0xc2 | 0xc3, _]);
-        single.then(|| Self::Str(text.to_vec()))
+    /// Strings of at most one character below U+0100.
+    fn str(string: &[u8]) -> Option<Self> {
+        let single = matches!(string, [] | [_] | [0xc2 | 0xc3, _]);
+        single.then(|| Self::Str(string.to_vec()))
     }
 
     fn bytes(data: &[u8]) -> Option<Self> {
@@ -107,7 +107,7 @@ impl Singles {
 
     fn add(&mut self, value: &Value, protocol: Protocol) {
         match value {
-            Value::Str(text) => self.count(Single::str(text)),
+            Value::Str(string) => self.count(Single::str(string)),
             Value::Bytes(data) | Value::Buffer(data, Mutability::ReadOnly, Placement::InBand) => {
                 self.count(Single::bytes(data));
             }
@@ -212,10 +212,10 @@ impl Singles {
             Value::Float(value) => {
                 writer.f64(*value);
             }
-            Value::Str(text) => self.write(writer, Single::str(text), |_, writer| {
-                match core::str::from_utf8(text) {
-                    Ok(text) => writer.str(text),
-                    Err(_) => writer.str_bytes(text),
+            Value::Str(string) => self.write(writer, Single::str(string), |_, writer| {
+                match core::str::from_utf8(string) {
+                    Ok(string) => writer.str(string),
+                    Err(_) => writer.str_bytes(string),
                 };
             }),
             Value::Bytes(data) => self.write_bytes(writer, data),
@@ -288,8 +288,8 @@ impl Singles {
 }
 
 impl Value {
-    /// As `text` of `pickle_peer.py` has it.
-    fn text(&self, out: &mut String) {
+    /// Formats as `text` of `pickle_peer.py` does.
+    fn string(&self, out: &mut String) {
         let (name, data) = match self {
             Self::None => return out.push_str("None"),
             Self::Bool(true) => return out.push_str("True"),
@@ -302,11 +302,11 @@ impl Value {
                 let _ = write!(out, "global {module} {name}");
                 return;
             }
-            Self::Tuple(items) => return texts(out, "tuple", items, false),
-            Self::List(items) => return texts(out, "list", items, false),
-            Self::Deque(items) => return texts(out, "deque", items, false),
-            Self::Set(items) => return texts(out, "set", items, true),
-            Self::FrozenSet(items) => return texts(out, "frozenset", items, true),
+            Self::Tuple(items) => return strings(out, "tuple", items, false),
+            Self::List(items) => return strings(out, "list", items, false),
+            Self::Deque(items) => return strings(out, "deque", items, false),
+            Self::Set(items) => return strings(out, "set", items, true),
+            Self::FrozenSet(items) => return strings(out, "frozenset", items, true),
             Self::Dict(entries) => return entry_texts(out, "dict", entries),
             Self::OrderedDict(entries) => return entry_texts(out, "OrderedDict", entries),
             Self::Int(data) => ("int", data),
@@ -341,7 +341,7 @@ impl Value {
         }
     }
 
-    /// Whether there is a set whose order is not known.
+    /// Whether there is a set, which has no known order.
     fn has_order(&self) -> bool {
         match self {
             Self::Set(items) | Self::FrozenSet(items) => {
@@ -361,12 +361,12 @@ impl Value {
     }
 }
 
-fn texts(out: &mut String, name: &str, items: &[Value], sorted: bool) {
+fn strings(out: &mut String, name: &str, items: &[Value], sorted: bool) {
     let mut parts: Vec<String> = items
         .iter()
         .map(|item| {
             let mut part = String::new();
-            item.text(&mut part);
+            item.string(&mut part);
             part
         })
         .collect();
@@ -383,9 +383,9 @@ fn entry_texts(out: &mut String, name: &str, entries: &[(Value, Value)]) {
         if index > 0 {
             out.push(',');
         }
-        key.text(out);
+        key.string(out);
         out.push(':');
-        item.text(out);
+        item.string(out);
     }
     out.push(')');
 }
@@ -452,26 +452,26 @@ impl Random {
             .collect()
     }
 
-    fn text(&mut self) -> Vec<u8> {
+    fn string(&mut self) -> Vec<u8> {
         if self.below(40) == 0 {
             return self.data().iter().map(|byte| byte & 0x7f).collect();
         }
-        let mut text = Vec::new();
+        let mut string = Vec::new();
         for _ in 0..self.below(9) {
             let mut character = [0; 4];
             match self.below(20) {
                 // Not only UTF-8. A high one before a low one is two as well.
-                0 => text.extend([0xed, 0xa0 | self.below(0x20) as u8, 0x80]),
+                0 => string.extend([0xed, 0xa0 | self.below(0x20) as u8, 0x80]),
                 1..4 => {
                     let code = u32::try_from(self.below(0x11_0000)).expect("small");
                     let code = char::from_u32(code).unwrap_or('\u{e4}');
-                    text.extend(code.encode_utf8(&mut character).as_bytes());
+                    string.extend(code.encode_utf8(&mut character).as_bytes());
                 }
-                4 => text.extend("é".as_bytes()),
-                _ => text.push(b'a' + self.below(26) as u8),
+                4 => string.extend("é".as_bytes()),
+                _ => string.push(b'a' + self.below(26) as u8),
             }
         }
-        text
+        string
     }
 
     fn int(&mut self) -> Vec<u8> {
@@ -500,7 +500,7 @@ impl Random {
             1 => Value::Bytes(format!("{index}").into_bytes()),
             2 => Value::Tuple(vec![
                 Value::Int(int(index as i64)),
-                Value::Str(self.text()),
+                Value::Str(self.string()),
                 Value::FrozenSet(vec![Value::None]),
             ]),
             _ => Value::Str(format!("key {index} {}", self.below(100)).into_bytes()),
@@ -548,7 +548,7 @@ impl Random {
                 1 => [0.0, -0.0, f64::INFINITY, f64::NAN][self.below(4)],
                 _ => self.below(1000) as f64 / 8.0,
             }),
-            5 | 6 => Value::Str(self.text()),
+            5 | 6 => Value::Str(self.string()),
             7 => Value::Bytes(self.data()),
             8 => match self.below(3) {
                 0 => Value::ByteArray(self.data()),
@@ -602,7 +602,7 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
     let modules: Modules = serde_json::from_value(answer["same"].clone()).expect("indices");
     let (mut exact_count, mut buffer_count, mut shared_count) = (0, 0, 0);
     for batch in 0..COUNT / BATCH_COUNT {
-        let (mut data, mut described, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut data, mut described, mut strings) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..BATCH_COUNT {
             random.protocol = match random.below(4) {
                 0 => Protocol::V4,
@@ -643,16 +643,16 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
             }));
             data.extend(&pickle);
             buffers.iter().for_each(|(buffer, _)| data.extend(*buffer));
-            let mut text = String::new();
-            value.text(&mut text);
-            texts.push((text, value, pickle));
+            let mut string = String::new();
+            value.string(&mut string);
+            strings.push((string, value, pickle));
         }
         let question = json!({"op": "written", "pickles": described});
         let (answer, _) = peer.ask(&question.to_string(), &data);
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
         let values = answer["values"].as_array().expect("a list");
-        assert_eq!(values.len(), texts.len());
-        for (index, ((expected, value, _), loaded)) in texts.iter().zip(values).enumerate() {
+        assert_eq!(values.len(), strings.len());
+        for (index, ((expected, value, _), loaded)) in strings.iter().zip(values).enumerate() {
             assert_eq!(
                 loaded, expected,
                 "Python {version}, value {index} of batch {batch}: {value:?}"
@@ -660,7 +660,7 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
         }
         if let Some([index, theirs]) = answer["wrong"][0].as_array().map(Vec::as_slice) {
             let index = usize::try_from(index.as_u64().expect("an index")).expect("small");
-            let (_, value, pickle) = &texts[index];
+            let (_, value, pickle) = &strings[index];
             let mut ours = String::new();
             hex(&mut ours, pickle);
             panic!("Python {version} pickles {value:?} as\n{theirs}\nand not as\n{ours}");
@@ -948,7 +948,7 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
         .collect();
     assert_eq!(data_of(&theirs, &beside), expected, "{what}");
 
-    // From here to Python: who gets the buffers decides what they are made of.
+    // To Python: the receiver of the buffers decides their types.
     let mut loads = |beside: &[&[u8]], kind: &str| {
         let lens: Vec<usize> = beside.iter().map(|buffer| buffer.len()).collect();
         let len = pickle.len();

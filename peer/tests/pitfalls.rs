@@ -82,12 +82,12 @@ async fn arguments_keep_their_meaning(client: &Client) {
         .key("taken");
     let second = second.submit().expect("submitted");
     assert_eq!(result(&second).await, Value::from(2));
-    let text = client
+    let string = client
         .call("builtins.repr")
         .argument("taken")
         .submit()
         .expect("submitted");
-    assert_eq!(result(&text).await, Value::from("'taken'"));
+    assert_eq!(result(&string).await, Value::from("'taken'"));
     let hidden = client
         .call("builtins.repr")
         .argument(Argument::list([
@@ -127,14 +127,14 @@ impl Observer for Heartbeats {
 async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) {
     let held = client.submit("operator.add", [7, 8]).expect("submitted");
     let other = client.future(held.key().clone()).expect("a future");
-    let hold = client.hold_as("somebody", core::slice::from_ref(&held));
-    hold.await.expect("said");
+    let hold = client.hold_as("another-client", core::slice::from_ref(&held));
+    hold.await.expect("sent");
     client
-        .release_as("somebody", [held.key().clone()])
-        .expect("said");
-    let unknown = client.future("nobody-has-this").expect("a future");
-    client.cancel([&unknown], false).expect("said");
-    client.cancel([&unknown], true).expect("said");
+        .release_as("another-client", [held.key().clone()])
+        .expect("sent");
+    let unknown = client.future("unknown-key").expect("a future");
+    client.cancel([&unknown], false).expect("sent");
+    client.cancel([&unknown], true).expect("sent");
     client.retry([&held]).await.expect("answered");
     let failed = client
         .submit("operator.truediv", [7, 0])
@@ -196,7 +196,7 @@ async fn reads_compressed_frames_without_negotiation() {
             CommOptions::default(),
         )
         .await
-        .expect("it listens");
+        .expect("sent");
     let address = listener.local_address().expect("an address").to_string();
     let serving = tokio::spawn(async move {
         // One comm for requests, and the stream

@@ -40,11 +40,11 @@ async fn forwards_sessions_byte_for_byte() {
             continue;
         }
         let bytes = std::fs::read(&path).expect("a stream");
-        let told: serde_json::Value = serde_json::from_slice(
+        let described: serde_json::Value = serde_json::from_slice(
             &std::fs::read(path.with_extension("json")).expect("its meaning"),
         )
         .expect("JSON");
-        let message_count = told["messages"].as_array().expect("messages").len() as u64;
+        let message_count = described["messages"].as_array().expect("messages").len() as u64;
         stream_count += 1;
         for room in [7, 4096, 1 << 20] {
             let (near, far, task) = between(room);
@@ -52,7 +52,7 @@ async fn forwards_sessions_byte_for_byte() {
             let (mut far_reader, mut far_writer) = split(far);
             let sent = bytes.clone();
             let writing = tokio::spawn(async move {
-                near_writer.write_all(&sent).await.expect("it is taken");
+                near_writer.write_all(&sent).await.expect("written");
                 near_writer.shutdown().await.expect("it ends");
             });
             let mut arrived = Vec::new();
@@ -64,7 +64,7 @@ async fn forwards_sessions_byte_for_byte() {
             // The other direction is idle, but still open.
             let answer = vector("modern-nosplit-2026.8.0/handshake.bin");
             let answering = async {
-                far_writer.write_all(&answer).await.expect("it is taken");
+                far_writer.write_all(&answer).await.expect("written");
                 far_writer.shutdown().await.expect("it ends");
             };
             let mut answered = Vec::new();
@@ -88,17 +88,14 @@ async fn a_message_leaves_before_all_of_it_has_arrived() {
     let (near, mut far, _task) = between(1 << 20);
     let (_, mut near_writer) = split(near);
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
-    near_writer
-        .write_all(&handshake)
-        .await
-        .expect("it is taken");
+    near_writer.write_all(&handshake).await.expect("written");
     // One frame of a gigabyte, of which a kilobyte arrives
     let mut start = Vec::new();
     start.extend((16 + (1_u64 << 30)).to_le_bytes());
     start.extend(1_u64.to_le_bytes());
     start.extend((1_u64 << 30).to_le_bytes());
     start.extend([7; 1024]);
-    near_writer.write_all(&start).await.expect("it is taken");
+    near_writer.write_all(&start).await.expect("written");
     let mut arrived = vec![0; handshake.len() + start.len()];
     far.read_exact(&mut arrived).await.expect("it arrives");
     assert_eq!(arrived, [handshake, start].concat());
@@ -116,7 +113,7 @@ async fn disconnects_other_protocols_before_forwarding() {
         ],
     ] {
         let (mut near, mut far, task) = between(4096);
-        near.write_all(bytes).await.expect("it is taken");
+        near.write_all(bytes).await.expect("written");
         let error = task.await.expect("no panic").expect_err("it is refused");
         assert!(matches!(error, RelayError::Frame(_)), "{error}");
         let mut arrived = Vec::new();
@@ -131,7 +128,7 @@ async fn an_end_within_a_message_is_an_error() {
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     near.write_all(&handshake[..handshake.len() - 1])
         .await
-        .expect("it is taken");
+        .expect("written");
     near.shutdown().await.expect("it ends");
     let error = task.await.expect("no panic").expect_err("it is refused");
     assert!(matches!(error, RelayError::Frame(_)), "{error}");
@@ -139,9 +136,9 @@ async fn an_end_within_a_message_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn disconnects_silent_peers_after_the_timeout() {
-    for said in [&b""[..], b"\x10", b"\x10\0\0\0\0\0\0\0\x01\0\0\0"] {
+    for bytes in [&b""[..], b"\x10", b"\x10\0\0\0\0\0\0\0\x01\0\0\0"] {
         let (mut near, _far, task) = between(4096);
-        near.write_all(said).await.expect("it is taken");
+        near.write_all(bytes).await.expect("written");
         let started = tokio::time::Instant::now();
         let error = task.await.expect("no panic").expect_err("it is refused");
         assert!(matches!(error, RelayError::Timeout { .. }), "{error}");
@@ -157,7 +154,7 @@ async fn forwards_messages_before_a_malformed_one() {
     let message = vector("modern-nosplit-2026.8.0/docs-get-data-ones5.bin");
     let good = [&handshake[..], &message, &message].concat();
     let all = [&good[..], &[255; 24]].concat();
-    near_writer.write_all(&all).await.expect("it is taken");
+    near_writer.write_all(&all).await.expect("written");
     let mut arrived = Vec::new();
     far.read_to_end(&mut arrived).await.expect("it ends");
     assert!(arrived == good, "{} of {} bytes", arrived.len(), good.len());
@@ -178,7 +175,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
     let (closed_reader, closed_writer) = duplex(16);
     drop(closed_reader);
     drop((near, near_end));
-    near_writer.write_all(&words).await.expect("it is taken");
+    near_writer.write_all(&words).await.expect("written");
     near_writer.shutdown().await.expect("it ends");
     let task = tokio::spawn(async move {
         relay(
@@ -189,7 +186,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
         .await
     });
     // The far peer sends first; its data is not read.
-    far_writer.write_all(&handshake).await.expect("it is taken");
+    far_writer.write_all(&handshake).await.expect("written");
     tokio::task::yield_now().await;
     let mut arrived = Vec::new();
     far_reader.read_to_end(&mut arrived).await.expect("it ends");
@@ -207,7 +204,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
 struct Serving {
     address: Address,
     target: TcpListener,
-    told: Told,
+    outcomes: Outcomes,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -220,18 +217,18 @@ fn tls() -> Tls {
 async fn serving(scheme: &str) -> Serving {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let to = Address::from(target.local_addr().expect("bound"));
-    let (address, told, task) = serving_to(scheme, to).await;
+    let (address, outcomes, task) = serving_to(scheme, to).await;
     Serving {
         address,
         target,
-        told,
+        outcomes,
         task,
     }
 }
 
-type Told = mpsc::UnboundedReceiver<(Address, Outcome)>;
+type Outcomes = mpsc::UnboundedReceiver<(Address, Outcome)>;
 
-async fn serving_to(scheme: &str, to: Address) -> (Address, Told, tokio::task::JoinHandle<()>) {
+async fn serving_to(scheme: &str, to: Address) -> (Address, Outcomes, tokio::task::JoinHandle<()>) {
     let address = format!("{scheme}://127.0.0.1:0")
         .parse()
         .expect("an address");
@@ -239,16 +236,23 @@ async fn serving_to(scheme: &str, to: Address) -> (Address, Told, tokio::task::J
     let listener = transports.bind(&address, CommOptions::default()).await;
     let listener = listener.expect("a port");
     let address = listener.local_address().expect("bound");
-    let (tell, told) = mpsc::unbounded_channel();
+    let (report, outcomes) = mpsc::unbounded_channel();
     let task = tokio::spawn(async move {
-        let tell = move |from: &Address, outcome| {
-            let _ = tell.send((from.clone(), outcome));
+        let report = move |from: &Address, outcome| {
+            let _ = report.send((from.clone(), outcome));
         };
         let never = core::future::pending();
-        let served = serve(&listener, &transports, &to, Options::default(), tell, never);
+        let served = serve(
+            &listener,
+            &transports,
+            &to,
+            Options::default(),
+            report,
+            never,
+        );
         served.await.expect("it serves");
     });
-    (address, told, task)
+    (address, outcomes, task)
 }
 
 /// Connections that close without sending, such as port scans, do not reach the
@@ -260,13 +264,13 @@ async fn does_not_connect_to_the_target_for_silent_peers() {
     let scan = TcpStream::connect(target).await.expect("it is accepted");
     let from = Address::from(scan.local_addr().expect("connected"));
     drop(scan);
-    let (peer, outcome) = serving.told.recv().await.expect("it is told");
+    let (peer, outcome) = serving.outcomes.recv().await.expect("an outcome");
     assert_eq!(peer, from);
     assert_eq!(outcome.expect("no error"), Default::default());
     // The first connection to get through is the first that sends something.
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
-    client.write_all(&handshake).await.expect("it is taken");
+    client.write_all(&handshake).await.expect("written");
     let (mut accepted, _) = serving.target.accept().await.expect("a connection");
     let mut arrived = vec![0; handshake.len()];
     accepted.read_exact(&mut arrived).await.expect("it arrives");
@@ -279,22 +283,22 @@ async fn does_not_connect_to_the_target_for_silent_peers() {
 #[tokio::test]
 async fn a_client_that_reads_first_is_served_over_quic() {
     let mut far = serving("quic").await;
-    let (address, mut told, near) = serving_to("tcp", far.address.clone()).await;
+    let (address, mut outcomes, near) = serving_to("tcp", far.address.clone()).await;
     let target = (address.host(), address.port());
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
     let (mut accepted, _) = far.target.accept().await.expect("a connection");
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
-    accepted.write_all(&handshake).await.expect("it is taken");
+    accepted.write_all(&handshake).await.expect("written");
     let mut arrived = vec![0; handshake.len()];
     client.read_exact(&mut arrived).await.expect("it arrives");
     assert_eq!(arrived, handshake);
-    client.write_all(&handshake).await.expect("it is taken");
+    client.write_all(&handshake).await.expect("written");
     accepted.read_exact(&mut arrived).await.expect("it arrives");
     for end in [&mut client, &mut accepted] {
         end.shutdown().await.expect("it ends");
     }
-    for told in [&mut told, &mut far.told] {
-        let (_, outcome) = told.recv().await.expect("it is told");
+    for outcomes in [&mut outcomes, &mut far.outcomes] {
+        let (_, outcome) = outcomes.recv().await.expect("an outcome");
         let (there, back) = outcome.expect("no error");
         assert_eq!((there.message_count, back.message_count), (1, 1));
     }
@@ -308,11 +312,8 @@ async fn names_peers_that_fail_at_tls() {
     let target = (serving.address.host(), serving.address.port());
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
     let from = client.local_addr().expect("connected");
-    client
-        .write_all(b"no TLS at all")
-        .await
-        .expect("it is taken");
-    let (peer, outcome) = serving.told.recv().await.expect("it is told");
+    client.write_all(b"no TLS at all").await.expect("written");
+    let (peer, outcome) = serving.outcomes.recv().await.expect("an outcome");
     assert_eq!(peer, Address::new("tls", from));
     let error = outcome.expect_err("it is refused");
     assert!(
@@ -332,7 +333,7 @@ async fn names_peers_that_fail_at_quic() {
     let options = CommOptions::default();
     let connected = client.connect(&serving.address, &options).await;
     connected.expect_err("the relay is not trusted");
-    let (peer, outcome) = serving.told.recv().await.expect("an outcome");
+    let (peer, outcome) = serving.outcomes.recv().await.expect("an outcome");
     assert_eq!((peer.scheme(), peer.host()), ("quic", "127.0.0.1"));
     let error = outcome.expect_err("a failed handshake").to_string();
     assert!(error.contains("refused the TLS handshake"), "{error}");
@@ -344,17 +345,14 @@ async fn names_peers_that_fail_at_quic() {
 async fn names_a_target_that_fails_at_tls() {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let to = Address::new("tls", target.local_addr().expect("bound"));
-    let (address, mut told, task) = serving_to("tcp", to).await;
+    let (address, mut outcomes, task) = serving_to("tcp", to).await;
     let near = (address.host(), address.port());
     let mut client = TcpStream::connect(near).await.expect("it is accepted");
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
-    client.write_all(&handshake).await.expect("it is taken");
+    client.write_all(&handshake).await.expect("written");
     let (mut accepted, _) = target.accept().await.expect("a connection");
-    accepted
-        .write_all(b"no TLS at all")
-        .await
-        .expect("it is taken");
-    let (peer, outcome) = told.recv().await.expect("it is told");
+    accepted.write_all(b"no TLS at all").await.expect("written");
+    let (peer, outcome) = outcomes.recv().await.expect("an outcome");
     assert_eq!(peer, Address::from(client.local_addr().expect("connected")));
     let error = outcome.expect_err("there is no target").to_string();
     assert!(error.starts_with("cannot reach the target: "), "{error}");

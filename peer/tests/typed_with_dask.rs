@@ -21,7 +21,7 @@ struct Data {
     doubles: Vec<u8>,
     integers: Vec<u8>,
     swapped: Vec<u8>,
-    texts: Vec<u8>,
+    strings: Vec<u8>,
 }
 
 impl Data {
@@ -36,7 +36,7 @@ impl Data {
             doubles: encode(6),
             integers: (0..6_i32).flat_map(i32::to_le_bytes).collect(),
             swapped: (0..6_i32).flat_map(i32::to_be_bytes).collect(),
-            texts: ['h', 'i', 'β', '\0']
+            strings: ['h', 'i', 'β', '\0']
                 .into_iter()
                 .flat_map(|letter| u32::from(letter).to_le_bytes())
                 .collect(),
@@ -53,7 +53,7 @@ impl Data {
             count: 25,
             base: TimeBase::Second,
         });
-        let text = DType::string(2).expect("short");
+        let string = DType::string(2).expect("short");
         let three = Dimensions::with_strides(&[2, 3], &[0, 4]).expect("good dimensions");
         let broadcast = Array::with_dimensions(DType::I32, three, &self.integers[..12]);
         let broadcast = broadcast.expect("three elements").with_writeable(false);
@@ -96,7 +96,7 @@ impl Data {
             ),
             (
                 "texts",
-                new(text, &[2], Order::C, &self.texts),
+                new(string, &[2], Order::C, &self.strings),
                 "ndarray <U2 (2,) CF writeable ['hi', 'β']",
             ),
             (
@@ -138,7 +138,7 @@ fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d
             buffers.push(buffer);
             Placement::OutOfBand
         })
-        .expect("it lies one behind the other");
+        .expect("contiguous frames");
     }
     let len = writer.finish().expect("fits").len();
     out.truncate(len);
@@ -160,12 +160,12 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
 
     let mut expected: Vec<(&str, String)> = arrays
         .iter()
-        .map(|(name, _, text)| (*name, (*text).to_owned()))
+        .map(|(name, _, string)| (*name, (*string).to_owned()))
         .collect();
     expected.push(("bytes", "bytes b'some'".into()));
     expected.push(("bytearray", "bytearray bytearray(b'some')".into()));
     expected.push(("view", "memoryview i (2, 3) [[0, 1, 2], [3, 4, 5]]".into()));
-    let listed: Vec<&str> = contiguous.iter().map(|(_, _, text)| *text).collect();
+    let listed: Vec<&str> = contiguous.iter().map(|(_, _, string)| *string).collect();
     let listed = format!(
         "list[int 1, int -2, str 'text', float 2.5, NoneType None, bytes b'bytes', {}]",
         listed.join(", ")
@@ -215,13 +215,13 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
     let mut described = std::collections::BTreeMap::new();
     for _ in 0..reader.map().expect("a map") {
         let name = reader.str().expect("a name").to_str().to_owned();
-        described.insert(name, reader.str().expect("a text").to_str().to_owned());
+        described.insert(name, reader.str().expect("a string").to_str().to_owned());
     }
     assert_eq!(described.len(), expected.len());
-    for (name, text) in expected {
+    for (name, string) in expected {
         // The header of a __Pickled__ payload has no `writeable`: the pickle
         // marks read-only buffers by READONLY_BUFFER.
-        assert_eq!(described[name], text, "{name}");
+        assert_eq!(described[name], string, "{name}");
     }
     Ok(())
 }
@@ -364,7 +364,7 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
     assert_eq!(reader.find("problems"), Ok(true));
     let mut problems = Vec::new();
     for _ in 0..reader.array().expect("a list") {
-        problems.push(reader.str().expect("a text").to_str().to_owned());
+        problems.push(reader.str().expect("a string").to_str().to_owned());
     }
     assert!(problems.is_empty(), "{problems:#?}");
     Ok(())
@@ -380,8 +380,8 @@ fn walk<'a, T: AsRef<[u8]>>(
     let mut name = String::new();
     while let Some(item) = walk.next_item().expect("it was checked") {
         match item {
-            Item::Token(msgpack::Token::Str(text)) => {
-                text.to_str().expect("UTF-8").clone_into(&mut name);
+            Item::Token(msgpack::Token::Str(string)) => {
+                string.to_str().expect("UTF-8").clone_into(&mut name);
             }
             Item::Payload(number) => {
                 check(&name, &message.payload(number).expect("exists"));

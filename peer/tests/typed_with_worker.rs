@@ -102,7 +102,7 @@ impl Cluster {
             let mut reader = msgpack::Reader::new(started[0].as_ref());
             assert_eq!(reader.array(), Ok(1));
             assert_eq!(reader.find("error"), Ok(true));
-            assert_eq!(reader.str().expect("a text").to_str(), "");
+            assert_eq!(reader.str().expect("a string").to_str(), "");
         });
         cluster
     }
@@ -154,7 +154,7 @@ impl Cluster {
                 let nbytes = &answer[0][start..reader.position()];
                 let address = self.processes.workers()[0].address();
                 let mut room = Room::default();
-                let told = room.message(|builder| {
+                let message = room.message(|builder| {
                     let body = builder.body().map(5).str("op").str("update_data");
                     body.str("client").str(CLIENT).str("reply").bool(true);
                     body.str("nbytes").encoded(nbytes).str("who_has");
@@ -163,7 +163,7 @@ impl Cluster {
                         body.str(key).array(1).str(address);
                     }
                 });
-                let answer = runtime.block_on(ask(to_scheduler, &told));
+                let answer = runtime.block_on(ask(to_scheduler, &message));
                 assert_eq!(answer[0][..], [0xc0], "nil");
             }
         }
@@ -177,13 +177,13 @@ impl Cluster {
             let mut reader = msgpack::Reader::new(batch[0].as_ref());
             for _ in 0..reader.array().expect("a batch") {
                 let message = reader.skip().expect("a message");
-                let text = |name| {
+                let string = |name| {
                     let mut reader = msgpack::Reader::new(message);
                     assert_eq!(reader.find(name), Ok(true), "{message:?}");
-                    reader.str().expect("a text").to_str()
+                    reader.str().expect("a string").to_str()
                 };
-                assert_eq!(text("op"), "key-in-memory");
-                keys.retain(|key| *key != text("key"));
+                assert_eq!(string("op"), "key-in-memory");
+                keys.retain(|key| *key != string("key"));
             }
         }
     }
@@ -213,7 +213,7 @@ impl Cluster {
             let answer = ask(comm, &frames).await;
             let mut reader = msgpack::Reader::new(answer[0].as_ref());
             assert_eq!(reader.find("status"), Ok(true));
-            assert_eq!(reader.str().expect("a text").to_str(), "OK");
+            assert_eq!(reader.str().expect("a string").to_str(), "OK");
             if way == Way::Straight {
                 // The worker counts transfers that are not acknowledged.
                 comm.write_message(&[b"\xa2OK"]).await.expect("it goes");
@@ -491,7 +491,7 @@ fn values<'a>(
             let Some(PathElement::Key(key)) = walk.path().last() else {
                 panic!("a value without a key");
             };
-            let key = msgpack::Reader::new(key).str().expect("a text").to_str();
+            let key = msgpack::Reader::new(key).str().expect("a string").to_str();
             let payload = message.payload(number).expect("exists");
             values.insert(key.to_owned(), payload);
         }
@@ -672,7 +672,7 @@ struct Given {
     name: &'static str,
     kind: Kind,
     bytes: Vec<u8>,
-    text: &'static str,
+    string: &'static str,
 }
 
 #[derive(Clone, Copy)]
@@ -743,8 +743,8 @@ fn given() -> Vec<Given> {
     let big = |dtype: DType| dtype.with_order(ByteOrder::Big);
     let doubles: Vec<f64> = (0..6_i8).map(f64::from).collect();
     let numbers: Vec<i32> = (0..6).collect();
-    let letters = |text: &str| text.chars().map(u32::from).collect::<Vec<u32>>();
-    let new = |name, kind, bytes, text| Given { name, kind, bytes, text };
+    let letters = |string: &str| string.chars().map(u32::from).collect::<Vec<u32>>();
+    let new = |name, kind, bytes, string| Given { name, kind, bytes, string };
     vec![
         new("C", array(DType::F64, &[2, 3]), bytes(&doubles),
             "ndarray <f8 (2, 3) (24, 8) writeable [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]"),
@@ -825,7 +825,7 @@ fn arrays_agree_with_the_worker() {
         let keys: Vec<String> = given.iter().map(key).collect();
         let described = cluster.describe(&keys);
         for given in &given {
-            assert_eq!(described[&key(given)], given.text, "{}", key(given));
+            assert_eq!(described[&key(given)], given.string, "{}", key(given));
         }
         round_trip(&mut cluster, &sent);
     }
@@ -853,7 +853,7 @@ fn object<'d>(arrays: &[(&str, Array<'d>, Placement)], out: &mut Vec<u8>) -> Vec
             }
             *placement
         });
-        written.expect("it lies one behind the other");
+        written.expect("contiguous frames");
     }
     let len = writer.finish().expect("fits").len();
     out.truncate(len);
@@ -951,7 +951,7 @@ impl Vector {
 /// Those of pandas.
 fn vectors() -> Vec<Vector> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/pickles");
-    let text = std::fs::read_to_string(folder.join("pandas.jsonl")).expect("text");
+    let string = std::fs::read_to_string(folder.join("pandas.jsonl")).expect("text");
     let unhex = |hex: &Value| -> Vec<u8> {
         let hex = hex.as_str().expect("hex").as_bytes().chunks(2);
         hex.map(|pair| {
@@ -960,7 +960,7 @@ fn vectors() -> Vec<Vector> {
         })
         .collect()
     };
-    let vectors = text.lines().map(|line| {
+    let vectors = string.lines().map(|line| {
         let vector: Value = serde_json::from_str(line).expect("JSON");
         let list = |name| vector[name].as_array().map_or(&[][..], Vec::as_slice);
         let buffers = list("buffers").iter().zip(list("readonly"));

@@ -71,20 +71,22 @@ async fn results_that_double_what_they_share_fail_as_tasks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_shares_one_text_takes_it_once() {
     let (cluster, client) = cluster().await;
-    let text = client
+    let string = client
         .submit("operator.mul", [Value::from("x"), (1 << 20).into()])
         .expect("sent");
-    let list = Argument::List(vec![Argument::from(&text)]);
+    let list = Argument::List(vec![Argument::from(&string)]);
     let many = client.call("operator.mul").argument(list).argument(20_000);
     let many = many.submit().expect("sent");
     let count = client.submit("builtins.len", [&many]).expect("sent");
     assert_eq!(result(&count).await.expect("a number"), Value::from(20_000));
     // Sent, and read again.
-    let Value::List(texts) = result(&many).await.expect("a list") else {
+    let Value::List(strings) = result(&many).await.expect("a list") else {
         panic!("a list")
     };
-    assert_eq!(texts.len(), 20_000);
-    let places = texts.iter().map(|text| text.as_str().map(str::as_ptr));
+    assert_eq!(strings.len(), 20_000);
+    let places = strings
+        .iter()
+        .map(|string| string.as_str().map(str::as_ptr));
     assert!(
         places
             .clone()

@@ -84,7 +84,7 @@ fn values() -> Vec<Value> {
         f64::INFINITY,
         f64::NAN,
     ];
-    let texts = [
+    let strings = [
         "",
         "a",
         "b'c",
@@ -99,7 +99,7 @@ fn values() -> Vec<Value> {
     let mut values = vec![Value::None, Value::from(true), Value::from(false)];
     values.extend(ints.map(Value::from));
     values.extend(floats.map(Value::from));
-    values.extend(texts.map(Value::from));
+    values.extend(strings.map(Value::from));
     values.extend([
         Value::Complex(1.0, -2.5),
         Value::Complex(0.0, 1.0),
@@ -121,10 +121,10 @@ fn values() -> Vec<Value> {
 }
 
 /// What Rust has, as Python writes it.
-fn text(functions: &Functions, value: Value) -> String {
+fn string(functions: &Functions, value: Value) -> String {
     let arguments = [value].into_iter().collect();
     match functions.call("builtins.repr", arguments) {
-        Some(Ok(Value::Str(text))) => text.as_ref().to_owned(),
+        Some(Ok(Value::Str(string))) => string.as_ref().to_owned(),
         other => panic!("{other:?}"),
     }
 }
@@ -149,13 +149,15 @@ impl Calls {
         let result = self.functions.call(name, arguments);
         self.results.push(match result.expect("it is registered") {
             Ok(Value::Set(items)) => {
-                let items = items.iter().map(|item| text(&self.functions, item.clone()));
+                let items = items
+                    .iter()
+                    .map(|item| string(&self.functions, item.clone()));
                 let mut items: Vec<String> = items.collect();
                 items.sort_unstable();
                 let items = Value::list(items.iter().map(String::as_str));
-                text(&self.functions, items)
+                string(&self.functions, items)
             }
-            Ok(value) => text(&self.functions, value),
+            Ok(value) => string(&self.functions, value),
             Err(error) => format!("!{}", error.class),
         });
         self.expressions.push(expression);
@@ -178,7 +180,7 @@ impl Calls {
         let mut wrong = Vec::new();
         let mut not_covered_count = 0;
         for ((expression, result), wanted) in expressions.iter().zip(&results).zip(wanted) {
-            let wanted = wanted.as_str().expect("a text");
+            let wanted = wanted.as_str().expect("a string");
             if result == "!NotImplementedError" {
                 not_covered_count += 1;
             } else if result != wanted {
@@ -244,9 +246,9 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         usize::try_from(seed % bound as u64).expect("below a usize")
     };
     let mut calls = Calls::new();
-    let texts: Vec<String> = pool
+    let strings: Vec<String> = pool
         .iter()
-        .map(|value| text(&calls.functions, value.clone()))
+        .map(|value| string(&calls.functions, value.clone()))
         .collect();
     let names: Vec<String> = calls.functions.names().map(str::to_owned).collect();
     // It waits, and is a result of nothing.
@@ -265,10 +267,10 @@ fn functions_take_the_arguments_that_they_take_in_python() {
                 .collect();
             keywords.dedup_by_key(|(keyword, _)| *keyword);
             let mut arguments: Arguments = positional.iter().map(|at| pool[*at].clone()).collect();
-            let mut words: Vec<String> = positional.iter().map(|at| texts[*at].clone()).collect();
+            let mut words: Vec<String> = positional.iter().map(|at| strings[*at].clone()).collect();
             for (keyword, at) in keywords {
                 arguments = arguments.with_keyword(keyword, pool[at].clone());
-                words.push(format!("{keyword}={}", texts[at]));
+                words.push(format!("{keyword}={}", strings[at]));
             }
             let called = name.trim_start_matches("builtins.");
             calls.call(name, format!("{called}({})", words.join(", ")), arguments);
@@ -336,12 +338,12 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         let mut given: Arguments = arguments.iter().cloned().collect();
         let words = arguments
             .iter()
-            .map(|value: &Value| text(&calls.functions, value.clone()));
+            .map(|value: &Value| string(&calls.functions, value.clone()));
         let mut words: Vec<String> = words.collect();
         for (keyword, value) in keywords {
             words.push(format!(
                 "{keyword}={}",
-                text(&calls.functions, Value::clone(&value))
+                string(&calls.functions, Value::clone(&value))
             ));
             given = given.with_keyword(keyword, value);
         }
@@ -355,32 +357,32 @@ fn functions_take_the_arguments_that_they_take_in_python() {
 fn functions_have_the_results_of_python() {
     let mut calls = Calls::new();
     let values = values();
-    let texts: Vec<String> = values
+    let strings: Vec<String> = values
         .iter()
-        .map(|value| text(&calls.functions, value.clone()))
+        .map(|value| string(&calls.functions, value.clone()))
         .collect();
     let mut call = |name: &str, expression, arguments| calls.call(name, expression, arguments);
-    for (value, text) in values.iter().zip(&texts) {
+    for (value, string) in values.iter().zip(&strings) {
         for name in UNARY {
-            let expression = format!("{}({text})", name.trim_start_matches("builtins."));
+            let expression = format!("{}({string})", name.trim_start_matches("builtins."));
             call(name, expression, [value.clone()].into_iter().collect());
         }
         let some = Value::list([value.clone(), Value::from(1.5)]);
         for (name, keyword) in [("sorted", "reverse"), ("max", "default"), ("sum", "start")] {
             let arguments: Arguments = [some.clone()].into_iter().collect();
-            let expression = format!("{name}([{text}, 1.5], {keyword}=1)");
+            let expression = format!("{name}([{string}, 1.5], {keyword}=1)");
             let arguments = arguments.with_keyword(keyword, 1.into());
             call(&format!("builtins.{name}"), expression, arguments);
         }
         let arguments = [value.clone(), Value::from(2)].into_iter().collect();
-        call("builtins.round", format!("round({text}, 2)"), arguments);
-        for (other, other_text) in values.iter().zip(&texts) {
+        call("builtins.round", format!("round({string}, 2)"), arguments);
+        for (other, other_string) in values.iter().zip(&strings) {
             for name in BINARY {
                 // Python would try to find it.
                 if name == "pow" && matches!(other, Value::Int(1000..)) {
                     continue;
                 }
-                let expression = format!("operator.{name}({text}, {other_text})");
+                let expression = format!("operator.{name}({string}, {other_string})");
                 let arguments = [value.clone(), other.clone()].into_iter().collect();
                 call(&format!("operator.{name}"), expression, arguments);
             }

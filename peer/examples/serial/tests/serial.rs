@@ -7,8 +7,8 @@ use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
 use daskwire_peer::cluster::LocalCluster;
 
-fn address(text: &str) -> Address {
-    text.parse().expect("an address")
+fn address(address: &str) -> Address {
+    address.parse().expect("an address")
 }
 
 #[tokio::test]
