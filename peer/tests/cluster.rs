@@ -114,6 +114,10 @@ async fn failures_reach_all_that_depend_on_them() {
     }
     for future in [&bad, &last] {
         let error = future.result_within(TIMEOUT).await.expect_err("it fails");
+        let TaskError::Failed { key, error } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(key, *future.key());
         assert_eq!(error.to_string(), "ZeroDivisionError: division by zero");
         assert!(matches!(future.status(), Status::Error(_)));
     }
