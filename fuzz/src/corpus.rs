@@ -67,7 +67,11 @@ pub fn check_targets(folder: &str, surfaces: &[Surface]) {
 }
 
 /// The inputs of a target, each with its path.
-fn inputs(name: &str) -> Vec<(String, Vec<u8>)> {
+///
+/// # Panics
+///
+/// If the archive or the seeds cannot be read.
+pub fn inputs(name: &str) -> Vec<(String, Vec<u8>)> {
     let folder = format!("corpus/{name}/");
     let archived = ARCHIVE.iter().filter(|(path, _)| path.contains(&folder));
     let mut inputs: Vec<_> = archived

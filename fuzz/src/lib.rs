@@ -39,10 +39,6 @@ use values::typed;
 
 pub use surface::Surface;
 
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub use libfuzzer_sys;
-
 surfaces! {
     prelude: CORE,
     msgpack: CORE,

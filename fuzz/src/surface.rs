@@ -70,7 +70,7 @@ macro_rules! surfaces {
 macro_rules! target {
     ($package:ident::$surface:ident) => {
         #[cfg(fuzzing)]
-        $crate::libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+        ::libfuzzer_sys::fuzz_target!(|input: &[u8]| {
             $crate::Surface::run($package::SURFACES, stringify!($surface), input)
         });
 

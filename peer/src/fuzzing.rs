@@ -1,5 +1,7 @@
 //! Access to internals for fuzz targets.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use daskwire::message::BuildError;
 
@@ -8,9 +10,8 @@ use crate::graph::{Graph, GraphError};
 use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::state::State;
-use crate::{Key, Serialized};
+use crate::{Key, Serialized, worker};
 
-pub use crate::worker::fuzzing::{Reply, WorkerMachine};
 pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};
 
 /// A type that can be the body of a message.
@@ -75,4 +76,16 @@ pub fn outlines(expression: &Serialized) -> Result<Vec<(Key, Vec<Key>, Serialize
 /// Panics if a scheduler's state is inconsistent. Called between events.
 pub fn check_scheduler(state: &State) {
     state.check();
+}
+
+/// Panics if a worker's state is inconsistent, or takes other keys than `stored` to
+/// be in the store. Called between events.
+pub fn check_worker(state: &worker::state::State, stored: &BTreeSet<Key>) {
+    state.check();
+    assert_eq!(state.in_memory(), *stored);
+}
+
+/// The keys that a worker knows.
+pub fn worker_keys(state: &worker::state::State) -> Vec<Key> {
+    state.keys()
 }

@@ -8,6 +8,8 @@ Uses the records of exchange.py; the word after `ready` is Python's version.
         first that is refused, their `count`, and whether it is `whole`: read
         to STOP. Kinds: as `pickle.dumps` writes random values; the same with
         bytes changed; text opcodes with random lines.
+    {"op": "judge", "pickles": [LEN, ...]} and as many pickles back to back
+        `pickles`: the same description of each.
     {"op": "corpus", "dask": BOOL}
         The same for the values of pickle_cases.py by this Python, with and without
         the values of Dask, in all protocols, in and out of band. Each has a
@@ -184,6 +186,15 @@ def random_pickles(question, data):
     return {"pickles": list(map(described, pickles))}, b"".join(pickles)
 
 
+def judge(question, data):
+    answers, at = [], 0
+    for len_ in question["pickles"]:
+        answers.append(described(data[at : at + len_]))
+        at += len_
+    assert at == len(data), "there is more data than described"
+    return {"pickles": answers}
+
+
 def corpus(has_dask):
     """Name, pickle and buffers of each case."""
     for group, cases in pickle_cases.groups(has_dask):
@@ -204,4 +215,4 @@ def corpus_pickles(question, data):
 if __name__ == "__main__":
     # For escapes that a later Python will refuse.
     warnings.simplefilter("ignore")
-    exchange.serve(platform.python_version(), {"random": random_pickles, "corpus": corpus_pickles})
+    exchange.serve(platform.python_version(), {"random": random_pickles, "judge": judge, "corpus": corpus_pickles})

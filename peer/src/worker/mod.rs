@@ -36,8 +36,6 @@ mod evaluate;
 mod exception;
 mod fetch;
 mod functions;
-#[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
 mod handle;
 mod memory;
 mod metrics;

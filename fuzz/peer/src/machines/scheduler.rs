@@ -1,0 +1,377 @@
+//! The state machine of a scheduler, driven by the messages of clients and workers.
+
+use core::time::Duration;
+
+use daskwire_peer::fuzzing::{self, Message as _};
+use daskwire_peer::graph::{Argument, Graph, Task};
+use daskwire_peer::protocol::{
+    AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, FromClient, FromWorker, Keys,
+    LongRunning, RegisterWorker, ReleaseWorkerData, ReportKey, RequestRefreshWhoHas, Reschedule,
+    TaskErred, TaskFinished, ToWorker, UpdateGraph, WorkerStatus, WorkerStatusChange,
+};
+use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
+use daskwire_peer::{Key, Value};
+
+use super::{BUDGET, sent};
+use crate::input::Choices;
+
+/// Checks that for any messages of clients and workers in any order the
+/// scheduler's counters are right, and that nothing is left when they are gone.
+///
+/// The input: steps.
+pub(crate) fn scheduler_machine(input: &[u8]) {
+    let choices = Choices(input);
+    BUDGET.check(input.len(), || {
+        let mut cluster = Cluster::new(choices);
+        while !cluster.choices.is_empty() {
+            cluster.step();
+        }
+        cluster.clear();
+    });
+}
+
+struct Cluster<'c> {
+    choices: Choices<'c>,
+    state: State,
+    now: Duration,
+    clients: Vec<ClientId>,
+    workers: Vec<WorkerId>,
+    /// The tasks sent to workers: the worker and the run id.
+    running: Vec<(WorkerId, Key, i64)>,
+    /// The workers whose messages are being written.
+    draining: Vec<WorkerId>,
+    last_id: u64,
+}
+
+const CLIENTS: [&str; 3] = ["one", "two", "fire-and-forget"];
+
+impl<'c> Cluster<'c> {
+    fn new(choices: Choices<'c>) -> Self {
+        let mut cluster = Self {
+            choices,
+            state: State::new(Policy::default()),
+            now: Duration::ZERO,
+            clients: Vec::new(),
+            workers: Vec::new(),
+            running: Vec::new(),
+            draining: Vec::new(),
+            last_id: 0,
+        };
+        cluster.add_client("one");
+        cluster.add_worker();
+        cluster
+    }
+
+    fn handle(&mut self, event: Event) {
+        let actions = self.state.handle(self.now, event);
+        fuzzing::check_scheduler(&self.state);
+        for action in actions {
+            match action {
+                Action::ToWorker(worker, message) => {
+                    let message = sent(&vec![message]).pop();
+                    match message.expect("one message") {
+                        ToWorker::ComputeTask(task) => {
+                            self.running.push((worker, task.key, task.run_id));
+                        }
+                        ToWorker::FreeKeys(message) => {
+                            let is_freed = |(on, key, _): &(WorkerId, Key, i64)| {
+                                *on == worker && message.keys.contains(key)
+                            };
+                            self.running.retain(|entry| !is_freed(entry));
+                        }
+                        _ => {}
+                    }
+                }
+                Action::ToClient(_, message) => {
+                    sent(&vec![message]);
+                }
+                Action::RefuseWorker(worker, _) | Action::EndWorker(worker) => {
+                    self.workers.retain(|other| *other != worker);
+                }
+                Action::EndClient(client) => self.clients.retain(|other| *other != client),
+                Action::NotifyDrained(worker) => self.draining.push(worker),
+                _ => {}
+            }
+        }
+    }
+
+    fn add_worker(&mut self) {
+        let worker = RegisterWorker {
+            address: format!("tcp://w{}:1", self.choices.below(4)),
+            status: match self.choices.below(4) {
+                0 => self.choices.status(),
+                _ => WorkerStatus::Running,
+            },
+            nthreads: match self.choices.below(8) {
+                0 => self.choices.u64(),
+                number => number as u64 % 3,
+            },
+            resources: match self.choices.below(3) {
+                0 => vec![("GPU".to_owned(), self.choices.number())],
+                _ => vec![("GPU".to_owned(), 1.0)],
+            },
+            ..RegisterWorker::default()
+        };
+        self.last_id += 1;
+        let id = WorkerId(self.last_id);
+        self.workers.push(id);
+        let registration = Box::new(worker);
+        self.handle(Event::WorkerJoined { id, registration });
+    }
+
+    fn add_client(&mut self, name: &str) {
+        self.last_id += 1;
+        let id = ClientId(self.last_id);
+        self.clients.push(id);
+        let name = name.to_owned();
+        self.handle(Event::ClientJoined { id, name });
+    }
+
+    fn client(&mut self) -> Option<ClientId> {
+        let index = self.choices.below(self.clients.len());
+        self.clients.get(index).copied()
+    }
+
+    fn worker(&mut self) -> Option<WorkerId> {
+        let index = self.choices.below(self.workers.len());
+        self.workers.get(index).copied()
+    }
+
+    fn graph(&mut self) -> UpdateGraph {
+        let choices = &mut self.choices;
+        let count = choices.below(5);
+        let mut task = || {
+            let key = choices.key();
+            let on = choices.keys().into_iter().map(Argument::Result);
+            Task::new(key, "operator.add", on.collect::<Vec<_>>())
+        };
+        let graph: Graph = (0..count).map(|_| task()).collect();
+        let annotations = match choices.below(6) {
+            0 => Some(Value::dict([("retries", i64::from(choices.byte()))])),
+            1 => Some(Value::dict([("resources", choices.resources())])),
+            2 => Some(Value::dict([("priority", choices.number())])),
+            3 => Some(Value::dict([("workers", "tcp://w1:1")])),
+            _ => None,
+        };
+        UpdateGraph {
+            expr_ser: graph.to_expression().expect("plain keys"),
+            keys: Keys(choices.keys()),
+            user_priority: (choices.below(4) == 0).then(|| choices.number()),
+            annotations,
+            ..UpdateGraph::default()
+        }
+    }
+
+    fn step(&mut self) {
+        match self.choices.below(32) {
+            0 => {
+                let name = CLIENTS[self.choices.below(CLIENTS.len())];
+                self.add_client(name);
+            }
+            1 => {
+                if let Some(client) = self.client() {
+                    self.handle(Event::ClientLeft(client));
+                }
+            }
+            2 | 3 => self.add_worker(),
+            4 => {
+                if let Some(worker) = self.worker() {
+                    self.workers.retain(|other| *other != worker);
+                    self.handle(Event::WorkerLeft(worker));
+                }
+            }
+            5 => {
+                self.now += Duration::from_millis(self.choices.u16().into());
+                self.handle(Event::Tick);
+            }
+            6 => {
+                let keys = self.choices.keys();
+                self.handle(Event::Retry(keys));
+            }
+            7 => {
+                let worker = format!("tcp://w{}:1", self.choices.below(4));
+                match self.choices.below(4) {
+                    0 => {
+                        self.handle(Event::RetireWorker(worker.clone()));
+                        let is_there = self.state.has_worker(&worker);
+                        let is_retired = is_there && self.state.is_retired(&worker);
+                        let can_retire = self.state.can_retire(&worker);
+                        assert!((!can_retire || is_there) && (!is_retired || can_retire));
+                    }
+                    1 => self.handle(Event::RemoveWorker {
+                        worker,
+                        close: true,
+                    }),
+                    2 => self.handle(Event::KeepWorker(worker)),
+                    _ => {
+                        let keys = self.choices.keys();
+                        self.handle(Event::DataMissing { worker, keys });
+                    }
+                }
+            }
+            8 => {
+                let choices = &mut self.choices;
+                let key = choices.key();
+                let worker = format!("tcp://w{}:1", choices.below(4));
+                let stored = Event::DataStored {
+                    client: Some(CLIENTS[choices.below(CLIENTS.len())].to_owned()),
+                    who_has: vec![(key.clone(), vec![worker.clone()])],
+                    nbytes: vec![(key.clone(), choices.u64())],
+                };
+                let keys = vec![key];
+                self.handle(Event::DataExpected { worker, keys });
+                self.handle(stored);
+            }
+            9..=17 => {
+                if let Some(client) = self.client() {
+                    for message in self.client_message() {
+                        self.handle(Event::FromClient(client, message));
+                    }
+                }
+            }
+            18..=24 => {
+                // A worker replies to a message.
+                let index = self.choices.below(self.running.len());
+                if index < self.running.len() {
+                    let (worker, key, run_id) = self.running.swap_remove(index);
+                    let message = self.outcome(key, run_id);
+                    for message in sent(&vec![message]) {
+                        self.handle(Event::FromWorker(worker, message));
+                    }
+                }
+            }
+            25 => self.control(),
+            _ => {
+                if let Some(worker) = self.worker() {
+                    for message in self.worker_message() {
+                        self.handle(Event::FromWorker(worker, message));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The events that are not messages on a stream.
+    fn control(&mut self) {
+        let choices = &mut self.choices;
+        let event = match choices.below(16) {
+            0..=3 => match self.draining.pop() {
+                Some(worker) => Event::Drained(worker),
+                // Of a worker that may have left, or was never there.
+                None => Event::Drained(WorkerId(choices.byte().into())),
+            },
+            4..=6 => Event::Heartbeat {
+                worker: format!("tcp://w{}:1", choices.below(4)),
+                metrics: Value::dict([("managed_bytes", choices.number())]),
+            },
+            7..=9 => Event::WatchTasks(choices.byte() & 1 == 1),
+            10 | 11 => {
+                // An id that is taken.
+                let name = CLIENTS[choices.below(CLIENTS.len())].to_owned();
+                let Some(id) = self.client() else { return };
+                Event::ClientJoined { id, name }
+            }
+            12..=14 => {
+                let identities = self.state.identities(None);
+                assert_eq!(identities.len(), self.state.worker_count());
+                return;
+            }
+            _ => Event::Close,
+        };
+        self.handle(event);
+    }
+
+    fn client_message(&mut self) -> Vec<FromClient> {
+        let message = match self.choices.below(10) {
+            0..=3 => FromClient::from(self.graph()),
+            4 => FromClient::from(ClientDesiresKeys {
+                keys: Keys(self.choices.keys()),
+                ..ClientDesiresKeys::default()
+            }),
+            5 | 6 => FromClient::from(ClientReleasesKeys {
+                keys: Keys(self.choices.keys()),
+                ..ClientReleasesKeys::default()
+            }),
+            7 => FromClient::from(ReportKey {
+                key: self.choices.key(),
+                ..ReportKey::default()
+            }),
+            8 => FromClient::from(CancelKeys {
+                keys: Keys(self.choices.keys()),
+                force: self.choices.byte() & 1 == 1,
+                ..CancelKeys::default()
+            }),
+            _ => return FromClient::decode_batch(&self.choices.raw()).unwrap_or_default(),
+        };
+        sent(&vec![message])
+    }
+
+    fn outcome(&mut self, key: Key, run_id: i64) -> FromWorker {
+        match self.choices.below(8) {
+            0 => FromWorker::from(TaskErred {
+                key,
+                run_id,
+                exception: Value::from("an exception"),
+                ..TaskErred::default()
+            }),
+            1 => FromWorker::from(Reschedule {
+                key,
+                ..Reschedule::default()
+            }),
+            2 => FromWorker::from(LongRunning {
+                key,
+                run_id,
+                ..LongRunning::default()
+            }),
+            _ => FromWorker::from(TaskFinished {
+                key,
+                run_id,
+                nbytes: self.choices.byte().into(),
+                ..TaskFinished::default()
+            }),
+        }
+    }
+
+    fn worker_message(&mut self) -> Vec<FromWorker> {
+        let choices = &mut self.choices;
+        let message = match choices.below(8) {
+            0 => {
+                let (key, run_id) = (choices.key(), choices.byte());
+                self.outcome(key, run_id.into())
+            }
+            1 => FromWorker::from(AddKeys {
+                keys: Keys(choices.keys()),
+                ..AddKeys::default()
+            }),
+            2 => FromWorker::from(ReleaseWorkerData {
+                key: choices.key(),
+                ..ReleaseWorkerData::default()
+            }),
+            3 => FromWorker::from(RequestRefreshWhoHas {
+                keys: Keys(choices.keys()),
+                ..RequestRefreshWhoHas::default()
+            }),
+            4 => FromWorker::from(WorkerStatusChange {
+                status: choices.status(),
+                ..WorkerStatusChange::default()
+            }),
+            _ => return FromWorker::decode_batch(&choices.raw()).unwrap_or_default(),
+        };
+        sent(&vec![message])
+    }
+
+    fn clear(mut self) {
+        // Under the name of the client for tasks without futures too.
+        for name in CLIENTS {
+            self.add_client(name);
+        }
+        for client in self.clients.clone() {
+            self.handle(Event::ClientLeft(client));
+        }
+        for worker in self.workers.clone() {
+            self.handle(Event::WorkerLeft(worker));
+        }
+        assert_eq!(self.state.worker_count(), 0);
+        assert_eq!(self.state.task_count(), 0);
+    }
+}
