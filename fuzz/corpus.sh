@@ -33,8 +33,10 @@ pack() {
             if ((${#found[@]} == 0)); then
                 continue
             fi
+            # By edges alone, without the counts of their uses, so that the archive
+            # stays small.
             "${cargo_fuzz[@]}" run --fuzz-dir "$crate" "$@" "$name" \
-                "$folder/$target" "${found[@]}" -- -merge=1 -max_len=4096
+                "$folder/$target" "${found[@]}" -- -merge=1 -use_counters=0 -max_len=4096
             # libFuzzer names an input by its SHA-1; the start of it will do.
             for input in "$folder/$target"/*; do
                 mv -n "$input" "$folder/$target/$(basename "$input" | cut -c -12)" 2>/dev/null || true

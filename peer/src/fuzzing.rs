@@ -10,7 +10,7 @@ use crate::graph::{Graph, GraphError};
 use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::state::State;
-use crate::{Key, Serialized, worker};
+use crate::{Key, Serialized, client, worker};
 
 pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};
 
@@ -76,6 +76,13 @@ pub fn outlines(expression: &Serialized) -> Result<Vec<(Key, Vec<Key>, Serialize
 /// Panics if a scheduler's state is inconsistent. Called between events.
 pub fn check_scheduler(state: &State) {
     state.check();
+}
+
+/// Panics if a client's state is inconsistent; returns the number of holds with
+/// handles. Called between events.
+pub fn check_client(state: &client::state::State) -> usize {
+    state.check();
+    state.hold_count()
 }
 
 /// Panics if a worker's state is inconsistent, or takes other keys than `stored` to

@@ -26,7 +26,7 @@ use daskwire_fuzz::CORE;
 
 use documents::documents;
 use graphs::graph;
-use machines::{scheduler_machine, worker_machine};
+use machines::{client_machine, scheduler_machine, worker_machine};
 use messages::messages;
 use opened::{pickled, values};
 use spill::spill_file;
@@ -43,6 +43,7 @@ daskwire_fuzz::surfaces! {
     documents: None,
     worker_machine: None,
     scheduler_machine: None,
+    client_machine: None,
 }
 
 /// Any bytes as the certificate of a peer: trusted only if equal to that of a

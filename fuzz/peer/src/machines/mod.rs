@@ -1,5 +1,6 @@
 //! The state machines of the roles, driven by events.
 
+mod client;
 mod scheduler;
 mod worker;
 
@@ -11,6 +12,7 @@ use daskwire_peer::{Key, Value};
 
 use crate::input::Choices;
 
+pub(crate) use client::client_machine;
 pub(crate) use scheduler::scheduler_machine;
 pub(crate) use worker::worker_machine;
 

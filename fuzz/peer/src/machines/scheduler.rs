@@ -365,12 +365,12 @@ impl<'c> Cluster<'c> {
         for name in CLIENTS {
             self.add_client(name);
         }
-        for client in self.clients.clone() {
-            self.handle(Event::ClientLeft(client));
+        // Those too whose streams were to be closed.
+        for id in 1..=self.last_id {
+            self.handle(Event::ClientLeft(ClientId(id)));
+            self.handle(Event::WorkerLeft(WorkerId(id)));
         }
-        for worker in self.workers.clone() {
-            self.handle(Event::WorkerLeft(worker));
-        }
+        assert_eq!(self.state.client_count(), 0);
         assert_eq!(self.state.worker_count(), 0);
         assert_eq!(self.state.task_count(), 0);
     }

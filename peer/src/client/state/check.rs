@@ -5,6 +5,12 @@ use std::collections::HashSet;
 use super::{Compact, MAX_RELEASED, State};
 
 impl State {
+    /// The number of holds that have handles.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn hold_count(&self) -> usize {
+        self.keys.len() + self.ended.len()
+    }
+
     /// Panics if the state is inconsistent. Called between events.
     pub(crate) fn check(&self) {
         let mut numbers = HashSet::new();

@@ -56,7 +56,7 @@
 //! and in the order of the stream. Reports that arrive before the answer are not
 //! about the new [`Hold`].
 
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod check;
 mod event;
 
