@@ -14,7 +14,6 @@ use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskE
 #[cfg(feature = "local-cluster")]
 use crate::cluster;
 use crate::protocol::ProtocolError;
-use crate::release::UnsupportedRelease;
 #[cfg(feature = "scheduler")]
 use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
@@ -107,99 +106,82 @@ impl core::error::Error for RequestError {
     }
 }
 
-/// Any error of a client, worker or scheduler: each operation has an error of its
-/// own, and all of them convert to this one.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum PeerError {
-    /// A request to a peer failed.
-    Request(RequestError),
-    /// A client cannot connect.
-    #[cfg(feature = "client")]
-    Connect(ConnectError),
-    /// A client is not connected any more.
-    #[cfg(feature = "client")]
-    Disconnected(Disconnected),
-    /// A task cannot be submitted.
-    #[cfg(feature = "client")]
-    Submit(SubmitError),
-    /// The result of a task is not available.
-    #[cfg(feature = "client")]
-    Task(TaskError),
-    /// Data cannot be stored on the cluster.
-    #[cfg(feature = "client")]
-    Scatter(ScatterError),
-    /// A value cannot be serialized or deserialized.
-    Value(ValueError),
-    /// A value is not of the requested type.
-    Type(WrongType),
-    /// The scheduler's release is not supported.
-    Release(UnsupportedRelease),
-    /// A worker cannot start.
-    #[cfg(feature = "worker")]
-    StartWorker(worker::StartError),
-    /// A scheduler cannot start.
-    #[cfg(feature = "scheduler")]
-    StartScheduler(StartError),
-    /// A local cluster cannot start.
-    #[cfg(feature = "local-cluster")]
-    StartCluster(cluster::StartError),
-    /// The scheduler in this process has ended.
-    #[cfg(feature = "scheduler")]
-    Scheduler(ServeError),
+/// Defines an error with a variant for each of other errors, which convert to it.
+macro_rules! any_of {
+    (
+        $(#[$meta:meta])*
+        $name:ident {
+            $(#[doc = $doc:literal] $(#[cfg($cfg:meta)])? $variant:ident($type:ty),)*
+        }
+    ) => {
+        $(#[$meta])*
+        pub enum $name {
+            $(#[doc = $doc] $(#[cfg($cfg)])? $variant($type),)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant(error) => error.fmt(f),)*
+                }
+            }
+        }
+
+        impl core::error::Error for $name {
+            fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$variant(error) => error.source(),)*
+                }
+            }
+        }
+
+        $($(#[cfg($cfg)])? impl From<$type> for $name {
+            fn from(error: $type) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
 }
 
-impl fmt::Display for PeerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request(error) => error.fmt(f),
-            #[cfg(feature = "client")]
-            Self::Connect(error) => error.fmt(f),
-            #[cfg(feature = "client")]
-            Self::Disconnected(error) => error.fmt(f),
-            #[cfg(feature = "client")]
-            Self::Submit(error) => error.fmt(f),
-            #[cfg(feature = "client")]
-            Self::Task(error) => error.fmt(f),
-            #[cfg(feature = "client")]
-            Self::Scatter(error) => error.fmt(f),
-            Self::Value(error) => error.fmt(f),
-            Self::Type(error) => error.fmt(f),
-            Self::Release(error) => error.fmt(f),
-            #[cfg(feature = "worker")]
-            Self::StartWorker(error) => error.fmt(f),
-            #[cfg(feature = "scheduler")]
-            Self::StartScheduler(error) => error.fmt(f),
-            #[cfg(feature = "local-cluster")]
-            Self::StartCluster(error) => error.fmt(f),
-            #[cfg(feature = "scheduler")]
-            Self::Scheduler(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for PeerError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Request(error) => error.source(),
-            #[cfg(feature = "client")]
-            Self::Connect(error) => error.source(),
-            #[cfg(feature = "client")]
-            Self::Submit(error) => error.source(),
-            #[cfg(feature = "client")]
-            Self::Task(error) => error.source(),
-            #[cfg(feature = "client")]
-            Self::Scatter(error) => error.source(),
-            #[cfg(feature = "worker")]
-            Self::StartWorker(error) => error.source(),
-            #[cfg(feature = "scheduler")]
-            Self::StartScheduler(error) => error.source(),
-            #[cfg(feature = "local-cluster")]
-            Self::StartCluster(error) => error.source(),
-            #[cfg(feature = "scheduler")]
-            Self::Scheduler(error) => error.source(),
-            _ => None,
-        }
+any_of! {
+    /// Any error of a client, worker or scheduler, for programs that handle all of
+    /// them alike: each operation has an error of its own, which converts to this one.
+    #[derive(Clone, Debug)]
+    #[non_exhaustive]
+    Error {
+        /// A request to a peer failed.
+        Request(RequestError),
+        /// A client cannot connect.
+        #[cfg(feature = "client")]
+        Connect(ConnectError),
+        /// A client is not connected any more.
+        #[cfg(feature = "client")]
+        Disconnected(Disconnected),
+        /// A task cannot be submitted.
+        #[cfg(feature = "client")]
+        Submit(SubmitError),
+        /// The result of a task is not available.
+        #[cfg(feature = "client")]
+        Task(TaskError),
+        /// Data cannot be stored on the cluster.
+        #[cfg(feature = "client")]
+        Scatter(ScatterError),
+        /// A worker cannot start.
+        #[cfg(feature = "worker")]
+        StartWorker(worker::StartError),
+        /// A scheduler cannot start.
+        #[cfg(feature = "scheduler")]
+        StartScheduler(StartError),
+        /// A local cluster cannot start.
+        #[cfg(feature = "local-cluster")]
+        StartCluster(cluster::StartError),
+        /// The scheduler in this process has ended.
+        #[cfg(feature = "scheduler")]
+        Scheduler(ServeError),
+        /// A value cannot be serialized or deserialized.
+        Value(ValueError),
+        /// A value is not of the requested type.
+        Type(WrongType),
     }
 }
 
@@ -222,29 +204,7 @@ from! {
     RequestError: BuildError, error => Self::Build(error);
     RequestError: ProtocolError, error => Self::Protocol(error);
     RequestError: RemoteError, error => Self::Remote(Box::new(error));
-    PeerError: RequestError, error => Self::Request(error);
-    PeerError: CommError, error => Self::Request(error.into());
-    #[cfg(feature = "client")]
-    PeerError: ConnectError, error => Self::Connect(error);
-    #[cfg(feature = "client")]
-    PeerError: Disconnected, error => Self::Disconnected(error);
-    #[cfg(feature = "client")]
-    PeerError: SubmitError, error => Self::Submit(error);
-    #[cfg(feature = "client")]
-    PeerError: TaskError, error => Self::Task(error);
-    #[cfg(feature = "client")]
-    PeerError: ScatterError, error => Self::Scatter(error);
-    #[cfg(feature = "worker")]
-    PeerError: worker::StartError, error => Self::StartWorker(error);
-    #[cfg(feature = "scheduler")]
-    PeerError: StartError, error => Self::StartScheduler(error);
-    #[cfg(feature = "local-cluster")]
-    PeerError: cluster::StartError, error => Self::StartCluster(error);
-    #[cfg(feature = "scheduler")]
-    PeerError: ServeError, error => Self::Scheduler(error);
-    PeerError: ValueError, error => Self::Value(error);
-    PeerError: WrongType, error => Self::Type(error);
-    PeerError: UnsupportedRelease, error => Self::Release(error);
+    Error: CommError, error => Self::Request(error.into());
 }
 
 // Errors are moved often.

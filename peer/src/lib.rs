@@ -60,7 +60,7 @@ pub use channel::{ObservedMessage, Observer};
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
-pub use error::{PeerError, RemoteError, RequestError};
+pub use error::{Error, RemoteError, RequestError};
 pub use key::Key;
 pub use meter::Meter;
 pub use net::transports;

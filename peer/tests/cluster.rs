@@ -197,6 +197,6 @@ async fn an_address_without_a_transport_is_an_error_of_starting() {
     let error = LocalCluster::builder().listen(address).start().await;
     let error = error.expect_err("there is no transport");
     assert!(matches!(error, StartError::Listen(_)), "{error}");
-    let error = daskwire_peer::PeerError::from(error).to_string();
+    let error = daskwire_peer::Error::from(error).to_string();
     assert!(error.contains("no transport for unknown://"), "{error}");
 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use daskwire_peer::protocol::body;
-use daskwire_peer::{Client, Key, ObservedMessage, Observer, PeerError, Value};
+use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
 use crate::inspect::text::{bytes, count};
 
@@ -248,7 +248,7 @@ pub async fn journey(
     recorder: &Recorder,
     verbose: bool,
     show: &mut dyn FnMut(&str),
-) -> Result<Outcome, PeerError> {
+) -> Result<Outcome, Error> {
     recorder.take();
     show("x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n");
     // Unique keys, because a real cluster may have keys with these names.

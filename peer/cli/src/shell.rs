@@ -12,7 +12,7 @@ use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::client::{ClientOptions, Meter, Route, TaskError};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
-use daskwire_peer::{Client, Key, PeerError, Value};
+use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{TlsArguments, json, terminal};
@@ -163,9 +163,9 @@ impl ClusterArguments {
 }
 
 /// The message of an error; for a failed task, with the traceback.
-fn message(error: impl Into<PeerError>) -> String {
+fn message(error: impl Into<Error>) -> String {
     match error.into() {
-        PeerError::Task(TaskError::Failed { error, .. }) if !error.traceback.is_empty() => {
+        Error::Task(TaskError::Failed { error, .. }) if !error.traceback.is_empty() => {
             format!("the task failed\n{}{error}", error.traceback)
         }
         error => error.to_string(),

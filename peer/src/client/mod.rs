@@ -2,7 +2,7 @@
 //! transfers data.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), daskwire_peer::PeerError> {
+//! # async fn example() -> Result<(), daskwire_peer::Error> {
 //! use daskwire_peer::Client;
 //!
 //! let client = Client::connect("tcp://10.0.0.7:8786").await?;

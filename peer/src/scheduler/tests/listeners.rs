@@ -129,7 +129,7 @@ async fn a_scheduler_ends_with_its_last_listener() {
         matches!(error, ServeError::ListenerFailed { .. }),
         "{error}"
     );
-    let error = crate::PeerError::from(error).to_string();
+    let error = crate::Error::from(error).to_string();
     let expected = "failing://here accepts no more connections: ";
     assert!(error.starts_with(expected), "{error}");
     scheduler.close().await;

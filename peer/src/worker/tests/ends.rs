@@ -207,7 +207,7 @@ async fn worker_that_cannot_listen_does_not_start() {
     let (started, _stream) = tokio::join!(starting, scheduler.accept());
     let error = started.expect_err("the address is in use");
     assert!(matches!(error, StartError::Listen(_)), "{error:?}");
-    let error = crate::PeerError::from(error).to_string();
+    let error = crate::Error::from(error).to_string();
     assert!(error.starts_with("the worker cannot listen: "), "{error}");
     assert!(error.contains(&taken.to_string()), "{error}");
 }
