@@ -17,7 +17,6 @@ Uses the records of exchange.py; the word after `ready` is Python's version.
 import exchange  # noqa: I001  (finds the modules after it)
 
 import collections
-import datetime
 import io
 import pickle
 import pickletools
@@ -350,21 +349,6 @@ def corpus(question, data):
     return {"pickles": described}, b"".join(out)
 
 
-def delta_text(value):
-    return f"timedelta {value.days} {value.seconds} {value.microseconds}"
-
-
-def zone_text(value):
-    if value is None:
-        return "-"
-    arguments = value.__getinitargs__()
-    return f"[{delta_text(arguments[0])} {arguments[1].encode().hex() if len(arguments) > 1 else '-'}]"
-
-
-def time_text(value):
-    return f"{value.hour} {value.minute} {value.second} {value.microsecond} {value.fold} {zone_text(value.tzinfo)}"
-
-
 def dtype_text(dtype):
     order = {"=": "<" if sys.byteorder == "little" else ">"}.get(dtype.byteorder, dtype.byteorder)
     unit = "%s %d" % numpy.datetime_data(dtype) if dtype.kind in "Mm" else "-"
@@ -383,22 +367,8 @@ def value_text(value):
         return f"{kind.__name__}({','.join(sorted(map(value_text, value)))})"
     if kind is dict:
         return f"dict({','.join(value_text(key) + ':' + value_text(item) for key, item in value.items())})"
-    if kind is datetime.date:
-        return f"date {value.year} {value.month} {value.day}"
-    if kind is datetime.time:
-        return f"time {time_text(value)}"
-    if kind is datetime.datetime:
-        return f"datetime {value.year} {value.month} {value.day} {time_text(value)}"
-    if kind is datetime.timedelta:
-        return delta_text(value)
-    if kind is datetime.timezone:
-        return f"timezone {zone_text(value)}"
     if kind is complex:
         return f"complex {struct.pack('>dd', value.real, value.imag).hex()}"
-    if kind is slice:
-        return f"slice({','.join(map(value_text, (value.start, value.stop, value.step)))})"
-    if kind is range:
-        return f"range {value.start} {value.stop} {value.step}"
     if kind is numpy.ndarray:
         # Numpy swaps the bytes of some data when it loads it.
         read_only = not value.flags.writeable
@@ -411,22 +381,6 @@ def value_text(value):
     if isinstance(value, BaseException):
         return f"exception {kind.__name__}({','.join(map(value_text, value.args))})"
     raise TypeError(kind)
-
-
-def zone(source):
-    offset = datetime.timedelta(seconds=source.randrange(-86399, 86400), microseconds=source.choice([0, 0, 7]))
-    return source.choice(
-        [None, None, datetime.timezone.utc, datetime.timezone(offset), datetime.timezone(offset, source.choice(["CET", "ö"]))]
-    )
-
-
-def day(source):
-    return datetime.date.fromordinal(source.randrange(1, datetime.date.max.toordinal() + 1))
-
-
-def clock(source):
-    numbers = [source.randrange(bound) for bound in (24, 60, 60, source.choice([1, 1000000]))]
-    return datetime.time(*numbers, tzinfo=zone(source), fold=source.randrange(2))
 
 
 def array(source):
@@ -448,14 +402,7 @@ ATOMS = [
     *made.ATOMS[1:7],
     *made.ATOMS[1:7],
     lambda source: source.choice([None, True, False]),
-    day,
-    clock,
-    lambda source: datetime.datetime.combine(day(source), clock(source)),
-    lambda source: datetime.timedelta(source.randrange(-999999999, 999999999), source.randrange(86400), source.randrange(1000000)),
-    lambda source: datetime.timezone(datetime.timedelta(hours=source.randrange(-23, 24))),
     lambda source: complex(source.random(), -source.random()),
-    lambda source: slice(source.randrange(9), None, source.choice([None, 2])),
-    lambda source: range(source.randrange(9), source.getrandbits(60), source.choice([-1, 1, 7])),
     array,
     array,
     lambda source: array(source).dtype,

@@ -4,17 +4,18 @@
 //! use daskwire_numpy::known;
 //! use daskwire_pickle::tree::{Registry, Tree};
 //!
-//! // pickle.dumps(datetime.date(2026, 8, 1), 4)
-//! let pickle = b"\x80\x04\x8c\x08datetime\x8c\x04date\x93C\x04\x07\xea\x08\x01\x85R.";
+//! // pickle.dumps(complex(1.5, -2.0), 4)
+//! let pickle = b"\x80\x04\x8c\x08builtins\x8c\x07complex\x93\
+//!     G?\xf8\0\0\0\0\0\0G\xc0\0\0\0\0\0\0\0\x86R.";
 //! let tree = Tree::new(pickle)?;
 //! let mut registry = Registry::new();
 //! assert!(known::native(&registry, tree.root()).is_err());
 //!
-//! registry.allow_all(known::DATETIME);
-//! let known::Native::Date(date) = known::native(&registry, tree.root())? else {
-//!     return Err("no date".into());
+//! registry.allow_all(known::BUILTINS);
+//! let known::Native::Complex { real, imaginary } = known::native(&registry, tree.root())? else {
+//!     return Err("no complex number".into());
 //! };
-//! assert_eq!((date.year, date.month, date.day), (2026, 8, 1));
+//! assert_eq!((real, imaginary), (1.5, -2.0));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -37,22 +38,8 @@ pub(crate) use numpy::{TreeFields, TreeRecord};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Known {
-    /// `datetime.date`.
-    Date,
-    /// `datetime.time`.
-    Time,
-    /// `datetime.datetime`.
-    DateTime,
-    /// `datetime.timedelta`.
-    TimeDelta,
-    /// `datetime.timezone`.
-    TimeZone,
     /// `complex`.
     Complex,
-    /// `slice`.
-    Slice,
-    /// `range`.
-    Range,
     /// `set`.
     Set,
     /// `frozenset`.
@@ -94,29 +81,15 @@ pub enum Known {
 /// Names with their meanings.
 pub type Names = &'static [(&'static str, &'static str, Known)];
 
-/// Dates and times.
-pub const DATETIME: Names = &[
-    ("datetime", "date", Known::Date),
-    ("datetime", "time", Known::Time),
-    ("datetime", "datetime", Known::DateTime),
-    ("datetime", "timedelta", Known::TimeDelta),
-    ("datetime", "timezone", Known::TimeZone),
-    ("_codecs", "encode", Known::Encode),
-];
-
 /// Built-in types, under the names of Python 3 and of Python 2, which protocols
 /// 0 to 2 use.
 pub const BUILTINS: Names = &[
     ("builtins", "complex", Known::Complex),
-    ("builtins", "slice", Known::Slice),
-    ("builtins", "range", Known::Range),
     ("builtins", "set", Known::Set),
     ("builtins", "frozenset", Known::FrozenSet),
     ("builtins", "bytearray", Known::ByteArray),
     ("builtins", "bytes", Known::Bytes),
     ("__builtin__", "complex", Known::Complex),
-    ("__builtin__", "slice", Known::Slice),
-    ("__builtin__", "xrange", Known::Range),
     ("__builtin__", "set", Known::Set),
     ("__builtin__", "frozenset", Known::FrozenSet),
     ("__builtin__", "bytearray", Known::ByteArray),
@@ -183,40 +156,12 @@ exceptions! {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Native<'t, 'p> {
-    /// A date.
-    Date(Date),
-    /// A time of a day.
-    Time(Time<'p>),
-    /// A time of a date.
-    DateTime(Date, Time<'p>),
-    /// A time difference.
-    TimeDelta(TimeDelta),
-    /// A timezone with a fixed offset.
-    TimeZone(TimeZone<'p>),
     /// A complex number.
     Complex {
         /// The real part.
         real: f64,
         /// The imaginary part.
         imaginary: f64,
-    },
-    /// A slice.
-    Slice {
-        /// The start, or `None`.
-        start: Node<'t, 'p>,
-        /// The stop, or `None`.
-        stop: Node<'t, 'p>,
-        /// The step, or `None`.
-        step: Node<'t, 'p>,
-    },
-    /// A range of integers.
-    Range {
-        /// The start.
-        start: i64,
-        /// The stop.
-        stop: i64,
-        /// The step, which is not 0.
-        step: i64,
     },
     /// A set, as of protocols 0 to 3.
     Set(Items<'t, 'p>),
@@ -248,54 +193,6 @@ pub enum Native<'t, 'p> {
     Exception(Exception<'t, 'p>),
     /// A traceback.
     Traceback(Traceback<'t, 'p>),
-}
-
-/// A date of the Gregorian calendar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Date {
-    /// From 1 to 9999.
-    pub year: u16,
-    /// From 1 to 12.
-    pub month: u8,
-    /// From 1 to 31.
-    pub day: u8,
-}
-
-/// A time of a day.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Time<'p> {
-    /// From 0 to 23.
-    pub hour: u8,
-    /// From 0 to 59.
-    pub minute: u8,
-    /// From 0 to 59.
-    pub second: u8,
-    /// From 0 to 999,999.
-    pub microsecond: u32,
-    /// Whether it is the second of two equal times when a clock is set back.
-    pub fold: bool,
-    /// The timezone, if there is one.
-    pub zone: Option<TimeZone<'p>>,
-}
-
-/// A time difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TimeDelta {
-    /// From -999,999,999 to 999,999,999.
-    pub days: i32,
-    /// From 0 to 86,399, towards the future.
-    pub seconds: u32,
-    /// From 0 to 999,999, towards the future.
-    pub microseconds: u32,
-}
-
-/// A timezone with a fixed offset.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TimeZone<'p> {
-    /// East of UTC.
-    pub offset: TimeDelta,
-    /// The name, if any.
-    pub name: Option<Cow<'p, str>>,
 }
 
 /// An exception.
@@ -410,37 +307,12 @@ pub fn native<'t, 'p>(
     let count = arguments.count_left();
     let mut next = || arguments.next().unwrap_or(node);
     let native = match (known, count) {
-        (Known::Date, 1) => Native::Date(context.date(next())?),
-        (Known::Time, 1 | 2) => {
-            let data = next();
-            Native::Time(context.time(data, (count > 1).then(next))?)
-        }
-        (Known::DateTime, 1 | 2) => {
-            let data = next();
-            let (date, time) = context.date_time(data, (count > 1).then(next))?;
-            Native::DateTime(date, time)
-        }
-        (Known::TimeDelta, 3) => Native::TimeDelta(context.time_delta(&object)?),
-        (Known::TimeZone, 1 | 2) => Native::TimeZone(context.time_zone(&object)?),
         (Known::Complex, 2) => {
             let mut part = || next().as_f64();
             let (Some(real), Some(imaginary)) = (part(), part()) else {
                 return expected(node, "two floats");
             };
             Native::Complex { real, imaginary }
-        }
-        (Known::Slice, 3) => Native::Slice {
-            start: next(),
-            stop: next(),
-            step: next(),
-        },
-        (Known::Range, 3) => {
-            let mut part = || next().as_i64();
-            match (part(), part(), part()) {
-                (_, _, Some(0)) => return invalid(node, "the step of a range is 0"),
-                (Some(start), Some(stop), Some(step)) => Native::Range { start, stop, step },
-                _ => return expected(node, "integers of 64 bits"),
-            }
         }
         (Known::Set, 0) => Native::Set(node.items()),
         (Known::FrozenSet, 0) => Native::FrozenSet(node.items()),
@@ -570,107 +442,6 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         }
     }
 
-    fn date(self, data: Node<'t, 'p>) -> Converted<Date> {
-        match *self.data(data)? {
-            [high, low, month, day] => check_date(data, [high, low, month, day]),
-            _ => expected(data, "4 bytes of a date"),
-        }
-    }
-
-    fn time(self, data: Node<'t, 'p>, zone: Option<Node<'t, 'p>>) -> Converted<Time<'p>> {
-        let bytes = self.data(data)?;
-        let [hour, rest @ ..] = &*bytes else {
-            return expected(data, "6 bytes of a time");
-        };
-        match rest.try_into() {
-            Ok(rest) => self.check_time(data, *hour & 0x7f, rest, *hour & 0x80 != 0, zone),
-            Err(_) => expected(data, "6 bytes of a time"),
-        }
-    }
-
-    fn date_time(
-        self,
-        data: Node<'t, 'p>,
-        zone: Option<Node<'t, 'p>>,
-    ) -> Converted<(Date, Time<'p>)> {
-        let bytes = self.data(data)?;
-        let [high, low, month, day, hour, rest @ ..] = &*bytes else {
-            return expected(data, "10 bytes of a date and a time");
-        };
-        let Ok(rest) = rest.try_into() else {
-            return expected(data, "10 bytes of a date and a time");
-        };
-        let date = check_date(data, [*high, *low, *month & 0x7f, *day])?;
-        let time = self.check_time(data, *hour, rest, *month & 0x80 != 0, zone)?;
-        Ok((date, time))
-    }
-
-    fn check_time(
-        self,
-        data: Node<'t, 'p>,
-        hour: u8,
-        [minute, second, high, middle, low]: [u8; 5],
-        fold: bool,
-        zone: Option<Node<'t, 'p>>,
-    ) -> Converted<Time<'p>> {
-        let microsecond = u32::from_be_bytes([0, high, middle, low]);
-        if hour > 23 || minute > 59 || second > 59 || microsecond > 999_999 {
-            return invalid(data, "there is no such time");
-        }
-        let zone = match zone {
-            Some(zone) if !zone.is_none() => {
-                let object = self.made_by(zone, Known::TimeZone)?;
-                Some(self.time_zone(&object)?)
-            }
-            _ => None,
-        };
-        Ok(Time {
-            hour,
-            minute,
-            second,
-            microsecond,
-            fold,
-            zone,
-        })
-    }
-
-    fn time_delta(self, object: &Object<'t, 'p>) -> Converted<TimeDelta> {
-        let Some([days, seconds, microseconds]) = object.arguments.exactly() else {
-            return expected(object.node, "days, seconds and microseconds");
-        };
-        let below = |node: Node<'_, '_>, limit| {
-            let value = u32::try_from(node.as_u64()?).ok()?;
-            (value < limit).then_some(value)
-        };
-        let days = days.as_i64().and_then(|days| i32::try_from(days).ok());
-        let days = days.filter(|days| days.unsigned_abs() <= 999_999_999);
-        match (days, below(seconds, 86_400), below(microseconds, 1_000_000)) {
-            (Some(days), Some(seconds), Some(microseconds)) => Ok(TimeDelta {
-                days,
-                seconds,
-                microseconds,
-            }),
-            _ => invalid(object.node, "there is no such difference of times"),
-        }
-    }
-
-    fn time_zone(self, object: &Object<'t, 'p>) -> Converted<TimeZone<'p>> {
-        let mut arguments = object.arguments;
-        let Some(offset) = arguments.next() else {
-            return expected(object.node, "an offset");
-        };
-        let name = match (arguments.next().map(Node::value), arguments.next()) {
-            (None, _) => None,
-            (Some(Value::Str(name)), None) => name.to_str(),
-            _ => return expected(object.node, "the name of a timezone"),
-        };
-        let offset = self.time_delta(&self.made_by(offset, Known::TimeDelta)?)?;
-        if !matches!(offset.days, -1 | 0) {
-            return invalid(object.node, "the offset of a timezone is a day or more");
-        }
-        Ok(TimeZone { offset, name })
-    }
-
     /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`,
     /// or with attributes, including `args`, instead of the arguments.
     fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
@@ -769,22 +540,6 @@ impl<'p> Iterator for Traceback<'_, 'p> {
             function: string("co_name")?,
         })
     }
-}
-
-fn check_date(data: Node<'_, '_>, [high, low, month, day]: [u8; 4]) -> Converted<Date> {
-    let year = u16::from_be_bytes([high, low]);
-    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    let most = match month {
-        4 | 6 | 9 | 11 => 30,
-        2 if is_leap => 29,
-        2 => 28,
-        1..=12 => 31,
-        _ => 0,
-    };
-    if !(1..=9999).contains(&year) || !(1..=most).contains(&day) {
-        return invalid(data, "there is no such date");
-    }
-    Ok(Date { year, month, day })
 }
 
 /// The string of `_codecs.encode(STRING, "latin1")`.
