@@ -282,17 +282,12 @@ fn check_header(header: &[u8], limits: &Limits) -> Result<(), HandshakeError> {
     if header.is_empty() {
         return Ok(());
     }
-    let whole = Reader::with_limits(header, limits);
-    let mut ahead = whole;
-    let is_map =
-        matches!(whole.peek(), Ok(Token::Map(_))) && ahead.skip().is_ok() && ahead.finish().is_ok();
-    if !is_map {
-        return Err(HandshakeError::Header);
-    }
-    let mut reader = whole;
-    match reader.find(COMPRESSION) {
-        Ok(true) if reader.nil().is_err() => Err(HandshakeError::Compressed),
-        _ => Ok(()),
+    let mut reader = Reader::with_limits(header, limits);
+    let values = reader.values([COMPRESSION]).ok();
+    match values.filter(|_| reader.is_empty()) {
+        Some([Some(codec)]) if codec.peek() != Ok(Token::Nil) => Err(HandshakeError::Compressed),
+        Some(_) => Ok(()),
+        None => Err(HandshakeError::Header),
     }
 }
 

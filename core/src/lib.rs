@@ -83,6 +83,7 @@ pub mod display;
 mod error;
 pub mod frame;
 pub mod handshake;
+mod invariant;
 mod limits;
 mod measure;
 pub mod message;

@@ -56,6 +56,7 @@ mod zstd;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::invariant::Ensured as _;
 use crate::{BufferTooSmall, Limits};
 
 #[cfg(feature = "lz4")]
@@ -286,7 +287,7 @@ pub fn decompress(
     if codec == Codec::Zlib {
         return zlib::decompress(frame, out, limits.decompressed_len);
     }
-    let declared = decompressed_len(codec, frame, limits)?.unwrap_or_default();
+    let declared = decompressed_len(codec, frame, limits)?.ensured();
     let available = out.len();
     let needed = usize::try_from(declared).unwrap_or(usize::MAX);
     let out = out
@@ -329,18 +330,13 @@ pub fn decompress_onto(
         Codec::Zlib => zlib::decompress_onto(frame, out, limits.decompressed_len),
         #[cfg(feature = "zstd")]
         Codec::Zstd => decompressed_len(codec, frame, limits)
-            .and_then(|declared| zstd::decompress_onto(frame, out, declared.unwrap_or_default())),
+            .and_then(|declared| zstd::decompress_onto(frame, out, declared.ensured())),
         codec => decompressed_len(codec, frame, limits).and_then(|declared| {
             grow(
                 out,
-                usize::try_from(declared.unwrap_or_default()).unwrap_or(usize::MAX),
+                usize::try_from(declared.ensured()).unwrap_or(usize::MAX),
             )?;
-            decompress(
-                codec,
-                frame,
-                out.get_mut(start..).unwrap_or_default(),
-                limits,
-            )
+            decompress(codec, frame, out.get_mut(start..).ensured(), limits)
         }),
     };
     if result.is_err() {
@@ -384,7 +380,6 @@ pub trait Compression {
 #[cfg(any(
     feature = "lz4",
     feature = "snappy",
-    feature = "zstd",
     all(feature = "zlib", feature = "alloc")
 ))]
 fn room(out: &mut [u8], needed: Option<usize>) -> Result<&mut [u8], CompressionError> {

@@ -2,6 +2,7 @@
 
 use super::{Compression, CompressionError};
 use crate::BufferTooSmall;
+use crate::invariant::Ensured as _;
 
 /// A rule for whether to send a frame compressed
 /// (PROTOCOL COMPRESS-7, COMPRESS-8).
@@ -149,7 +150,7 @@ impl Policy {
             .saturating_add(1);
         let mut place = || {
             let drawn = random(place_count).checked_rem(place_count);
-            usize::try_from(drawn.unwrap_or_default()).unwrap_or_default()
+            usize::try_from(drawn.ensured()).ensured()
         };
         let mut len = 0_usize;
         let mut at = place();
@@ -163,14 +164,14 @@ impl Policy {
                 end = end.min(next);
             }
             let sample = frame.get(at..end).unwrap_or_default();
-            let room = joined.get_mut(len..).unwrap_or_default();
+            let room = joined.get_mut(len..).ensured();
             if let Some(room) = room.get_mut(..sample.len()) {
                 crate::measure::copy(room, sample);
                 len = len.saturating_add(sample.len());
             }
             at = next;
         }
-        let joined = joined.get(..len).unwrap_or_default();
+        let joined = joined.get(..len).ensured();
         let packed_len = compression.compress(joined, packed)?;
         Ok(self.pays(len, packed_len))
     }

@@ -6,6 +6,7 @@
 //! [format description]: https://github.com/google/snappy/blob/main/format_description.txt
 
 use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
+use crate::invariant::Ensured as _;
 
 /// The size of the blocks that are compressed separately, so that copy offsets
 /// fit in 16 bits.
@@ -162,11 +163,11 @@ fn slot(word: u32, shift: u32) -> usize {
 /// The number of equal bytes at two offsets; `second` is greater than `first`.
 #[inline]
 fn common_len(block: &[u8], first: usize, second: usize) -> usize {
-    let after = block.get(second..).unwrap_or_default();
+    let after = block.get(second..).ensured();
     let before = block
         .get(first..)
         .and_then(|part| part.get(..after.len()))
-        .unwrap_or_default();
+        .ensured();
     let (after_words, after_rest) = after.as_chunks::<8>();
     let (before_words, before_rest) = before.as_chunks::<8>();
     let mut len = 0_usize;
@@ -192,7 +193,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
         bits = bits.wrapping_add(1);
     }
     let shift = 32_u32.wrapping_sub(bits);
-    let table = table.get_mut(..1 << bits).unwrap_or_default();
+    let table = table.get_mut(..1 << bits).ensured();
     table.fill(0);
 
     let mut emitted = 0_usize;
@@ -220,10 +221,10 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
             misses = misses.wrapping_add(1);
         };
         let Some(candidate) = found else {
-            output.literal(block.get(emitted..).unwrap_or_default());
+            output.literal(block.get(emitted..).ensured());
             return;
         };
-        output.literal(block.get(emitted..at).unwrap_or_default());
+        output.literal(block.get(emitted..at).ensured());
         // Consecutive matches have no literal between them.
         let mut candidate = candidate;
         loop {
@@ -253,7 +254,7 @@ fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut
             }
         }
         if at >= limit {
-            output.literal(block.get(emitted..).unwrap_or_default());
+            output.literal(block.get(emitted..).ensured());
             return;
         }
         at = at.wrapping_add(1);

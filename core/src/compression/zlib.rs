@@ -9,6 +9,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress as inflate};
 
 use super::{Codec, CompressionError};
 use crate::BufferTooSmall;
+use crate::invariant::Ensured as _;
 
 /// Decompresses to the start of `out`. The format has no declared length. Uses
 /// about 11 KiB of stack.
@@ -20,7 +21,7 @@ pub(super) fn decompress(
     let available = out.len();
     let limited = usize::try_from(limit).unwrap_or(usize::MAX);
     let space = available.min(limited);
-    let out = out.get_mut(..space).unwrap_or_default();
+    let out = out.get_mut(..space).ensured();
     let mut stream = Stream::new(frame);
     match stream.fill(out)? {
         Progress::Done => Ok(stream.written),
@@ -47,7 +48,7 @@ pub(super) fn decompress_onto(
     let mut space = frame.len().saturating_mul(USUAL_RATIO).min(limited);
     loop {
         super::grow(out, space.saturating_sub(stream.written))?;
-        match stream.fill(out.get_mut(start..).unwrap_or_default())? {
+        match stream.fill(out.get_mut(start..).ensured())? {
             Progress::Done => {
                 out.truncate(start.saturating_add(stream.written));
                 return Ok(stream.written);
@@ -89,7 +90,7 @@ impl<'f> Stream<'f> {
     /// Continues after the data already written to `out`.
     fn fill(&mut self, out: &mut [u8]) -> Result<Progress, CompressionError> {
         let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let rest = self.frame.get(self.consumed..).unwrap_or_default();
+        let rest = self.frame.get(self.consumed..).ensured();
         let (status, consumed, written) = inflate(&mut self.state, rest, out, self.written, flags);
         self.consumed = self.consumed.saturating_add(consumed);
         self.written = self.written.saturating_add(written);

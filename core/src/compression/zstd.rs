@@ -4,6 +4,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use ruzstd::io::Read as _;
 
 use super::{Codec, CompressionError};
+use crate::invariant::Ensured as _;
 
 fn malformed(at: usize, reason: &'static str) -> CompressionError {
     CompressionError::Malformed {
@@ -62,7 +63,7 @@ const MAX_WINDOW_LEN: u64 = 128 << 20;
 pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let mut written = 0_usize;
     decode(frame, out.len() as u64, |decoder| {
-        let place = out.get_mut(written..).unwrap_or_default();
+        let place = out.get_mut(written..).ensured();
         let len = decoder.read(place).unwrap_or_default();
         written = written.saturating_add(len);
         Ok(len)
@@ -90,7 +91,7 @@ pub(super) fn decompress_onto(
         }
         let start = out.len();
         super::grow(out, len)?;
-        let place = out.get_mut(start..).unwrap_or_default();
+        let place = out.get_mut(start..).ensured();
         let len = decoder.read(place).unwrap_or_default();
         written = written.saturating_add(len);
         Ok(len)

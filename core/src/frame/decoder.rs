@@ -1,6 +1,7 @@
 //! The incremental decoder.
 
 use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage};
+use crate::invariant::Ensured as _;
 use crate::measure::copy;
 use crate::{BufferTooSmall, Limits};
 
@@ -158,7 +159,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         let (len, filled) = (self.len, self.filled);
         match self.state {
-            State::Head => Ok(self.head.get_mut(filled..len).unwrap_or_default()),
+            State::Head => Ok(self.head.get_mut(filled..len).ensured()),
             State::Lengths(_) => {
                 let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
@@ -175,7 +176,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             State::Frames { checker, index, .. } => match frames.buffer(index, len, filled) {
                 Some(space) if !space.is_empty() => {
                     let end = space.len().min(len.wrapping_sub(filled));
-                    Ok(space.get_mut(..end).unwrap_or_default())
+                    Ok(space.get_mut(..end).ensured())
                 }
                 _ => Err(FrameError {
                     at: self.position(),
@@ -300,16 +301,6 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
-    /// The value of the prefix, once it has arrived.
-    pub const fn prefix_value(&self) -> Option<u64> {
-        match self.state {
-            State::Lengths(checker) | State::Frames { checker, .. } | State::Complete(checker) => {
-                checker.hint
-            }
-            _ => None,
-        }
-    }
-
     /// Whether the message is complete.
     pub const fn is_complete(&self) -> bool {
         matches!(self.state, State::Complete(_))
@@ -414,7 +405,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         match self.state {
             State::Head => {
-                let head = self.head.get(..self.len).unwrap_or_default();
+                let head = self.head.get(..self.len).ensured();
                 let checker = Checker::new(self.prefix, head, &self.limits)?;
                 self.begin(State::Lengths(checker), checker.lengths_len()?);
             }

@@ -50,6 +50,7 @@ mod storage;
 
 use core::fmt;
 
+use crate::invariant::Ensured as _;
 use crate::{BufferTooSmall, Limits};
 
 pub use decoder::{FrameDecoder, Wanted};
@@ -507,7 +508,7 @@ impl Checker {
             Prefix::None => None,
             Prefix::U64 => words.next(),
         };
-        let frame_count = words.next().unwrap_or_default();
+        let frame_count = words.next().ensured();
         let fault = |at, kind| Err(FrameError { at, kind });
         // PROTOCOL FRAME-10
         if frame_count == 0 {

@@ -9,6 +9,7 @@ use super::slot::offset;
 use super::{EnumMember, Item, Layout, Level, Message, MessageError, Payload, PayloadKind};
 use crate::BufferTooSmall;
 use crate::compression::Codec;
+use crate::invariant::Ensured as _;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
 
 /// Dask's maximum length of a payload frame before splitting, in bytes: 64 MiB
@@ -69,7 +70,7 @@ pub fn shards(
     item_len: usize,
 ) -> impl Iterator<Item = &[u8]> + Clone {
     let item_len = item_len.max(1);
-    let items = shard_len.checked_div(item_len).unwrap_or_default().max(1);
+    let items = shard_len.checked_div(item_len).ensured().max(1);
     let step = if frame.len() <= shard_len {
         frame.len().max(1)
     } else {
@@ -507,7 +508,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
         let count = self.slot_count;
         let slots: &'s [&'a [u8]] = self.slots;
-        Ok(slots.get(..count).unwrap_or_default())
+        Ok(slots.get(..count).ensured())
     }
 
     /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
@@ -518,13 +519,13 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<&'a [u8], BuildError> {
         let pending_count = self.pending_count;
         let measure = {
-            let pending = self.pending.get(..pending_count).unwrap_or_default();
+            let pending = self.pending.get(..pending_count).ensured();
             let mut writer = Writer::new(&mut []);
             write_payload_header(&mut writer, body, pending, levels)?;
             writer.len()
         };
         let space = self.carve(measure)?;
-        let pending = self.pending.get(..pending_count).unwrap_or_default();
+        let pending = self.pending.get(..pending_count).ensured();
         let mut writer = Writer::new(space);
         write_payload_header(&mut writer, body, pending, levels)?;
         writer.finish().map_err(BuildError::Body)
@@ -549,7 +550,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
         let (space, rest) = core::mem::take(&mut self.headers)
             .split_at_mut_checked(len)
-            .unwrap_or_default();
+            .ensured();
         self.headers = rest;
         self.headers_len = needed;
         Ok(space)

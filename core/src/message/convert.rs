@@ -3,6 +3,7 @@
 use super::builder::{BuildError, narrow, not_convertible};
 use super::header::{ItemList, is_common};
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
+use crate::invariant::Ensured;
 use crate::msgpack::{Reader, Token, Writer};
 
 /// Conversion of a classic header to the modern layout (PROTOCOL FORWARD-5).
@@ -113,7 +114,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         }
         let groups = || {
             let groups = self.payload.group_counts().ok();
-            groups.into_iter().flatten().map(Result::unwrap_or_default)
+            groups.into_iter().flatten().map(Ensured::ensured)
         };
         if let Some(counts) = header.get("split-num-sub-frames")
             && let Some(offsets) = header.get("split-offsets")
@@ -162,7 +163,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut pickle = [0_u8; 2 + 2 * 257 + 2];
     let mut len = 0_usize;
     let mut put = |bytes: &[u8]| {
-        let rest = pickle.get_mut(len..).unwrap_or_default();
+        let rest = pickle.get_mut(len..).ensured();
         if let Some(place) = rest.get_mut(..bytes.len()) {
             crate::measure::copy(place, bytes);
         }
@@ -171,11 +172,11 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     put(b"\x80\x04");
     for string in [module, name] {
         // Both have been checked to be shorter than 256 bytes.
-        put(&[0x8c, u8::try_from(string.len()).unwrap_or_default()]);
+        put(&[0x8c, u8::try_from(string.len()).ensured()]);
         put(string.as_bytes());
     }
     put(b"\x93.");
-    writer.bin(pickle.get(..len).unwrap_or_default());
+    writer.bin(pickle.get(..len).ensured());
 }
 
 /// Writes `count` booleans. Default for missing flags: true.
@@ -304,9 +305,9 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
             .ok()
             .into_iter()
             .flatten()
-            .map(|len| len.ok().flatten().unwrap_or_default());
+            .map(|len| len.ok().flatten().ensured());
         let groups = self.payload.group_counts().ok().into_iter().flatten();
-        for count in groups.map(Result::unwrap_or_default) {
+        for count in groups.map(Ensured::ensured) {
             let len = lens
                 .by_ref()
                 .take(count)

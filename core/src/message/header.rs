@@ -4,6 +4,7 @@ use super::level::Container;
 use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
+use crate::invariant::Ensured as _;
 use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 
 /// The header of a payload.
@@ -272,7 +273,7 @@ impl<'a> PayloadHeader<'a> {
 
     /// A reader at the value with this offset.
     fn value(&self, offset: usize) -> Reader<'a> {
-        let rest = self.document.get(offset..).unwrap_or_default();
+        let rest = self.document.get(offset..).ensured();
         Reader::with_limits(rest, &VALIDATED)
     }
 

@@ -2,6 +2,7 @@
 
 use super::classic::IndexKey;
 use super::slot::offset;
+use crate::invariant::Ensured as _;
 use crate::msgpack::{Reader, Token};
 
 /// Storage for one level of nesting of a body.
@@ -104,8 +105,8 @@ impl Container {
 
     /// The encoded key of the current pair.
     pub(super) fn key<'b>(&self, body: &'b [u8]) -> &'b [u8] {
-        let rest = body.get(self.key as usize..).unwrap_or_default();
-        Reader::new(rest).skip().unwrap_or_default()
+        let rest = body.get(self.key as usize..).ensured();
+        Reader::new(rest).skip().ensured()
     }
 
     /// The element of a path that leads to the next value, in `index` if it is

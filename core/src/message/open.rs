@@ -7,6 +7,7 @@ use super::modern::{placeholder, set_frame_limits};
 use super::slot::{Location, PayloadSlot, Table, offset, sort};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
 use crate::compression::Codec;
+use crate::invariant::Ensured as _;
 use crate::msgpack::{MalformedKind, Reader, Token};
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
@@ -75,7 +76,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             .map_err(|kind| MessageError::new(body_frame, 0, kind))?;
         table.pack();
         let count = table.count;
-        let slots = slots.get_mut(..count).unwrap_or_default();
+        let slots = slots.get_mut(..count).ensured();
         // The entries with paths are already in order and stay at the start.
         if let Some(found) = slots.get_mut(path_count..) {
             sort(found, |a, b| {
@@ -93,7 +94,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             set_frame_limits(placeholders, frames.len())?;
         }
         let slots: &'a [PayloadSlot] = slots;
-        let (payloads, specials) = slots.split_at_checked(payload_count).unwrap_or_default();
+        let (payloads, specials) = slots.split_at_checked(payload_count).ensured();
         Ok(Self {
             layout,
             frames,

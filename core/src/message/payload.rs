@@ -6,6 +6,7 @@ use super::slot::{Location, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
+use crate::invariant::Ensured as _;
 use crate::msgpack::Reader;
 
 /// The kind of a payload's placeholder.
@@ -78,7 +79,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             Location::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
                 let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
-                let document = self.frames.get(2).map(AsRef::as_ref).unwrap_or_default();
+                let document = self.frames.get(2).map(AsRef::as_ref).ensured();
                 let head = span(document, spot.head);
                 let first_frame = spot.first_frame as usize;
                 let end = first_frame.saturating_add(spot.frame_count as usize);
@@ -86,7 +87,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                     layout: self.layout,
                     kind: PayloadKind::Serialized,
                     header: PayloadHeader::validated(head, 2, spot.head.0 as usize)?,
-                    frames: self.frames.get(first_frame..end).unwrap_or_default(),
+                    frames: self.frames.get(first_frame..end).ensured(),
                     first_frame,
                     bytestring: spot.bytestring,
                     path: Some(span(document, spot.path)),
@@ -471,7 +472,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<&'o [u8], MessageError> {
         let mut filled = 0_usize;
         let write = |frame: SubFrame<'a>| {
-            let space = out.get_mut(filled..).unwrap_or_default();
+            let space = out.get_mut(filled..).ensured();
             let len = frame
                 .write_to(space, &self.options)
                 .map_err(|error| self.in_all(error, filled))?;
@@ -479,7 +480,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             Ok(filled)
         };
         let len = self.merge(write, end)?;
-        Ok(out.get(..len).unwrap_or_default())
+        Ok(out.get(..len).ensured())
     }
 
     /// Calls `write` for the frames in logical order, which returns the number
@@ -597,7 +598,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             let parts = payload
                 .frames
                 .get(first..first.saturating_add(part_count))
-                .unwrap_or_default();
+                .ensured();
             let mut compressed = false;
             for index in first..first.saturating_add(parts.len()) {
                 if let Some(frame) = by_index.frame(index) {
@@ -990,7 +991,7 @@ impl<'o> LogicalFrames<'o> {
         let bytes = self.bytes;
         let mut start = 0;
         self.ends.iter().map(move |&end| {
-            let frame = bytes.get(start..end).unwrap_or_default();
+            let frame = bytes.get(start..end).ensured();
             start = end;
             frame
         })

@@ -5,6 +5,7 @@ use core::cmp::Ordering;
 use super::MessageErrorKind;
 use super::classic::ClassicEntry;
 use crate::BufferTooSmall;
+use crate::invariant::Ensured as _;
 
 /// Storage for one payload, set or enum member of a body.
 ///
@@ -78,9 +79,7 @@ impl Location {
 
 /// The bytes of a span of a document.
 pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
-    document
-        .get(start as usize..end as usize)
-        .unwrap_or_default()
+    document.get(start as usize..end as usize).ensured()
 }
 
 /// A table that is filled from the start. It keeps counting when it is full, so
@@ -137,7 +136,7 @@ impl<'p> Table<'p> {
     /// Moves the free entries to the end.
     pub(super) fn pack(&mut self) {
         if self.has_free {
-            let entries = self.slots.get_mut(..self.count).unwrap_or_default();
+            let entries = self.slots.get_mut(..self.count).ensured();
             self.count = keep(entries, |spot| !matches!(spot, Location::Free));
         }
     }

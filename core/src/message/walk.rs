@@ -6,6 +6,7 @@ use super::classic::{Elements, IndexKey, matching};
 use super::level::{Container, Job, Level, Nesting, WalkLevel};
 use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
+use crate::invariant::Ensured as _;
 use crate::msgpack::{MalformedKind, Reader, Token};
 
 /// Iterator over the items of a message's body.
@@ -113,7 +114,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         let last = inserted.or_else(|| self.just_inserted());
         let body = self.message.body;
         let open = self.depth.min(self.levels.len());
-        let levels = self.levels.get(..open).unwrap_or_default();
+        let levels = self.levels.get(..open).ensured();
         let containers = levels.iter().filter_map(|level| match level {
             Level(Job::Walk(level)) => Some(level.container),
             _ => None,
@@ -259,7 +260,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         let range = self.message.payloads.get(below.0..below.1);
         offset(
             range
-                .unwrap_or_default()
+                .ensured()
                 .iter()
                 .filter(|place| is_absent(paths, place, here))
                 .count(),
@@ -267,7 +268,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     }
 
     fn insert(&mut self, place: usize) -> Result<Item<'a>, MessageError> {
-        let key = self.last_element(place).unwrap_or_default();
+        let key = self.last_element(place).ensured();
         let mut reader = Reader::new(key);
         let token = self.read(|_| reader.token())?;
         self.state = match token.child_count() {
@@ -302,7 +303,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     fn seek(&mut self, to: u32) {
         let rest = self.message.body.get(to as usize..);
-        self.reader.seek(rest.unwrap_or_default());
+        self.reader.seek(rest.ensured());
     }
 
     /// The body has been validated before, so reading does not fail.

@@ -2,6 +2,7 @@
 
 use super::{Kind, Malformed, MalformedKind, RawStr, Str, Token};
 use crate::Limits;
+use crate::invariant::Ensured as _;
 
 /// Pull reader for one document. It copies and allocates nothing.
 ///
@@ -494,7 +495,7 @@ impl<'a> Reader<'a> {
         let start = self.rest;
         self.skip_values(1)?;
         let len = start.len().wrapping_sub(self.rest.len());
-        Ok(start.get(..len).unwrap_or_default())
+        Ok(start.get(..len).ensured())
     }
 
     /// Reads the head of a map and moves to the value of `key`.
@@ -728,7 +729,7 @@ impl<'a> Reader<'a> {
                     return Ok(());
                 };
                 depth = above;
-                owed = outer.get(depth).copied().unwrap_or_default();
+                owed = outer.get(depth).copied().ensured();
             }
             let at = self.position();
             // `token` has checked the count against the item limit, a u32.

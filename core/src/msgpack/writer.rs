@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{TIMESTAMP, Token};
+use super::Token;
 use crate::BufferTooSmall;
 use crate::measure::{append, head, put, short};
 
@@ -266,26 +266,6 @@ impl<'b> Writer<'b> {
             _ => long_head(self.out, self.len, [0xc7, 0xc8, 0xc9], len),
         };
         self.put(code.to_be_bytes()).append(data)
-    }
-
-    /// Writes a timestamp, given as seconds since 1970 and nanoseconds below
-    /// 10^9, in the shortest of the three forms of the specification.
-    #[inline]
-    pub fn timestamp(&mut self, seconds: i64, nanoseconds: u32) -> &mut Self {
-        match (u32::try_from(seconds), u64::try_from(seconds)) {
-            (Ok(seconds), _) if nanoseconds == 0 => {
-                self.extension(TIMESTAMP, &seconds.to_be_bytes())
-            }
-            (_, Ok(small)) if small >> 34 == 0 && nanoseconds < 1 << 30 => {
-                let packed = u64::from(nanoseconds) << 34 | small;
-                self.extension(TIMESTAMP, &packed.to_be_bytes())
-            }
-            _ => {
-                self.scalar().put([0xc7, 12]).put(TIMESTAMP.to_be_bytes());
-                self.put(nanoseconds.to_be_bytes())
-                    .put(seconds.to_be_bytes())
-            }
-        }
     }
 
     /// Writes a token that [`Reader::token`](super::Reader::token) returned.

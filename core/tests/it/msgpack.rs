@@ -1,7 +1,7 @@
 //! The whole of MessagePack, as Dask uses it and as anyone may write it.
 
 use daskwire::msgpack::{
-    Kind, Malformed, MalformedKind, RawStr, Reader, TIMESTAMP, Token, WriteError, Writer,
+    Kind, Malformed, MalformedKind, RawStr, Reader, Token, WriteError, Writer,
 };
 use daskwire::{BufferTooSmall, Limits};
 use rmpv::Value;
@@ -390,43 +390,6 @@ fn extensions_have_the_shortest_head_at_every_length() {
             assert_eq!(Reader::new(&bytes).extension(), Ok((code, &data[..])));
         }
     }
-}
-
-#[test]
-fn timestamps_have_three_forms() {
-    // PROTOCOL MSGPACK-9
-    let data = |seconds, nanoseconds| {
-        let bytes = written(|writer| {
-            writer.timestamp(seconds, nanoseconds);
-        });
-        let (code, data) = Reader::new(&bytes).extension().expect("an extension");
-        assert_eq!(code, TIMESTAMP);
-        (bytes[0], data.to_vec())
-    };
-    assert_eq!(data(0, 0), (0xd6, vec![0, 0, 0, 0]));
-    assert_eq!(
-        data(i64::from(u32::MAX), 0),
-        (0xd6, vec![0xff, 0xff, 0xff, 0xff])
-    );
-    assert_eq!(
-        data(i64::from(u32::MAX) + 1, 0),
-        (0xd7, vec![0, 0, 0, 1, 0, 0, 0, 0])
-    );
-    assert_eq!(data(1, 1), (0xd7, vec![0, 0, 0, 4, 0, 0, 0, 1]));
-    assert_eq!(
-        data((1 << 34) - 1, 999_999_999),
-        (
-            0xd7,
-            (999_999_999_u64 << 34 | ((1 << 34) - 1))
-                .to_be_bytes()
-                .to_vec()
-        )
-    );
-    assert_eq!(
-        data(1 << 34, 2),
-        (0xc7, vec![0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 0])
-    );
-    assert_eq!(data(-1, 0), (0xc7, [vec![0; 4], vec![0xff; 8]].concat()));
 }
 
 #[test]
@@ -981,7 +944,7 @@ fn writer_reports_missing_and_excess_values() {
 
 #[test]
 fn the_writer_measures_what_it_writes() {
-    let writes: [fn(&mut Writer<'_>); 16] = [
+    let writes: [fn(&mut Writer<'_>); 15] = [
         |writer| {
             writer.nil();
         },
@@ -1023,9 +986,6 @@ fn the_writer_measures_what_it_writes() {
         },
         |writer| {
             writer.extension(3, &[7; 5]);
-        },
-        |writer| {
-            writer.timestamp(-7, 7);
         },
         |writer| {
             writer.array(1).map(1).str("k").encoded(b"\x92\x01\x02");

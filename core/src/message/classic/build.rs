@@ -1,5 +1,6 @@
 //! The payload header of a classic message that is built.
 
+use crate::invariant::Ensured as _;
 use crate::message::BuildError;
 use crate::message::builder::narrow;
 use crate::message::level::{Container, Job, Level, Nesting};
@@ -88,7 +89,7 @@ fn for_each_path<'p, 'a>(
             && payload.at == at
         {
             pending = after;
-            found(levels.get(..depth).unwrap_or_default(), payload);
+            found(levels.get(..depth).ensured(), payload);
         }
         let container = Container::of(token);
         if container.count != 0 {

@@ -5,6 +5,7 @@ use core::cmp::Ordering;
 use super::ClassicEntry;
 use super::open::path_of;
 use super::path::{Elements, IndexKey, compare_values};
+use crate::invariant::Ensured as _;
 use crate::message::level::Container;
 use crate::message::open::Scan;
 use crate::message::slot::{Location, PayloadSlot, offset, span};
@@ -48,7 +49,7 @@ impl Scan<'_> {
         slots: &mut [PayloadSlot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
-        for slot in slots.get_mut(low..high).unwrap_or_default() {
+        for slot in slots.get_mut(low..high).ensured() {
             let Location::Path(entry) = &mut slot.0 else {
                 continue;
             };
@@ -90,9 +91,9 @@ pub(in crate::message) fn matching(
     index: usize,
     element: &[u8],
 ) -> (usize, usize) {
-    let part = slots.get(range.0..range.1).unwrap_or_default();
+    let part = slots.get(range.0..range.1).ensured();
     let low = part.partition_point(|slot| element_order(paths, slot, index, element).is_lt());
-    let rest = part.get(low..).unwrap_or_default();
+    let rest = part.get(low..).ensured();
     let len = rest.partition_point(|slot| element_order(paths, slot, index, element).is_le());
     let low = range.0.saturating_add(low);
     (low, low.saturating_add(len))

@@ -3,6 +3,7 @@
 use super::ClassicEntry;
 use super::path::{begins_with, compare_paths};
 use crate::compression::{self, CompressionError};
+use crate::invariant::Ensured as _;
 use crate::message::open::{check_len, codec_entry, no_body};
 use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
 use crate::message::{MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
@@ -44,7 +45,7 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     let mut limits = options.limits;
     limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
     let len = compression::decompress(codec, body, scratch, &limits).map_err(fault)?;
-    Ok(scratch.get(..len).unwrap_or_default())
+    Ok(scratch.get(..len).ensured())
 }
 
 /// The entries of a classic payload header about the whole message.
@@ -109,7 +110,7 @@ impl<'a> Heads<'a> {
 
         // First all heads, sorted by their paths.
         let mut heads = self.heads;
-        let slots = slots.get_mut(..self.count).unwrap_or_default();
+        let slots = slots.get_mut(..self.count).ensured();
         for place in slots.iter_mut() {
             let path = next_span(&mut heads).map_err(&malformed)?;
             let head = next_span(&mut heads).map_err(&malformed)?;
@@ -183,7 +184,7 @@ impl<'a> Heads<'a> {
 
         // Heads without a key belong to no payload.
         let count = keep(slots, |spot| spot.path().is_some_and(|spot| spot.claimed));
-        let slots = slots.get_mut(..count).unwrap_or_default();
+        let slots = slots.get_mut(..count).ensured();
         for pair in slots.windows(2) {
             if let [shorter, longer] = pair
                 && begins_with(path_of(document, longer), path_of(document, shorter))

@@ -6,6 +6,7 @@
 
 use core::cmp::Ordering;
 
+use crate::invariant::Ensured as _;
 use crate::msgpack::{Reader, Token, Writer};
 
 /// An encoded index, to compare with elements of paths.
@@ -25,7 +26,7 @@ impl IndexKey {
     }
 
     pub(in crate::message) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.bytes.get(..self.len).ensured()
     }
 }
 
