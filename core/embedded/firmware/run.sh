@@ -7,7 +7,7 @@
 # firmware has to say that there are two workers. Then it is joined to peers
 # that say nothing, or too much, or something else (misbehave.py): it has to end
 # with an error that says so. As in core/tests/bare-metal, it links only if
-# nothing in it allocates or panics.
+# nothing in it allocates or panics; so does the program of both roles.
 #
 # Usage: core/embedded/firmware/run.sh
 #
@@ -99,6 +99,15 @@ build_for_chip "$here" "$target/firmware" "$chip"
 quietly "${build[@]}"
 refused daskwire_panics "${build[@]}" --features break-no-panic
 echo "firmware: links without allocator and panics"
+quietly "${build[@]}" --features roles --bin roles
+refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles
+echo "roles: worker and client link without allocator and panics"
+# Without the linker script of the chip.
+quietly env -u RUSTUP_TOOLCHAIN PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 \
+    CARGO_TARGET_DIR="$target/firmware" /usr/bin/cargo check --locked \
+    --manifest-path "$here/../Cargo.toml" --features roles \
+    -Zbuild-std=core --target wasm32-unknown-unknown
+echo "roles: build for wasm32 without the standard library"
 
 finds_two current
 finds_two documented

@@ -152,6 +152,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         config: Config<'b>,
         memory: &'b mut Memory<KEYS, DATA, MESSAGE>,
     ) -> Self {
+        memory.store.clear();
         Self {
             config,
             stream: memory.stream.link_in_pieces(),
@@ -500,9 +501,10 @@ fn write_graph<const KEYS: usize, const DATA: usize>(
         writer.reduce().global("operator", "methodcaller");
         writer.tuple(1).str(function);
     } else {
-        let name = function.rsplit_once('.');
-        let (module, name) = name.ok_or(Failure::value_error("the function has no module"))?;
-        writer.global(module, name);
+        let dot = function.bytes().rposition(|byte| byte == b'.');
+        let parts = dot.and_then(|dot| function.split_at_checked(dot));
+        let (module, name) = parts.ok_or(Failure::value_error("the function has no module"))?;
+        writer.global(module, name.trim_start_matches('.'));
     }
     for argument in arguments {
         match argument {

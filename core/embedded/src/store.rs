@@ -114,6 +114,11 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         (0..u8::MAX).take(KEYS).map(EntryId)
     }
 
+    /// The number of bytes that are free.
+    pub(crate) const fn room(&self) -> usize {
+        DATA.saturating_sub(self.used)
+    }
+
     pub(crate) fn get(&self, id: EntryId) -> &Entry {
         self.entries.get(usize::from(id.0)).unwrap_or(&FREE)
     }

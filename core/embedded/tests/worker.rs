@@ -262,6 +262,27 @@ async fn it_reports_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn more_peers_than_connections_are_served() {
+    let (mut cluster, _worker) = cluster();
+    // Each keeps its connection, and there is room for two.
+    let code = "from distributed import Client\n\
+                address = client.scheduler.address\n\
+                a = mcu('hypot', 3, 4)\n\
+                wait(a)\n\
+                others = [Client(address, set_as_default=False, direct_to_workers=True) for _ in range(4)]\n\
+                found = []\n\
+                for other in others:\n\
+                \x20   future = other.submit(native('hypot'), 6, 8, workers=['mcu'], pure=False)\n\
+                \x20   found.append(future.result())\n\
+                found.append(client.submit(operator.add, a, 1, workers=['worker-0']).result())\n\
+                for other in others:\n\
+                \x20   other.close()\n\
+                found";
+    assert_eq!(cluster.python(code), "[10.0, 10.0, 10.0, 10.0, 6.0]");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_is_retired_and_ends() {
     let (mut cluster, mut worker) = cluster();
     let code = "a = mcu('hypot', 3, 4); wait(a)\n\

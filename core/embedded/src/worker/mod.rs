@@ -207,6 +207,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         functions: &'b [(&'b str, Function)],
         memory: &'b mut Memory<KEYS, DATA, MESSAGE, PEERS>,
     ) -> Self {
+        memory.store.clear();
         let mut peers = memory.peers.iter_mut();
         Self {
             config,

@@ -73,10 +73,9 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     }
 
     fn set_interval(&mut self, seconds: Option<f64>) {
-        let interval = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        if let Some(interval) = interval {
+        if let Some(seconds) = seconds {
             let (min, max) = (Duration::from_millis(100), Duration::from_secs(60));
-            self.heartbeat.interval = interval.clamp(min, max);
+            self.heartbeat.interval = duration(seconds).clamp(min, max);
         }
         self.heartbeat.next = self.now.saturating_add(self.heartbeat.interval);
     }
@@ -90,10 +89,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 is_known.then(|| float(reply, "heartbeat-interval"))
             });
             self.requests.incoming.done();
-            self.heartbeat.answer_due = None;
-            match reply.flatten() {
-                Some(interval) => self.set_interval(interval),
-                None => return self.restart(),
+            match (reply.flatten(), self.heartbeat.answer_due.take()) {
+                (Some(interval), Some(_)) => self.set_interval(interval),
+                // An answer to nothing.
+                (Some(_), None) => {}
+                (None, _) => return self.restart(),
             }
         }
         match self.heartbeat.answer_due {
@@ -146,7 +146,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         if let Some(peer) = oldest
             && peer.reply.is_none()
             && peer.link.is_idle()
-            && self.now.saturating_sub(peer.active) > PEER_IDLE
+            && self.now > peer.active.saturating_add(PEER_IDLE)
         {
             peer.link.close();
         }
@@ -405,6 +405,13 @@ fn write_metrics(writer: &mut Writer<'_>, used: usize, time: f64) {
         writer.str(name).map(2);
         writer.str("read_bps").f64(0.0).str("write_bps").f64(0.0);
     }
+}
+
+/// A time in seconds, to the millisecond. `Duration` has no conversion that
+/// cannot panic.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it saturates
+fn duration(seconds: f64) -> Duration {
+    Duration::from_millis((seconds * 1000.0) as u64)
 }
 
 /// The number at a key of a map.

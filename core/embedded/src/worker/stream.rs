@@ -405,6 +405,11 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
         *receiving = (left != 0).then_some((id, left));
         return Effect::None;
     }
+    // Tasks that can run come first: their results need room, too.
+    let len = part.map_or(0, <[u8]>::len);
+    if len.saturating_add(DATA / 4) > store.room() && store.will_have_room() {
+        return Effect::Later;
+    }
     let stored = part.ok_or(NO_ROOM).and_then(|part| {
         let len = u32::try_from(part.len()).map_err(|_| NO_ROOM)?;
         store.append(id, Part::Spec, &[&len.to_le_bytes(), part])
@@ -417,7 +422,6 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
                 entry.state = State::Waiting;
             }
         }
-        Err(_) if part.is_some() && store.will_have_room() => return Effect::Later,
         Err(failure) => {
             report_erred(
                 store.part(id, Part::Key),
