@@ -56,6 +56,10 @@ pub(crate) struct Dialect {
     pub(crate) reports_updates: bool,
     /// Whether `identity` takes a number of workers.
     pub(crate) limits_identity: bool,
+    /// Whether `register-worker` has `server_id`.
+    pub(crate) has_server_id: bool,
+    /// Whether metrics name what was spilled `spilled_bytes`; `spilled_nbytes` before.
+    pub(crate) has_spilled_bytes: bool,
     /// The modules of numpy.
     pub(crate) numpy: NumpyModules,
 }
@@ -66,7 +70,11 @@ type Change = (Release, fn(&mut Dialect));
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
 // Not all releases between those that are tested were looked at; these are the
 // first ones whose sources have the change.
-const CHANGES: [Change; 9] = [
+const CHANGES: [Change; 11] = [
+    // ROLES WORKER-1
+    (Release::new(2022, 6, 1), |it| it.has_server_id = true),
+    // ROLES WORKER-6
+    (Release::new(2022, 10, 0), |it| it.has_spilled_bytes = true),
     // ROLES CLIENT-7
     (Release::new(2023, 2, 1), |it| it.reports_updates = false),
     // ROLES CLIENT-6
@@ -105,6 +113,8 @@ impl Dialect {
         has_tuple_keys: false,
         reports_updates: true,
         limits_identity: false,
+        has_server_id: false,
+        has_spilled_bytes: false,
         numpy: NumpyModules::Underscore,
     };
 
@@ -116,6 +126,8 @@ impl Dialect {
         has_tuple_keys: true,
         reports_updates: false,
         limits_identity: true,
+        has_server_id: true,
+        has_spilled_bytes: true,
         numpy: NumpyModules::Underscore,
     };
 

@@ -9,6 +9,8 @@
 mod copy;
 mod depends;
 mod read;
+#[cfg(feature = "worker")]
+mod read_tuple;
 #[cfg(feature = "client")]
 mod tuple;
 mod write;

@@ -30,10 +30,9 @@ pub struct Release {
 /// The first release whose scheduler supports a
 /// [`Worker`](crate::worker::Worker).
 ///
-/// Earlier ones send tasks in other forms, and do not notice that a worker cannot
-/// read them: 2023.8.0 stores nothing as the result of each task, 2023.6.0 waits
-/// forever, 2022.8.0 stays broken until it is restarted.
-pub const FIRST_FOR_WORKERS: Release = Release::new(2025, 3, 0);
+/// Earlier ones take other fields when a worker registers, and do not answer if
+/// they differ.
+pub const FIRST_FOR_WORKERS: Release = Release::new(2022, 6, 1);
 
 /// The first release whose scheduler accepts tasks from a
 /// [`Client`](crate::Client).
@@ -209,8 +208,8 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(Release::new(2024, 12, 1) < FIRST_FOR_WORKERS);
-        assert!(Release::new(2025, 2, 10) < FIRST_FOR_WORKERS);
+        assert!(Release::new(2022, 6, 0) < FIRST_FOR_WORKERS);
+        assert!(Release::new(2021, 12, 10) < FIRST_FOR_WORKERS);
         assert!(Release::new(2025, 10, 0) > FIRST_FOR_TASKS);
     }
 

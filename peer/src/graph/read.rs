@@ -207,6 +207,27 @@ impl Task {
         Self::read_pickle(&pickle, &buffers, key)
     }
 
+    /// Like [`read`](Self::read), for the tasks of all releases: those before 2024.11
+    /// have the keys of inputs among their arguments.
+    #[cfg(feature = "worker")]
+    pub(crate) fn read_with_inputs(
+        run_spec: &Serialized,
+        key: &Key,
+        is_input: &dyn Fn(&Key) -> bool,
+    ) -> Result<Self, GraphError> {
+        let (pickle, buffers) = run_spec.pickle()?;
+        let tree = Tree::with_buffers(&pickle, &buffers)?;
+        let reading = TreeReader::new(&pickle, &buffers);
+        let is_call = run_spec.is_pickled();
+        match super::read_tuple::task(&reading, tree.root(), is_call, is_input)? {
+            Some(work) => Ok(Self {
+                key: key.clone(),
+                work,
+            }),
+            None => task(&reading, tree.root(), Some(key.clone()), DEPTH),
+        }
+    }
+
     fn read_pickle(pickle: &Bytes, buffers: &[Bytes], key: &Key) -> Result<Self, GraphError> {
         let tree = Tree::with_buffers(pickle, buffers)?;
         let reading = TreeReader::new(pickle, buffers);
@@ -222,7 +243,7 @@ pub(super) fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphErr
 }
 
 /// The key that a node represents.
-fn key_of(node: Node<'_, '_>, budget: &Budget) -> Result<Key, GraphError> {
+pub(super) fn key_of(node: Node<'_, '_>, budget: &Budget) -> Result<Key, GraphError> {
     key_within(node, budget, 16)
 }
 
@@ -294,7 +315,7 @@ fn class_of<'t, 'p>(node: Node<'t, 'p>) -> Option<(&'static str, Node<'t, 'p>)> 
     Some((class, arguments))
 }
 
-fn is_spec(node: Node<'_, '_>) -> bool {
+pub(super) fn is_spec(node: Node<'_, '_>) -> bool {
     class_of(node).is_some()
 }
 
@@ -309,11 +330,55 @@ pub(super) fn spec<'t, 'p>(
     let state = state_of(node, budget)?;
     let parts = state.unwrap_or(arguments).items();
     budget.spend(parts.count_left())?;
+    if let Some(state) = state
+        && let Some(parts) = named_slots(class, state)
+    {
+        return Ok(Some(Spec {
+            class,
+            parts,
+            is_state: true,
+        }));
+    }
     Ok(Some(Spec {
         class,
         parts: parts.collect(),
         is_state: state.is_some(),
     }))
+}
+
+/// The parts of an object whose state is `(attributes, {slot: value})`, as up to
+/// Dask 2025.2, in the order of a state without names.
+// ROLES WORKER-2
+fn named_slots<'t, 'p>(class: &str, state: Node<'t, 'p>) -> Option<Vec<Node<'t, 'p>>> {
+    let [attributes, slots] = state.items().exactly()?;
+    let is_dict = |node: Node<'_, '_>| matches!(node.value(), tree::Value::Dict(_));
+    if !is_dict(slots) || !(attributes.is_none() || is_dict(attributes)) {
+        return None;
+    }
+    // Stands where no slot is needed.
+    let none = attributes;
+    let slot = |name: &str| slots.get(name).unwrap_or(none);
+    Some(match class {
+        "TaskRef" => vec![slot("key")],
+        "Alias" => vec![slot("key"), slot("target")],
+        "DataNode" => vec![slot("key"), slot("value")],
+        "Task" => {
+            let mut parts = vec![none; TASK_STATE];
+            for (index, name) in [(5, "args"), (6, "func"), (7, "key"), (8, "kwargs")] {
+                if let Some(part) = parts.get_mut(index) {
+                    *part = slot(name);
+                }
+            }
+            parts
+        }
+        _ => {
+            let mut parts = vec![none; CONTAINER_STATE];
+            if let Some(part) = parts.get_mut(5) {
+                *part = slot("args");
+            }
+            parts
+        }
+    })
 }
 
 /// The state that an object is given.
@@ -411,7 +476,11 @@ fn cast(
     let is_cast = func
         .as_global()
         .is_some_and(|name| name.is(SPEC, "_identity_cast"));
-    let container = kwargs.get("typ").and_then(|class| class.as_global());
+    let class = match kwargs.get("typ") {
+        Some(class) if is_cast => Some(data_of(class, &reading.budget)?),
+        _ => None,
+    };
+    let container = class.and_then(|class| class.as_global());
     let make: fn(Vec<Argument>) -> Argument = match container {
         _ if !is_cast => return Ok(None),
         Some(class) if class.is("builtins", "list") => Argument::List,
@@ -456,6 +525,31 @@ fn call<'t, 'p>(
     let is_fused = func
         .as_global()
         .is_some_and(|name| name.is(SPEC, "_execute_subgraph"));
+    // ROLES WORKER-5
+    if is_fused
+        && let [inner, output, explicit, implicit] = arguments
+        && let (Some(explicit), Some(implicit)) = (
+            entries_of(*explicit, budget)?,
+            entries_of(*implicit, budget)?,
+        )
+    {
+        let depth = depth
+            .checked_sub(1)
+            .ok_or_else(|| unexpected(func, "fewer levels of tasks"))?;
+        let inner = data_of(*inner, budget)?;
+        let tasks = inner
+            .entries()
+            .map(|(key, node)| task(reading, node, Some(key_of(key, budget)?), depth));
+        let inputs = explicit
+            .into_iter()
+            .chain(implicit)
+            .map(|(name, input)| Ok((key_of(name, budget)?, argument(reading, input, depth)?)));
+        return Ok(Work::Fused {
+            tasks: tasks.collect::<Result<_, _>>()?,
+            output: key_of(*output, budget)?,
+            inputs: inputs.collect::<Result<_, GraphError>>()?,
+        });
+    }
     if is_fused && let [inner, output, names, inputs @ ..] = arguments {
         let depth = depth
             .checked_sub(1)
@@ -499,7 +593,7 @@ fn call<'t, 'p>(
     })
 }
 
-fn function(
+pub(super) fn function(
     reading: &TreeReader<'_>,
     node: Node<'_, '_>,
     depth: usize,
@@ -584,10 +678,13 @@ fn argument(
     let Some(spec) = spec(node, budget)? else {
         return match reading.value(node, DEPTH) {
             Ok(value) => Ok(Argument::Value(value)),
-            Err(ValueError::Unknown { what }) => {
-                budget.spend_copy(what.len())?;
-                Ok(Argument::Unknown(what))
-            }
+            Err(ValueError::Unknown { what }) => match in_container(reading, node, depth)? {
+                Some(argument) => Ok(argument),
+                None => {
+                    budget.spend_copy(what.len())?;
+                    Ok(Argument::Unknown(what))
+                }
+            },
             Err(error) => Err(error.into()),
         };
     };
@@ -632,6 +729,17 @@ fn argument(
                 "List" => Argument::List(items),
                 "Tuple" => Argument::Tuple(items),
                 "Set" => Argument::Set(items),
+                // Pairs in 2024.12.
+                _ if items.iter().all(is_pair) => Argument::Dict(
+                    items
+                        .into_iter()
+                        .filter_map(|item| match item {
+                            Argument::Tuple(pair) => <[Argument; 2]>::try_from(pair).ok(),
+                            _ => None,
+                        })
+                        .map(|[key, value]| (key, value))
+                        .collect(),
+                ),
                 _ => {
                     let mut pairs = Vec::with_capacity(items.len() / 2);
                     let mut items = items.into_iter();
@@ -643,6 +751,76 @@ fn argument(
             })
         }
     }
+}
+
+/// The value of a `DataNode`, or the node itself.
+fn data_of<'t, 'p>(node: Node<'t, 'p>, budget: &Budget) -> Result<Node<'t, 'p>, GraphError> {
+    match spec(node, budget)? {
+        Some(spec) if spec.class == "DataNode" => Ok(spec.parts.last().copied().unwrap_or(node)),
+        _ => Ok(node),
+    }
+}
+
+/// A key and a value.
+type Entry<'t, 'p> = (Node<'t, 'p>, Node<'t, 'p>);
+
+/// The entries of a dictionary, or of a `Dict` of 2024.12.
+fn entries_of<'t, 'p>(
+    node: Node<'t, 'p>,
+    budget: &Budget,
+) -> Result<Option<Vec<Entry<'t, 'p>>>, GraphError> {
+    if let tree::Value::Dict(entries) = node.value() {
+        return Ok(Some(entries.collect()));
+    }
+    let Some(dict) = spec(node, budget)?.filter(|spec| spec.class == "Dict" && spec.is_state)
+    else {
+        return Ok(None);
+    };
+    let mut entries = Vec::new();
+    for pair in dict.parts.get(5).into_iter().flat_map(|args| args.items()) {
+        let items = match spec(pair, budget)? {
+            Some(tuple) if tuple.class == "Tuple" => tuple.parts.get(5).map(|args| args.items()),
+            None => Some(pair.items()),
+            Some(_) => None,
+        };
+        let Some([key, value]) = items.and_then(|items| items.exactly()) else {
+            return Ok(None);
+        };
+        entries.push((key, value));
+    }
+    Ok(Some(entries))
+}
+
+/// Reads a container that holds results, as in 2024.11; `None` for other nodes.
+fn in_container(
+    reading: &TreeReader<'_>,
+    node: Node<'_, '_>,
+    depth: usize,
+) -> Result<Option<Argument>, GraphError> {
+    let make: fn(Vec<Argument>) -> Argument = match node.value() {
+        tree::Value::List(_) => Argument::List,
+        tree::Value::Tuple(_) => Argument::Tuple,
+        tree::Value::Set(_) => Argument::Set,
+        tree::Value::Dict(entries) => {
+            let entries = entries.map(|(key, value)| {
+                Ok((
+                    argument(reading, key, depth)?,
+                    argument(reading, value, depth)?,
+                ))
+            });
+            let entries = entries.collect::<Result<_, GraphError>>()?;
+            return Ok(Some(Argument::Dict(entries)));
+        }
+        _ => return Ok(None),
+    };
+    let items = node.items().map(|item| argument(reading, item, depth));
+    Ok(Some(make(items.collect::<Result<_, _>>()?)))
+}
+
+/// Whether an item of a dictionary is a pair with results. Of a flat list of keys
+/// and values, keys are values.
+fn is_pair(item: &Argument) -> bool {
+    matches!(item, Argument::Tuple(pair) if pair.len() == 2)
 }
 
 pub(super) fn is_container(node: Node<'_, '_>, class: &str) -> bool {

@@ -550,3 +550,203 @@ mod tuples {
         );
     }
 }
+
+/// `sorted([3, 1, 2], reverse=True)` as a scheduler of 2024.12.0 sends it, and
+/// `add(a, [b, 1], {'c': 2})` of 2024.11.2, where results are in plain containers.
+// ROLES WORKER-2
+#[test]
+fn slots_are_read_by_their_names() {
+    const SORTED: &str = "80059541010000000000008c0f6461736b2e5f7461736b5f73706563948c045461736b9493942981944e7d94288c0466756e63948c086275696c74696e73948c06736f727465649493948c04617267739468008c044c6973749493942981947d948c056b6c617373948c086275696c74696e73948c046c697374949394737d9428680e6811680568068c0767657461747472949394680b8c0c746f5f636f6e7461696e6572948694529468094b034b014b0287948c066b7761726773947d948c065f746f6b656e944e8c085f69735f636f726f944e8c055f72657072944e8c036b6579944e8c0d5f646570656e64656e636965739428919475869462859468197d948c0772657665727365948873681b4e681c89681d4e681e8c27736f727465642d373539643438346339303263623932626461356234326565383531336439316694681f6820758694622e";
+    const ADD: &str = "8005951a010000000000008c0f6461736b2e5f7461736b5f73706563948c045461736b9493942981944e7d94288c0466756e63948c095f6f70657261746f72948c036164649493948c04617267739468008c05416c6961739493942981944e7d94288c067461726765749468008c075461736b5265669493942981944e7d948c036b6579948c01619473869462681368148c0d5f646570656e64656e63696573942868149194758694625d9428680b2981944e7d9428680e68102981944e7d9468138c016294738694626813681e681628681e9194758694624b01657d948c0163944b027387948c066b7761726773947d948c065f746f6b656e944e8c085f69735f636f726f944e8c055f72657072944e68138c016b94681628681e68149194758694622e";
+    let read = |hex: &str| {
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+        let pickle: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let run_spec = crate::value::Serialized::pickled(&pickle);
+        Task::read(&run_spec, &Key::from("k")).expect("a task")
+    };
+    let list = Argument::List(vec![3.into(), 1.into(), 2.into()]);
+    let sorted = Task::new("k", "builtins.sorted", [list]).keyword("reverse", true);
+    assert_eq!(read(SORTED), sorted);
+    let (a, b) = (Key::from("a"), Key::from("b"));
+    let list = Argument::List(vec![Argument::from(&b), 1.into()]);
+    let dict = Argument::from(Value::dict([("c", 2)]));
+    let add = Task::new("k", "operator.add", [Argument::from(&a), list, dict]);
+    assert_eq!(read(ADD), add);
+}
+
+/// Tasks as schedulers before 2024.11 send them.
+#[cfg(feature = "worker")]
+mod tuple_tasks {
+    use daskwire_pickle::{Options, Writer};
+
+    use super::*;
+    use crate::growing;
+    use crate::protocol::{ComputeTask, Nullable};
+    use crate::value::{Serialized, ValueError};
+
+    fn pickle(write: impl Fn(&mut Writer<'_, '_>)) -> bytes::Bytes {
+        let written = growing::pickle(Options::default(), |writer| {
+            write(writer);
+            Ok::<(), ValueError>(())
+        });
+        written.expect("a pickle").into()
+    }
+
+    /// Reads a task with the inputs `x` and `('y', 0)`.
+    fn read(run_spec: &Serialized) -> Result<Work, GraphError> {
+        let inputs = [Key::from("x"), Key::list([Key::from("y"), Key::from(0)])];
+        let task = Task::read_with_inputs(run_spec, &Key::from("k"), &|key| inputs.contains(key));
+        task.map(|task| task.work)
+    }
+
+    fn call(name: &str, arguments: Vec<Argument>, keywords: Vec<(String, Argument)>) -> Work {
+        Work::Call {
+            function: Function::python(name),
+            arguments,
+            keywords,
+        }
+    }
+
+    fn y() -> Argument {
+        Argument::Result(Key::list([Key::from("y"), Key::from(0)]))
+    }
+
+    // ROLES WORKER-3, WORKER-4
+    #[test]
+    fn calls_have_the_keys_of_inputs_among_their_arguments() {
+        // (add, ('x', ['z', ('y', 0)], ('x2', 1)), {'k': {'x': 'x'}})
+        let run_spec = pickle(|writer| {
+            writer.tuple(3).global("_operator", "add");
+            writer.tuple(3).str("x");
+            writer.list(2).str("z").tuple(2).str("y").i64(0);
+            writer.tuple(2).str("x2").i64(1);
+            writer.dict(1).str("k").dict(1).str("x").str("x");
+        });
+        let x = || Argument::from(Key::from("x"));
+        let nested = Argument::Dict(vec![("x".into(), x())]);
+        let expected = call(
+            "operator.add",
+            vec![
+                x(),
+                Argument::List(vec!["z".into(), y()]),
+                Argument::Value(Value::Tuple(vec!["x2".into(), 1.into()].into())),
+            ],
+            vec![("k".to_owned(), nested)],
+        );
+        assert_eq!(read(&Serialized::pickled(&run_spec)), Ok(expected.clone()));
+
+        // The same as three pickles.
+        let field = |name: &str, pickle| (Value::from(name), Value::Bytes(pickle));
+        let mut message = ComputeTask {
+            extra: vec![
+                field(
+                    "function",
+                    pickle(|writer| {
+                        writer.global("_operator", "add");
+                    }),
+                ),
+                field(
+                    "args",
+                    pickle(|writer| {
+                        writer.tuple(3).str("x");
+                        writer.list(2).str("z").tuple(2).str("y").i64(0);
+                        writer.tuple(2).str("x2").i64(1);
+                    }),
+                ),
+                field(
+                    "kwargs",
+                    pickle(|writer| {
+                        writer.dict(1).str("k").dict(1).str("x").str("x");
+                    }),
+                ),
+            ],
+            ..ComputeTask::default()
+        };
+        assert_eq!(read(&message.take_run_spec()), Ok(expected));
+        let mut message = ComputeTask {
+            run_spec: Nullable(None),
+            ..ComputeTask::default()
+        };
+        assert!(read(&message.take_run_spec()).is_err(), "no function");
+    }
+
+    // ROLES WORKER-4
+    #[test]
+    fn tasks_among_the_arguments_run_in_place() {
+        // (execute_task, ((apply, sum, [('y', 0), (add, 1, 'x')], (dict, [['start', (literal('x'),)]])),), {})
+        let run_spec = pickle(|writer| {
+            writer.tuple(3).global("dask.core", "_execute_task");
+            writer.tuple(1).tuple(4);
+            writer
+                .global("dask.utils", "apply")
+                .global("builtins", "sum");
+            writer.list(2).tuple(2).str("y").i64(0);
+            writer.tuple(3).global("_operator", "add").i64(1).str("x");
+            writer.tuple(2).global("builtins", "dict");
+            writer.list(1).list(2).str("start");
+            writer
+                .tuple(1)
+                .reduce()
+                .global("dask.core", "literal")
+                .tuple(1)
+                .str("x");
+            writer.dict(0);
+        });
+        let add = call(
+            "operator.add",
+            vec![1.into(), Argument::from(Key::from("x"))],
+            Vec::new(),
+        );
+        let add = Task {
+            key: Key::default(),
+            work: add,
+        };
+        let expected = call(
+            "builtins.sum",
+            vec![y(), Argument::Task(Box::new(add))],
+            vec![("start".to_owned(), "x".into())],
+        );
+        assert_eq!(read(&Serialized::pickled(&run_spec)), Ok(expected));
+        // A key alone: the task is another name of a result.
+        let alias = Serialized::of_written_pickle(pickle(|writer| {
+            writer.str("x");
+        }));
+        assert_eq!(read(&alias), Ok(Work::Is(Argument::from(Key::from("x")))));
+    }
+
+    // ROLES WORKER-5
+    #[test]
+    fn graphs_that_are_one_function_are_fused_tasks() {
+        // (SubgraphCallable({'b': (neg, 'a'), 'a': (add, 'in', 1)}, 'b', ('in',), 'name'), ('x',), {})
+        let run_spec = pickle(|writer| {
+            writer.tuple(3).reduce();
+            writer
+                .global("dask.optimization", "SubgraphCallable")
+                .tuple(4);
+            writer
+                .dict(2)
+                .str("b")
+                .tuple(2)
+                .global("_operator", "neg")
+                .str("a");
+            writer
+                .str("a")
+                .tuple(3)
+                .global("_operator", "add")
+                .str("in")
+                .i64(1);
+            writer.str("b").tuple(1).str("in").str("name");
+            writer.tuple(1).str("x").dict(0);
+        });
+        let result = |key: &str| Argument::from(Key::from(key));
+        let expected = Work::Fused {
+            tasks: vec![
+                Task::new("b", "operator.neg", [result("a")]),
+                Task::new("a", "operator.add", [result("in"), 1.into()]),
+            ],
+            output: Key::from("b"),
+            inputs: vec![(Key::from("in"), result("x"))],
+        };
+        assert_eq!(read(&Serialized::pickled(&run_spec)), Ok(expected));
+    }
+}

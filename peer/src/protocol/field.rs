@@ -382,13 +382,14 @@ pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
 
 /// Defines structs that are maps in messages: `name: type = "name on the wire"`.
 ///
+/// A field that older releases leave out ends with `or` and its value then.
 /// Each struct gets a field `extra` for unknown fields. Those with an op write it
 /// as the first entry.
 macro_rules! maps {
     ($(
         $(#[$meta:meta])*
         $name:ident $(= $op:literal)? {
-            $($(#[$field_meta:meta])* $field:ident: $type:ty = $wire:literal,)*
+            $($(#[$field_meta:meta])* $field:ident: $type:ty = $wire:literal $(or $default:expr)?,)*
         }
     )*) => {$(
         $(#[$meta])*
@@ -431,6 +432,7 @@ macro_rules! maps {
                     })?
                     crate::protocol::field::keep(source, &mut extra)?;
                 }
+                $($(let $field = $field.or_else(|| Some($default));)?)*
                 Ok(Self {
                     $($field: match ($field, <$type as crate::protocol::Field>::ABSENT) {
                         (Some(value), _) => value,

@@ -106,8 +106,8 @@ maps! {
         address: String = "address",
         /// `running`, or `init` for a worker that takes no tasks yet.
         status: WorkerStatus = "status",
-        /// The worker's id.
-        server_id: Nullable<String> = "server_id",
+        /// The worker's id; since 2022.6.1.
+        server_id: Option<String> = "server_id",
         /// Number of tasks that run at once.
         nthreads: u64 = "nthreads",
         /// The worker's name, unique in the cluster.

@@ -287,8 +287,9 @@ maps! {
     ComputeTask = "compute-task" {
         /// The key of the task.
         key: Key = "key",
-        /// The number of this run, which is returned with the result.
-        run_id: i64 = "run_id",
+        /// The number of this run, which is returned with the result; since
+        /// 2023.1.1.
+        run_id: i64 = "run_id" or 0,
         /// Three numbers, compared in order; lower values run earlier.
         priority: Vec<f64> = "priority",
         /// The cause, for logs.
@@ -296,13 +297,15 @@ maps! {
         /// The holders of the dependencies.
         who_has: Map<Key, Vec<String>> = "who_has",
         /// The sizes in bytes of the dependencies, and only of them.
-        nbytes: Map<Key, u64> = "nbytes",
-        /// The task: the pickle of a graph node, see [`graph`](crate::graph).
-        run_spec: Serialized = "run_spec",
+        nbytes: Map<Key, u64> = "nbytes" or Vec::new(),
+        /// The task, see [`graph`](crate::graph): the pickle of a graph node, or up
+        /// to 2024.10 of a tuple. Up to 2023.8.0 it may be nil, with `function`, `args`
+        /// and `kwargs` among the unknown fields.
+        run_spec: Nullable<Serialized> = "run_spec",
         /// The resources that the task holds while it runs.
         resource_restrictions: Nullable<Value> = "resource_restrictions",
         /// Whether the task makes an actor.
-        actor: bool = "actor",
+        actor: bool = "actor" or false,
         /// The task's annotations.
         annotations: Option<Value> = "annotations",
         /// The task's span.

@@ -116,6 +116,12 @@ impl Serialized {
         }
     }
 
+    /// Whether the payload is a `__Pickled__`.
+    #[cfg(feature = "worker")]
+    pub(crate) fn is_pickled(&self) -> bool {
+        self.kind == PayloadKind::Pickled
+    }
+
     /// The pickle, if the payload is a pickle without buffers, neither compressed
     /// nor split.
     fn plain_pickle(&self) -> Option<Bytes> {

@@ -394,6 +394,7 @@ fn empty() -> Value {
 }
 
 impl Shared {
+    // ROLES WORKER-6
     /// The metrics in heartbeats. `spilled_bytes` is mandatory: without it, the
     /// scheduler's active memory manager stops for all workers.
     pub(super) fn metrics(&self) -> Value {
@@ -476,12 +477,17 @@ impl Shared {
             ("memory", holdings.spilled_len),
             ("disk", holdings.disk_len),
         ]);
+        let spilled_name = if self.dialect.has_spilled_bytes {
+            "spilled_bytes"
+        } else {
+            "spilled_nbytes"
+        };
         Value::dict([
             ("task_counts", Value::dict(counts)),
             ("bandwidth", bandwidth),
             ("digests_total_since_heartbeat", digests),
             ("managed_bytes", Value::from(self.store.nbytes())),
-            ("spilled_bytes", spilled),
+            (spilled_name, spilled),
             ("transfer", transfer),
             ("event_loop_interval", Value::from(0.02)),
             ("cpu", Value::from(processor)),

@@ -62,6 +62,7 @@ use tokio::sync::Notify;
 
 use crate::Value;
 use crate::channel::Observer;
+use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
 use crate::failure::Failure;
 use crate::pool::Pool;
@@ -96,6 +97,8 @@ struct Shared {
     local_directory: PathBuf,
     functions: Functions,
     versions: Value,
+    /// What the scheduler's release says.
+    dialect: Dialect,
     store: Store,
     tasks_done: TasksDone,
     log: Log,

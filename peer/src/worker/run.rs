@@ -11,7 +11,7 @@ use super::state::{Event, Executed, Run};
 use super::store::{Datum, InUse, Steps};
 use super::{Shared, now, threads};
 use crate::event::{self, WorkerEvent, emit};
-use crate::graph::Task;
+use crate::graph::{GraphError, Task};
 use crate::value::Serialized;
 use crate::{Key, RemoteError};
 
@@ -85,7 +85,7 @@ impl Shared {
             && run_spec.header().len() <= MAX_LEN
             && run_spec.frames().is_empty()
             && !job.is_actor
-            && let Ok(task) = Task::read(run_spec, &job.key)
+            && let Ok(task) = read(run_spec, &job.key, &job.data)
         {
             let steps = Steps::default();
             let is_quick = self.context(&job.data, &steps).is_quick(&task);
@@ -171,7 +171,7 @@ impl Shared {
             return Err(RemoteError::new("NotImplementedError", &message));
         }
         let task = match spec {
-            Spec::Unread(run_spec) => Task::read(&run_spec, key)?,
+            Spec::Unread(run_spec) => read(&run_spec, key, data)?,
             Spec::Read(task) => task,
         };
         Ok(match self.context(data, steps).evaluate(task)? {
@@ -179,6 +179,11 @@ impl Shared {
             Evaluated::Datum(datum) => datum,
         })
     }
+}
+
+/// Reads a task with these inputs.
+fn read(run_spec: &Serialized, key: &Key, data: &HashMap<Key, Datum>) -> Result<Task, GraphError> {
+    Task::read_with_inputs(run_spec, key, &|key| data.contains_key(key))
 }
 
 /// The keys of inputs that were lost.

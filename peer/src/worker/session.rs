@@ -46,7 +46,7 @@ impl Shared {
         let request = Request::RegisterWorker(RegisterWorker {
             address: self.address.clone(),
             status: WorkerStatus::Running,
-            server_id: Nullable(Some(self.id.clone())),
+            server_id: self.dialect.has_server_id.then(|| self.id.clone()),
             nthreads: self.nthreads as u64,
             name: Value::from(self.name.as_str()),
             now: time.as_secs_f64(),

@@ -19,6 +19,7 @@ use super::threads::{self, Queue};
 use super::{Builder, MemoryThresholds, Shared, StartError, Worker};
 use crate::batched::{BatchSender, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, within};
+use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
@@ -102,6 +103,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         FIRST_FOR_WORKERS,
         "a worker in Rust",
     )?;
+    let dialect = Dialect::of_versions(&versions);
     let versions = match versions {
         versions @ Value::Dict(_) => versions,
         _ => Value::dict([
@@ -135,6 +137,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         local_directory: store_directory,
         functions,
         versions,
+        dialect,
         store,
         tasks_done: TasksDone::default(),
         log: Log::default(),

@@ -54,7 +54,7 @@ impl State {
             info: WorkerInfo {
                 name: worker.name,
                 status: worker.status,
-                server_id: worker.server_id.0,
+                server_id: worker.server_id,
                 memory_limit: worker.memory_limit.0,
                 local_directory: worker.local_directory,
                 services: worker.services,

@@ -89,7 +89,7 @@ impl State {
         let resources = resources(&message.resource_restrictions);
         let computation = Box::new(Computation {
             run_id: message.run_id,
-            run_spec: Some(message.run_spec),
+            run_spec: Some(message.take_run_spec()),
             is_actor: message.actor,
             dependencies,
             missing_count,

@@ -189,7 +189,7 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
             .iter()
             .map(|(key, _)| ((*key).clone(), 10))
             .collect(),
-        run_spec: task.to_run_spec().expect("plain values"),
+        run_spec: Nullable(Some(task.to_run_spec().expect("plain values"))),
         ..ComputeTask::default()
     })
 }
