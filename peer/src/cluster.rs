@@ -221,10 +221,10 @@ impl Builder {
     }
 
     fn start_boxed(self) -> BoxFuture<'static, Result<LocalCluster, StartError>> {
-        Box::pin(self.start_here())
+        Box::pin(self.start_unboxed())
     }
 
-    async fn start_here(self) -> Result<LocalCluster, StartError> {
+    async fn start_unboxed(self) -> Result<LocalCluster, StartError> {
         let transports = match self.transports {
             Some(transports) => transports,
             None => self.transport.transports()?,

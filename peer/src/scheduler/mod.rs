@@ -186,9 +186,14 @@ impl Scheduler {
         self.shared.inspect(look)
     }
 
-    /// Waits until at least `count` workers have joined. Cancel safe.
-    pub async fn wait_for_workers(&self, count: usize) {
-        self.shared.wait_for_workers(count).await;
+    /// Waits until at least `count` workers have joined. Returns `false` if the
+    /// scheduler ends before that. Cancel safe.
+    pub async fn wait_for_workers(&self, count: usize) -> bool {
+        tokio::select! {
+            biased;
+            () = self.shared.wait_for_workers(count) => true,
+            () = self.shared.closed() => false,
+        }
     }
 
     /// Waits until a peer has terminated the scheduler, or an error has ended it.

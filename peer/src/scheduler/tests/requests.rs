@@ -17,7 +17,7 @@ async fn cluster_with(
         let listen = format!("inproc://{name}-{number}");
         workers.push(Worker::new(scheduler.address(), &listen).await);
     }
-    scheduler.wait_for_workers(worker_count).await;
+    assert!(scheduler.wait_for_workers(worker_count).await);
     let client = Client::new(scheduler.address(), "me").await;
     (scheduler, workers, client)
 }
@@ -330,6 +330,8 @@ async fn ends_when_terminated() {
     let (scheduler, _workers, mut client) = cluster("terminate", 1).await;
     let reply: String = client.call(Terminate::default()).await.expect("it replies");
     assert_eq!(reply, "OK");
+    // Two workers never join.
+    assert!(!scheduler.wait_for_workers(2).await);
     scheduler.closed().await.expect("it was terminated");
     assert_eq!(client.next().await.op(), "close-stream");
     assert!(client.try_next().await.is_none());
