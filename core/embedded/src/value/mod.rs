@@ -1,13 +1,19 @@
 //! The values that tasks take and return: numbers, strings, bytes and arrays.
 
+mod array;
+mod function;
+
 use daskwire::message::{Payload, PayloadKind, Serializer};
 use daskwire::msgpack::{Token, Writer};
 use daskwire_pickle::{Level, Writer as PickleWriter};
 
-use crate::pickle_tree::{Call, Id, Node, Tree, TreeError};
+use crate::pickle_tree::{Call, Id, Node, Tree};
+use array::{element, row_major};
 
-/// The maximum number of dimensions of an array.
-pub const MAX_DIMENSIONS: usize = 4;
+pub(crate) use function::NO_ROOM;
+
+pub use array::{Array, ElementType, MAX_DIMENSIONS};
+pub use function::{Args, Failure, MAX_STR, Out};
 
 /// The maximum number of out-of-band buffers of a pickle.
 pub(crate) const MAX_BUFFERS: usize = 4;
@@ -29,170 +35,6 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// An array of numpy.
     Array(Array<'a>),
-}
-
-/// The type of the elements of an array: little-endian numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ElementType {
-    kind: u8,
-    len: u8,
-}
-
-impl ElementType {
-    /// `float64`.
-    pub const F64: Self = Self { kind: b'f', len: 8 };
-    /// `float32`.
-    pub const F32: Self = Self { kind: b'f', len: 4 };
-    /// `int64`.
-    pub const I64: Self = Self { kind: b'i', len: 8 };
-    /// `int32`.
-    pub const I32: Self = Self { kind: b'i', len: 4 };
-    /// `int16`.
-    pub const I16: Self = Self { kind: b'i', len: 2 };
-    /// `int8`.
-    pub const I8: Self = Self { kind: b'i', len: 1 };
-    /// `uint32`.
-    pub const U32: Self = Self { kind: b'u', len: 4 };
-    /// `uint16`.
-    pub const U16: Self = Self { kind: b'u', len: 2 };
-    /// `uint8`.
-    pub const U8: Self = Self { kind: b'u', len: 1 };
-    /// `bool`.
-    pub const BOOL: Self = Self { kind: b'b', len: 1 };
-
-    const ALL: [Self; 10] = [
-        Self::F64,
-        Self::F32,
-        Self::I64,
-        Self::I32,
-        Self::I16,
-        Self::I8,
-        Self::U32,
-        Self::U16,
-        Self::U8,
-        Self::BOOL,
-    ];
-
-    /// The length of an element, in bytes.
-    pub const fn item_len(self) -> usize {
-        self.len as usize
-    }
-
-    /// The type that numpy calls so, such as `<f8`; without the byte order in
-    /// pickles.
-    fn parse(text: &str) -> Option<Self> {
-        let text = text.strip_prefix(['<', '|', '=']).unwrap_or(text);
-        let [kind, len] = *text.as_bytes() else {
-            return None;
-        };
-        let this = Self {
-            kind,
-            len: len.wrapping_sub(b'0'),
-        };
-        Self::ALL.contains(&this).then_some(this)
-    }
-
-    /// The name of the type in numpy.
-    const fn text(self) -> [u8; 3] {
-        let order = if self.len == 1 { b'|' } else { b'<' };
-        [order, self.kind, self.len.wrapping_add(b'0')]
-    }
-}
-
-/// An array of numpy in row-major order.
-#[derive(Clone, Copy, Debug)]
-pub struct Array<'a> {
-    element_type: ElementType,
-    shape: [u32; MAX_DIMENSIONS],
-    dimensions: u8,
-    bytes: &'a [u8],
-}
-
-impl<'a> Array<'a> {
-    /// An array over its elements. `None` if the length of `bytes` does not
-    /// match, or there are more dimensions than [`MAX_DIMENSIONS`].
-    pub fn new(element_type: ElementType, shape: &[u32], bytes: &'a [u8]) -> Option<Self> {
-        if array_len(element_type, shape)? != bytes.len() {
-            return None;
-        }
-        let mut stored = [0; MAX_DIMENSIONS];
-        for (place, len) in stored.iter_mut().zip(shape) {
-            *place = *len;
-        }
-        Some(Self {
-            element_type,
-            shape: stored,
-            dimensions: u8::try_from(shape.len()).ok()?,
-            bytes,
-        })
-    }
-
-    /// The type of the elements.
-    pub const fn element_type(&self) -> ElementType {
-        self.element_type
-    }
-
-    /// The length in each dimension.
-    pub fn shape(&self) -> &[u32] {
-        let count = usize::from(self.dimensions);
-        self.shape.get(..count).unwrap_or_default()
-    }
-
-    /// The elements as they are in memory.
-    pub const fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// The number of elements.
-    pub fn len(&self) -> usize {
-        let item_len = self.element_type.item_len();
-        self.bytes.len().checked_div(item_len).unwrap_or_default()
-    }
-
-    /// Whether there are no elements.
-    pub const fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// All elements in row-major order, converted to `f64`.
-    pub fn to_f64s(&self) -> impl ExactSizeIterator<Item = f64> + Clone + use<'a> {
-        let element_type = self.element_type;
-        let items = self.bytes.chunks_exact(element_type.item_len().max(1));
-        items.map(move |item| element(element_type, item).to_f64().unwrap_or_default())
-    }
-}
-
-/// The length of an array in bytes.
-fn array_len(element_type: ElementType, shape: &[u32]) -> Option<usize> {
-    if shape.len() > MAX_DIMENSIONS {
-        return None;
-    }
-    let mut len = element_type.item_len();
-    for dimension in shape {
-        len = len.checked_mul(usize::try_from(*dimension).ok()?)?;
-    }
-    Some(len)
-}
-
-/// One element of an array as a number.
-fn element(element_type: ElementType, item: &[u8]) -> Value<'static> {
-    let mut bytes = [0; 8];
-    crate::copy(&mut bytes, item);
-    let raw = u64::from_le_bytes(bytes);
-    // Shifted up and down again, to extend the sign.
-    let unused = 64_u32.saturating_sub(u32::from(element_type.len).wrapping_mul(8));
-    let signed = raw.wrapping_shl(unused).cast_signed().wrapping_shr(unused);
-    match (element_type.kind, element_type.len) {
-        (b'f', 4) => {
-            let [a, b, c, d, ..] = bytes;
-            Value::Float(f32::from_le_bytes([a, b, c, d]).into())
-        }
-        (b'f', _) => Value::Float(f64::from_le_bytes(bytes)),
-        (b'b', _) => Value::Bool(raw != 0),
-        (b'i', _) => Value::Int(signed),
-        // At most 32 bits.
-        _ => Value::Int(raw.cast_signed()),
-    }
 }
 
 // The tags of stored values.
@@ -417,7 +259,7 @@ impl<'a> Value<'a> {
                 writer.map(5).str("sub-header").map(4);
                 let dtype = array.element_type.text();
                 writer.str("dtype").array(2).u64(0).str_bytes(&dtype);
-                let count = u32::from(array.dimensions);
+                let count = u32::try_from(array.shape().len()).unwrap_or_default();
                 writer.str("shape").array(count);
                 for len in array.shape() {
                     writer.u64((*len).into());
@@ -486,17 +328,6 @@ pub(crate) const SPEC: &[&str] = &["dask._task_spec"];
 const NUMERIC: &[&str] = &["numpy._core.numeric", "numpy.core.numeric"];
 const MULTIARRAY: &[&str] = &["numpy._core.multiarray", "numpy.core.multiarray"];
 
-/// The strides of an array in row-major order.
-fn row_major(element_type: ElementType, shape: &[u32]) -> impl Iterator<Item = i64> + use<'_> {
-    let item_len = i64::from(element_type.len);
-    (1..=shape.len()).map(move |after| {
-        let inner = shape.get(after..).unwrap_or_default();
-        inner
-            .iter()
-            .fold(item_len, |stride, len| stride.saturating_mul((*len).into()))
-    })
-}
-
 /// An array with its data out of band or in a `bytearray`.
 fn frombuffer<'p>(tree: &Tree<'p>, call: Call) -> Option<Value<'p>> {
     let [data, dtype, shape, order] = tree.exactly(call.arguments)?;
@@ -560,254 +391,6 @@ fn element_type(tree: &Tree<'_>, dtype: Id) -> Option<ElementType> {
     match tree.get(order) {
         Node::Str("<" | "|" | "=") => ElementType::parse(name),
         _ => None,
-    }
-}
-
-/// The arguments of a function.
-#[derive(Clone, Copy, Debug)]
-pub struct Args<'a> {
-    pub(crate) values: &'a [Value<'a>],
-}
-
-impl<'a> Args<'a> {
-    /// The number of arguments.
-    pub const fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Whether there are no arguments.
-    pub const fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// All arguments.
-    pub const fn values(&self) -> &'a [Value<'a>] {
-        self.values
-    }
-
-    /// The arguments, if there are exactly `N`.
-    ///
-    /// # Errors
-    ///
-    /// A `TypeError`, as Python raises it for a wrong number of arguments.
-    pub fn exactly<const N: usize>(&self) -> Result<&'a [Value<'a>; N], Failure> {
-        let values = self.values.try_into();
-        values.map_err(|_| Failure::type_error("the function takes another number of arguments"))
-    }
-
-    /// The arguments as floats, if there are exactly `N` numbers.
-    ///
-    /// # Errors
-    ///
-    /// A `TypeError`.
-    pub fn floats<const N: usize>(&self) -> Result<[f64; N], Failure> {
-        let values = self.exactly::<N>()?;
-        let mut floats = [0.0; N];
-        for (place, value) in floats.iter_mut().zip(values) {
-            let float = value.to_f64();
-            *place = float.ok_or(Failure::type_error("the function takes numbers"))?;
-        }
-        Ok(floats)
-    }
-}
-
-/// The result of a function. A second result replaces the first; without one
-/// it is `None`.
-#[derive(Debug)]
-pub struct Out<'o> {
-    buffer: &'o mut [u8],
-    len: usize,
-}
-
-impl<'o> Out<'o> {
-    pub(crate) fn new(buffer: &'o mut [u8]) -> Result<Self, Failure> {
-        let mut out = Self { buffer, len: 0 };
-        out.none()?;
-        Ok(out)
-    }
-
-    /// The length of the stored value.
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns `None`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError` if the worker has no room; so do all methods here.
-    pub fn none(&mut self) -> Result<(), Failure> {
-        self.put(&[NONE], 0).map(drop)
-    }
-
-    /// Returns a `bool`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn bool(&mut self, value: bool) -> Result<(), Failure> {
-        self.put(&[if value { TRUE } else { FALSE }], 0).map(drop)
-    }
-
-    /// Returns an `int`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn int(&mut self, value: i64) -> Result<(), Failure> {
-        let space = self.put(&[INT], 8)?;
-        crate::copy(space, &value.to_le_bytes());
-        Ok(())
-    }
-
-    /// Returns a `float`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn float(&mut self, value: f64) -> Result<(), Failure> {
-        let space = self.put(&[FLOAT], 8)?;
-        crate::copy(space, &value.to_le_bytes());
-        Ok(())
-    }
-
-    /// Returns a `str`, of at most [`MAX_STR`] bytes.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn str(&mut self, text: &str) -> Result<(), Failure> {
-        if text.len() > MAX_STR {
-            return Err(NO_ROOM);
-        }
-        let space = self.put(&[STR], text.len())?;
-        crate::copy(space, text.as_bytes());
-        Ok(())
-    }
-
-    /// Returns `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let space = self.put(&[BYTES], bytes.len())?;
-        crate::copy(space, bytes);
-        Ok(())
-    }
-
-    /// Returns an array of numpy, whose elements the caller writes to the bytes
-    /// returned, in row-major order. They are not initialised.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn array(
-        &mut self,
-        element_type: ElementType,
-        shape: &[u32],
-    ) -> Result<&mut [u8], Failure> {
-        let len = array_len(element_type, shape).ok_or(NO_ROOM)?;
-        let mut head = [0; 4 + 4 * MAX_DIMENSIONS];
-        let count = u8::try_from(shape.len()).map_err(|_| NO_ROOM)?;
-        let fixed = [ARRAY, element_type.kind, element_type.len, count];
-        let lens = shape.iter().flat_map(|len| len.to_le_bytes());
-        let mut head_len = 0_usize;
-        for (place, byte) in head.iter_mut().zip(fixed.into_iter().chain(lens)) {
-            *place = byte;
-            head_len = head_len.wrapping_add(1);
-        }
-        self.put(head.get(..head_len).unwrap_or_default(), len)
-    }
-
-    /// Returns an array of one dimension with these elements, as `float64`.
-    ///
-    /// # Errors
-    ///
-    /// A `MemoryError`.
-    pub fn floats(&mut self, values: impl ExactSizeIterator<Item = f64>) -> Result<(), Failure> {
-        let count = u32::try_from(values.len()).map_err(|_| NO_ROOM)?;
-        let space = self.array(ElementType::F64, &[count])?;
-        for (place, value) in space.as_chunks_mut().0.iter_mut().zip(values) {
-            *place = value.to_le_bytes();
-        }
-        Ok(())
-    }
-
-    /// The bytes of a result of [`bytes`](Self::bytes), to be changed in place;
-    /// empty for other results.
-    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
-        match self.buffer.get_mut(..self.len).unwrap_or_default() {
-            [BYTES, bytes @ ..] => bytes,
-            _ => &mut [],
-        }
-    }
-
-    /// Begins a value with its head; returns space for the rest of it.
-    fn put(&mut self, head: &[u8], len: usize) -> Result<&mut [u8], Failure> {
-        let end = head.len().checked_add(len).ok_or(NO_ROOM)?;
-        let space = self.buffer.get_mut(..end).ok_or(NO_ROOM)?;
-        self.len = end;
-        crate::copy(space, head);
-        Ok(space.get_mut(head.len()..).unwrap_or_default())
-    }
-}
-
-/// The maximum length of a `str` that a function may return, in bytes.
-pub const MAX_STR: usize = 200;
-
-pub(crate) const NO_ROOM: Failure = Failure {
-    class: "MemoryError",
-    message: "no memory left for the task or its result",
-};
-
-/// An exception for Python.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// The class of the exception, one of Python's own.
-    pub class: &'static str,
-    /// The message.
-    pub message: &'static str,
-}
-
-impl Failure {
-    /// A `TypeError`.
-    pub const fn type_error(message: &'static str) -> Self {
-        Self {
-            class: "TypeError",
-            message,
-        }
-    }
-
-    /// A `ValueError`.
-    pub const fn value_error(message: &'static str) -> Self {
-        Self {
-            class: "ValueError",
-            message,
-        }
-    }
-
-    /// Writes the pickle of the exception to `out`.
-    pub(crate) fn pickle<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
-        let mut levels = [Level::EMPTY; 4];
-        let mut writer = PickleWriter::new(out, &mut levels);
-        writer.reduce().global("builtins", self.class);
-        writer.tuple(1).str(self.message);
-        writer.finish().unwrap_or_default()
-    }
-}
-
-impl From<TreeError> for Failure {
-    fn from(error: TreeError) -> Self {
-        match error {
-            TreeError::Malformed => {
-                Self::type_error("this worker does not understand the pickle of the task")
-            }
-            TreeError::TooLarge => Self {
-                class: "MemoryError",
-                message: "the pickle of the task has more parts than this worker has room for",
-            },
-        }
     }
 }
 

@@ -1,0 +1,255 @@
+//! What functions get and give: arguments, a result or an exception.
+
+use daskwire_pickle::{Level, Writer as PickleWriter};
+
+use super::array::array_len;
+use super::{ARRAY, BYTES, ElementType, FALSE, FLOAT, INT, MAX_DIMENSIONS, NONE, STR, TRUE, Value};
+use crate::pickle_tree::TreeError;
+
+/// The arguments of a function.
+#[derive(Clone, Copy, Debug)]
+pub struct Args<'a> {
+    pub(crate) values: &'a [Value<'a>],
+}
+
+impl<'a> Args<'a> {
+    /// The number of arguments.
+    pub const fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there are no arguments.
+    pub const fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// All arguments.
+    pub const fn values(&self) -> &'a [Value<'a>] {
+        self.values
+    }
+
+    /// The arguments, if there are exactly `N`.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError`, as Python raises it for a wrong number of arguments.
+    pub fn exactly<const N: usize>(&self) -> Result<&'a [Value<'a>; N], Failure> {
+        let values = self.values.try_into();
+        values.map_err(|_| Failure::type_error("the function takes another number of arguments"))
+    }
+
+    /// The arguments as floats, if there are exactly `N` numbers.
+    ///
+    /// # Errors
+    ///
+    /// A `TypeError`.
+    pub fn floats<const N: usize>(&self) -> Result<[f64; N], Failure> {
+        let values = self.exactly::<N>()?;
+        let mut floats = [0.0; N];
+        for (place, value) in floats.iter_mut().zip(values) {
+            let float = value.to_f64();
+            *place = float.ok_or(Failure::type_error("the function takes numbers"))?;
+        }
+        Ok(floats)
+    }
+}
+
+/// The result of a function. A second result replaces the first; without one
+/// it is `None`.
+#[derive(Debug)]
+pub struct Out<'o> {
+    buffer: &'o mut [u8],
+    len: usize,
+}
+
+impl<'o> Out<'o> {
+    pub(crate) fn new(buffer: &'o mut [u8]) -> Result<Self, Failure> {
+        let mut out = Self { buffer, len: 0 };
+        out.none()?;
+        Ok(out)
+    }
+
+    /// The length of the stored value.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError` if the worker has no room; so do all methods here.
+    pub fn none(&mut self) -> Result<(), Failure> {
+        self.put(&[NONE], 0).map(drop)
+    }
+
+    /// Returns a `bool`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn bool(&mut self, value: bool) -> Result<(), Failure> {
+        self.put(&[if value { TRUE } else { FALSE }], 0).map(drop)
+    }
+
+    /// Returns an `int`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn int(&mut self, value: i64) -> Result<(), Failure> {
+        let space = self.put(&[INT], 8)?;
+        crate::copy(space, &value.to_le_bytes());
+        Ok(())
+    }
+
+    /// Returns a `float`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn float(&mut self, value: f64) -> Result<(), Failure> {
+        let space = self.put(&[FLOAT], 8)?;
+        crate::copy(space, &value.to_le_bytes());
+        Ok(())
+    }
+
+    /// Returns a `str`, of at most [`MAX_STR`] bytes.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn str(&mut self, text: &str) -> Result<(), Failure> {
+        if text.len() > MAX_STR {
+            return Err(NO_ROOM);
+        }
+        let space = self.put(&[STR], text.len())?;
+        crate::copy(space, text.as_bytes());
+        Ok(())
+    }
+
+    /// Returns `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let space = self.put(&[BYTES], bytes.len())?;
+        crate::copy(space, bytes);
+        Ok(())
+    }
+
+    /// Returns an array of numpy, whose elements the caller writes to the bytes
+    /// returned, in row-major order. They are not initialised.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn array(
+        &mut self,
+        element_type: ElementType,
+        shape: &[u32],
+    ) -> Result<&mut [u8], Failure> {
+        let len = array_len(element_type, shape).ok_or(NO_ROOM)?;
+        let mut head = [0; 4 + 4 * MAX_DIMENSIONS];
+        let count = u8::try_from(shape.len()).map_err(|_| NO_ROOM)?;
+        let fixed = [ARRAY, element_type.kind, element_type.len, count];
+        let lens = shape.iter().flat_map(|len| len.to_le_bytes());
+        let mut head_len = 0_usize;
+        for (place, byte) in head.iter_mut().zip(fixed.into_iter().chain(lens)) {
+            *place = byte;
+            head_len = head_len.wrapping_add(1);
+        }
+        self.put(head.get(..head_len).unwrap_or_default(), len)
+    }
+
+    /// Returns an array of one dimension with these elements, as `float64`.
+    ///
+    /// # Errors
+    ///
+    /// A `MemoryError`.
+    pub fn floats(&mut self, values: impl ExactSizeIterator<Item = f64>) -> Result<(), Failure> {
+        let count = u32::try_from(values.len()).map_err(|_| NO_ROOM)?;
+        let space = self.array(ElementType::F64, &[count])?;
+        for (place, value) in space.as_chunks_mut().0.iter_mut().zip(values) {
+            *place = value.to_le_bytes();
+        }
+        Ok(())
+    }
+
+    /// The bytes of a result of [`bytes`](Self::bytes), to be changed in place;
+    /// empty for other results.
+    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
+        match self.buffer.get_mut(..self.len).unwrap_or_default() {
+            [BYTES, bytes @ ..] => bytes,
+            _ => &mut [],
+        }
+    }
+
+    /// Begins a value with its head; returns space for the rest of it.
+    fn put(&mut self, head: &[u8], len: usize) -> Result<&mut [u8], Failure> {
+        let end = head.len().checked_add(len).ok_or(NO_ROOM)?;
+        let space = self.buffer.get_mut(..end).ok_or(NO_ROOM)?;
+        self.len = end;
+        crate::copy(space, head);
+        Ok(space.get_mut(head.len()..).unwrap_or_default())
+    }
+}
+
+/// The maximum length of a `str` that a function may return, in bytes.
+pub const MAX_STR: usize = 200;
+
+pub(crate) const NO_ROOM: Failure = Failure {
+    class: "MemoryError",
+    message: "no memory left for the task or its result",
+};
+
+/// An exception for Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The class of the exception, one of Python's own.
+    pub class: &'static str,
+    /// The message.
+    pub message: &'static str,
+}
+
+impl Failure {
+    /// A `TypeError`.
+    pub const fn type_error(message: &'static str) -> Self {
+        Self {
+            class: "TypeError",
+            message,
+        }
+    }
+
+    /// A `ValueError`.
+    pub const fn value_error(message: &'static str) -> Self {
+        Self {
+            class: "ValueError",
+            message,
+        }
+    }
+
+    /// Writes the pickle of the exception to `out`.
+    pub(crate) fn pickle<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
+        let mut levels = [Level::EMPTY; 4];
+        let mut writer = PickleWriter::new(out, &mut levels);
+        writer.reduce().global("builtins", self.class);
+        writer.tuple(1).str(self.message);
+        writer.finish().unwrap_or_default()
+    }
+}
+
+impl From<TreeError> for Failure {
+    fn from(error: TreeError) -> Self {
+        match error {
+            TreeError::Malformed => {
+                Self::type_error("this worker does not understand the pickle of the task")
+            }
+            TreeError::TooLarge => Self {
+                class: "MemoryError",
+                message: "the pickle of the task has more parts than this worker has room for",
+            },
+        }
+    }
+}
