@@ -4,18 +4,23 @@
 //! their results. It is a [`Role`]: connect it to sockets with
 //! [`exchange`](crate::role::exchange).
 
+mod exception;
+mod graph;
+
 use core::fmt::Write as _;
 use core::time::Duration;
 
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_pickle::{Level, Writer as PickleWriter};
 
-use crate::link::{Link, LinkBuffers, Outgoing, Piece, TABLE_LEN, field, items, str_field};
-use crate::pickle_tree::{Id, Node, Tree};
+use crate::link::{Link, LinkBuffers, Piece, TABLE_LEN, field, items, str_field};
+use crate::pickle_tree::Tree;
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Part, State, Store};
 use crate::text::Text;
 use crate::value::{Failure, NO_ROOM, Value};
+use exception::describe;
+use graph::{GRAPH_LEN, send_graph, write_graph};
 
 /// The address of the scheduler and the name of a client.
 #[derive(Clone, Copy, Debug)]
@@ -113,9 +118,6 @@ enum Phase {
     Leaving,
     Ended,
 }
-
-/// The maximum length of what is sent for a task besides the task itself, in bytes.
-const GRAPH_LEN: usize = 640;
 
 /// The interval of heartbeats. The scheduler forgets silent clients after minutes.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -439,127 +441,6 @@ fn fail<const KEYS: usize, const DATA: usize>(
     if describe(&tree, &mut text).is_some() {
         fail_with(store, id, text.as_str());
     }
-}
-
-/// Writes the class of an exception and its first argument, if that is a string.
-fn describe<const N: usize>(tree: &Tree<'_>, out: &mut Text<N>) -> Option<()> {
-    let Node::Call(call) = tree.get(tree.root()) else {
-        return None;
-    };
-    // A class and its arguments; or, as tblib pickles exceptions, a class and a
-    // dict with the arguments, for a function.
-    let mut arguments = tree.items(call.arguments);
-    let is_class = !tree.is_global(
-        call.callable,
-        &["tblib.pickling_support"],
-        "unpickle_exception_with_attrs",
-    );
-    let (class, arguments) = if is_class {
-        (call.callable, call.arguments)
-    } else {
-        let class = arguments.next()?;
-        (class, entry(tree, arguments.next()?, "args")?)
-    };
-    let Node::Global { name, .. } = tree.get(class) else {
-        return None;
-    };
-    out.write_str(name).ok()?;
-    let first = tree.items(arguments).next();
-    if let Some(Node::Str(message)) = first.map(|first| tree.get(first)) {
-        // One that is too long is left out.
-        let _ = write!(out, ": {message}");
-    }
-    Some(())
-}
-
-/// The value of a key of a dict.
-fn entry(tree: &Tree<'_>, dict: Id, key: &str) -> Option<Id> {
-    let mut items = tree.items(dict);
-    while let (Some(found), Some(value)) = (items.next(), items.next()) {
-        if tree.get(found) == Node::Str(key) {
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// Writes the pickle of a graph with one task. It is made by `_reconstruct`, which
-/// takes a token for the graph: without one, the scheduler hashes the graph.
-fn write_graph<const KEYS: usize, const DATA: usize>(
-    writer: &mut PickleWriter<'_, '_>,
-    key: &str,
-    function: &str,
-    arguments: &[Argument<'_>],
-    store: &Store<KEYS, DATA>,
-) -> Result<(), Failure> {
-    writer.reduce().global("dask._expr", "Expr._reconstruct");
-    writer.tuple(4).global("dask._expr", "LLGExpr");
-    writer.dict(1).str(key);
-    writer.reduce().global("dask._task_spec", "Task");
-    writer.tuple(arguments.len().saturating_add(2)).str(key);
-    if function.starts_with("native:") {
-        writer.reduce().global("operator", "methodcaller");
-        writer.tuple(1).str(function);
-    } else {
-        let dot = function.bytes().rposition(|byte| byte == b'.');
-        let parts = dot.and_then(|dot| function.split_at_checked(dot));
-        let (module, name) = parts.ok_or(Failure::value_error("the function has no module"))?;
-        writer.global(module, name.trim_start_matches('.'));
-    }
-    for argument in arguments {
-        match argument {
-            Argument::Value(value) => value.write_pickle(writer),
-            Argument::Task(task) => {
-                let key = Reader::new(store.part(task.0, Part::Key)).str();
-                let key = key.map_err(|_| Failure::value_error("the task has been released"))?;
-                writer.reduce().global("dask._task_spec", "TaskRef");
-                writer.tuple(1).str(key.to_str());
-            }
-        }
-    }
-    writer.str(key).dict(0);
-    Ok(())
-}
-
-/// Sends a graph with one task. Returns false if there is no room.
-fn send_graph(outgoing: &mut Outgoing<'_>, key: &[u8], task: &[u8]) -> bool {
-    let mut body = [0; GRAPH_LEN - 128];
-    let mut writer = Writer::new(&mut body);
-    writer.array(1).map(10).str("op").str("update-graph");
-    writer.str("expr_ser").map(1).str("__Serialized__").u64(1);
-    writer.str("keys").map(2).str("__Set__").bool(true);
-    writer.str("as-list").array(1).encoded(key);
-    // With priorities the scheduler does not compute its own.
-    writer.str("internal_priority").map(1).encoded(key).u64(0);
-    writer.str("submitting_task").nil();
-    writer.str("fifo_timeout").f64(0.1);
-    writer.str("actors").nil();
-    writer.str("code").array(0);
-    writer.str("annotations").map(0);
-    writer.str("span_metadata").nil();
-    let Ok(body) = writer.finish() else {
-        return false;
-    };
-    let mut header = [0; 64];
-    let mut writer = Writer::new(&mut header);
-    writer.map(3).str("serializer").str("pickle");
-    writer.str("writeable").array(0);
-    writer.str("num-sub-frames").u64(1);
-    let Ok(header) = writer.finish() else {
-        return false;
-    };
-    let frames = [body, header, task];
-    let len = frames.iter().map(|frame| frame.len());
-    let prelude = daskwire::frame::prelude_len(daskwire::frame::Prefix::U64, frames.len());
-    let needed = prelude.map(|prelude| len.fold(prelude, usize::saturating_add));
-    if needed.is_none_or(|needed| needed > outgoing.room()) {
-        return false;
-    }
-    outgoing.send_prelude(frames.iter().map(|frame| frame.len() as u64));
-    for frame in frames {
-        outgoing.append(frame);
-    }
-    true
 }
 
 impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {

@@ -1,0 +1,48 @@
+//! Exceptions as texts.
+
+use core::fmt::Write;
+
+use crate::pickle_tree::{Id, Node, Tree};
+use crate::text::Text;
+
+/// Writes the class of an exception and its first argument, if that is a string.
+pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut Text<N>) -> Option<()> {
+    let Node::Call(call) = tree.get(tree.root()) else {
+        return None;
+    };
+    // A class and its arguments; or, as tblib pickles exceptions, a class and a
+    // dict with the arguments, for a function.
+    let mut arguments = tree.items(call.arguments);
+    let is_class = !tree.is_global(
+        call.callable,
+        &["tblib.pickling_support"],
+        "unpickle_exception_with_attrs",
+    );
+    let (class, arguments) = if is_class {
+        (call.callable, call.arguments)
+    } else {
+        let class = arguments.next()?;
+        (class, entry(tree, arguments.next()?, "args")?)
+    };
+    let Node::Global { name, .. } = tree.get(class) else {
+        return None;
+    };
+    out.write_str(name).ok()?;
+    let first = tree.items(arguments).next();
+    if let Some(Node::Str(message)) = first.map(|first| tree.get(first)) {
+        // One that is too long is left out.
+        let _ = write!(out, ": {message}");
+    }
+    Some(())
+}
+
+/// The value of a key of a dict.
+fn entry(tree: &Tree<'_>, dict: Id, key: &str) -> Option<Id> {
+    let mut items = tree.items(dict);
+    while let (Some(found), Some(value)) = (items.next(), items.next()) {
+        if tree.get(found) == Node::Str(key) {
+            return Some(value);
+        }
+    }
+    None
+}

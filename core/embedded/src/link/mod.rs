@@ -1,0 +1,222 @@
+//! One comm of a role without its stream: the handshake, a buffer for the
+//! message that arrives, and a buffer for the messages to send.
+
+mod incoming;
+mod outgoing;
+
+use daskwire::Limits;
+use daskwire::handshake::Handshake;
+
+use incoming::MAX_LEN_IN_PIECES;
+
+pub(crate) use incoming::{Incoming, Piece, Received, TABLE_LEN, field, items, str_field};
+pub(crate) use outgoing::Outgoing;
+
+/// The buffers of one link.
+pub(crate) struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
+    table: [u8; TABLE],
+    incoming: [u8; IN],
+    outgoing: [u8; OUT],
+}
+
+impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, IN, OUT> {
+    /// Unused buffers.
+    pub(crate) const EMPTY: Self = Self {
+        table: [0; TABLE],
+        incoming: [0; IN],
+        outgoing: [0; OUT],
+    };
+
+    /// A link with messages that fit in the buffers.
+    pub(crate) fn link(&mut self) -> Link<'_> {
+        Link::new(&mut self.table, &mut self.incoming, &mut self.outgoing)
+    }
+
+    /// A link with messages that are read in pieces.
+    pub(crate) fn link_in_pieces(&mut self) -> Link<'_> {
+        Link::in_pieces(&mut self.table, &mut self.incoming, &mut self.outgoing)
+    }
+}
+
+/// A comm that is driven by hand.
+pub(crate) struct Link<'b> {
+    state: State,
+    /// The message that arrives.
+    pub(crate) incoming: Incoming<'b>,
+    /// The messages to send.
+    pub(crate) outgoing: Outgoing<'b>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is no connection.
+    Closed,
+    Handshake,
+    Open,
+    /// Nothing more is read; closes once everything is sent.
+    Closing,
+    /// The peer has sent something invalid, or more than fits.
+    Failed,
+}
+
+impl<'b> Link<'b> {
+    /// A closed link with its buffers: for the lengths of the frames of a message
+    /// of the peer, for its frames, and for the messages to send.
+    pub(crate) const fn new(
+        table: &'b mut [u8],
+        incoming: &'b mut [u8],
+        outgoing: &'b mut [u8],
+    ) -> Self {
+        Self {
+            state: State::Closed,
+            incoming: Incoming::new(table, incoming),
+            outgoing: Outgoing {
+                bytes: outgoing,
+                start: 0,
+                end: 0,
+            },
+        }
+    }
+
+    /// A closed link whose messages are read in pieces, so that they may be
+    /// longer than the buffer.
+    pub(crate) const fn in_pieces(
+        table: &'b mut [u8],
+        incoming: &'b mut [u8],
+        outgoing: &'b mut [u8],
+    ) -> Self {
+        let mut link = Self::new(table, incoming, outgoing);
+        link.incoming.in_pieces = true;
+        link.incoming.limits.frame_len = MAX_LEN_IN_PIECES;
+        link.incoming.limits.message_len = MAX_LEN_IN_PIECES;
+        link
+    }
+
+    /// Begins a comm on a connection that has just been established. Both sides
+    /// send their handshakes first (PROTOCOL HANDSHAKE-1).
+    pub(crate) fn open(&mut self) {
+        self.reset();
+        self.state = State::Handshake;
+        self.outgoing
+            .send(|writer| Handshake::new(None).encode(writer));
+    }
+
+    /// Forgets the connection, with everything received and unsent.
+    pub(crate) fn reset(&mut self) {
+        self.state = State::Closed;
+        self.incoming.restart(Limits::HANDSHAKE);
+        (self.outgoing.start, self.outgoing.end) = (0, 0);
+    }
+
+    /// Closes the comm after the unsent messages.
+    pub(crate) fn close(&mut self) {
+        if matches!(self.state, State::Handshake | State::Open) {
+            self.state = State::Closing;
+        }
+    }
+
+    /// Closes the comm at once, because of what the peer has sent.
+    pub(crate) fn fail(&mut self) {
+        if !self.is_closed() {
+            self.state = State::Failed;
+        }
+    }
+
+    /// Whether there is no connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Whether the connection should be closed now.
+    pub(crate) fn wants_close(&self) -> bool {
+        match self.state {
+            State::Failed => true,
+            State::Closing => self.outgoing.is_empty(),
+            State::Closed | State::Handshake | State::Open => false,
+        }
+    }
+
+    /// Whether the connection is closed once everything is sent.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
+    /// Whether the handshake is done and messages may be sent.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Whether the comm is open and between messages in both directions.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_open() && self.incoming.decoder.is_idle() && self.outgoing.is_empty()
+    }
+
+    /// Whether messages of this length can be sent now.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.is_open() && self.outgoing.room() >= len
+    }
+
+    /// Space for the next bytes of the peer. Empty while a message waits to be
+    /// [taken](Incoming::done).
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        if !matches!(self.state, State::Handshake | State::Open) {
+            return &mut [];
+        }
+        match self.incoming.space() {
+            Ok(space) => space,
+            Err(_) => {
+                self.state = State::Failed;
+                &mut []
+            }
+        }
+    }
+
+    /// Records that `count` bytes were written to [`space`](Self::space).
+    pub(crate) fn received(&mut self, count: usize) {
+        let incoming = &mut self.incoming;
+        if incoming.received(count).is_err() {
+            self.state = State::Failed;
+        } else if self.state == State::Handshake && incoming.decoder.is_complete() {
+            self.state = match incoming.check_handshake() {
+                Some(()) => State::Open,
+                None => State::Failed,
+            };
+            incoming.restart(incoming.limits);
+        }
+    }
+
+    /// Whether a message has arrived.
+    pub(crate) fn has_message(&self) -> bool {
+        self.is_open() && self.incoming.decoder.is_complete()
+    }
+
+    /// The bytes to send.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        let outgoing = &self.outgoing;
+        let unsent = outgoing.bytes.get(outgoing.start..outgoing.end);
+        unsent.unwrap_or_default()
+    }
+
+    /// Records that `count` bytes were sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        let outgoing = &mut self.outgoing;
+        outgoing.start = outgoing.start.saturating_add(count).min(outgoing.end);
+        if outgoing.is_empty() {
+            (outgoing.start, outgoing.end) = (0, 0);
+        }
+    }
+}
+
+/// Moves `bytes[from..end]` to an earlier offset `to`.
+pub(crate) fn shift(bytes: &mut [u8], from: usize, end: usize, to: usize) {
+    let gap = from.saturating_sub(to);
+    if gap == 0 {
+        return;
+    }
+    for at in from..end {
+        let byte = bytes.get(at).copied().unwrap_or_default();
+        if let Some(target) = bytes.get_mut(at.wrapping_sub(gap)) {
+            *target = byte;
+        }
+    }
+}
