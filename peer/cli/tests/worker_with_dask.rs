@@ -493,7 +493,10 @@ async fn a_worker_is_refused_or_ends_with_its_scheduler() {
         .start()
         .await
         .expect_err("the name is taken");
-    assert_eq!(refused.to_string(), "the peer refused: name taken, rust");
+    assert_eq!(
+        refused.to_string(),
+        "the scheduler refused the worker: name taken, rust"
+    );
     let Cluster { client, scheduler } = cluster;
     drop(client);
     drop(scheduler);

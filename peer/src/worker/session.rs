@@ -78,16 +78,19 @@ impl Shared {
         let mut retiring: Option<Instant> = None;
         loop {
             runtime::sleep(interval).await;
-            // A scheduler that has just removed a retiring worker complains of
-            // heartbeats that the worker sends before it knows.
-            if *self.machine().state.status() == WorkerStatus::ClosingGracefully {
-                let now = runtime::now();
-                let since = *retiring.get_or_insert(now);
-                if now.saturating_duration_since(since) < RETIRE_QUIET {
-                    continue;
+            // A scheduler that has just removed a worker complains of heartbeats that
+            // the worker sends before it knows, or before its farewell is read.
+            let status = self.machine().state.status().clone();
+            match status {
+                WorkerStatus::Closing => continue,
+                WorkerStatus::ClosingGracefully => {
+                    let now = runtime::now();
+                    let since = *retiring.get_or_insert(now);
+                    if now.saturating_duration_since(since) < RETIRE_QUIET {
+                        continue;
+                    }
                 }
-            } else {
-                retiring = None;
+                _ => retiring = None,
             }
             let time = now();
             let executing = {

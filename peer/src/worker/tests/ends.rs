@@ -211,3 +211,34 @@ async fn worker_that_cannot_listen_does_not_start() {
     assert!(error.starts_with("the worker cannot listen: "), "{error}");
     assert!(error.contains(&taken.to_string()), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn sends_no_heartbeats_while_its_farewell_is_under_way() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").batch_interval(Duration::from_secs(1));
+    let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
+    let heartbeat = rpc.receiver.receive::<Request>().await;
+    assert!(
+        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{heartbeat:?}"
+    );
+    let reply = HeartbeatReply {
+        status: ReplyStatus::Ok,
+        heartbeat_interval: Some(0.1),
+        ..HeartbeatReply::default()
+    };
+    rpc.sender.send(&reply).await.expect("peer listens");
+    // After this message, the next ones are held back for a second.
+    let steal = StealRequest {
+        key: "x".into(),
+        ..StealRequest::default()
+    };
+    stream.send([ToWorker::from(steal)]).await;
+    let answer = stream.next_message().await;
+    assert!(matches!(answer, FromWorker::StealResponse(_)), "{answer:?}");
+    let ((), last) = tokio::join!(worker.close(), rpc.receiver.receive::<Request>());
+    assert!(
+        !matches!(last, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{last:?}"
+    );
+}

@@ -21,9 +21,9 @@ use crate::channel::{Channel, Ends};
 use crate::graph::Task;
 use crate::protocol::{
     ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
-    Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker, ReplyStatus,
-    Request, Status, TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData,
-    UpdateDataReply, WorkerStatus,
+    HeartbeatReply, Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker,
+    ReplyStatus, Request, Status, StealRequest, TaskErred, TaskFinished, Terminate, ToWorker,
+    Unknown, UpdateData, UpdateDataReply, WorkerStatus,
 };
 use crate::value::Serialized;
 use crate::{Key, RequestError};
@@ -92,6 +92,23 @@ impl Scheduler {
 
     /// Starts a worker, and answers its requests until it is registered.
     async fn start(&self, builder: Builder) -> (Worker, Stream) {
+        // So rarely that no heartbeat has to be answered.
+        let (worker, stream, mut rpc) = self.start_with_heartbeats(builder, 600.0).await;
+        // The second comm stays open for heartbeats.
+        tokio::spawn(async move {
+            let closed = rpc.receiver.receive::<Request>().await;
+            drop((rpc, closed));
+        });
+        (worker, stream)
+    }
+
+    /// Like [`start`](Self::start), with an interval of heartbeats in seconds. Also
+    /// returns the comm of the heartbeats.
+    async fn start_with_heartbeats(
+        &self,
+        builder: Builder,
+        interval: f64,
+    ) -> (Worker, Stream, Channel) {
         let starting = tokio::spawn(builder.start());
         let mut stream = self.accept().await;
         let mut rpc = self.accept().await;
@@ -114,22 +131,16 @@ impl Scheduler {
         );
         let reply = RegisterWorkerReply {
             status: ReplyStatus::Ok,
-            // Long enough that no heartbeat has to be answered.
-            heartbeat_interval: Some(600.0),
+            heartbeat_interval: Some(interval),
             ..RegisterWorkerReply::default()
         };
         stream.sender.send(&reply).await.expect("peer listens");
         let worker = starting.await.expect("no panic").expect("worker starts");
-        // The second comm stays open for heartbeats.
-        tokio::spawn(async move {
-            let closed = rpc.receiver.receive::<Request>().await;
-            drop((rpc, closed));
-        });
         let stream = Stream {
             channel: stream,
             received: VecDeque::new(),
         };
-        (worker, stream)
+        (worker, stream, rpc)
     }
 }
 
