@@ -3,7 +3,8 @@
 //! Errors in this crate distinguish three causes. [`BufferTooSmall`] is for the
 //! caller: supply `needed` bytes and call again, no state was changed. Faults
 //! in the peer's data are in the error type of the module that found them, with
-//! an offset. An exceeded limit is reported with its value.
+//! an offset. An exceeded limit is reported with its value. An error type with
+//! several causes has a method `is_callers`; all others name their one cause.
 
 use core::fmt;
 

@@ -316,7 +316,7 @@ pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
     }
 }
 
-/// The error of parsing a handshake.
+/// The error of parsing a handshake; the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {

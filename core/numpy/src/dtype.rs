@@ -178,7 +178,7 @@ impl TimeBase {
     }
 }
 
-/// The error of parsing an element type.
+/// The error of parsing an element type: a fault in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DTypeError {
     /// Offset in the string, the list of fields or the pickle, in bytes.

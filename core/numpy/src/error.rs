@@ -85,6 +85,26 @@ impl NumpyError {
     }
 }
 
+impl NumpyError {
+    /// Whether the caller can resolve the error: with a larger buffer, a copy,
+    /// or a request for what the payload has. All other errors are faults in
+    /// the payload.
+    pub const fn is_callers(&self) -> bool {
+        let (frame, at) = (self.frame, self.at);
+        match self.kind {
+            NumpyErrorKind::Message(kind) => MessageError { frame, at, kind }.is_callers(),
+            NumpyErrorKind::Pickle { offset, kind } => PickleError { offset, kind }.is_callers(),
+            NumpyErrorKind::OtherType { .. }
+            | NumpyErrorKind::OtherClass { .. }
+            | NumpyErrorKind::Compressed
+            | NumpyErrorKind::InParts
+            | NumpyErrorKind::NotNative
+            | NumpyErrorKind::BufferTooSmall(_) => true,
+            _ => false,
+        }
+    }
+}
+
 impl From<MessageError> for NumpyError {
     fn from(error: MessageError) -> Self {
         Self {

@@ -203,6 +203,19 @@ impl fmt::Display for Operand {
     }
 }
 
+impl PickleError {
+    /// Whether the caller supplied other buffers than the pickle takes. All
+    /// other errors are faults in the pickle.
+    pub const fn is_callers(&self) -> bool {
+        matches!(
+            self.kind,
+            PickleErrorKind::TooFewBuffers { .. }
+                | PickleErrorKind::TooManyBuffers { .. }
+                | PickleErrorKind::NoBuffer
+        )
+    }
+}
+
 impl fmt::Display for PickleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at byte {}: {}", self.offset, self.kind)

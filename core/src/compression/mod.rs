@@ -179,6 +179,17 @@ pub enum CompressionError {
     },
 }
 
+impl CompressionError {
+    /// Whether this side is at fault: its buffer, its memory or its build. All
+    /// other errors are the peer's.
+    pub const fn is_callers(&self) -> bool {
+        matches!(
+            self,
+            Self::BufferTooSmall(_) | Self::OutOfMemory { .. } | Self::NotCompiledIn { .. }
+        )
+    }
+}
+
 impl fmt::Display for CompressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

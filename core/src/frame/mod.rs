@@ -229,7 +229,7 @@ where
     Ok(len)
 }
 
-/// The error of [`encode_prelude`].
+/// The error of [`encode_prelude`]; the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -420,6 +420,19 @@ pub enum FrameErrorKind {
         /// The smallest possible length of the message, in bytes.
         needed: u64,
     },
+}
+
+impl FrameError {
+    /// Whether the caller is at fault: buffers that are too small, or a wrong
+    /// count. All other errors are the peer's.
+    pub const fn is_callers(&self) -> bool {
+        matches!(
+            self.kind,
+            FrameErrorKind::PreludeStorage(_)
+                | FrameErrorKind::NoBuffer { .. }
+                | FrameErrorKind::Overrun { .. }
+        )
+    }
 }
 
 impl fmt::Display for FrameError {

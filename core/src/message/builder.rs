@@ -81,7 +81,8 @@ pub fn shards(
     frame.chunks(step.max(1)).chain(empty)
 }
 
-/// The error of building a message.
+/// The error of building a message; the caller's, except for
+/// [`BuildError::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -146,8 +146,12 @@ impl MessageError {
         move |error| Self::new(frame, error.at, MessageErrorKind::Malformed(error.kind))
     }
 
-    /// Whether the caller can resolve the error by supplying larger buffers.
+    /// Whether the caller can resolve the error, mostly by supplying larger
+    /// buffers. All other errors are the peer's.
     pub const fn is_callers(&self) -> bool {
+        if let MessageErrorKind::Compression(error) = self.kind {
+            return error.is_callers();
+        }
         matches!(
             self.kind,
             MessageErrorKind::TooFewLevels { .. }

@@ -144,7 +144,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A fault in a MessagePack document and its position.
+/// A fault of the peer in a MessagePack document, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Offset in the document of the faulty value, in bytes.

@@ -41,7 +41,7 @@ pub struct Writer<'b> {
     too_long: u64,
 }
 
-/// The error of [`Writer::finish`].
+/// The error of [`Writer::finish`]; the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {

@@ -759,6 +759,7 @@ fn retry_with_the_size_reported_succeeds() {
             panic!("{error}");
         };
         assert_eq!(short.available, 0);
+        assert!(error.is_callers());
         for chunk_len in [1, 9, bytes.len()] {
             let mut table = vec![0xa5; short.needed];
             let mut room = Vec::new();

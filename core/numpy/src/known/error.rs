@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::DimensionsError;
 
-/// The error of converting a value, with its position.
+/// The error of converting a value: a fault in its pickle, or a name that the
+/// caller does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvertError {
     /// Offset in the pickle of the opcode that created the value, in bytes.

@@ -660,6 +660,7 @@ fn inconsistent_arrays_are_refused() {
         &[0; 8],
     );
     assert_eq!(error.kind, NumpyErrorKind::NotPlain);
+    assert!(!error.is_callers());
 }
 
 /// PROTOCOL TYPED-1
