@@ -129,8 +129,8 @@ impl Shared {
             // Peers may send keys that were not requested.
             let asked = |key: &Key| missing.binary_search(key).is_ok();
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
-            // The data was lost: the scheduler knows, or is told, and reports
-            // what becomes of it.
+            // The data was lost. The scheduler knows, or is asked, and reports the
+            // new status.
             missing.retain(|key| !found.contains_key(key));
             if !missing.is_empty() {
                 self.request(Event::Refresh(missing))?;

@@ -86,7 +86,7 @@ impl Scheduler {
         (requests, stream)
     }
 
-    async fn tell(&mut self, message: impl Into<ToClient>) {
+    async fn send(&mut self, message: impl Into<ToClient>) {
         let batch = vec![message.into()];
         self.stream.sender.send(&batch).await.expect("it listens");
     }
@@ -184,7 +184,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     let [failed, waiting] = ["failed", "waiting"].map(|key| submit(&client, key));
     let error = crate::error::exception("ValueError", "no");
     scheduler
-        .tell(TaskErredForClient {
+        .send(TaskErredForClient {
             key: Key::from("failed"),
             exception: Value::Serialized(error),
             ..TaskErredForClient::default()
@@ -202,7 +202,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     assert_eq!(again.status().name(), "pending");
     assert_eq!(failed.status().name(), "error");
     assert_eq!(scheduler.submitted().await, [Key::from("failed")]);
-    scheduler.tell(in_memory("failed")).await;
+    scheduler.send(in_memory("failed")).await;
     assert_eq!(done(&again).await.name(), "finished");
     // Keys held by the earlier scheduler are not released from this one.
     drop((failed, waiting));
@@ -232,7 +232,7 @@ async fn failures_without_a_connection_do_not_delay_later_requests() {
     scheduler.received.clear();
     let future = submit_when_connected(&client, "x").await;
     assert_eq!(scheduler.submitted().await, [Key::from("x")]);
-    scheduler.tell(in_memory("x")).await;
+    scheduler.send(in_memory("x")).await;
     assert_eq!(done(&future).await.name(), "finished");
 }
 
@@ -402,7 +402,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let future = client.future("x").expect("it is connected");
-    scheduler.tell(in_memory("boom")).await;
+    scheduler.send(in_memory("boom")).await;
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
@@ -441,7 +441,7 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
     let [(stopped_address, stopped), (address, worker)] =
         <[_; 2]>::try_from(listeners).expect("two");
     let future = submit(&client, "x");
-    scheduler.tell(in_memory("x")).await;
+    scheduler.send(in_memory("x")).await;
     assert_eq!(done(&future).await.name(), "finished");
     let serving = async {
         // The worker is removed after the first question.

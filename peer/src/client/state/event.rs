@@ -1,4 +1,4 @@
-//! What a client's state machine is told, and what it asks for.
+//! Events and actions of a client's state machine, and the statuses of its keys.
 
 use core::time::Duration;
 use std::sync::Arc;

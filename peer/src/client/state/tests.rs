@@ -6,7 +6,7 @@ use super::*;
 use crate::Value;
 use crate::protocol::{
     AdjustHeartbeatInterval, CancelledKeys, Close, KeyInMemory, LostData, Restart,
-    TaskErredForClient, UpdateGraph,
+    TaskErredForClient, ToClient, UpdateGraph,
 };
 
 /// A connected client, and what it has sent.

@@ -3,6 +3,7 @@
 //! not know of when it sent the report. When everything has arrived, the client and
 //! the scheduler agree.
 
+use core::mem;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;

@@ -1,0 +1,124 @@
+//! Connections to the scheduler, and heartbeats.
+
+use core::mem;
+use core::time::Duration;
+use std::collections::HashSet;
+
+use super::{Action, Compact, Connection, HEARTBEAT, HeldKey, Reconnect, State, Status};
+use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
+use crate::{Key, Release};
+
+/// The first pause between attempts to reconnect, and the longest.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// The reason given after [`Event::Close`](super::Event::Close).
+const CLOSED: &str = "the client was closed";
+
+impl State {
+    pub(super) fn connected(&mut self, now: Duration, release: Option<Release>) {
+        if self.is_connected() || matches!(self.connection, Connection::Ended { .. }) {
+            return;
+        }
+        self.connection = Connection::Connected;
+        self.release = release;
+        self.heartbeat = HEARTBEAT;
+        self.restart_mark = 0;
+        self.schedule(now);
+    }
+
+    pub(super) fn schedule(&mut self, now: Duration) {
+        self.next_heartbeat = now.saturating_add(self.heartbeat);
+        self.actions.push(Action::Wake {
+            at: self.next_heartbeat,
+        });
+    }
+
+    pub(super) fn tick(&mut self, now: Duration) {
+        if now >= self.next_heartbeat {
+            self.send(HeartbeatClient::default());
+            self.schedule(now);
+        }
+    }
+
+    pub(super) fn connect_failed(&mut self, now: Duration) {
+        let Connection::Broken {
+            reason,
+            until,
+            pause,
+        } = &mut self.connection
+        else {
+            return;
+        };
+        if now >= *until {
+            let reason = mem::take(reason);
+            self.end(reason);
+            return;
+        }
+        let (at, until) = (now.saturating_add(*pause).min(*until), *until);
+        *pause = (*pause * 2).min(MAX_PAUSE);
+        self.actions.push(Action::Connect { at, until });
+    }
+
+    pub(super) fn disconnect(&mut self, now: Duration, reason: String) {
+        if !self.is_connected() {
+            return;
+        }
+        let Reconnect::Within(time) = self.reconnect else {
+            self.end(reason);
+            return;
+        };
+        self.actions.push(Action::Disconnect {
+            reason: reason.clone(),
+        });
+        let until = now.saturating_add(time);
+        self.connection = Connection::Broken {
+            reason,
+            until,
+            pause: MIN_PAUSE,
+        };
+        self.end_holds(&Status::Lost);
+        self.actions.push(Action::Connect { at: now, until });
+    }
+
+    pub(super) fn close(&mut self) {
+        if self.is_connected() {
+            self.send(CloseClient::default());
+            self.send(CloseStream::default());
+        }
+        self.end(CLOSED.to_owned());
+    }
+
+    pub(super) fn end(&mut self, reason: String) {
+        if matches!(self.connection, Connection::Ended { .. }) {
+            return;
+        }
+        if self.is_connected() {
+            self.actions.push(Action::Disconnect {
+                reason: reason.clone(),
+            });
+        }
+        self.end_holds(&Status::Disconnected {
+            reason: reason.clone(),
+        });
+        self.connection = Connection::Ended { reason };
+    }
+
+    /// Ends all holds, because the scheduler holds nothing for this client any
+    /// more. Failed tasks keep their status.
+    pub(super) fn end_holds(&mut self, status: &Status) {
+        let mut all: Vec<(Key, HeldKey)> = mem::take(&mut self.keys).into_iter().collect();
+        all.sort_unstable_by_key(|(_, held)| held.number);
+        for (key, mut held) in all {
+            if !matches!(&held.status, Compact::Other(_)) {
+                held.status = status.clone().into();
+                self.report(key, held.number, status.clone());
+            }
+            self.keep_ended(held);
+        }
+        self.released = HashSet::new();
+        // No answers will come, and there is nothing to settle.
+        self.answered(self.marks);
+        self.release_mark = 0;
+    }
+}

@@ -1,0 +1,210 @@
+//! Holds of keys, from the first handle to the last.
+
+use core::hash::{Hash, Hasher as _};
+use std::collections::HashMap;
+use std::hash::DefaultHasher;
+
+use super::{Action, Compact, EndedHold, HeldKey, Hold, MAX_RELEASED, State, Status};
+use crate::Key;
+use crate::dialect::{Cancellation, Dialect};
+use crate::protocol::{
+    CancelKeys, CancelKeysSilently, ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys,
+    Nullable,
+};
+
+/// The reason given for cancelled tasks.
+const CANCELLED: &str = "cancelled by the client";
+
+impl State {
+    /// Adds a handle on a key. Returns whether the hold is new: the scheduler does
+    /// not hold the key yet.
+    pub(super) fn add_handle(&mut self, key: &Key) -> bool {
+        if let Some(held) = self.keys.get_mut(key) {
+            held.handle_count += 1;
+            return false;
+        }
+        if self.released.contains(&hash(key)) {
+            self.mark();
+        }
+        let held = HeldKey {
+            number: self.next_number,
+            handle_count: 1,
+            marks: self.marks,
+            is_resubmitted: false,
+            status: Compact::Pending,
+        };
+        self.next_number += 1;
+        self.keys.insert(key.clone(), held);
+        true
+    }
+
+    pub(super) fn submit(&mut self, keys: &[Key], message: FromClient) {
+        for key in keys {
+            if !self.add_handle(key)
+                && let Some(held) = self.keys.get_mut(key)
+            {
+                held.is_resubmitted = true;
+            }
+        }
+        self.send(message);
+    }
+
+    pub(super) fn desire(&mut self, key: Key) {
+        if self.add_handle(&key) {
+            self.send(ClientDesiresKeys {
+                keys: Keys(vec![key.clone()]),
+                ..ClientDesiresKeys::default()
+            });
+            self.ask(key);
+        }
+    }
+
+    pub(super) fn is_current(&self, hold: &Hold) -> bool {
+        let held = self.keys.get(&hold.key);
+        held.is_some_and(|held| held.number == hold.number)
+    }
+
+    pub(super) fn drop_handle(&mut self, hold: &Hold) {
+        if !self.is_current(hold) {
+            if let Some(ended) = self.ended.get_mut(&hold.number) {
+                ended.handle_count -= 1;
+                if ended.handle_count == 0 {
+                    self.ended.remove(&hold.number);
+                    shrink(&mut self.ended);
+                }
+            }
+            return;
+        }
+        if let Some(held) = self.keys.get_mut(&hold.key)
+            && held.handle_count > 1
+        {
+            held.handle_count -= 1;
+            return;
+        }
+        self.keys.remove(&hold.key);
+        shrink(&mut self.keys);
+        self.send_release(vec![hold.key.clone()]);
+        self.remember_released(&hold.key);
+    }
+
+    /// Remembers a key whose hold has ended, until the next mark.
+    pub(super) fn remember_released(&mut self, key: &Key) {
+        if self.released.len() >= MAX_RELEASED {
+            self.mark();
+        }
+        self.released.insert(hash(key));
+    }
+
+    pub(super) fn send_release(&mut self, keys: Vec<Key>) {
+        self.send(ClientReleasesKeys {
+            keys: Keys(keys),
+            ..ClientReleasesKeys::default()
+        });
+        self.release_mark = self.marks + 1;
+    }
+
+    pub(super) fn cancel(&mut self, holds: Vec<Hold>, force: bool) {
+        let mut keys = Vec::new();
+        for hold in holds {
+            let status = Status::Cancelled {
+                reason: CANCELLED.to_owned(),
+            };
+            // A scheduler fails an assertion if a key is cancelled that no client
+            // wants.
+            if self.is_current(&hold) {
+                keys.push(hold.key.clone());
+                self.end_hold(&hold.key, status);
+            } else if let Some(ended) = self.ended.get_mut(&hold.number)
+                && !ended.status.is(&status)
+            {
+                ended.status = status.clone().into();
+                self.report(hold.key, hold.number, status);
+            }
+        }
+        if keys.is_empty() {
+            return;
+        }
+        // ROLES CLIENT-6
+        match Dialect::of(self.release).cancellation {
+            Cancellation::WithReason => self.send(CancelKeys {
+                keys: Keys(keys.clone()),
+                force,
+                reason: Nullable(Some(CANCELLED.to_owned())),
+                ..CancelKeys::default()
+            }),
+            Cancellation::Keys => self.send(CancelKeysSilently {
+                keys: Keys(keys.clone()),
+                force,
+                ..CancelKeysSilently::default()
+            }),
+            // Releasing is enough if no other client wants the tasks.
+            Cancellation::Release => {}
+        }
+        // Tasks that continue for others are no longer held for this client.
+        self.send_release(keys);
+        // Reports about these are not about the next use of a key.
+        self.mark();
+    }
+
+    pub(super) fn refresh(&mut self, keys: Vec<Key>) {
+        for key in keys {
+            if self.keys.contains_key(&key) {
+                self.set(&key, Status::Pending);
+                self.ask(key);
+            }
+        }
+    }
+
+    /// Sets the status of a held key.
+    pub(super) fn set(&mut self, key: &Key, status: Status) {
+        if let Some(held) = self.keys.get_mut(key)
+            && !held.status.is(&status)
+        {
+            held.status = status.clone().into();
+            let number = held.number;
+            self.report(key.clone(), number, status);
+        }
+    }
+
+    pub(super) fn report(&mut self, key: Key, number: u64, status: Status) {
+        let hold = Hold { key, number };
+        self.actions.push(Action::Status { hold, status });
+    }
+
+    /// Ends the hold of a key that the scheduler no longer holds for this client.
+    /// Submitting the key again makes another hold.
+    pub(super) fn end_hold(&mut self, key: &Key, status: Status) {
+        if let Some(mut held) = self.keys.remove(key) {
+            held.status = status.clone().into();
+            self.report(key.clone(), held.number, status);
+            self.keep_ended(held);
+        }
+    }
+
+    pub(super) fn keep_ended(&mut self, held: HeldKey) {
+        let HeldKey {
+            number,
+            handle_count,
+            status,
+            ..
+        } = held;
+        let ended = EndedHold {
+            handle_count,
+            status,
+        };
+        self.ended.insert(number, ended);
+    }
+}
+
+fn hash(key: &Key) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Frees memory of a map that was much larger.
+fn shrink<K: Hash + Eq, V>(map: &mut HashMap<K, V>) {
+    if map.capacity() > 1 << 10 && map.len() < map.capacity() / 8 {
+        map.shrink_to_fit();
+    }
+}

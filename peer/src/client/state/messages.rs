@@ -1,0 +1,105 @@
+//! Messages of the scheduler.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::{MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
+use crate::protocol::ToClient;
+use crate::{Key, RemoteError};
+
+impl State {
+    pub(super) fn receive(&mut self, now: Duration, message: ToClient) {
+        match message {
+            ToClient::KeyInMemory(message) => self.reported(&message.key, || Status::Finished),
+            ToClient::TaskErredForClient(message) => self.reported(&message.key, || {
+                let traceback = message.traceback.as_ref();
+                Status::Error(Arc::new(RemoteError::of_fields(
+                    &message.exception,
+                    traceback,
+                )))
+            }),
+            ToClient::LostData(message) => self.reported(&message.key, || Status::Pending),
+            ToClient::TaskRetried(message) => self.reported(&message.key, || Status::Pending),
+            ToClient::CancelledKeys(message) => {
+                let reason = match (message.reason, message.msg) {
+                    (Some(reason), Some(more)) => format!("{reason}: {more}"),
+                    (Some(reason), None) | (None, Some(reason)) => reason,
+                    (None, None) if self.answered < self.restart_mark => {
+                        "the cluster was restarted".to_owned()
+                    }
+                    (None, None) => String::new(),
+                };
+                for key in message.keys {
+                    if let Some(mark) = self.mark_of(&key) {
+                        self.answered(mark);
+                    } else {
+                        self.cancelled(key, &reason);
+                    }
+                }
+            }
+            // ROLES CLIENT-8
+            ToClient::CancelledKey(message) => match self.mark_of(&message.key) {
+                Some(mark) => self.answered(mark),
+                None => self.cancelled(message.key, ""),
+            },
+            ToClient::Restart(_) => self.restarted(),
+            ToClient::AdjustHeartbeatInterval(message) => {
+                if let Ok(interval) = Duration::try_from_secs_f64(message.interval) {
+                    self.heartbeat = interval.clamp(MIN_HEARTBEAT, MAX_HEARTBEAT);
+                }
+            }
+            ToClient::Close(message) => {
+                let reason = message.reason.unwrap_or_default();
+                self.disconnect(now, format!("the scheduler closed: {reason}"));
+            }
+            ToClient::StreamClosed(_) | ToClient::CloseStream(_) => {
+                self.disconnect(now, "the scheduler closed the stream".to_owned());
+            }
+            ToClient::StreamStart(_) | ToClient::Event(_) | ToClient::Unknown(_) => {}
+        }
+    }
+
+    /// The scheduler does not hold a key any more.
+    pub(super) fn cancelled(&mut self, key: Key, reason: &str) {
+        if !self.is_reported(&key) {
+            return;
+        }
+        let status = Status::Cancelled {
+            reason: reason.to_owned(),
+        };
+        let is_resubmitted = self.keys.get(&key).is_some_and(|held| held.is_resubmitted);
+        self.end_hold(&key, status);
+        if is_resubmitted {
+            // The scheduler may have read the later submission after it cancelled the
+            // key, and holds it again.
+            self.send_release(vec![key.clone()]);
+        }
+        self.remember_released(&key);
+    }
+
+    /// Whether a report is about the current hold of its key, rather than about an
+    /// earlier one.
+    pub(super) fn is_reported(&self, key: &Key) -> bool {
+        let held = self.keys.get(key);
+        held.is_some_and(|held| held.marks <= self.answered)
+    }
+
+    pub(super) fn reported(&mut self, key: &Key, status: impl FnOnce() -> Status) {
+        if self.is_reported(key) {
+            self.set(key, status());
+        }
+    }
+
+    /// The scheduler has forgotten all tasks, except those that it has read since.
+    pub(super) fn restarted(&mut self) {
+        let mut keys: Vec<(u64, Key)> = self
+            .keys
+            .iter()
+            .map(|(key, held)| (held.number, key.clone()))
+            .collect();
+        keys.sort_unstable_by_key(|(number, _)| *number);
+        self.refresh(keys.into_iter().map(|(_, key)| key).collect());
+        self.mark();
+        self.restart_mark = self.marks;
+    }
+}
