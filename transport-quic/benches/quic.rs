@@ -1,8 +1,8 @@
-//! What a comm over QUIC costs, as ratios within one run.
+//! The cost of a comm over QUIC, as ratios within one run.
 //!
 //! Every round takes its measurements one after the other, and the ratios are
-//! of the same round: median, least and most. `DASKWIRE_BENCH_ROUNDS` says how
-//! many rounds.
+//! of the same round: median, least and most. `DASKWIRE_BENCH_ROUNDS` sets
+//! the number of rounds.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
     (ours, theirs, address)
 }
 
-/// quinn alone, with the same settings where `transport` is given.
+/// quinn alone, with the same settings if `transport` is given.
 async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Connection, Raw) {
     use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
     let (mut client, mut server) = tls();
@@ -98,7 +98,7 @@ async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Conne
     (a.unwrap(), b.unwrap(), Raw(ours, theirs))
 }
 
-/// Kept for as long as the connections are.
+/// Kept as long as the connections.
 struct Raw(
     #[allow(dead_code)] quinn::Endpoint,
     #[allow(dead_code)] quinn::Endpoint,
@@ -147,7 +147,7 @@ async fn pair(ours: &Endpoint, theirs: &Listener, address: &Address) -> (Comm, C
     (ours.unwrap(), theirs.unwrap())
 }
 
-/// Seconds for one message into a buffer that is there.
+/// Seconds for one message into an existing buffer.
 async fn comm_bulk(
     writer: &mut daskwire_comm::CommWriter,
     reader: &mut daskwire_comm::CommReader,
@@ -166,7 +166,7 @@ async fn comm_bulk(
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds for a new comm and its end here.
+/// Seconds for a new comm until it is closed at this end.
 async fn new_comms(connect: impl AsyncFn() -> Comm, ended: &mut Vec<Comm>) -> f64 {
     let start = Instant::now();
     for _ in 0..NEW_COMMS {
@@ -174,7 +174,7 @@ async fn new_comms(connect: impl AsyncFn() -> Comm, ended: &mut Vec<Comm>) -> f6
     }
     let seconds = start.elapsed().as_secs_f64();
     ended.clear();
-    // Their ends are not what is measured.
+    // The ends of the comms are not measured.
     tokio::time::sleep(core::time::Duration::from_millis(20)).await;
     seconds
 }
@@ -225,7 +225,7 @@ async fn main() {
     let rounds = std::env::var("DASKWIRE_BENCH_ROUNDS");
     let mut rounds = rounds.ok().and_then(|text| text.parse().ok()).unwrap_or(11);
     if !std::env::args().any(|argument| argument == "--bench") {
-        // `cargo test --benches`: only whether it runs.
+        // `cargo test --benches` only checks that it runs.
         rounds = 1;
     }
     println!("{rounds} rounds; ratio: median (least to most)");
@@ -261,7 +261,7 @@ async fn new_comm(rounds: usize) {
         }
     });
     let options = CommOptions::default();
-    // The connection stands.
+    // The connection is made.
     let _first = ours.connect(&address, &options).await.unwrap();
     let mut ratios =
         Ratios::new("new comm: QUIC stream on a live connection / TCP connection, time");
@@ -274,7 +274,7 @@ async fn new_comm(rounds: usize) {
             connecting.await.unwrap()
         };
         let tcp = new_comms(tcp, &mut kept).await;
-        // The first one is for warming up.
+        // The first round is for warming up.
         if round != 0 {
             ratios.all.push(quic / tcp);
         }
@@ -327,7 +327,7 @@ async fn bulk(rounds: usize) {
         let raw = raw_bulk(&mut same, &payload, &mut into).await;
         let defaults = raw_bulk(&mut plain, &payload, &mut into).await;
         let again = raw_bulk(&mut same, &payload, &mut into).await;
-        // The first one finds out what the path takes.
+        // The first message discovers the MTU of the path.
         if round != 0 {
             to_same.all.push(raw / ours);
             to_plain.all.push(defaults / ours);

@@ -17,18 +17,18 @@ use tokio::time::Instant;
 mod support;
 use support::Node;
 
-/// What happens to packets, in thousandths of them.
+/// The rates of faults, in thousandths of the packets.
 const LOST: u64 = 50;
 const REPEATED: u64 = 20;
 const REORDERED: u64 = 50;
 const DAMAGED: u64 = 1;
 
-/// How long a packet takes: 20 milliseconds, and up to 10 more or less.
+/// The delay of a packet: 20 milliseconds, and up to 10 more or less.
 fn delay(random: &mut Random) -> Duration {
     Duration::from_micros(10_000 + random.next() % 20_000)
 }
 
-/// The same for the same seed.
+/// A random number generator, deterministic for each seed.
 struct Random(u64);
 
 impl Random {
@@ -44,14 +44,14 @@ impl Random {
     }
 }
 
-/// One direction: what comes in at `from` leaves by `to`, if it does.
+/// Forwards one direction, from `from` to `to`, with faults.
 async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
     let mut random = Random(seed);
     let mut buffer = vec![0; 1 << 16];
-    // By the time when they are due, and a number that tells equals apart.
+    // By the time when they are due, and a unique number.
     let mut waiting: BTreeMap<(Instant, u64), Vec<u8>> = BTreeMap::new();
     let mut number = 0;
-    // The delays of a link keep the order; what is out of order is held back
+    // The delays of a link keep the order; reordered packets are held back
     // for longer.
     let mut latest = Instant::now();
     loop {
@@ -88,7 +88,7 @@ async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
                     if first.key().0 > Instant::now() {
                         break;
                     }
-                    // A full socket loses one more.
+                    // A full socket loses another packet.
                     let _ = to.send(&first.remove()).await;
                 }
             }

@@ -20,7 +20,7 @@ use wire::Limits;
 mod support;
 use support::Node;
 
-/// An authority, and one certificate of it for all.
+/// An authority, and one certificate that it has signed.
 struct Authority {
     roots: Arc<RootCertStore>,
     certificate: CertificateDer<'static>,
@@ -32,7 +32,7 @@ impl Authority {
         Self::of(&["localhost", "127.0.0.1"])
     }
 
-    /// Whose certificate has these names.
+    /// An authority whose certificate has these names.
     fn of(names: &[&str]) -> Self {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let own = rcgen::generate_simple_self_signed(names).unwrap();
@@ -209,7 +209,7 @@ async fn two_thousand_comms_on_one_connection() {
     let ours = Arc::new(ours);
     let options = CommOptions::default();
     let mut tasks = tokio::task::JoinSet::new();
-    // All at once: they share the one attempt to connect.
+    // All at once: they share one attempt to connect.
     for _ in 0..2_000 {
         let (ours, address, options) = (Arc::clone(&ours), address.clone(), options.clone());
         tasks.spawn(async move { ours.connect(&address, &options).await.unwrap() });
@@ -244,8 +244,8 @@ async fn comms_share_a_connection() {
         comm.write_message(&[b"ping"]).await.unwrap();
         comm.read_message().await.unwrap().unwrap();
         comm.close().await.unwrap();
-        // The port at this end is that of the socket; a connection of its own
-        // would be counted here.
+        // The port at this end is that of the socket; another connection
+        // would be counted.
         assert_eq!(theirs.connection_count(), 1);
         last = Some(comm);
     }
@@ -254,7 +254,7 @@ async fn comms_share_a_connection() {
         theirs.connection_count() == 0
     })
     .await;
-    // And there can be another one after it.
+    // Another connection can follow.
     ours.connect(&address, &CommOptions::default())
         .await
         .unwrap();
@@ -318,7 +318,7 @@ async fn unread_comms_do_not_block_others() {
         sent.unwrap();
         assert_eq!(received.unwrap().unwrap()[0][..], large[..]);
     }
-    // They were full indeed, and are only late.
+    // Their windows were full, and their data arrives later.
     for (sending, mut far) in unread {
         assert!(!sending.is_finished());
         assert_eq!(far.read_message().await.unwrap().unwrap().len(), 1);
@@ -378,7 +378,7 @@ async fn control_goes_ahead_of_bulk() {
     let reading = tokio::spawn(async move {
         their_bulk.read_message().await.unwrap().unwrap();
     });
-    // While the bulk is under way, control messages arrive.
+    // While the bulk data is being sent, control messages arrive.
     for _ in 0..5 {
         control.write_message(&[b"beat"]).await.unwrap();
         their_control.read_message().await.unwrap().unwrap();
@@ -430,7 +430,7 @@ async fn cancelled_writes_end_the_comm() {
         let bytes = vec![7; 64 << 20];
         let frames = [&bytes[..]];
         let writing = pin!(ours.write_message(&frames));
-        // More than the windows hold, so it cannot have left.
+        // More than the windows hold, so it cannot have been sent.
         let polled = writing.poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(polled, Poll::Pending));
     }
@@ -450,8 +450,8 @@ async fn cancelled_writes_end_the_comm() {
 
 // Closing.
 
-/// Both sides write, close, drop and end their process as far as QUIC can
-/// tell, in every order that the scheduler comes up with.
+/// Both sides write, close, drop and close their endpoints, in every order that
+/// the executor chooses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_loses_nothing() {
     const MESSAGES: u32 = 40;
@@ -504,8 +504,8 @@ async fn closing_loses_nothing() {
     }
 }
 
-/// One side closes without having read the end of the other one: it has not
-/// come yet. That is how requests end, and nothing is lost by it.
+/// One side closes before the end of the other one has arrived, as requests end.
+/// No data is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_comm_closed_and_dropped_lets_the_peer_close() {
     let (ours, theirs, address) = endpoints(quick()).await;
@@ -584,7 +584,7 @@ async fn connections_close_with_the_right_code() {
         let accepting = async {
             let connection = raw.accept().await.unwrap().await.unwrap();
             let (mut send, mut receive) = connection.accept_bi().await.unwrap();
-            // Its own handshake will do as ours.
+            // The peer's own handshake is sent back as ours.
             let handshake = receive.read_chunk(1_000, true).await.unwrap().unwrap();
             send.write_all(&handshake.bytes).await.unwrap();
             (connection, send, receive)
@@ -596,7 +596,7 @@ async fn connections_close_with_the_right_code() {
             comm.close().await.unwrap();
             drop(comm);
             receive.read_to_end(0).await.unwrap();
-            // This is received although it is not read.
+            // This is received by QUIC although it is not read.
             send.write_all(b"late").await.unwrap();
             send.finish().unwrap();
         } else {
@@ -628,7 +628,7 @@ async fn closing_a_comm_that_the_peer_has_dropped_fails() {
     assert!(error.is_closed(), "{error}");
 }
 
-// Peers that go.
+// Peers that end.
 
 /// A peer vanishes without closing: its runtime is dropped.
 #[test]
@@ -660,14 +660,14 @@ fn a_peer_that_vanishes_is_noticed() {
             .await
             .unwrap();
         accepted.await.unwrap();
-        // Idle for longer than the timeout: kept alive.
+        // Idle for longer than the timeout, and kept alive.
         let idle = timeout(Duration::from_millis(1_500), comm.read_message());
         assert!(
             idle.await.is_err(),
             "the comm ended while the peer was there"
         );
 
-        // A runtime that is stopped says nothing more; its socket goes last.
+        // A stopped runtime sends no more packets; its socket is dropped last.
         let socket = Arc::clone(&theirs);
         drop(theirs);
         std::thread::spawn(move || there.shutdown_background())
@@ -788,8 +788,8 @@ async fn invalid_client_certificates_are_refused() {
     let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
     for (client, says) in [
         (authority.client(false), "certificate_required"),
-        // One of another authority; its own list is of ours, so that the
-        // server is found good.
+        // A certificate of another authority; the client trusts ours, so that it
+        // accepts the server.
         (
             {
                 let stranger = Authority::new();
@@ -801,7 +801,7 @@ async fn invalid_client_certificates_are_refused() {
         ),
     ] {
         let ours = Node::client(Arc::new(client), quick()).unwrap();
-        // With retries: this is not one of the errors that pass.
+        // With retries, but this error is not temporary.
         let start = Instant::now();
         let error = ours
             .connect(&address, &CommOptions::default())
@@ -866,7 +866,7 @@ async fn a_server_that_is_not_trusted_is_refused() {
     assert!(!error.is_closed());
 }
 
-/// As set for comms over TLS, from which those over QUIC have it too.
+/// A name that is set for comms over TLS applies over QUIC too.
 #[tokio::test]
 async fn the_server_name_can_be_set() {
     let authority = Authority::of(&["scheduler.example"]);
@@ -905,7 +905,7 @@ async fn comms_expose_the_certificate_of_the_peer() {
         );
     }
 
-    // Other certificates from now on, without disturbing what there is.
+    // Other certificates from now on; existing comms are unaffected.
     let other = Authority::new();
     let tls = Tls {
         server: Some(Arc::new(other.server(false))),
@@ -986,7 +986,7 @@ async fn another_protocol_is_refused_on_both_sides() {
 #[tokio::test]
 async fn early_data_is_off() {
     let authority = Authority::new();
-    // Whatever its configuration says.
+    // Also if its configuration allows it.
     let mut server = authority.server(false);
     server.max_early_data_size = u32::MAX;
     let mut client = authority.client(false);
@@ -999,13 +999,13 @@ async fn early_data_is_off() {
     let raw = raw_client(client, ALPN);
     for _ in 0..2 {
         let connecting = raw.connect(socket(&address), "localhost").unwrap();
-        // The second time there is a ticket, and it does not allow it.
+        // The second time there is a ticket, which does not allow early data.
         let connecting = match connecting.into_0rtt() {
             Ok(_) => panic!("early data would be sent"),
             Err(connecting) => connecting,
         };
         let connection = connecting.await.unwrap();
-        // Time for the ticket to come.
+        // Time for the ticket to arrive.
         tokio::time::sleep(Duration::from_millis(50)).await;
         connection.close(0_u32.into(), b"");
     }
@@ -1066,7 +1066,7 @@ async fn announcements_beyond_the_limits_are_refused() {
     assert!(error.is_closed(), "{error}");
 }
 
-/// Before the handshake a stream gets less.
+/// Before the handshake the limits of a stream are lower.
 #[tokio::test]
 async fn invalid_handshakes_are_refused() {
     let authority = Authority::new();
@@ -1096,11 +1096,11 @@ async fn invalid_handshakes_are_refused() {
         } else {
             assert!(matches!(error, CommError::Frame(_)), "{error}");
         }
-        // And it says so.
+        // The peer gets an error.
         let error = receive.read_to_end(1 << 20).await.unwrap_err();
         assert!(error.to_string().contains("reset"), "{error}");
     }
-    // One-way streams and datagrams are not for this protocol.
+    // This protocol has no unidirectional streams and no datagrams.
     assert_eq!(connection.max_datagram_size(), None);
     assert!(
         timeout(Duration::from_millis(50), connection.open_uni())
@@ -1130,7 +1130,7 @@ async fn connections_beyond_the_limit_are_refused() {
             if error.kind() == io::ErrorKind::ConnectionRefused),
         "{error}"
     );
-    // With retries it gets in when the first one has gone.
+    // With retries it is accepted after the first one has ended.
     drop(comm);
     second
         .connect(&address, &CommOptions::default())
@@ -1173,7 +1173,7 @@ async fn closing_a_connection_fails_unfinished_comms_only() {
     }
 }
 
-/// Closes after the connection is over.
+/// Closes a comm after its connection has ended.
 async fn close_late(comm: &mut Comm) -> Result<(), CommError> {
     loop {
         if let Err(error) = comm.write_message(&[[7; 1000]]).await {

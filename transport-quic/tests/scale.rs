@@ -1,6 +1,6 @@
 //! Two thousand comms at the same time leave nothing behind.
 //!
-//! Memory and open files are measured for the process, so this is its only test.
+//! Memory and open files are measured for the process, so this is the only test of its process.
 #![cfg(target_os = "linux")]
 
 use daskwire_comm::conformance::nothing_is_left_of_many_comms;

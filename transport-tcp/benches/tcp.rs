@@ -1,4 +1,4 @@
-//! Messages over loopback TCP, against raw tokio and a codec that people use.
+//! Messages over loopback TCP, against raw tokio and the codec of tokio-util.
 //!
 //! `cargo bench -p daskwire-tcp --bench tcp`
 //!
@@ -33,12 +33,12 @@ fn prelude(len: usize) -> [u8; PRELUDE_LEN] {
     out
 }
 
-/// Something that receives messages and says when it has one.
+/// A receiver of messages.
 trait Sink: Send + 'static {
     fn receive(&mut self) -> impl Future<Output = usize> + Send;
 }
 
-/// Something that sends them.
+/// A sender of messages.
 trait Source {
     async fn send(&mut self, payload: &daskwire_comm::Bytes);
 }
@@ -65,7 +65,7 @@ impl Sink for Raw {
     }
 }
 
-/// Raw, but each message into memory of its own.
+/// As raw tokio, but with new memory for each message.
 struct RawFresh(OwnedReadHalf, usize);
 
 impl Sink for RawFresh {
@@ -96,7 +96,7 @@ impl Source for OwnedWriteHalf {
     }
 }
 
-/// Ours, into a buffer that the caller keeps.
+/// A comm that receives into a buffer of the caller.
 struct Kept {
     comm: CommReader<OwnedReadHalf>,
     buffer: Vec<u8>,
@@ -113,7 +113,7 @@ impl Sink for Kept {
     }
 }
 
-/// Ours, each message in memory of its own.
+/// A comm with new memory for each message.
 struct Fresh(CommReader<OwnedReadHalf>);
 
 impl Sink for Fresh {
@@ -157,7 +157,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A connection on which messages go there and a byte comes back for each.
+/// A connection for messages in one direction, each answered with a byte.
 struct Lane<S> {
     source: S,
     answers: OwnedReadHalf,
@@ -271,9 +271,9 @@ async fn race(title: &str, len: usize, rounds: usize) {
     }
 }
 
-/// What receives a batch of small messages.
+/// A receiver of a batch of small messages.
 trait Batch: Send + 'static {
-    /// Reads once and says how many bytes of messages came; none at the end.
+    /// Reads once, and returns the number of bytes of messages; 0 at the end.
     fn read(&mut self) -> impl Future<Output = usize> + Send;
 }
 

@@ -379,7 +379,7 @@ async fn invalid_handshakes_close_the_connection() {
         let error = outcome.unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
         assert!(!error.is_closed());
-        // The peer learns of it, rather than waiting (with unread bytes in the
+        // The peer is notified and does not wait (with unread bytes in the
         // socket, by a reset).
         let mut rest = Vec::new();
         match raw.read_to_end(&mut rest).await {
@@ -442,7 +442,7 @@ async fn the_oldest_handshakes_are_displaced() {
             "{error}"
         );
     }
-    // These are under way; a finished one has left the count.
+    // These are unfinished; a finished one is not counted.
     let mut raw = silent.pop().unwrap();
     raw.write_all(MODERN).await.unwrap();
     assert!(still.iter().all(|handshake| !handshake.is_finished()));
@@ -473,8 +473,7 @@ async fn silent_peers_time_out() {
     }
 }
 
-/// A peer that sends a byte now and then gets no more time than one that
-/// sends none.
+/// A peer that sends single bytes slowly gets no more time than a silent one.
 #[tokio::test(start_paused = true)]
 async fn slow_peers_time_out() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
@@ -537,7 +536,7 @@ async fn closing_within_a_message_is_an_error() {
             panic!("{error}");
         };
         assert_eq!(inner.at, len as u64);
-        // And it stays closed.
+        // The comm stays closed.
         let error = comm.read_message().await.unwrap_err();
         assert!(matches!(error, CommError::Closed(Closed::AfterError)));
     }
@@ -591,7 +590,7 @@ async fn a_closed_comm_cannot_send() {
     let error = ours.write_message(&[b"x"]).await.unwrap_err();
     assert!(matches!(error, CommError::Closed(Closed::Locally)));
     assert!(theirs.read_message().await.unwrap().is_none());
-    // The other direction is open still.
+    // The other direction is still open.
     theirs.write_message(&[b"bye"]).await.unwrap();
     assert_eq!(ours.read_message().await.unwrap().unwrap().len(), 1);
 }
@@ -683,7 +682,7 @@ struct Flow {
     allowed: usize,
     received: Vec<u8>,
     write_count: usize,
-    /// Where the slices were that came in.
+    /// The addresses of the slices that were written.
     places: Vec<(usize, usize)>,
     broken: bool,
     closed: bool,
@@ -759,7 +758,7 @@ fn a_write_dropped_within_a_message_ends_the_comm() {
         assert!(matches!(error, CommError::Closed(Closed::WriteCancelled)));
         assert!(error.is_closed());
         assert_eq!(sluice.0.lock().unwrap().received, whole[..allowed]);
-        // Closing still works, so that the peer learns of it.
+        // Closing still works, so that the peer is notified.
         assert!(matches!(poll_once(writer.close()), Poll::Ready(Ok(()))));
         assert!(sluice.0.lock().unwrap().closed);
     }
@@ -849,7 +848,7 @@ fn fed_messages_are_sent_together_and_in_order() {
         assert!(matches!(fed, Poll::Ready(Ok(()))));
     }
     assert_eq!(sluice.0.lock().unwrap().write_count, 0);
-    // No message, and none of the others is lost.
+    // A message without frames is refused, and no other is lost.
     let fed = poll_once(writer.feed_message::<&[u8]>(&[]));
     assert!(matches!(fed, Poll::Ready(Err(CommError::Encode(_)))));
     assert!(matches!(poll_once(writer.flush()), Poll::Ready(Ok(()))));
@@ -858,7 +857,7 @@ fn fed_messages_are_sent_together_and_in_order() {
         assert!(flow.received == expected);
         assert_eq!(flow.write_count, 1);
     }
-    // Those that are fed before one that is written, and before the end.
+    // Messages that are fed before a written one, and before the end.
     for number in 0..3_u32 {
         let frame = number.to_le_bytes();
         expected.extend(message(Prefix::U64, &[&frame]));
@@ -937,7 +936,7 @@ fn a_dropped_flush_ends_the_comm() {
 fn closing_reports_lost_fed_messages() {
     let whole = message(Prefix::U64, &[b"fed"]);
     for allowed in 0..whole.len() {
-        // Dropped in the middle of closing, and closed again.
+        // Closing is dropped before it is done, and repeated.
         let (stream, mut writer) = sluice(allowed);
         assert!(poll_once(writer.feed_message(&[b"fed"])).is_ready());
         assert!(poll_once(writer.close()).is_pending());
@@ -1037,7 +1036,7 @@ async fn stale_unix_sockets_are_replaced() {
     assert!(matches!(error, CommError::Bind { .. }), "{error}");
     drop(listener);
     assert!(!path.exists());
-    // One that took its place stays.
+    // A file that has replaced the socket is kept.
     let listener = bind(&address, CommOptions::default()).await.unwrap();
     std::fs::remove_file(&path).unwrap();
     let other = bind(&address, CommOptions::default()).await.unwrap();
@@ -1045,7 +1044,7 @@ async fn stale_unix_sockets_are_replaced() {
     assert!(path.exists());
     drop(other);
     assert!(!path.exists());
-    // Nor is a file overwritten that is no socket.
+    // A file that is not a socket is not replaced.
     std::fs::write(&path, "mine").unwrap();
     assert!(bind(&address, CommOptions::default()).await.is_err());
     std::fs::remove_file(&path).unwrap();
@@ -1091,7 +1090,7 @@ async fn large_frames_reuse_the_memory_of_a_pool() {
     assert_eq!(pool.kept_len(), (16 << 20) - 3);
 }
 
-// What Dask's own tests of addresses and listeners ask for.
+// As Dask's own tests of addresses and listeners.
 
 /// test_default_client_server_ipv4, _ipv6: an empty host is every interface.
 #[tokio::test]
@@ -1149,7 +1148,7 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
     }
 }
 
-/// test_retry_connect: a late listener is found, and soon.
+/// test_retry_connect: a late listener is found soon.
 #[tokio::test]
 async fn connecting_waits_for_a_late_listener() {
     // No other test can get the port meanwhile.
@@ -1183,8 +1182,8 @@ async fn connecting_times_out() {
     assert!(bounds.contains(&elapsed), "{elapsed:?}");
 }
 
-/// test_stop_listener_during_handle_stream: a connection that was accepted and is
-/// not wanted ends at once.
+/// test_stop_listener_during_handle_stream: an accepted connection that is dropped
+/// ends at once.
 #[tokio::test]
 async fn dropping_an_incoming_connection_closes_it() {
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;

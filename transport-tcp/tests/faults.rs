@@ -17,15 +17,15 @@ use support::{bind, connect};
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Nothing; the session is counted.
+    /// No fault: counts the operations.
     None,
-    /// From here on one byte at a time.
+    /// From this operation on, one byte at a time.
     OneByte,
-    /// Not now.
+    /// The operation is pending once.
     NotYet,
     /// The connection is reset.
     Reset,
-    /// Reads find the end, writes take nothing.
+    /// Reads return the end, writes write nothing.
     End,
 }
 
@@ -37,7 +37,7 @@ struct Faulty {
     fault: Fault,
 }
 
-/// What an operation is to do.
+/// The behaviour of an operation.
 enum Verdict {
     Proceed { at_most: usize },
     Instead(Poll<io::Result<()>>),
@@ -133,7 +133,7 @@ fn is_message(frames: &Frames, number: usize) -> bool {
         .eq(message(number).iter().map(|frame| &frame[..]))
 }
 
-/// Sends messages and has each sent back. How many came back, and how it ended.
+/// Sends messages that are echoed. Returns the number of echoes, and the result.
 async fn near(io: Faulty) -> (usize, Result<(), CommError>) {
     let mut count = 0;
     let outcome = async {
@@ -181,7 +181,7 @@ where
     Comm::establish(reader, writer, ends, &CommOptions::default()).await
 }
 
-/// One session. What the two ends say, and how many operations there were.
+/// Runs one session. Returns the results of both ends and the number of operations.
 async fn session(fault: Fault, at: usize) -> ((usize, Result<(), CommError>), usize) {
     let (near_end, far_end) = tokio::io::duplex(50_000);
     let operation_count = Arc::new(AtomicUsize::new(0));
@@ -191,7 +191,7 @@ async fn session(fault: Fault, at: usize) -> ((usize, Result<(), CommError>), us
         at,
         fault,
     };
-    // Either ends when the other does; without that, the clock runs out.
+    // Each end ends with the other one; otherwise the timeout passes.
     let both = async { tokio::join!(near(faulty), far(far_end)) };
     let Ok((near, far)) = tokio::time::timeout(Duration::from_secs(3600), both).await else {
         panic!("{fault:?} at operation {at}: it hangs");
@@ -221,7 +221,7 @@ async fn every_operation_can_fail_in_every_way() {
         for fault in [Fault::Reset, Fault::End] {
             let ((count, outcome), _) = session(fault, at).await;
             match outcome {
-                // An end between two messages is one like any other.
+                // An end between two messages is a clean one.
                 Ok(()) => assert!(
                     fault == Fault::End || count == MESSAGE_COUNT,
                     "{fault:?} at operation {at} went unnoticed"
@@ -279,7 +279,7 @@ async fn two_thousand_slow_peers_do_not_block_others() {
             }
         }));
     }
-    // While all of them are there.
+    // While all of them are connected.
     for _ in 0..100 {
         let mut comm = connect(&address, &CommOptions::default())
             .await

@@ -1,6 +1,6 @@
 //! Comms over TLS, with the kinds of certificates that clusters use.
 //!
-//! Those in `comm/tests/tls/` are made by `make.sh` there, all others here.
+//! The files in `comm/tests/tls/` are made by `make.sh` there, all others by these tests.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use core::time::Duration;
@@ -75,7 +75,7 @@ impl Authority {
     }
 }
 
-/// As `Security.temporary()` of Dask makes them.
+/// A certificate like those of Dask's `Security.temporary()`.
 fn temporary(change: impl FnOnce(&mut CertificateParams)) -> String {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(["dask-internal".into()]).unwrap();
@@ -92,7 +92,7 @@ fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-/// What [`TlsSettings`] builds, for shapes that it refuses to build with.
+/// The configurations of [`TlsSettings`], for certificates that it refuses.
 fn unchecked(
     authorities: &str,
     chain: &str,
@@ -162,7 +162,7 @@ async fn listen(host: &str, tls: Tls) -> (Listener, Address) {
     (listener, address)
 }
 
-/// What connecting comes to at both ends.
+/// The results of both ends of a connection.
 async fn meet(listens: Tls, connects: Tls) -> (Result<Comm, CommError>, Result<Comm, CommError>) {
     let (listener, address) = listen("127.0.0.1", listens).await;
     let options = options(connects);
@@ -200,7 +200,7 @@ fn tls_error(outcome: Result<Comm, CommError>) -> rustls::Error {
     }
 }
 
-// What is accepted.
+// Accepted certificates.
 
 /// Authorities, and certificate and key of a member.
 fn good_shapes() -> Vec<(&'static str, String, String)> {
@@ -260,7 +260,7 @@ async fn certificates_that_dask_accepts_are_accepted() {
     }
 }
 
-/// test_tls_specific: what `extra_info` has there.
+/// test_tls_specific: the contents of `extra_info`.
 #[tokio::test]
 async fn comms_tell_how_they_are_encrypted_and_who_the_peer_is() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
@@ -369,7 +369,7 @@ async fn addresses_say_tls() {
     assert_eq!(seen.scheme(), "tls");
 }
 
-// What is refused.
+// Refused certificates.
 
 struct Refusal {
     name: &'static str,
@@ -379,9 +379,9 @@ struct Refusal {
     authorities: String,
     /// Whether this side is expected to have refused for this reason.
     why: fn(&rustls::Error) -> bool,
-    /// What the peer is told.
+    /// The alert that the peer receives.
     alert: AlertDescription,
-    /// What the message has in it.
+    /// A part of the message.
     says: &'static str,
 }
 
@@ -572,7 +572,7 @@ async fn both_ends_report_refused_certificates() {
     }
 }
 
-/// The signature is over every bit that means something, and DER has one form.
+/// The signature covers every significant bit, and DER is unique.
 #[test]
 fn version_1_with_any_bit_changed_is_refused() {
     let provider = ring::default_provider();
@@ -690,7 +690,7 @@ async fn names_are_checked_only_if_asked_for() {
     )
     .await;
 
-    // Version 1 has no names, so it cannot be the right one.
+    // A certificate of version 1 has no names, so none can match.
     let mut strict = TlsSettings::new(CA, v1());
     strict.check_name = true;
     let strict = strict.build().unwrap();
@@ -735,7 +735,7 @@ async fn mixing_tcp_and_tls_gives_clear_errors() {
     let listened = listened.unwrap_err();
     assert!(matches!(listened, CommError::PeerSpeaksTls), "{listened:?}");
     let connector = connector.unwrap_err();
-    // The listener speaks first, but its reset may overtake that.
+    // The listener sends first, but its reset may arrive before.
     assert!(
         matches!(connector, CommError::Closed(Closed::WithinTlsHandshake))
             || connector.to_string().contains("does not speak TLS"),
@@ -824,7 +824,7 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
         far.read_exact(&mut bytes).await.unwrap();
         near.write_all(&bytes).await.unwrap();
         near.shutdown().await.unwrap();
-        // Until the near side has closed too: a reset would be another end.
+        // Until the near side has closed too, because a reset is another kind of end.
         let _ = near.read_to_end(&mut Vec::new()).await;
     });
     let options = options(tls);
@@ -853,7 +853,7 @@ async fn an_end_without_close_notify_is_valid_between_messages_only() {
     );
 }
 
-// Settings that are wrong.
+// Invalid settings.
 
 #[test]
 fn errors_of_settings_name_the_file() {
@@ -1040,7 +1040,7 @@ async fn versions_and_ciphers_can_be_chosen() {
         ("only 1.2", with(V1_2, V1_2, None)),
         ("only 1.3", with(V1_3, V1_3, None)),
         ("one cipher", with(V1_2, V1_2, Some(aes_128))),
-        // Those of 1.3 are not chosen from.
+        // The suites of TLS 1.3 cannot be chosen.
         ("a cipher of 1.2, and 1.3", with(V1_3, V1_3, Some(aes_128))),
     ] {
         converse(meet(tls.clone(), any()).await, name).await;

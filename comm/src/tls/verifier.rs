@@ -368,7 +368,7 @@ impl fmt::Debug for Verifier {
 }
 
 /// Reasons that are not among the errors of rustls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Refused {
     NoAuthority,
     AuthorityOutOfDate,
@@ -392,6 +392,13 @@ impl fmt::Display for Refused {
                  among them; otherwise make it one that says CA:FALSE"
             }
         })
+    }
+}
+
+/// As [`fmt::Display`]: rustls formats it with `Debug`, and QUIC keeps only that string.
+impl fmt::Debug for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

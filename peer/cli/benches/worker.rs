@@ -1,4 +1,4 @@
-//! The worker beside that of Python, both in one real cluster.
+//! The worker and that of Python, both in one real cluster.
 //!
 //! `cargo bench -p daskwire-cli --bench worker -- PYTHON [ROUNDS [WORK...]]`
 //!
@@ -10,20 +10,19 @@
 //! Rust:
 //!
 //! * `tasks`: 10,000 additions in one graph, until the last of them is done;
-//! * `chain`: 1,000 additions, each of what came of the one before it;
+//! * `chain`: 1,000 additions, each of the result of the one before it;
 //! * `keys`: 30,000 results of graphs of 10,000 tasks that stay on a worker, and
-//!   what its process has grown by; those of all rounds stay until the end, since
-//!   memory that was freed would be used again;
+//!   the growth of its process; those of all rounds stay until the end, since
+//!   freed memory would be used again;
 //! * `transfer`: 8 arrays of 64 MiB, made by one worker and needed by another, for
 //!   each pair of kinds;
 //! * `spill`: 4 GiB of arrays made by a worker with a limit of 1 GiB, then each of
 //!   them summed, beside files of the same length that this process writes and
-//!   reads in the same directory. None of the three waits for the disk itself: what
-//!   the system holds of a file in memory, it holds for all of them.
+//!   reads in the same directory. None of the three waits for the disk itself: the
+//!   system caches the files of all of them.
 //!
-//! A figure is the median over the rounds of what Rust takes over what Python does,
-//! with the least and the most; processor time is that of the processes of the
-//! workers which take part.
+//! A figure is the median over the rounds of the ratio of Rust to Python, with the
+//! least and the greatest; processor time is that of the processes of the workers.
 #![allow(missing_docs)]
 
 use std::fs;
@@ -38,7 +37,7 @@ use daskwire_testing::bench::{Process, dask, heading, memory, processor_time, sh
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which worker it is, and what it calls functions that both have.
+/// The kind of a worker, and its names of functions that both kinds have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Rust,
@@ -106,7 +105,7 @@ fn processor_times(workers: &[&Worker]) -> f64 {
     ids.map(|id| processor_time(&id)).sum()
 }
 
-/// Seconds, and seconds of processor of these workers.
+/// Time, and processor time of these workers, in seconds.
 struct Stopwatch<'w> {
     workers: &'w [&'w Worker],
     processor: f64,
@@ -137,7 +136,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A number that no call has been given.
+    /// A number that no call has used.
     fn fresh(&mut self) -> i64 {
         self.count += 1;
         self.count
@@ -147,7 +146,7 @@ impl Bench {
         Key::list([Key::from("add"), Key::from(self.count), Key::from(index)])
     }
 
-    /// Waits until all are done, and done well.
+    /// Waits until all are finished, and checks that none has failed.
     async fn done(&self, futures: &[TaskFuture]) {
         self.client.wait(futures).await;
         for future in futures {
@@ -155,8 +154,8 @@ impl Bench {
         }
     }
 
-    /// So many additions on a worker: each of numbers, or each of what came of the
-    /// one before it.
+    /// Submits additions on a worker: of numbers, or each of the result of the one
+    /// before it.
     async fn additions(&mut self, worker: &Worker, count: i64, is_chain: bool) -> Vec<TaskFuture> {
         let offset = self.fresh();
         let keys: Vec<Key> = (0..count).map(|index| self.key(index)).collect();
@@ -264,7 +263,7 @@ impl Bench {
         }
     }
 
-    /// Has 8 arrays made by the first and needed by the second.
+    /// Transfers 8 arrays from the first worker to the second.
     async fn moved(&mut self, pair: &[&Worker; 2]) -> (f64, f64) {
         let arrays = self.arrays(pair[0], 8, 8 << 20).await;
         let watch = Stopwatch::start(pair);
@@ -275,7 +274,7 @@ impl Bench {
         cost
     }
 
-    /// So many arrays of so many numbers, made by a worker.
+    /// Submits `count` arrays of `len` numbers on a worker.
     async fn arrays(&mut self, worker: &Worker, count: usize, len: i64) -> Vec<TaskFuture> {
         let mut arrays = Vec::new();
         for _ in 0..count {
@@ -289,7 +288,7 @@ impl Bench {
         arrays
     }
 
-    /// The results of a function of each, from a worker.
+    /// Submits a function of each array on a worker, and gathers the results.
     async fn each(
         &self,
         arrays: &[TaskFuture],
@@ -375,7 +374,7 @@ impl Bench {
     }
 }
 
-/// What both take, over what plain files do, each for a GiB.
+/// The time of both kinds over that of plain files, for a GiB each.
 fn ratios(
     rows: &[(f64, f64)],
     plain: &[(f64, f64)],
@@ -387,7 +386,7 @@ fn ratios(
         .collect()
 }
 
-/// Seconds to write and to read a GiB in files of so many bytes.
+/// Seconds to write and to read a GiB in files of `len` bytes.
 fn plain_files(directory: &Path, count: usize, len: usize) -> (f64, f64) {
     let directory = directory.join("plain");
     fs::create_dir_all(&directory).expect("a directory");
@@ -458,7 +457,7 @@ async fn main() {
         rounds,
         count: 0,
     };
-    // Both have imported what they need.
+    // Both have imported their modules.
     for worker in &workers {
         bench.arrays(worker, 1, 1000).await;
         bench.additions(worker, 100, false).await;

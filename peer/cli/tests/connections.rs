@@ -55,6 +55,7 @@ fn failed_handshakes_are_logged_at_both_ends() {
         let end = format!("peer={}", relay.address);
         let is_event = |line: &str| line.contains(begin) && line.ends_with(&end);
         assert!(ran.err.lines().any(is_event), "{scheme}: {}", ran.err);
+        assert!(ran.err.contains("it says CA:TRUE"), "{scheme}: {}", ran.err);
         let begin = format!("daskwire: {scheme}://127.0.0.1:");
         let line = relay.wait_for(|line| line.starts_with(&begin));
         assert!(line.contains(" was disconnected: "), "{line}");
