@@ -136,6 +136,7 @@ impl Dialect {
         let packages = versions.get("packages");
         let numpy = packages.and_then(|packages| packages.get("numpy")?.as_str());
         Self {
+            // ROLES CLIENT-10
             numpy: match numpy {
                 Some(version) if version.starts_with("1.") => NumpyModules::Core,
                 _ => NumpyModules::Underscore,

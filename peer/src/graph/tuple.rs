@@ -161,6 +161,7 @@ impl<'g> TupleWriter<'g> {
         }
     }
 
+    // ROLES CLIENT-9
     /// Whether a value could be mistaken for a result.
     fn is_ambiguous(&self, value: &Value) -> bool {
         match value {

@@ -78,6 +78,7 @@ async fn identify(address: &str, release: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+// ROLES CLIENT-7
 async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let array = Array::from_slice(&[3], &[1.5, 2.5, 3.5])?;
@@ -102,6 +103,7 @@ async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
     Ok(())
 }
 
+// ROLES CLIENT-1, CLIENT-2, CLIENT-3, CLIENT-4
 async fn submits(address: &str) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let x = client.submit("operator.add", [1, 2])?;
@@ -200,6 +202,26 @@ async fn submits(address: &str) -> Result<(), Failure> {
         integer(restricted.result_within(STEP).await?)? == 103,
         "restricted to a worker"
     );
+    let workers = client.workers().await?;
+    ensure!(workers.len() == 2, "{workers:?}");
+    client.close().await?;
+    cancels(address).await
+}
+
+// ROLES CLIENT-6, CLIENT-8
+async fn cancels(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let slow = client.submit("time.sleep", [1])?;
+    client.cancel([&slow], true)?;
+    let cancelled = slow.result_within(STEP).await;
+    ensure!(cancelled.is_err(), "a cancelled task gives {cancelled:?}");
+    // Waits until the scheduler has read and answered all of it.
+    let data = client.scatter([1]).await?;
+    let next = client.submit("operator.neg", [&data[0]])?;
+    ensure!(
+        integer(next.result_within(STEP).await?)? == -1,
+        "-1 after cancelling"
+    );
     client.close().await?;
     Ok(())
 }
@@ -221,6 +243,7 @@ async fn errors(address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+// ROLES CLIENT-10
 async fn arrays(address: &str) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();

@@ -69,6 +69,7 @@ async fn logs(cluster: &Cluster) -> Result<(), Failure> {
 /// Code for the client, and what it must give.
 type Lines = &'static [(&'static str, &'static str)];
 
+// ROLES WORKER-1
 const JOIN: Lines = &[
     (
         "sorted(str(w['name']) for w in client.scheduler_info()['workers'].values())",
@@ -84,6 +85,7 @@ const JOIN: Lines = &[
     ),
 ];
 
+// ROLES WORKER-2, WORKER-3, WORKER-4
 const MAP: Lines = &[
     (
         "fs = client.map(operator.mul, range(300), range(300), workers=['rust', 'worker-0'])\n\
@@ -236,6 +238,7 @@ impl Code<'_> {
         .await
     }
 
+    // ROLES WORKER-6
     /// The scheduler keeps the worker, and all that was released is gone from it.
     async fn heartbeats(&mut self, worker: &Worker) -> Result<(), Failure> {
         let code = "a = b = f = None\n\
