@@ -82,7 +82,10 @@ fn write(task: &Task) {
     let dependencies = task.dependencies();
     if let Ok(run_spec) = task.to_run_spec() {
         let again = Task::read(&run_spec, &task.key).expect("what was written can be read");
-        assert_eq!(again.dependencies(), dependencies);
+        // A partial that needs results is written as a plain call, without those of
+        // its keywords that are given again.
+        let mut needed = again.dependencies().into_iter();
+        assert!(needed.all(|key| dependencies.contains(&key)), "{task:?}");
     }
 }
 
