@@ -61,7 +61,7 @@ struct Client {
 impl Client {
     fn handle(&mut self, event: Event) {
         let was_connected = self.state.is_connected() || matches!(event, Event::Connected { .. });
-        let actions: Vec<Action> = self.state.handle(self.now, event).collect();
+        let actions = self.state.handle(self.now, event);
         for action in actions {
             match action {
                 Action::Send(message) => {

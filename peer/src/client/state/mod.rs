@@ -14,8 +14,8 @@
 //!
 //! let mut client = State::new("Client-1", Reconnect::Never);
 //! let now = Duration::ZERO;
-//! let wake = client.handle(now, Event::Connected { release: None }).next();
-//! assert!(matches!(wake, Some(Action::Wake { .. }))); // for a heartbeat
+//! let wake = client.handle(now, Event::Connected { release: None });
+//! assert!(matches!(wake[..], [Action::Wake { .. }])); // for a heartbeat
 //!
 //! // A task is submitted, and its key held.
 //! let key = Key::from("add-1");
@@ -27,8 +27,8 @@
 //!     ..UpdateGraph::default()
 //! });
 //! let message = Box::new(message);
-//! let sent = client.handle(now, Event::Submit { keys, message }).next();
-//! assert!(matches!(sent, Some(Action::Send(FromClient::UpdateGraph(_)))));
+//! let sent = client.handle(now, Event::Submit { keys, message });
+//! assert!(matches!(sent[..], [Action::Send(FromClient::UpdateGraph(_))]));
 //! let hold = client.hold(&key).ok_or("not connected")?;
 //! assert_eq!(client.status(&hold), Some(Status::Pending));
 //!
@@ -42,8 +42,8 @@
 //! assert_eq!(client.status(&hold), Some(Status::Finished));
 //!
 //! // The last handle is dropped.
-//! let sent = client.handle(now, Event::Release(hold)).next();
-//! assert!(matches!(sent, Some(Action::Send(FromClient::ClientReleasesKeys(_)))));
+//! let sent = client.handle(now, Event::Release(hold));
+//! assert!(matches!(sent[..], [Action::Send(FromClient::ClientReleasesKeys(_))]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -214,11 +214,9 @@ impl State {
     ///
     /// `now` is the time since any fixed origin; actions with a time refer to the
     /// same one.
-    pub fn handle(&mut self, now: Duration, event: Event) -> impl Iterator<Item = Action> {
-        // Those that an earlier caller has not taken.
-        self.actions.clear();
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.apply(now, event);
-        self.actions.drain(..)
+        core::mem::take(&mut self.actions)
     }
 
     /// The client's id.

@@ -96,7 +96,7 @@ impl World {
 
     fn handle(&mut self, event: Event) {
         self.history.push(format!("{event:?}"));
-        let actions: Vec<Action> = self.client.handle(self.now, event).collect();
+        let actions = self.client.handle(self.now, event);
         for action in actions {
             self.history.push(format!("  {action:?}"));
             match action {
